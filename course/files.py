@@ -1,0 +1,45 @@
+"""Writing files so that a reader never meets half of one."""
+
+import difflib
+import os
+import tempfile
+from pathlib import Path
+
+import nbformat
+
+from course.paths import CourseError, relative
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write beside `path`, then replace it in one step: the old file or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(aside, path.stat().st_mode if path.exists() else 0o644)
+        os.replace(aside, path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+
+
+def read_notebook(path: Path) -> nbformat.NotebookNode:
+    try:
+        return nbformat.read(path, as_version=4)
+    except Exception as error:
+        raise CourseError(
+            f"{relative(path)} is not a readable notebook ({error}); `course restore` brings it back"
+        ) from None
+
+
+def notebook_bytes(nb: nbformat.NotebookNode) -> bytes:
+    return (nbformat.writes(nb, ensure_ascii=False).rstrip("\n") + "\n").encode()
+
+
+def diff(old: str, new: str, old_name: str, new_name: str) -> str:
+    """A unified diff, empty where the two texts agree."""
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), old_name, new_name, lineterm="", n=2)
+    return "\n".join(lines)

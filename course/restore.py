@@ -1,0 +1,84 @@
+"""`course restore 04`: a chapter as it was released, with the student's version kept beside it."""
+
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import nbformat
+
+from course.build import cell_lines, notebook_from_source
+from course.export import export
+from course.files import diff, notebook_bytes, read_notebook, write_atomically
+from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError, relative, source_path
+
+
+def restore(chapter: str, ask: bool = True) -> int:
+    """Bring notebook and modules back; say what would be lost, and ask, before anything is written."""
+    source = source_path(chapter)
+    path = NOTEBOOKS / f"{source.stem}.ipynb"
+    nb = released_notebook(source, path)
+    released = {path: notebook_bytes(nb)}
+    released |= {PACKAGE / f"{m}.py": text.encode() for m, text in export(nb, path.name).items()}
+    changed = [file for file, data in released.items() if not file.exists() or file.read_bytes() != data]
+    if not changed:
+        print(f"chapter {chapter} is as it was released")
+        return 0
+    for file in changed:
+        print(difference(file, released[file]))
+    if ask and input(f"Bring back {', '.join(map(relative, changed))}? Your version is kept beside it. [y/N] ").lower() != "y":
+        print("nothing changed")
+        return 1
+    for file in changed:
+        keep_beside(file)
+        write_atomically(file, released[file])
+        print(f"{relative(file)} restored")
+    return 0
+
+
+def released_notebook(source: Path, path: Path) -> nbformat.NotebookNode:
+    """The newest committed notebook that says what its source says, with its outputs.
+
+    Students never edit the source, so it tells a released notebook from one they committed themselves.
+    Without git, or without such a commit, the notebook is made from the source, without outputs.
+    """
+    wanted = notebook_from_source(source)
+    for commit in git("log", "--format=%H", "--", relative(path)).split():
+        text = git("show", f"{commit}:{relative(path)}")
+        try:
+            nb = nbformat.reads(text, as_version=4)
+        except Exception:  # a damaged notebook may have been committed as well
+            continue
+        if cell_lines(nb) == cell_lines(wanted):
+            return nb
+    return wanted
+
+
+def git(*args: str) -> str:
+    try:
+        done = subprocess.run(["git", *args], cwd=ROOT, capture_output=True, encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def difference(file: Path, data: bytes) -> str:
+    """What restoring would change in a file: the cells of a notebook, the lines of a module."""
+    if not file.exists():
+        return f"{relative(file)} is missing"
+    old, new = file.read_text(encoding="utf-8", errors="replace"), data.decode()
+    if file.suffix == ".ipynb":
+        try:
+            old = "\n".join(cell_lines(read_notebook(file)))
+        except CourseError as error:
+            return str(error)
+        new = "\n".join(cell_lines(nbformat.reads(new, as_version=4)))
+    return diff(old, new, f"{relative(file)} (yours)", "released") or f"{relative(file)}: only outputs differ"
+
+
+def keep_beside(file: Path) -> None:
+    if file.exists():
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        kept = file.with_name(f"{file.stem}.{stamp}.student{file.suffix}")
+        write_atomically(kept, file.read_bytes())
+        print(f"your version is kept as {relative(kept)}", file=sys.stderr)

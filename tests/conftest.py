@@ -1,0 +1,33 @@
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SHARED = ROOT.parent / "shared"
+
+# Tests and notebooks run alike on every machine, with or without a GPU.
+os.environ.setdefault("NANOGPT_SCALE", "laptop")
+os.environ.setdefault("NANOGPT_DEVICE", "cpu")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if "TIKTOKEN_CACHE_DIR" not in os.environ and (SHARED / "tiktoken_cache").is_dir():
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(SHARED / "tiktoken_cache")
+
+
+@pytest.fixture(scope="session")
+def tinyshakespeare() -> Path:
+    """The 1.1 MB text, where it is: downloaded by `course data tinyshakespeare`, or shared beside the clone."""
+    for path in (ROOT / "data/downloads/tinyshakespeare.txt", SHARED / "data/tinyshakespeare.txt"):
+        if path.exists():
+            return path
+    pytest.skip("no TinyShakespeare here; `course data tinyshakespeare` downloads it")
+
+
+@pytest.fixture(scope="session")
+def gpt2_vocab() -> None:
+    """Skips where GPT-2's vocabulary is neither in tiktoken's cache nor to be downloaded."""
+    tiktoken = pytest.importorskip("tiktoken")
+    try:
+        tiktoken.get_encoding("gpt2")
+    except Exception as error:
+        pytest.skip(f"GPT-2's vocabulary is not in TIKTOKEN_CACHE_DIR and cannot be downloaded: {type(error).__name__}")
