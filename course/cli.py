@@ -1,9 +1,10 @@
 """`course ...`: run, build, checkpoint, restore, doctor, data."""
 
 import argparse
+import subprocess
 import sys
 
-from course.paths import CourseError, chapters, source_chapters
+from course.paths import ROOT, CourseError, chapters, source_chapters
 
 HELP = """\
 for students      course doctor          is this machine ready?
@@ -11,6 +12,7 @@ for students      course doctor          is this machine ready?
                   course checkpoint 04   export a notebook's finished code into nanogpt/
                   course restore 04      bring a chapter back to the released state
                   course data NAME       download tinyshakespeare, fineweb-edu or hellaswag
+                  course lab             JupyterLab at chapter 00
 for authors       course build 04        notebooks/src/04_*.py -> executed notebook
                   course pull 04         an edit made in the notebook -> its source
 for CI            course build --check; course checkpoint --all --check
@@ -76,6 +78,9 @@ def parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="check this machine; one line each, with the remedy")
     doctor.set_defaults(call=call_doctor)
 
+    lab = commands.add_parser("lab", help="JupyterLab at chapter 00")
+    lab.set_defaults(call=call_lab)
+
     commands.add_parser("data", help="download a data set: course data --help")
     return top
 
@@ -126,6 +131,13 @@ def call_doctor(args) -> int:
     from course.doctor import doctor
 
     return doctor()
+
+
+def call_lab(args) -> int:
+    from course.doctor import trusted_environment
+
+    command = [sys.executable, "-m", "jupyterlab", "notebooks/00_setup.ipynb"]
+    return subprocess.run(command, cwd=ROOT, env=trusted_environment()).returncode
 
 
 def report_differences(check, chosen: list[str]) -> int:

@@ -26,7 +26,13 @@ def restore(chapter: str, ask: bool = True) -> int:
         return 0
     for file in changed:
         print(difference(file, released[file]))
-    if ask and input(f"Bring back {', '.join(map(relative, changed))}? Your version is kept beside it. [y/N] ").lower() != "y":
+    if (
+        ask
+        and input(
+            f"Bring back {', '.join(map(relative, changed))}? Your version is kept beside it. [y/N] "
+        ).lower()
+        != "y"
+    ):
         print("nothing changed")
         return 1
     for file in changed:
@@ -79,6 +85,6 @@ def difference(file: Path, data: bytes) -> str:
 def keep_beside(file: Path) -> None:
     if file.exists():
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        kept = file.with_name(f"{file.stem}.{stamp}.student{file.suffix}")
+        kept = file.with_name(f"yours-{stamp}-{file.name}")
         write_atomically(kept, file.read_bytes())
         print(f"your version is kept as {relative(kept)}", file=sys.stderr)

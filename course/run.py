@@ -10,6 +10,7 @@ from importlib.metadata import version
 import tqdm
 
 from course.build import clean, execute
+from course.doctor import trusted_environment
 from course.files import notebook_bytes, read_notebook, write_atomically
 from course.paths import RUNS, TIMES, CourseError, notebook_path, relative
 from course.summary import summary
@@ -27,18 +28,19 @@ def run(chosen: list[str], record: bool = False) -> int:
     notebooks = {chapter: read_notebook(notebook_path(chapter)) for chapter in chosen}
     expected = expected_seconds()
     bar = Bar(sum(expected.get(chapter, UNKNOWN_SECONDS) for chapter in chosen))
+    env = trusted_environment()
     seconds = {}
     with bar:
         for chapter, nb in notebooks.items():
             start = time.perf_counter()
-            run_one(chapter, nb, expected.get(chapter, UNKNOWN_SECONDS), bar)
+            run_one(chapter, nb, expected.get(chapter, UNKNOWN_SECONDS), bar, env)
             seconds[chapter] = round(time.perf_counter() - start, 1)
     keep_times(seconds, record)
     print("\n".join(summary(chosen, seconds)))
     return 0
 
 
-def run_one(chapter: str, nb, expected: float, bar: "Bar") -> None:
+def run_one(chapter: str, nb, expected: float, bar: "Bar", env: dict) -> None:
     path = notebook_path(chapter)
     cells = sum(cell.cell_type == "code" for cell in nb.cells)
 
@@ -48,7 +50,7 @@ def run_one(chapter: str, nb, expected: float, bar: "Bar") -> None:
 
     bar.advance(f"{path.stem} 0/{cells}", 0)
     try:
-        execute(nb, path.name, dict(os.environ), on_cell)
+        execute(nb, path.name, env, on_cell)
     except CourseError as error:
         raise CourseError(
             f"{error}\n\nchapters before {chapter} are done; mend {relative(path)}, then `course run --from {chapter}` goes on"
@@ -61,7 +63,7 @@ class Bar:
     """One progress bar over all notebooks and cells, in expected seconds, with the time it will take in all."""
 
     def __init__(self, expected: float):
-        style = "{desc} |{bar}| {elapsed} of about {postfix}"
+        style = "{desc} |{bar}| {elapsed}{postfix}"
         self.bar = tqdm.tqdm(total=expected, bar_format=style, dynamic_ncols=True)
         self.started = time.perf_counter()
 
@@ -77,7 +79,7 @@ class Bar:
         # The machine's own pace replaces the recorded one as the run goes on.
         whole = self.bar.total if self.bar.n < 20 else elapsed * self.bar.total / self.bar.n
         self.bar.set_description_str(where, refresh=False)
-        self.bar.set_postfix_str(tqdm.tqdm.format_interval(whole))
+        self.bar.set_postfix_str(f"of about {tqdm.tqdm.format_interval(whole)}")
 
 
 def expected_seconds() -> dict[str, float]:

@@ -1,0 +1,323 @@
+"""`course doctor`: is this machine ready? One line each, with the remedy; exit 1 only on red."""
+
+import math
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from course.paths import BUILT, ROOT, CourseError
+
+GREEN, YELLOW, RED = "green", "yellow", "red"
+TOLERANCE = 1e-3  # one float32 step differs by about 1e-6 between devices, a wrong kernel by far more
+CODES = {GREEN: "\x1b[32m", YELLOW: "\x1b[33m", RED: "\x1b[31m"}
+
+
+@dataclass
+class Finding:
+    colour: str
+    topic: str
+    text: str
+    remedy: str = ""
+
+    def line(self, terminal: bool) -> str:
+        mark = f"{CODES[self.colour]}●\x1b[0m" if terminal else f"{self.colour:6}"
+        return f"{mark} {self.topic:12} {self.text}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+def doctor() -> int:
+    terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    worst = GREEN
+    for check in CHECKS:
+        for finding in guarded(check):
+            print(finding.line(terminal), flush=True)
+            worst = RED if finding.colour == RED else worst
+    return 1 if worst == RED else 0
+
+
+def guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """A check that itself breaks is a finding, not a traceback."""
+    try:
+        yield from check()
+    except Exception as error:
+        yield Finding(
+            RED,
+            check.__name__.replace("_", " "),
+            f"could not be checked ({type(error).__name__}: {error})",
+            "run `make course` again to repair .venv",
+        )
+
+
+def python() -> Iterator[Finding]:
+    fine = (3, 11) <= sys.version_info < (3, 14)
+    yield Finding(
+        GREEN if fine else RED,
+        "python",
+        platform.python_version(),
+        "" if fine else "install Python 3.11, 3.12 or 3.13",
+    )
+
+
+def packages() -> Iterator[Finding]:
+    pins = dict(
+        re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    missing, other = [], []
+    for name, required in wanted_packages():
+        try:
+            found = version(name).split("+")[0]
+        except PackageNotFoundError:
+            (missing if required else other).append(f"{name} is missing")
+            continue
+        if found != pins.get(name, found):
+            other.append(f"{name} {found} (pinned {pins[name]})")
+    if missing:
+        yield Finding(
+            RED,
+            "packages",
+            ", ".join(missing),
+            "run `make course`, or pip install -c constraints.txt -e '.[course,dev]'",
+        )
+    if other:
+        yield Finding(
+            YELLOW,
+            "packages",
+            ", ".join(other),
+            "usually fine; pip install -c constraints.txt -e '.[course,dev]' brings the pins",
+        )
+    if not missing and not other:
+        yield Finding(GREEN, "packages", "all as pinned")
+
+
+def wanted_packages() -> list[tuple[str, bool]]:
+    """Names in pyproject.toml, and whether the course cannot do without ([dev] it can)."""
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    name = re.compile(r"^[\w.-]+")
+    return [(name.match(d).group(), True) for d in project["dependencies"] + extras["course"]] + [
+        (name.match(d).group(), False) for d in extras["dev"]
+    ]
+
+
+def kernel() -> Iterator[Finding]:
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+
+    remedy = "python -m ipykernel install --sys-prefix"
+    try:
+        command = KernelSpecManager().get_kernel_spec("python3").argv[0]
+    except NoSuchKernel:
+        yield Finding(RED, "kernel", "Jupyter knows no python3 kernel", remedy)
+        return
+    # A bare "python" is this Python: jupyter_client puts its own executable there.
+    ours = command in ("python", "python3") or os.path.realpath(command) == os.path.realpath(sys.executable)
+    if ours:
+        yield Finding(GREEN, "kernel", "python3, this Python")
+    else:
+        yield Finding(YELLOW, "kernel", "python3 is another Python than this one", remedy)
+
+
+def resources() -> Iterator[Finding]:
+    import psutil
+
+    memory = psutil.virtual_memory().total / 2**30
+    free = shutil.disk_usage(ROOT).free / 2**30
+    yield Finding(
+        GREEN if memory >= 4 else YELLOW,
+        "memory",
+        f"{memory:.0f} GiB, {os.cpu_count()} cores",
+        "" if memory >= 4 else "close other programs; chapters 06 and 07 want about 2 GiB",
+    )
+    yield Finding(
+        GREEN if free >= 3 else RED if free < 0.5 else YELLOW,
+        "disk",
+        f"{free:.0f} GiB free",
+        "" if free >= 3 else "free at least 3 GiB",
+    )
+
+
+def device() -> Iterator[Finding]:
+    import torch
+
+    from nanogpt.device import peak_of, pick_device, pick_scale
+
+    try:
+        chosen = pick_device()
+    except ValueError as error:
+        yield Finding(RED, "device", str(error), "unset NANOGPT_DEVICE")
+        return
+    scale = pick_scale(chosen)
+    if chosen.type != "cuda":
+        yield Finding(
+            GREEN,
+            "device",
+            f"{chosen}, scale {scale}" + ("" if chosen.type == "mps" else "; no GPU is needed"),
+        )
+        return
+    name = torch.cuda.get_device_name(chosen)
+    capability = ".".join(map(str, torch.cuda.get_device_capability(chosen)))
+    memory = torch.cuda.get_device_properties(chosen).total_memory / 2**30
+    yield Finding(
+        GREEN, "device", f"{name}, {memory:.0f} GiB, compute capability {capability}, scale {scale}"
+    )
+    yield Finding(GREEN, "GPU driver", f"{driver()}, PyTorch built for CUDA {torch.version.cuda}")
+    if peak_of(name) is None:
+        yield Finding(
+            YELLOW, "peak", "not in chapter 00's table", "MFU is given against the measured peak only"
+        )
+
+
+def driver() -> str:
+    """The NVIDIA driver's version; AMD's tools have another name, and none is no reason to stop."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return "version unknown"
+
+
+def speed_features() -> Iterator[Finding]:
+    """TF32, bf16 and torch.compile: what chapters 09 and 10 will find."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    ampere = cuda and torch.cuda.get_device_capability() >= (8, 0)
+    yield Finding(
+        GREEN if ampere else YELLOW,
+        "TF32",
+        "yes" if ampere else "no: NVIDIA GPUs from Ampere (8.0) on have it",
+        "" if ampere else "chapter 09 shows recorded runs",
+    )
+    fast = ampere or any(flag in cpu_flags() for flag in ("amx_bf16", "avx512_bf16"))
+    yield Finding(
+        GREEN if fast else YELLOW,
+        "bf16",
+        "in hardware" if fast else "emulated here: correct, not fast",
+        "" if fast else "keep float32 for speed",
+    )
+    compiler = shutil.which(os.environ.get("CXX", "")) or next(
+        filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None
+    )
+    yield Finding(
+        GREEN if compiler else YELLOW,
+        "compile",
+        f"C++ compiler {os.path.basename(compiler)}"
+        if compiler
+        else "torch.compile needs a C++ compiler for the CPU",
+        "" if compiler else "install g++ or clang; chapter 10 runs without",
+    )
+
+
+def cpu_flags() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next((line for line in file if line.startswith("flags")), "")
+    except OSError:
+        return ""
+
+
+def vocabulary() -> Iterator[Finding]:
+    from nanogpt.tokenizer import BPETokenizer
+
+    try:
+        BPETokenizer.gpt2()
+        yield Finding(GREEN, "GPT-2 vocab", "readable")
+    except Exception:
+        yield Finding(
+            YELLOW,
+            "GPT-2 vocab",
+            "neither cached nor to be downloaded",
+            "the course runs on its own tokenizer; set TIKTOKEN_CACHE_DIR, or go online once",
+        )
+
+
+def data() -> Iterator[Finding]:
+    import socket
+
+    there = (
+        sorted(p.name for p in (ROOT / "data" / "downloads").glob("*"))
+        if (ROOT / "data" / "downloads").is_dir()
+        else []
+    )
+    built = "built" if (BUILT / "stories").is_dir() else "made by chapter 02"
+    yield Finding(
+        GREEN, "corpus", f"embedded, {built}" + (f"; downloaded: {', '.join(there)}" if there else "")
+    )
+    try:
+        socket.create_connection(("huggingface.co", 443), timeout=3).close()
+        yield Finding(GREEN, "data sets", "huggingface.co can be reached")
+    except OSError:
+        yield Finding(
+            YELLOW,
+            "data sets",
+            "huggingface.co cannot be reached",
+            "fine: the embedded corpus needs no network",
+        )
+
+
+def arithmetic() -> Iterator[Finding]:
+    from nanogpt.device import pick_device
+
+    chosen = pick_device()
+    error = disagreement(chosen)
+    if error < TOLERANCE:
+        yield Finding(
+            GREEN, "arithmetic", f"a training step on {chosen} agrees with the CPU's (to {error:.0e})"
+        )
+    else:
+        text = f"a training step on {chosen} differs from the CPU's by {error:.0e}, so the course stays on the CPU"
+        yield Finding(YELLOW, "arithmetic", text, "elsewhere set NANOGPT_DEVICE=cpu yourself")
+
+
+def trusted_environment() -> dict[str, str]:
+    """The environment for kernels: on a device whose arithmetic is wrong it says NANOGPT_DEVICE=cpu."""
+    from nanogpt.device import pick_device
+
+    try:
+        chosen = pick_device()
+    except ValueError as error:
+        raise CourseError(f"{error}; unset NANOGPT_DEVICE") from None
+    if chosen.type == "cpu" or disagreement(chosen) < TOLERANCE:
+        return dict(os.environ)
+    print(
+        f"course: a training step on {chosen} disagrees with the CPU's; staying on the CPU", file=sys.stderr
+    )
+    return os.environ | {"NANOGPT_DEVICE": "cpu"}
+
+
+def disagreement(device) -> float:
+    """Largest relative difference between a training step on `device` and on the CPU, not a number included.
+
+    Some MPS releases computed wrong losses without any error, which no loss curve reveals by itself.
+    """
+    import torch
+
+    pairs = zip(training_step(torch.device("cpu")), training_step(device))
+    return max(abs(a - b) / abs(a) if math.isfinite(b) else math.inf for a, b in pairs)
+
+
+def training_step(device) -> list[float]:
+    """Loss, gradient norm and the loss after one step of a small GPT, from the same seed everywhere."""
+    import torch
+
+    from nanogpt.model import GPT, GPTConfig
+
+    generator = torch.Generator().manual_seed(0)
+    model = GPT(GPTConfig(block_size=32, vocab_size=97, n_layer=2, n_head=2, n_embd=32), generator).to(device)
+    x, y = torch.randint(97, (2, 4, 32), generator=generator).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    _, before = model(x, y)
+    before.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+    optimizer.step()
+    _, after = model(x, y)
+    return [before.item(), norm.item(), after.item()]
+
+
+CHECKS = (python, packages, kernel, resources, device, speed_features, vocabulary, data, arithmetic)
