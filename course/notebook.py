@@ -23,11 +23,21 @@ plt.rcParams.update(
 )
 
 
+RUN: list[str] = []  # the cells that ran to their end since this module was imported, in order
+
+
+def remember(result) -> None:
+    if result.success:
+        RUN.append(result.info.raw_cell)
+
+
+if get_ipython():  # an event, not the kernel's history: some runners keep none
+    get_ipython().events.register("post_run_cell", remember)
+
+
 def checkpoint(chapter: str) -> None:
     """Export this notebook's finished code into `nanogpt/`, if it imports and its tests pass."""
-    shell = get_ipython()
-    executed = shell.user_ns["In"] if shell else None
-    print("\n".join(checkpoint_chapter(chapter, executed)))
+    print("\n".join(checkpoint_chapter(chapter, executed=RUN if get_ipython() else None)))
 
 
 def show(fig, alt: str) -> None:

@@ -214,13 +214,9 @@ def test_a_failing_build_puts_the_old_notebook_back(house):
 
 def run_cells(house: Path, sources: list[str], code: int) -> str:
     """Run cells in a fresh IPython, as a student who has not saved would have run them, then checkpoint."""
-    program = [f"get_ipython().run_cell({source!r}, store_history=True)" for source in sources]
-    script = "from IPython.core.interactiveshell import InteractiveShell\n"
-    script += "shell = InteractiveShell.instance()\nget_ipython = lambda: shell\n"
-    script += (
-        "\n".join(program)
-        + "\nresult = shell.run_cell('from course.notebook import checkpoint; checkpoint(\"04\")')\n"
-    )
+    script = "from IPython.core.interactiveshell import InteractiveShell\nshell = InteractiveShell.instance()\n"
+    for source in ["from course.notebook import checkpoint", *sources, 'checkpoint("04")']:
+        script += f"result = shell.run_cell({source!r}, store_history=True)\n"
     script += "raise SystemExit(0 if result.success else 1)"
     env = os.environ | {"PYTHONPATH": str(house), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
