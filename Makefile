@@ -1,14 +1,13 @@
 # make course · make test · make lab      (Windows, conda, uv: see README.md)
 PYTHON ?= python3
 BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
-NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg --nbval-cell-timeout 300
 
 .PHONY: course test lab
 course: .venv/ready  ## execute every notebook: make course ARGS="--from 02 --to 05"
 	@$(BIN)/course run $(ARGS)
 
 test: .venv/ready  ## everything that CI runs: make test ARGS="-k tokenizer"
-	@$(BIN)/pytest $(NBVAL) $(ARGS)
+	@$(BIN)/course test $(ARGS)
 
 lab: .venv/ready  ## JupyterLab at chapter 00
 	@$(BIN)/course lab

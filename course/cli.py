@@ -15,8 +15,18 @@ for students      course doctor          is this machine ready?
                   course lab             JupyterLab at chapter 00
 for authors       course build 04        notebooks/src/04_*.py -> executed notebook
                   course pull 04         an edit made in the notebook -> its source
+                  course test            all tests, every notebook, the drift check (course test -k tokenizer)
 for CI            course build --check; course checkpoint --all --check
 """
+
+
+# Every notebook is a test: its fresh outputs must be the committed ones, durations aside.
+NBVAL = [
+    "--nbval",
+    "--nbval-current-env",
+    "--nbval-sanitize-with=tests/nbval.cfg",
+    "--nbval-cell-timeout=300",
+]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -25,6 +35,8 @@ def main(argv: list[str] | None = None) -> int:
         from course.fetch import main as data
 
         return data(argv[1:])
+    if argv[:1] == ["test"]:
+        return subprocess.run([sys.executable, "-m", "pytest", *NBVAL, *argv[1:]], cwd=ROOT).returncode
     args = parser().parse_args(argv)
     try:
         return args.call(args)
@@ -81,6 +93,7 @@ def parser() -> argparse.ArgumentParser:
     lab = commands.add_parser("lab", help="JupyterLab at chapter 00")
     lab.set_defaults(call=call_lab)
 
+    commands.add_parser("test", help="all tests and notebooks; further arguments go to pytest")
     commands.add_parser("data", help="download a data set: course data --help")
     return top
 

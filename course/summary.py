@@ -37,7 +37,14 @@ def tokenizer_line() -> list[str]:
 
 
 def shards_line() -> list[str]:
-    return []
+    manifest = read("stories/manifest.json")
+    if manifest is None:
+        return []
+    tokens = sum(split["tokens"] for split in manifest["splits"].values())
+    return [
+        f"  shards      {tokens / 1e6:.1f} M tokens                      data/built/stories/",
+        f"  the floor   {manifest['floor']:.3f} nats a token: no model of this corpus can do better",
+    ]
 
 
 def model_lines() -> list[str]:
