@@ -1,0 +1,293 @@
+"""01 · Tokenizer: text into numbers, and back (exported from notebooks/01_tokenizer.ipynb)."""
+
+import hashlib
+import heapq
+import json
+import operator
+import os
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
+from itertools import pairwise
+from pathlib import Path
+
+import regex
+
+__all__ = [
+    "utf8",
+    "replace",
+    "spell",
+    "EOT",
+    "GPT2_PATTERN",
+    "count_chunks",
+    "learn_merges",
+    "merge_chunk",
+    "split_special",
+    "learn_vocab",
+    "gpt2_vocab",
+    "pack",
+    "unpack",
+    "save_json",
+    "encode_ordinary",
+    "BPETokenizer",
+]
+
+
+def utf8(text: str) -> bytes:
+    """`text` in UTF-8; ValueError with the place of a lone surrogate, which UTF-8 cannot express."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"character {error.start} of the text is the lone surrogate U+{ord(text[error.start]):04X}, which UTF-8 "
+            "cannot express; replace it, for example with text.encode('utf-8', 'replace').decode()"
+        ) from None
+
+
+def replace(ids: list[int], pair: tuple[int, int], new: int) -> list[int]:
+    """`ids` with every occurrence of `pair`, taken from left to right, replaced by the id `new`."""
+    out, i = [], 0
+    while i < len(ids):
+        if ids[i] == pair[0] and i + 1 < len(ids) and ids[i + 1] == pair[1]:
+            out.append(new)
+            i += 2
+        else:
+            out.append(ids[i])
+            i += 1
+    return out
+
+
+def spell(merges: list[tuple[int, int]]) -> list[bytes]:
+    """The bytes behind every id: 256 single ones, then one string for each merge."""
+    vocab = [bytes([i]) for i in range(256)]
+    for left, right in merges:
+        vocab.append(vocab[left] + vocab[right])
+    return vocab
+
+
+EOT = "<|endoftext|>"
+GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+def count_chunks(texts: Iterable[str], pattern: str = GPT2_PATTERN) -> Counter[bytes]:
+    """How often each chunk occurs. A text is cut at `<|endoftext|>`, which separates and is never learned."""
+    split, counts = regex.compile(pattern).findall, Counter()
+    for text in texts:
+        utf8(text)  # names a lone surrogate by its place in the text, not in the chunk
+        for document in text.split(EOT):
+            counts.update(split(document))
+    return Counter({utf8(chunk): times for chunk, times in counts.items()})
+
+
+def learn_merges(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
+    """At most `n` merges of byte-level BPE; merge k makes id 256 + k (Sennrich et al. 2016, §3.2).
+
+    chunks: how often each byte string occurs. The most frequent pair is merged; among equals, the pair with the
+    smallest ids, left first. Fewer than `n` come back if nothing is left to merge.
+    """
+    words, times = [list(chunk) for chunk in chunks], list(chunks.values())
+    counts, places, changed, merges = Counter(), defaultdict(set), set(), []
+
+    def tally(w: int, sign: int) -> None:
+        for pair in pairwise(words[w]):
+            counts[pair] += sign * times[w]
+            places[pair].add(w)
+            changed.add(pair)
+
+    for w in range(len(words)):
+        tally(w, +1)
+    heap = [(-count, pair) for pair, count in counts.items()]
+    heapq.heapify(heap)
+    while heap and len(merges) < n:
+        count, pair = heapq.heappop(heap)
+        if count == 0 or counts[pair] != -count:
+            continue  # out of date
+        changed.clear()
+        for w in places.pop(pair):
+            tally(w, -1)
+            words[w] = replace(words[w], pair, 256 + len(merges))
+            tally(w, +1)
+        merges.append(pair)
+        for p in changed:
+            heapq.heappush(heap, (-counts[p], p))
+    return merges
+
+
+def merge_chunk(chunk: bytes, ranks: dict[bytes, int]) -> list[int]:
+    """The ids of one chunk: of all neighbours whose joined bytes have a rank, the lowest merges first.
+
+    Equal ranks go from left to right. Every single byte must have a rank.
+    """
+    n = len(chunk)
+    stop = [*range(1, n + 1), 0]  # the token at i is chunk[i:stop[i]]
+    start = list(range(-1, n))  # the token that ends at j begins at start[j]
+    heap = [(ranks[chunk[i : i + 2]], i, i + 2) for i in range(n - 1) if chunk[i : i + 2] in ranks]
+    heapq.heapify(heap)
+    while heap:
+        _, i, j = heapq.heappop(heap)
+        middle = stop[i]
+        if stop[middle] != j:
+            continue  # one of the two has merged with somebody else
+        stop[i], start[j], stop[middle] = j, i, n  # n: a place where no token begins
+        for a, b in (start[i], j), (i, stop[j]):
+            if a >= 0 and b > 0 and chunk[a:b] in ranks:
+                heapq.heappush(heap, (ranks[chunk[a:b]], a, b))
+    ids, i = [], 0
+    while i < n:
+        ids.append(ranks[chunk[i : stop[i]]])
+        i = stop[i]
+    return ids
+
+
+def split_special(text: str, special: Collection[str]) -> list[str]:
+    """`text` cut so that each name in `special` stands alone; of overlapping names the longest counts."""
+    if not special:
+        return [text]
+    names = sorted(special, key=len, reverse=True)
+    return [part for part in regex.split("(" + "|".join(map(regex.escape, names)) + ")", text) if part]
+
+
+def learn_vocab(texts: Iterable[str], vocab_size: int) -> list[bytes]:
+    """256 bytes and `vocab_size` - 257 merges learned from `texts`; the last id is left for `<|endoftext|>`.
+
+    ValueError if `vocab_size` is below 257, or more than the texts have merges for.
+    """
+    if vocab_size < 257:
+        raise ValueError(f"vocab_size {vocab_size} is too small; 256 bytes and {EOT} need 257")
+    merges = learn_merges(count_chunks(texts), vocab_size - 257)
+    if 257 + len(merges) < vocab_size:
+        raise ValueError(
+            f"vocab_size {vocab_size} is too large: after {len(merges)} merges nothing is left to merge in this text; "
+            f"ask for at most {257 + len(merges)}, or train on more text"
+        )
+    return spell(merges)
+
+
+def gpt2_vocab() -> list[bytes]:
+    """GPT-2's 50,256 byte strings in order of rank, through tiktoken's cache; OSError where it is not to be had."""
+    import tiktoken
+
+    try:
+        published = tiktoken.get_encoding("gpt2")
+    except (OSError, ValueError) as error:  # ValueError: tiktoken compared the hash
+        why = "has a wrong SHA-256" if isinstance(error, ValueError) else f"failed: {type(error).__name__}"
+        raise OSError(
+            f"GPT-2's vocabulary is not in tiktoken's cache and its download {why}; connect to the network once, or "
+            "set TIKTOKEN_CACHE_DIR to a folder that has it"
+        ) from None
+    return [published.decode_single_token_bytes(i) for i in range(published.eot_token)]
+
+
+def pack(vocab: list[bytes], pattern: str, special: list[str]) -> dict:
+    """A tokenizer as JSON values: all that decides an id, and its fingerprint (hex SHA-256)."""
+    contents = {"pattern": pattern, "special": special, "vocab": [token.decode("latin-1") for token in vocab]}
+    return {"fingerprint": hashlib.sha256(json.dumps(contents).encode()).hexdigest(), **contents}
+
+
+def unpack(path: Path) -> tuple[list[bytes], str, list[str]]:
+    """(vocab, pattern, special) from a file that holds what `pack` made; ValueError if anything in it changed."""
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        parts = [token.encode("latin-1") for token in saved["vocab"]], saved["pattern"], saved["special"]
+        whole = pack(*parts) == saved
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no tokenizer at {path}; chapter 01 trains one and saves it") from None
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        whole = False
+    if not whole:
+        raise ValueError(f"{path} is damaged, or not a tokenizer; delete it and save it there again")
+    return parts
+
+
+def save_json(path: str | os.PathLike, contents: dict) -> None:
+    """Write `contents` to `path`, where a reader finds the old file or the new one, never a part."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        aside.write_text(json.dumps(contents, indent=0) + "\n", encoding="utf-8", newline="\n")
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def encode_ordinary(text: str, pattern: regex.Pattern, ranks: dict[bytes, int], cache: dict) -> list[int]:
+    """The ids of a text without special tokens. `cache` remembers the ids of chunks, within bounds."""
+    ids: list[int] = []
+    for chunk in pattern.findall(text):
+        known = cache.get(chunk)
+        if known is None:
+            known = merge_chunk(utf8(chunk), ranks)
+            if len(cache) == 100_000:
+                cache.clear()
+            if len(chunk) <= 100:
+                cache[chunk] = known
+        ids += known
+    return ids
+
+
+class BPETokenizer:
+    """Byte-level BPE as in GPT-2 (Radford et al. 2019, §2.2).
+
+    vocab: the bytes of each ordinary id in the order learned, the 256 single bytes first. Special tokens come after.
+    """
+
+    def __init__(self, vocab: list[bytes], pattern: str = GPT2_PATTERN, special: Iterable[str] = (EOT,)):
+        self.vocab, self.pattern = vocab, pattern
+        self.ranks = {token: i for i, token in enumerate(vocab)}
+        self.special = {name: len(vocab) + i for i, name in enumerate(special)}
+        self.tokens = vocab + [utf8(name) for name in self.special]  # the bytes of every id
+        self.vocab_size, self.eot = len(self.tokens), self.special[EOT]
+        self.fingerprint = pack(vocab, pattern, list(self.special))["fingerprint"]
+        self._compiled, self._cache = regex.compile(pattern), {}
+
+    @classmethod
+    def train(cls, text: str | Iterable[str], vocab_size: int) -> "BPETokenizer":
+        """Learn from one text or from many; see `learn_vocab`. `<|endoftext|>` gets the last id."""
+        return cls(learn_vocab([text] if isinstance(text, str) else text, vocab_size))
+
+    @classmethod
+    def gpt2(cls) -> "BPETokenizer":
+        """GPT-2's own 50,257 ids; OSError in one sentence where its vocabulary is not to be had."""
+        return cls(gpt2_vocab())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "BPETokenizer":
+        """What `save` wrote; ValueError in one sentence if the file is damaged."""
+        return cls(*unpack(Path(path)))
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write a JSON file, atomically."""
+        save_json(path, pack(self.vocab, self.pattern, list(self.special)))
+
+    def to_tiktoken(self):
+        """A `tiktoken.Encoding` with the same ids. It replaces lone surrogates where `encode` refuses them."""
+        from tiktoken import Encoding
+
+        return Encoding(
+            "nanogpt", pat_str=self.pattern, mergeable_ranks=self.ranks, special_tokens=self.special
+        )
+
+    def encode(self, text: str, allowed_special: Collection[str] = ()) -> list[int]:
+        """Token ids. The name of a special token is plain text, unless `allowed_special` contains it.
+
+        ValueError for a lone surrogate, or for a name that is not a special token's.
+        """
+        if not set(allowed_special) <= set(self.special):
+            raise ValueError(f"allowed_special takes a set of {list(self.special)}, not {allowed_special!r}")
+        utf8(text)  # names a lone surrogate by its place in the text
+        ids: list[int] = []
+        for part in split_special(text, allowed_special):
+            if part in allowed_special:
+                ids.append(self.special[part])
+            else:
+                ids += encode_ordinary(part, self._compiled, self.ranks, self._cache)
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text. Bytes that are not UTF-8, as in half a character, become U+FFFD. ValueError for a foreign id."""
+        ids = [operator.index(i) for i in ids]
+        if foreign := [i for i in ids if not 0 <= i < self.vocab_size]:
+            raise ValueError(
+                f"id {foreign[0]} is outside this tokenizer's {self.vocab_size} ids; is it another's?"
+            )
+        return b"".join([self.tokens[i] for i in ids]).decode("utf-8", errors="replace")
