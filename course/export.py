@@ -2,6 +2,9 @@
 
 The directives are nbdev's: `#| default_exp model` names the notebook's module once, `#| export` starts a
 cell that goes into it, `#| export data` one that goes into another module of the same chapter.
+
+A long class may be built up over several cells: a later `class GPT(GPT):` adds methods, in the notebook by
+inheritance, in the module by joining the bodies.
 """
 
 import ast
@@ -9,7 +12,7 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError
 
@@ -27,13 +30,17 @@ class ExportedCell:
     tree: ast.Module
 
     def names(self) -> list[str]:
+        """What the cell defines: `area`, `GPT` and its methods `GPT.forward`; for `class GPT(GPT):` only the methods."""
         return [name for node in self.tree.body for name in defined_names(node)]
 
 
 def defined_names(node: ast.stmt) -> list[str]:
     """The names that a top-level statement defines (imports define none that we export)."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return [node.name]
+    if isinstance(node, ast.ClassDef):
+        methods = [f"{node.name}.{name}" for part in node.body for name in defined_names(part)]
+        return methods if continues_itself(node) else [node.name, *methods]
     targets = (
         node.targets
         if isinstance(node, ast.Assign)
@@ -42,6 +49,13 @@ def defined_names(node: ast.stmt) -> list[str]:
         else []
     )
     return [leaf.id for target in targets for leaf in ast.walk(target) if isinstance(leaf, ast.Name)]
+
+
+def continues_itself(node: ast.stmt) -> bool:
+    """True of `class GPT(GPT):`, which adds methods to a class that an earlier cell began."""
+    return isinstance(node, ast.ClassDef) and any(
+        isinstance(b, ast.Name) and b.id == node.name for b in node.bases
+    )
 
 
 def is_exported(source: str) -> bool:
@@ -104,16 +118,44 @@ def render(cells: list[ExportedCell], docstring: str) -> str:
     owner: dict[str, ExportedCell] = {}
     for cell in cells:
         for name in cell.names():
-            if name in owner:
+            if name in owner and (
+                "." not in name or owner[name] is not cell
+            ):  # a property's setter shares its name
                 raise CourseError(
                     f"{cell.where}: {name} is defined already in {owner[name].where}; rename or remove one"
                 )
             owner[name] = cell
-    public = [name for name in owner if not name.startswith("_")]
+    public = [name for name in owner if not name.startswith("_") and "." not in name]
+    cells = join_classes(cells)
     imports, bodies = zip(*map(split_imports, cells))
     parts = [docstring, "\n".join(imports), f"__all__ = {json.dumps(public)}", *bodies]
     text = "\n\n\n".join(part for part in parts if part.strip()) + "\n"
     return tidy(text, cells)
+
+
+def join_classes(cells: list[ExportedCell]) -> list[ExportedCell]:
+    """The cells, with the body of each `class X(X):` moved to the end of the first `class X`."""
+    joined: list[ExportedCell] = []
+    for cell in cells:
+        # Last first, so that cutting one leaves the others' lines in place.
+        for node in filter(continues_itself, reversed(cell.tree.body)):
+            lines = cell.source.splitlines()
+            home = next((c for c in joined if node.name in c.names()), None)
+            if home is None:
+                raise CourseError(
+                    f"{cell.where}: {node.name} continues a class that no earlier exported cell defines"
+                )
+            first = next(n for n in home.tree.body if isinstance(n, ast.ClassDef) and n.name == node.name)
+            start, text = node.lineno, home.source.splitlines()
+            text[first.end_lineno : first.end_lineno] = ["", *lines[start : node.end_lineno]]
+            joined[joined.index(home)] = with_source(home, "\n".join(text))
+            cell = with_source(cell, "\n".join(lines[: start - 1] + lines[node.end_lineno :]))
+        joined.append(cell)
+    return joined
+
+
+def with_source(cell: ExportedCell, source: str) -> ExportedCell:
+    return replace(cell, source=source, tree=parse(source, cell.where))
 
 
 def split_imports(cell: ExportedCell) -> tuple[str, str]:
@@ -161,15 +203,22 @@ def ruff(text: str, *args: str) -> str:
 
 
 def cell_at(text: str, row: int, cells: list[ExportedCell]) -> str:
-    """Which cell the module's line `row` came from."""
-    for node in ast.parse(text).body:
-        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-        if first <= row <= node.end_lineno:
-            wanted, statement = set(defined_names(node)), ast.unparse(node)
-            for cell in cells:
-                if wanted & set(cell.names()) or any(ast.unparse(n) == statement for n in cell.tree.body):
-                    return cell.where
-    return cells[0].where.split(",")[0]
+    """Which cell the module's line `row` came from: the one that defines the method, class or statement there."""
+    body, prefix = ast.parse(text).body, ""
+    where = cells[0].where.split(",")[0]
+    while node := next((n for n in body if first_line(n) <= row <= n.end_lineno), None):
+        wanted, statement = {prefix + name for name in defined_names(node)[:1]}, ast.unparse(node)
+        for cell in cells:
+            if wanted & set(cell.names()) or any(ast.unparse(n) == statement for n in cell.tree.body):
+                where = cell.where
+        if not isinstance(node, ast.ClassDef):
+            break
+        body, prefix = node.body, f"{node.name}."
+    return where
+
+
+def first_line(node: ast.stmt) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
 
 
 def claimed_modules(nb) -> set[str]:

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 from course.build import cell_lines, notebook_from_source, source_from_notebook
-from course.export import export
+from course.export import cell_at, export, exported_cells
 from course.paths import ROOT, CourseError, chapters, source_chapters
 
 SOURCE = '''\
@@ -214,7 +214,9 @@ def test_a_failing_build_puts_the_old_notebook_back(house):
 
 def run_cells(house: Path, sources: list[str], code: int) -> str:
     """Run cells in a fresh IPython, as a student who has not saved would have run them, then checkpoint."""
-    script = "from IPython.core.interactiveshell import InteractiveShell\nshell = InteractiveShell.instance()\n"
+    script = (
+        "from IPython.core.interactiveshell import InteractiveShell\nshell = InteractiveShell.instance()\n"
+    )
     for source in ["from course.notebook import checkpoint", *sources, 'checkpoint("04")']:
         script += f"result = shell.run_cell({source!r}, store_history=True)\n"
     script += "raise SystemExit(0 if result.success else 1)"
@@ -297,10 +299,42 @@ def test_source_and_notebook_are_inverse_to_each_other(chapter, tmp_path):
     assert cell_lines(notebook_from_source(again)) == cell_lines(nb)
 
 
+def notebook(sources: list[str]) -> nbformat.NotebookNode:
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+
+
 def test_two_default_modules_are_refused():
-    cells = [nbformat.v4.new_code_cell("#| default_exp a"), nbformat.v4.new_code_cell("#| default_exp b")]
     with pytest.raises(CourseError, match="keep one"):
-        export(nbformat.v4.new_notebook(cells=cells), "x.ipynb")
+        export(notebook(["#| default_exp a", "#| default_exp b"]), "x.ipynb")
+
+
+def test_a_class_built_over_several_cells_is_one_class_in_the_module():
+    sources = [
+        '#| default_exp a\n#| export\nclass Box:\n    """One."""\n\n    def put(self):\n        return 1',
+        "#| export\nimport math\nclass Box(Box):\n    # Two comes next.\n    @property\n    def two(self):\n        return math.e",
+        "#| export\nclass Lid(Box):\n    pass\nclass Box(Box):\n    def three(self):\n        return 3\nLAST = 1",
+    ]
+    text = export(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(s) for s in sources]), "x.ipynb")[
+        "a"
+    ]
+    assert text.count("class Box") == 1 and text.index("Two comes next") < text.index("three") < text.index(
+        "class Lid(Box)"
+    )
+    space: dict = {}
+    exec(text, space)
+    assert space["Box"]().put() == 1 and space["Box"]().three() == 3 and space["Lid"]().two > 2.7
+    assert space["__all__"] == ["Box", "Lid", "LAST"]
+    where = cell_at(
+        text, text.splitlines().index("        return 3") + 1, exported_cells(notebook(sources), "x.ipynb")
+    )
+    assert where == "x.ipynb, cell 2", "a failing method is blamed on its own cell"
+    with pytest.raises(CourseError, match=r"cell 3: Box\.two is defined already in x\.ipynb, cell 1"):
+        export(notebook([*sources, sources[1]]), "x.ipynb")
+    with pytest.raises(CourseError, match="cell 0: Box continues a class that no earlier"):
+        export(
+            nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("#| default_exp a\n" + sources[1])]),
+            "x.ipynb",
+        )
 
 
 def test_every_chapter_has_its_source():

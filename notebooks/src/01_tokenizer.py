@@ -640,6 +640,48 @@ class BPETokenizer:
         self.fingerprint = pack(vocab, pattern, list(self.special))["fingerprint"]
         self._compiled, self._cache = regex.compile(pattern), {}
 
+    def encode(self, text: str, allowed_special: Collection[str] = ()) -> list[int]:
+        """Token ids. The name of a special token is plain text, unless `allowed_special` contains it.
+
+        ValueError for a lone surrogate, or for a name that is not a special token's.
+        """
+        if not set(allowed_special) <= set(self.special):
+            raise ValueError(f"allowed_special takes a set of {list(self.special)}, not {allowed_special!r}")
+        utf8(text)  # names a lone surrogate by its place in the text
+        ids: list[int] = []
+        for part in split_special(text, allowed_special):
+            if part in allowed_special:
+                ids.append(self.special[part])
+            else:
+                ids += encode_ordinary(part, self._compiled, self.ranks, self._cache)
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text. Bytes that are not UTF-8, as in half a character, become U+FFFD. ValueError for a foreign id."""
+        ids = [operator.index(i) for i in ids]
+        if foreign := [i for i in ids if not 0 <= i < self.vocab_size]:
+            raise ValueError(
+                f"id {foreign[0]} is outside this tokenizer's {self.vocab_size} ids; is it another's?"
+            )
+        return b"".join([self.tokens[i] for i in ids]).decode("utf-8", errors="replace")
+
+
+# %%
+small = BPETokenizer(vocab)
+ids = small.encode("Rosa had 3 marbles.")
+print(ids, "=", *[visible(small.tokens[i]) for i in ids])
+print(small.decode(ids))
+
+# %% [markdown]
+r"""
+What is left is where a tokenizer comes from and where it goes. `class BPETokenizer(BPETokenizer)` adds methods to the
+class that the cell above began; the checkpoint joins the two into one.
+"""
+
+
+# %%
+#| export
+class BPETokenizer(BPETokenizer):
     @classmethod
     def train(cls, text: str | Iterable[str], vocab_size: int) -> "BPETokenizer":
         """Learn from one text or from many; see `learn_vocab`. `<|endoftext|>` gets the last id."""
@@ -666,31 +708,6 @@ class BPETokenizer:
         return Encoding(
             "nanogpt", pat_str=self.pattern, mergeable_ranks=self.ranks, special_tokens=self.special
         )
-
-    def encode(self, text: str, allowed_special: Collection[str] = ()) -> list[int]:
-        """Token ids. The name of a special token is plain text, unless `allowed_special` contains it.
-
-        ValueError for a lone surrogate, or for a name that is not a special token's.
-        """
-        if not set(allowed_special) <= set(self.special):
-            raise ValueError(f"allowed_special takes a set of {list(self.special)}, not {allowed_special!r}")
-        utf8(text)  # names a lone surrogate by its place in the text
-        ids: list[int] = []
-        for part in split_special(text, allowed_special):
-            if part in allowed_special:
-                ids.append(self.special[part])
-            else:
-                ids += encode_ordinary(part, self._compiled, self.ranks, self._cache)
-        return ids
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text. Bytes that are not UTF-8, as in half a character, become U+FFFD. ValueError for a foreign id."""
-        ids = [operator.index(i) for i in ids]
-        if foreign := [i for i in ids if not 0 <= i < self.vocab_size]:
-            raise ValueError(
-                f"id {foreign[0]} is outside this tokenizer's {self.vocab_size} ids; is it another's?"
-            )
-        return b"".join([self.tokens[i] for i in ids]).decode("utf-8", errors="replace")
 
 
 # %%
