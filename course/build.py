@@ -89,7 +89,7 @@ def execute(nb: nbformat.NotebookNode, name: str, env: dict, on_cell=None) -> No
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
         resources={"metadata": {"path": str(NOTEBOOKS)}},
         record_timing=False,
-        store_widget_state=False,
+        store_widget_state=True,  # without it nbclient fails on `interact`; clean() drops the state
         on_cell_executed=on_cell,
     )
     try:

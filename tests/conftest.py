@@ -30,4 +30,6 @@ def gpt2_vocab() -> None:
     try:
         tiktoken.get_encoding("gpt2")
     except Exception as error:
-        pytest.skip(f"GPT-2's vocabulary is not in TIKTOKEN_CACHE_DIR and cannot be downloaded: {type(error).__name__}")
+        pytest.skip(
+            f"GPT-2's vocabulary is not in TIKTOKEN_CACHE_DIR and cannot be downloaded: {type(error).__name__}"
+        )

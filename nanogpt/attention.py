@@ -1,0 +1,57 @@
+"""03 · Attention: fetch what an earlier position knows (exported from notebooks/03_attention.ipynb)."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["attention_weights", "head_size", "CausalSelfAttention"]
+
+
+def attention_weights(q: Tensor, k: Tensor) -> Tensor:
+    """Causal attention weights: softmax of qkᵀ/√d over the past (Vaswani et al. 2017, §3.2.1).
+
+    q, k: (..., T, d). Returns (..., T, T): row t sums to one over keys 0..t and is zero after t.
+    """
+    T, d = q.shape[-2:]
+    scores = q @ k.transpose(-2, -1) / math.sqrt(d)  # (..., T, T)
+    future = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)
+    return scores.masked_fill(future, float("-inf")).softmax(dim=-1)
+
+
+def head_size(config) -> int:
+    """Width of one head, n_embd / n_head. Raises ValueError where the heads cannot share n_embd evenly."""
+    if config.n_embd % config.n_head:
+        raise ValueError(
+            f"n_embd={config.n_embd} cannot be shared by n_head={config.n_head} heads of equal width; "
+            "choose an n_head that divides n_embd"
+        )
+    return config.n_embd // config.n_head
+
+
+class CausalSelfAttention(nn.Module):
+    """All heads of one layer at once (Vaswani et al. 2017, §3.2.2), with GPT-2's names.
+
+    config has n_embd, n_head, dropout, bias, flash. (B, T, n_embd) -> (B, T, n_embd); output t depends on
+    inputs 0..t alone. Dropout, in training only, hits the weights and the output.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.n_head, self.head_size = config.n_head, head_size(config)
+        self.dropout, self.flash = config.dropout, config.flash
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, T, C = x.shape
+        heads = (B, T, self.n_head, self.head_size)
+        q, k, v = (z.view(heads).transpose(1, 2) for z in self.c_attn(x).split(C, dim=2))  # (B, n_head, T, d)
+        if self.flash:  # the same sum in one kernel that never stores a (T, T) matrix: chapter 11
+            p = self.dropout if self.training else 0.0
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
+        else:
+            y = F.dropout(attention_weights(q, k), self.dropout, self.training) @ v
+        y = y.transpose(1, 2).reshape(B, T, C)
+        return F.dropout(self.c_proj(y), self.dropout, self.training)
