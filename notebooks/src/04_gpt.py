@@ -349,6 +349,22 @@ class GPT(nn.Module):
         self.lm_head.weight = self.transformer.wte.weight
         init_weights(self, config.n_layer, generator)
 
+
+# %%
+model = GPT(GPTConfig(), generator=torch.Generator().manual_seed(1337))
+print(f"parameters: {sum(p.numel() for p in model.parameters()):,}")
+print("the head is the table:", model.lm_head.weight is model.transformer.wte.weight)
+
+# %% [markdown]
+r"""
+The forward pass is the figure, read from left to right. (`class GPT(GPT)` adds a method to the class begun above; the
+checkpoint joins the two.)
+"""
+
+
+# %%
+#| export
+class GPT(GPT):
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Logits (B, T, vocab_size) for the token after each position, and the mean loss in nats if targets are given.
 
@@ -376,7 +392,6 @@ idx = torch.randint(50257, (4, 129), generator=g)
 with torch.no_grad():
     logits, loss = model(idx[:, :-1], idx[:, 1:])
 print("logits:", tuple(logits.shape))
-print(f"parameters: {sum(p.numel() for p in model.parameters()):,}")
 try:
     model(torch.zeros(1, 1025, dtype=torch.long))
 except ValueError as error:
