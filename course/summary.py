@@ -1,6 +1,7 @@
 """What the course has produced so far, read from the files below data/built/."""
 
 import json
+import textwrap
 
 from course.paths import BUILT, RUNS, notebook_path, relative
 
@@ -33,7 +34,7 @@ def tokenizer_line() -> list[str]:
     from nanogpt.tokenizer import BPETokenizer
 
     size = BPETokenizer.load(BUILT / "tokenizer.json").vocab_size
-    return [f"  tokenizer   {size:,} tokens                     data/built/tokenizer.json"]
+    return [f"  {'tokenizer':11} {f'{size:,} tokens':32} data/built/tokenizer.json"]
 
 
 def shards_line() -> list[str]:
@@ -42,10 +43,31 @@ def shards_line() -> list[str]:
         return []
     tokens = sum(split["tokens"] for split in manifest["splits"].values())
     return [
-        f"  shards      {tokens / 1e6:.1f} M tokens                      data/built/stories/",
-        f"  the floor   {manifest['floor']:.3f} nats a token: no model of this corpus can do better",
+        f"  {'shards':11} {f'{tokens / 1e6:.1f} M tokens':32} data/built/stories/",
+        f"  {'the floor':11} {manifest['floor']:.3f} nats a token: no model of this corpus can do better",
     ]
 
 
 def model_lines() -> list[str]:
-    return []
+    run = read("model/train.json")
+    if run is None:
+        return []
+    ahead = f", {run['val_loss'] / run['floor'] - 1:.0%} above the floor" if "floor" in run else ""
+    loss = f"loss {run['val_loss']:.3f}{ahead}"
+    lines = [f"  {'model':11} {loss:32} data/built/model/"]
+    if "accuracy" in run:
+        lines += [
+            f"              {run['accuracy']:.0%} of its who-has-how-many answers are right; bigrams: {run['bigram_accuracy']:.0%}"
+        ]
+    story = textwrap.wrap(a_story(), width=96, initial_indent="  ", subsequent_indent="  ")
+    return [*lines, "", "What it writes:", "", *story]
+
+
+def a_story() -> str:
+    """One text by the trained model, always the same for the same weights."""
+    import torch
+
+    from nanogpt.sample import complete, load
+
+    model, tokenizer = load(str(BUILT / "model"))
+    return complete(model, tokenizer, "", 200, generator=torch.Generator().manual_seed(1))

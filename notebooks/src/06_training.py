@@ -23,7 +23,7 @@ from IPython.display import display
 
 from course.notebook import checkpoint, show
 from nanogpt.corpus import stories
-from nanogpt.data import BatchStream, ensure_corpus, open_shards, read_shard
+from nanogpt.data import BatchStream, document_starts, ensure_corpus, open_shards, read_shard
 from nanogpt.device import autocast_dtype, pick_device, pick_scale, seed_everything, synchronize
 from nanogpt.model import GPT, GPTConfig, num_params
 from nanogpt.tokenizer import BPETokenizer
@@ -58,11 +58,12 @@ Sizes come from the scale: a laptop trains half a million parameters in about a 
 # %%
 TEXT = os.environ.get("NANOGPT_TEXT", "stories")
 BUILT = Path("../data/built")
+MODEL = BUILT / ("model" if TEXT == "stories" else f"model-{TEXT}")
 device = pick_device()
 small = GPTConfig(block_size=128, n_layer=2, n_head=8, n_embd=128)
 config, B, steps, lr = {
     "ci": (small, 4, 600, 2e-3),
-    "laptop": (small, 4, 2400, 2e-3),
+    "laptop": (small, 4, 1800, 2e-3),
     "gpu": (GPTConfig(), 32, 2000, 3e-4),
 }[pick_scale(device)]
 dtype = None if device.type == "cpu" else autocast_dtype(device)
@@ -135,24 +136,20 @@ for name, nats in lines.items():
     print(f"{nats:.3f}  {name}")
 
 # %%
-fig, ax = plt.subplots(figsize=(7, 1.5))
+fig, ax = plt.subplots(figsize=(7, 1.8))
 for i, (name, nats) in enumerate(lines.items()):
-    ax.plot([nats, nats], [0, 1], lw=3, c=f"C{i}")
-    ax.text(nats, 1.15, name.replace(": ", "\n"), ha="center", va="bottom", fontsize=8)
-ax.annotate(
-    "",
-    (lines["bigram: sees one token back"], 0.5),
-    (min(lines.values()), 0.5),
-    arrowprops={"arrowstyle": "<->"},
-)
-ax.text(sum(sorted(lines.values())[:2]) / 2, 0.6, "needs attention", ha="center", va="bottom", fontsize=8)
-ax.set(yticks=[], xlabel="loss (nats per token)", xlim=(0, 7.5), ylim=(0, 1.1))
+    ax.plot([nats, nats], [0, 1 + 0.5 * (i % 2)], lw=2, c=f"C{i}")
+    ax.text(nats, 1.1 + 0.5 * (i % 2), name.replace(": ", "\n"), ha="center", va="bottom", fontsize=8)
+left, right = sorted(lines.values())[:2]
+ax.annotate("", (right, 0.3), (left, 0.3), arrowprops={"arrowstyle": "<->"})
+ax.text((left + right) / 2, 0.35, "needs attention", ha="center", va="bottom", fontsize=8)
+ax.set(yticks=[], xlabel="loss (nats per token)", xlim=(-0.6, 7.5), ylim=(0, 2.2))
 show(fig, alt="A line of losses from 0 to ln V, with the unigram, the bigram and the floor marked.")
 
 # %% [markdown]
 r"""
-Everything left of the bigram line needs the past: only attention brings it. A loss curve that flattens out there says that the
-model has learned phrases and no facts.
+Everything left of the bigram line needs the past, and only attention brings it. A loss that stops near that line says that
+the model has learned phrases and no facts.
 
 ## Before the first step
 
@@ -162,7 +159,7 @@ model has learned phrases and no facts.
 # %%
 g = seed_everything(0)
 model = GPT(config, generator=g)
-batch = BatchStream(train_shards, B, config.block_size).next_batch()
+batch = BatchStream(train_shards, B=4, T=128).next_batch()
 with torch.no_grad():
     print(f"ln V {math.log(config.vocab_size):.3f}, untrained model {model(*batch)[1]:.3f}")
 
@@ -183,9 +180,9 @@ for C in (1600, 768, 128):
 # %% [markdown]
 r"""
 Attention multiplies three such signals, query, key and value, before its output reaches anything, so at width 128 it
-whispers. The MLPs hear the current token well enough, the loss falls to the bigram line, and there it stays: on this
-corpus, with 0.02, a hundred thousand tokens pass before any head finds a name. So the matrices are scaled to give the signal
-that they have in GPT-2 small. At width 768 this does nothing.
+whispers. The MLPs hear the current token well enough and the loss falls, but heads that look a name up come several
+times later (exercise 1 measures it). So the matrices are scaled to give the signal that they have in GPT-2 small. At
+width 768 this does nothing.
 """
 
 
@@ -226,12 +223,9 @@ own state is put back at the end.
 *Which learning rate?* Constant, and for the last 30% of the steps falling to zero, which takes out the noise that small
 batches leave. Warm-up, cosine and decay groups are chapter 13's.
 
-*Which precision?* `dtype=torch.bfloat16` computes the forward pass in it, chapter 09. Autocast wants to know the type of
-the device, not which one. This was shipped, and worked on every machine of its author:
+*Which precision?* `dtype=torch.bfloat16` computes the forward pass in it, chapter 09. Autocast wants the *type* of the
+device. Given `cuda:0`, as configs tend to say, it has crashed programs that ran well on their authors' machines.
 """
-
-# %% tags=["raises-exception"]
-torch.autocast("cuda:0", dtype=torch.bfloat16)
 
 
 # %%
@@ -290,10 +284,9 @@ parameters than the model's.
 # %%
 one_batch = SimpleNamespace(next_batch=lambda: tuple(t.to(device) for t in batch))
 losses = train(new_model(), one_batch, steps=200, lr=lr)
-print(
-    f"below 1 after {next(i for i, nats in enumerate(losses) if nats < 1)} steps, below 0.01 after", end=" "
-)
-print(f"{next(i for i, nats in enumerate(losses) if nats < 0.01)}; at the end {losses[-1]:.4f}")
+for goal in (1, 0.01):
+    reached = next(i for i, nats in enumerate(losses) if nats < goal)
+    print(f"below {goal} within {math.ceil((reached + 1) / 25) * 25} steps")
 assert losses[-1] < 0.01
 
 # %% [markdown]
@@ -312,10 +305,11 @@ def short_run(seed: int) -> list[float]:
 first = short_run(seed=1)
 torch.rand(1000)  # some other cell draws
 state = torch.get_rng_state()
-assert short_run(seed=1) == first  # equal, not close
+second = short_run(seed=1)
 assert torch.equal(torch.get_rng_state(), state)
 assert short_run(seed=2) != first
-print("the same five losses twice")
+print("largest difference:", max(abs(a - b) for a, b in zip(first, second)))
+assert first == second or device.type != "cpu"  # GPU kernels may add in any order
 
 # %% [markdown]
 r"""
@@ -352,10 +346,13 @@ for ax, step in zip(axes, (0, 20, 100)):
     ax.plot([1e-7, 0.1], [1e-7, 0.1], "k", lw=0.7)
     ax.set(xlim=(1e-7, 0.2), ylim=(1e-7, 0.2), title=f"step {step}", xlabel="frequency")
 axes[0].set_ylabel("mean prediction")
-for i, label in ((1, "mean prediction vs counts"), (2, "each one vs their mean")):
-    axes[3].plot(snapshots.keys(), [s[i] for s in snapshots.values()], ".-", label=label)
+for i, label, at in (
+    (1, "mean prediction\nvs counts", (98, 0.2)),
+    (2, "each prediction\nvs their mean", (55, 2.1)),
+):
+    axes[3].plot(snapshots.keys(), [s[i] for s in snapshots.values()], ".-")
+    axes[3].text(*at, label, c=f"C{i - 1}", fontsize=7, ha="right")
 axes[3].set(xlabel="step", ylabel="distance (KL, nats)")
-axes[3].legend(fontsize=7)
 show(
     fig,
     alt="Predicted against counted token frequencies: a flat cloud at step 0, near the diagonal at step 20; then predictions begin to differ by context.",
@@ -365,7 +362,7 @@ show(
 r"""
 The two curves tell it in order. The distance between the model's mean prediction and the counts falls first: the frequencies are
 learned in a few dozen steps. How much the single predictions differ from their own mean is what the model makes of its
-context; that starts at nothing and grows as the first ends.
+context: almost nothing at first, and most of the progress from step 20 on.
 
 ## Measuring a loss
 
@@ -373,7 +370,7 @@ context; that starts at nothing and grows as the first ends.
 """
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 def careless_loss(model: GPT, tokens: np.ndarray, B: int, T: int) -> float:
     """Mean of the batches' mean losses."""
     rows = (len(tokens) - 1) // T
@@ -394,7 +391,7 @@ r"""
 Three numbers for one model and one text, and none of them right. Dropout is still on, so that even the same call differs. The last
 batch is smaller and counts as much as the others, so that the batch size changes the result; with several
 processes their number does. The last tokens, which fill no row, are not counted at all. And a row starts where the last one
-stopped, so that half of the stories are judged without their beginning.
+stopped, so that many stories are judged without their beginning.
 
 Here is what should hold. Every token is predicted once. Its context is its own document, from the beginning if that fits, else
 at least half a context. The result is a sum over tokens divided by their number.
@@ -474,7 +471,7 @@ def evaluate(
     return sum(nats for nats, _ in totals) / sum(count for _, count in totals)
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 some = val[0][:9000]
 for B_eval in (7, 64, 64):
     print(f"B = {B_eval:2}: {evaluate(with_dropout, [some], tokenizer.eot, B_eval):.3f}")
@@ -542,7 +539,40 @@ if TEXT == "stories":
 r"""
 ## The run
 
-A live plot: one figure, updated in place. In a terminal, `train` shows a plain progress bar instead.
+*What is a row?* `BatchStream` cuts rows from the stream wherever they fall. Chapter 02 counted: at T = 128, a third of all tokens
+belong to a story whose beginning is out of sight, and such tokens teach a model to guess names rather than to look them
+up. For documents shorter than a row there is a better way: begin every row where a story begins. A row then goes on
+into the next story, which it also sees from its beginning.
+"""
+
+
+# %%
+class WholeStories:
+    """Batches whose rows each begin at a document, drawn at random, and run on for T tokens."""
+
+    def __init__(self, paths: list[Path], B: int, T: int, seed: int):
+        self.tokens = np.concatenate([read_shard(path) for path in paths])
+        starts = document_starts(self.tokens, tokenizer.eot)
+        self.starts, self.T = starts[starts < len(self.tokens) - T], T
+        self.B, self.generator = B, torch.Generator().manual_seed(seed)
+
+    def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        drawn = torch.randint(len(self.starts), (self.B,), generator=self.generator)
+        at = self.starts[drawn.numpy()][:, None] + np.arange(self.T + 1)  # (B, T + 1)
+        rows = torch.from_numpy(self.tokens[at].astype(np.int64)).to(device)
+        return rows[:, :-1], rows[:, 1:]
+
+
+if TEXT == "stories":
+    stream = WholeStories(train_shards, B, config.block_size, seed=0)
+else:
+    stream = BatchStream(train_shards, B, config.block_size, seed=0, device=device)
+for row in stream.next_batch()[0][:2].tolist():
+    print(tokenizer.decode(row[:12]), "…")
+
+# %% [markdown]
+r"""
+A live plot shows the loss as it comes: one figure, updated in place. In a terminal, `train` has a plain progress bar instead.
 """
 
 
@@ -563,13 +593,15 @@ class LivePlot:
 
     def draw(self) -> plt.Figure:
         fig, ax = plt.subplots(figsize=(7, 3.4))
-        ax.plot(self.losses, lw=0.4, alpha=0.5, c="C0")
+        ax.semilogy(self.losses, lw=0.4, alpha=0.5, c="C0")
         smooth = np.convolve(self.losses, np.ones(50) / 50, "valid")
         ax.plot(np.arange(len(smooth)) + 25, smooth, c="C0", label="mean of 50 batches")
         for i, (name, nats) in enumerate(self.lines.items()):
             ax.axhline(nats, c=f"C{i + 1}", lw=1, ls="--")
             ax.text(self.steps, nats, name.split(":")[0], c=f"C{i + 1}", ha="right", va="bottom", fontsize=8)
-        ax.set(xlim=(0, self.steps), ylim=(0, None), xlabel="step", ylabel="loss (nats per token)")
+        ax.set(xlim=(0, self.steps), xlabel="step", ylabel="loss (nats per token)")
+        ax.set_yticks([0.5, 1, 2, 4, 8], ["0.5", "1", "2", "4", "8"])
+        ax.minorticks_off()
         ax.legend(fontsize=8)
         return fig
 
@@ -577,43 +609,61 @@ class LivePlot:
 # %% [markdown]
 r"""
 *Predict.* Half a million parameters, 512 tokens a step. How far above the floor will the loss on held-out stories end, in per
-cent? And will it get there in a straight line, in a curve, in stairs?
+cent? When does the model begin to know who has how many: with the grammar, or after it?
 """
 
 # %% tags=["nbval-ignore-output"]
-model = new_model()
-stream = BatchStream(train_shards, B, config.block_size, seed=0, device=device)
-live = LivePlot(lines, steps)
-synchronize(device)
+model, live, right = new_model(), LivePlot(lines, steps), {}
+
+
+def watch(step: int, loss: float) -> None:
+    live(step, loss)
+    if TEXT == "stories" and (step + 1) % 100 == 0:
+        right[step + 1] = answer_accuracy(model, asked[:60], tokenizer)
+
+
 start = time.perf_counter()
 losses = train(
-    model, stream, steps, lr, generator=torch.Generator().manual_seed(0), dtype=dtype, on_step=live
+    model, stream, steps, lr, generator=torch.Generator().manual_seed(0), dtype=dtype, on_step=watch
 )
 synchronize(device)
 seconds = time.perf_counter() - start
+live.handle.update({"text/plain": "trained; the same figure stands below"}, raw=True)
 
 # %% tags=["nbval-ignore-output"]
-show(
-    live.draw(),
-    alt="Training loss against steps: a fast fall to the bigram line, a plateau, a second fall towards the floor.",
-)
 tokens = steps * B * config.block_size
 print(f"{steps} steps, {tokens:,} tokens, {seconds:.0f} s, {tokens / seconds:,.0f} tokens/s")
+show(
+    live.draw(),
+    alt="Training loss against steps: below the bigram line after some 100 steps, then slowly towards the floor.",
+)
+if right:
+    fig, ax = plt.subplots(figsize=(7, 2.2))
+    ax.plot(right.keys(), right.values(), ".-", label="model")
+    ax.axhline(baseline, c="C3", lw=1, ls="--", label="bigram")
+    ax.set(xlim=(0, steps), ylim=(0, 1), xlabel="step", ylabel="answers right")
+    ax.legend(fontsize=8)
+    show(
+        fig,
+        alt="Share of right answers against steps: at the bigram's level for some hundred steps, then a sudden rise.",
+    )
 
 # %% [markdown]
 r"""
-Not one curve but several on top of each other. First the frequencies, then which word follows which. Then, in falls of
-their own, the facts: a head finds the girl's name, another the boy's, then the things, then the numbers. Each
-of these circuits is of no use until most of it is there, so the loss hardly moves before, and then falls fast.
+The loss falls smoothly; the accuracy does not. For some hundred steps it stays where a table of pairs is, and then
+rises within a hundred or two. To copy a number, a head must look for numbers *and* pass on what it finds; half of that is
+worth nothing, so that nothing pulls it into place until chance has made a beginning. The loss hides this, since numbers are
+few of its tokens. Measure what you care about.
 
 ## Check
 
-All held-out tokens, against the floor of the very same stories; then the answers.
+All held-out tokens, against the floor of the very same stories; then the answers. Expect a smaller loss than the curve's
+last one: rows of `WholeStories` hold more beginnings than ends, and beginnings are where the choices are.
 """
 
 # %% tags=["nbval-ignore-output"]
 start = time.perf_counter()
-loss = evaluate(model, val, tokenizer.eot)
+loss = evaluate(model, val, tokenizer.eot, dtype=dtype)
 record = {
     "text": TEXT,
     "steps": steps,
@@ -623,16 +673,16 @@ record = {
     "lines": lines,
 }
 record |= {"losses": losses[:: max(1, steps // 200)], "parameters": num_params(config), "device": str(device)}
-print(f"held-out loss {loss:.3f} nats per token, on {sum(map(len, val)):,} tokens", end="")
+print(f"held-out loss {loss:.3f} nats per token, on {sum(map(len, val)):,} tokens")
 if TEXT == "stories":
     accuracy = answer_accuracy(model, asked, tokenizer)
     record |= {"floor": manifest["floor"], "accuracy": accuracy, "bigram_accuracy": baseline}
-    print(f"; floor {manifest['floor']:.3f}, {loss / manifest['floor'] - 1:.1%} above it")
+    print(f"floor {manifest['floor']:.3f}, {loss / manifest['floor'] - 1:.1%} above it")
     print(f"who has how many: {accuracy:.0%} right; the bigram {baseline:.0%}")
 print(f"measured in {time.perf_counter() - start:.0f} s")
 
 # %%
-if TEXT == "stories" and steps >= 2000:
+if TEXT == "stories" and steps >= 1800:
     assert manifest["floor"] < loss < 1.15 * manifest["floor"]
     assert accuracy > 2 * baseline and accuracy > 0.6
 assert loss < lines["bigram: sees one token back"]
@@ -666,7 +716,8 @@ def draw_costs(ax, story, width: int = 76) -> None:
             "pad": 1,
         }
         color = "white" if cost > 2.4 else "black"
-        ax.text(x, y, token.strip(), family="monospace", fontsize=8.5, color=color, bbox=box)
+        indent = len(token) - len(token.lstrip())
+        ax.text(x + indent, y, token.strip(), family="monospace", fontsize=8.5, color=color, bbox=box)
         x, at = x + len(token), at + len(token)
     ax.set(xlim=(0, width), ylim=(y - 0.6, 0.9))
     ax.axis("off")
@@ -732,12 +783,13 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
 
 
 # %%
-save_model(model, BUILT / "model")
-save_json(BUILT / "model" / "train.json", record)
-again = load_model(BUILT / "model", device)
+save_model(model, MODEL)
+tokenizer.save(MODEL / "tokenizer.json")
+save_json(MODEL / "train.json", record)
+again = load_model(MODEL, device)
 with torch.no_grad(), evaluating(model):
     assert torch.equal(model(probe)[0], again(probe)[0])
-print(*sorted(path.name for path in (BUILT / "model").iterdir()))
+print(*sorted(path.name for path in MODEL.iterdir()))
 
 # %%
 checkpoint("06")
@@ -751,7 +803,9 @@ r"""
    copied (the story said this number before) and those that are computed, apart.
 3. Write `loss_by_position`: the mean held-out loss of tokens 0 to 15 of a story, 16 to 31, and so on. Why does it fall? Check:
    weighted by their numbers, the parts add up to `evaluate`.
-4. Set `decay=0.0`. How much of the distance to the floor did the falling learning rate bring? Check with three seeds,
+4. Train on `BatchStream` instead of `WholeStories`, with three seeds each. Check the step at which the accuracy
+   passes one half: how far apart are the seeds?
+5. Set `decay=0.0`. How much of the distance to the floor did the falling learning rate bring? Check with three seeds,
    and say how large the difference between seeds is.
 
 ## Further reading
