@@ -40,13 +40,14 @@ def checkpoint(chapter: str) -> None:
     print("\n".join(checkpoint_chapter(chapter, executed=RUN if get_ipython() else None)))
 
 
-def show(fig, alt: str) -> None:
-    """Display a figure as a small PNG with alternative text, and close it."""
+def show(fig, alt: str, handle=None) -> None:
+    """Display a figure as a small PNG with alternative text, in place of what `handle` showed if given, and close it."""
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png")
     plt.close(fig)
     bundle = {"image/png": shrink(buffer.getvalue()), "text/plain": alt}
-    display(bundle, raw=True, metadata={"image/png": {"alt": alt}})
+    place = handle.update if handle else display
+    place(bundle, raw=True, metadata={"image/png": {"alt": alt}})
 
 
 def shrink(png: bytes) -> bytes:

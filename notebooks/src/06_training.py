@@ -587,9 +587,9 @@ class LivePlot:
     def __call__(self, step: int, loss: float) -> None:
         self.losses.append(loss)
         if (step + 1) % self.every == 0 or step + 1 == self.steps:
-            fig = self.draw()
-            self.handle.update(fig)
-            plt.close(fig)
+            show(
+                self.draw(), alt="The training loss so far, between the lines of the map.", handle=self.handle
+            )
 
     def draw(self) -> plt.Figure:
         fig, ax = plt.subplots(figsize=(7, 3.4))
