@@ -188,15 +188,13 @@ def _load_tokenizer(name: str | os.PathLike) -> tuple:
     ours = BPETokenizer.gpt2() if str(name) == "gpt2" else BPETokenizer.load(name)
     if ours.pattern != GPT2_PATTERN or ours.vocab_size > 65536:
         raise ValueError(f"{name} needs GPT-2's pattern, to cut text, and at most 65,536 tokens, for uint16")
-    if str(name) != "gpt2":
-        return ours.to_tiktoken(), ours
-    import tiktoken
+    from tiktoken import Encoding
 
-    # tiktoken's own way to write the pattern is 4% faster. Workers would look its encoding up again; not this copy.
-    pattern = tiktoken.get_encoding("gpt2")._pat_str
-    return tiktoken.Encoding(
-        "gpt2", pat_str=pattern, mergeable_ranks=ours.ranks, special_tokens=ours.special
-    ), ours
+    # The same matches in about 0.7 of the time: in one group, what needs no lookahead is one automaton to Rust.
+    # And white space at the end comes first, or a megabyte of it overflows the lookahead's stack.
+    visible, space = ours.pattern.split(r"|\s", 1)
+    pattern = rf"(?:{visible})|\s++$|\s{space}"
+    return Encoding("nanogpt", pat_str=pattern, mergeable_ranks=ours.ranks, special_tokens=ours.special), ours
 
 
 def prepare(

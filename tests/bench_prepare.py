@@ -4,8 +4,8 @@ python tests/bench_prepare.py [MEGABYTES]             speed (default: 128 MB)
 python tests/bench_prepare.py memory [MEGABYTES]      peak memory, for one text of that size (default: 1,000 MB)
 
 The ratio that counts is prepare / (cores × tiktoken's single thread), both on the same documents and in turns, so that
-a change in the machine's load meets both. The limit is 1: prepare's workers run the same Rust code, one on each core.
-It can be exceeded a little, since they leave out the Python list that encode_ordinary makes of the ids. On a busy
+a change in the machine's load meets both. With the same Rust code on each core, 1 would be the limit. It is exceeded,
+since prepare writes GPT-2's pattern so that Rust matches it sooner, and makes no Python list of the ids. On a busy
 machine wall time says little; the ratio of CPU seconds, printed beside it, is what an idle one would show.
 """
 

@@ -108,6 +108,21 @@ def test_the_same_holds_for_tiktoken(gpt2_vocab, text):
         assert ids == encoding.encode_ordinary(text)
 
 
+@given(TEXT, st.text(SPACES, max_size=9))
+@example("we'll it's 'so 'LL don't''re", "\n \n")
+@settings(max_examples=300, deadline=None)
+def test_the_pattern_written_for_speed_gives_the_same_ids(tokenizer_path, tokenizer, text, end):
+    encoding, _ = nanogpt.prepare._load_tokenizer(tokenizer_path)
+    assert encoding.encode_ordinary(text + end) == tokenizer.encode(text + end)
+    assert regex.findall(encoding._pat_str, text + end) == regex.findall(GPT2_PATTERN, text + end)
+
+
+def test_a_megabyte_of_white_space_at_the_end_of_a_document(tokenizer_path):
+    encoding, _ = nanogpt.prepare._load_tokenizer(tokenizer_path)
+    text = "x" + " \n" * 500_000
+    assert encoding.decode(encoding.encode_ordinary(text)) == text
+
+
 def test_shakespeare_in_small_blocks_has_gpt2s_ids(gpt2_vocab, tmp_path, tinyshakespeare):
     prepare(tinyshakespeare, tmp_path, block=1000, workers=1)
     [path] = open_shards(tmp_path, "train")

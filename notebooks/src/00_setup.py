@@ -254,7 +254,7 @@ ax.set(
     xlabel="size of the array (MiB)",
     ylabel="copy rate (GB/s)",
     ylim=0,
-    title="Small arrays measure the cache",
+    title="Arrays smaller than a cache measure the cache",
 )
 show(
     fig,
@@ -362,6 +362,15 @@ print(
     f"predicted {1e3 * predicted:.2f} ms, measured {1e3 * measured:.2f} ms: {measured / predicted:.2f} × the prediction"
 )
 print(f"arithmetic alone would take {1e3 * numbers / roofline.flops['float32']:.3f} ms")
+
+# %% [markdown]
+r"""
+The prediction is a lower bound, and arithmetic is not what the machine waits for. Where the factor is well above one,
+something moved that was not counted: before a processor overwrites part of a cache line it usually fetches the line
+first (*write-allocate*), which makes four numbers out of three, while a library's copy may store past the cache.
+
+The two limits as assertions:
+"""
 
 # %%
 numbers, n = 2**24, 4096
