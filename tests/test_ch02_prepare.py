@@ -407,6 +407,11 @@ def start(tmp_path, source, out, tokenizer_path):
     )
 
 
+def heed_ctrl_c() -> None:
+    """A shell's background jobs ignore Ctrl-C, and their children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def tokens_so_far(out: Path) -> int:
     size = 0
     for path in out.glob("*.bin*"):
@@ -491,7 +496,9 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, tokenizer_path):
     source.write_text(text * 12)  # 90 MB: seconds of work, so that Ctrl-C surely falls into it
     command = [sys.executable, "-m", "nanogpt", "prepare", str(source), "--tokenizer", str(tokenizer_path)]
     command += ["--out", str(tmp_path / "out"), "--workers", "2"]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heed_ctrl_c
+    )
     while process.poll() is None and tokens_so_far(tmp_path / "out") < 10_000:
         time.sleep(0.001)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well

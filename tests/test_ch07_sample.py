@@ -2,9 +2,11 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -602,7 +604,9 @@ def test_gpt2s_tokenizer_is_taken_for_gpt2s_vocabulary(tmp_path, gpt2_vocab):
 def test_ctrl_c_ends_the_stream_in_one_line(checkpoint):
     args = ["-m", "nanogpt", "sample", "--checkpoint", str(checkpoint[0]), "--max-new-tokens", "10000000"]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen([sys.executable, *args], stdout=-1, stderr=-1, env=env) as process:
+    # A shell's background jobs ignore Ctrl-C, and their children would inherit that.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen([sys.executable, *args], stdout=-1, stderr=-1, env=env, preexec_fn=heed) as process:
         assert process.stdout.read(20), "text streams before the end"
         process.send_signal(2)
         _, err = process.communicate(timeout=60)
