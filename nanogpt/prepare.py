@@ -20,11 +20,12 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from nanogpt.data import HEADER_BYTES, SPLITS, file_sha256, identity, save_json, shard_header, split_of
+from nanogpt.data import HEADER_BYTES, SPLITS, file_sha256, identity, shard_header, split_of
+from nanogpt.files import save_json
 from nanogpt.sources import Piece, describe, documents_in, find_files, read_blocks
 from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
 
-__all__ = ["encode_pieces", "prepare", "HELP", "main"]
+__all__ = ["encode_pieces", "prepare", "HELP", "DISK_FULL", "main"]
 
 
 def encode_pieces(pieces: list[Piece], encoding, eot: int, val: float, test: float) -> dict[str, tuple]:
@@ -67,27 +68,6 @@ def _encode_in_worker(pieces: list[Piece]) -> dict[str, tuple]:
     return encode_pieces(pieces, *_common)
 
 
-def _encode_blocks(blocks: Iterable, common: tuple, workers: int) -> Iterator[tuple]:
-    """The blocks encoded, in order. At most two a worker are under way: memory does not grow with the source."""
-    if workers == 1:
-        yield from ((encode_pieces(pieces, *common), *place) for pieces, *place in blocks)
-        return
-    # Spawned everywhere: a fork copies the locks that a notebook's other threads hold at that moment.
-    pool, waiting = ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, common), deque()
-    try:
-        for pieces, *place in blocks:
-            with (
-                _without_ctrl_c()
-            ):  # submit may start a worker, which inherits this and stays silent from its birth
-                waiting.append((pool.submit(_encode_in_worker, pieces), place))
-            if len(waiting) > 2 * workers:
-                encoded, place = waiting.popleft()
-                yield encoded.result(), *place
-        yield from ((encoded.result(), *place) for encoded, place in waiting)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 @contextmanager
 def _without_ctrl_c() -> Iterator[None]:
     """Ctrl-C waits until afterwards, where the system can do that (not on Windows)."""
@@ -105,24 +85,44 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _parts(out: Path, journal: dict) -> list[tuple[Path, str, int]]:
-    """The unfinished shards that a journal speaks of, each with its split and tokens."""
-    states = journal["splits"].items()
-    return [
-        (out / f"{s}_{i:06d}.bin.part", s, n) for s, state in states for i, n in enumerate(state["shards"])
-    ]
+def _encode_blocks(blocks: Iterable, common: tuple, workers: int) -> Iterator[tuple]:
+    """The blocks encoded, in order. At most two a worker are under way: memory does not grow with the source."""
+    if workers == 1:
+        yield from ((encode_pieces(pieces, *common), *place) for pieces, *place in blocks)
+        return
+    # Spawned everywhere: a fork copies the locks that a notebook's other threads hold at that moment.
+    pool, waiting = ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, common), deque()
+    try:
+        for pieces, *place in blocks:
+            with _without_ctrl_c():  # submit may start a worker, which inherits this and is silent from birth
+                waiting.append((pool.submit(_encode_in_worker, pieces), place))
+            if len(waiting) > 2 * workers:
+                encoded, place = waiting.popleft()
+                yield encoded.result(), *place
+        yield from ((encoded.result(), *place) for encoded, place in waiting)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _append(out: Path, split: str, state: dict, shard_tokens: int, tokens, documents: int, size: int) -> None:
+def _append(out: Path, journal: dict, split: str, tokens: np.ndarray, documents: int, size: int) -> None:
     """Add to a split's last .part file, or begin one. Its header is zeros: nobody takes it for a shard."""
+    state = journal["splits"][split]
     shards = state["shards"]
-    if not shards or shards[-1] >= shard_tokens:
+    if not shards or shards[-1] >= journal["made_of"]["shard_tokens"]:
         shards.append(0)
     with open(out / f"{split}_{len(shards) - 1:06d}.bin.part", "ab" if shards[-1] else "wb") as file:
         file.write((b"" if shards[-1] else bytes(HEADER_BYTES)) + tokens.tobytes())
     shards[-1] += len(tokens)
     state["documents"] += documents
     state["bytes"] += size
+
+
+def _parts(out: Path, journal: dict) -> list[tuple[Path, str, int]]:
+    """The unfinished shards that a journal speaks of, each with its split and tokens."""
+    states = journal["splits"].items()
+    return [
+        (out / f"{s}_{i:06d}.bin.part", s, n) for s, state in states for i, n in enumerate(state["shards"])
+    ]
 
 
 def _save_journal(out: Path, journal: dict) -> None:
@@ -197,6 +197,23 @@ def _load_tokenizer(name: str | os.PathLike) -> tuple:
     return Encoding("nanogpt", pat_str=pattern, mergeable_ranks=ours.ranks, special_tokens=ours.special), ours
 
 
+def _append_all(
+    out: Path, journal: dict, encoded_blocks: Iterable, total: int, journal_seconds: float
+) -> None:
+    """Add block after block to the .part files, with a journal every so many seconds and at the end."""
+    saved = time.monotonic()
+    with tqdm(total=total, initial=journal["read"], unit="B", unit_scale=True, disable=None) as bar:
+        for encoded, place, read in encoded_blocks:
+            for split, more in encoded.items():
+                _append(out, journal, split, *more)
+            bar.update(read - journal["read"])
+            journal |= {"place": place, "read": read}
+            if time.monotonic() > saved + journal_seconds:
+                _save_journal(out, journal)
+                saved = time.monotonic()
+    _save_journal(out, journal)
+
+
 def prepare(
     source: str | os.PathLike,
     out: str | os.PathLike,
@@ -213,40 +230,25 @@ def prepare(
 
     The same call goes on where a killed one stopped, with the same bytes as result; once done, it does nothing.
     """
-    source, out = Path(source), Path(out)
-    files = find_files(source)
     if min(val, test) < 0 or val + test >= 1:
-        raise ValueError(
-            f"val {val} and test {test} are fractions of all documents and must leave some for train"
-        )
+        raise ValueError(f"val {val} and test {test} are fractions of all documents; leave some for train")
+    source, out, files = Path(source), Path(out), find_files(Path(source))
     encoding, ours = _load_tokenizer(tokenizer)
-    made_of = {
-        "source": describe(source, files),
-        "tokenizer": Path(tokenizer).name,
-        **identity(ours),
-        **{"val": val, "test": test, "paragraphs": paragraphs, "shard_tokens": shard_tokens, "block": block},
-    }
+    made_of = {"source": describe(source, files), "tokenizer": Path(tokenizer).name, **identity(ours)}
+    made_of |= {"val": val, "test": test, "paragraphs": paragraphs}
+    made_of |= {"shard_tokens": shard_tokens, "block": block}
     out.mkdir(parents=True, exist_ok=True)
     journal = _begin(out, made_of)
     if "place" not in journal:
-        return journal
+        return journal  # the manifest: all is done
     save_json(out / "journal.json", journal)
     _rewind(out, journal)
-    blocks, saved = read_blocks(files, journal["place"], block, paragraphs, val, test), time.monotonic()
     total = sum(path.stat().st_size for path in files)
-    workers = min(
-        workers or _cores(), 1 + (total - journal["read"]) // (4 * block)
-    )  # for less, none is started
-    with tqdm(total=total, initial=journal["read"], unit="B", unit_scale=True, disable=None) as bar:
-        for encoded, place, read in _encode_blocks(blocks, (encoding, ours.eot, val, test), workers):
-            for split, more in encoded.items():
-                _append(out, split, journal["splits"][split], shard_tokens, *more)
-            bar.update(read - journal["read"])
-            journal |= {"place": place, "read": read}
-            if time.monotonic() > saved + journal_seconds:
-                _save_journal(out, journal)
-                saved = time.monotonic()
-    _save_journal(out, journal)
+    useful = 1 + (total - journal["read"]) // (4 * block)  # for less, no worker is started
+    blocks = read_blocks(files, journal["place"], block, paragraphs, val, test)
+    common = encoding, ours.eot, val, test
+    encoded_blocks = _encode_blocks(blocks, common, min(workers or _cores(), useful))
+    _append_all(out, journal, encoded_blocks, total, journal_seconds)
     return _finish(out, journal)
 
 
@@ -267,38 +269,32 @@ disk goes on where it was when the same command is given again. The shards are i
 """
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parse(argv: list[str] | None) -> argparse.Namespace:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m nanogpt prepare", description=HELP, formatter_class=formatter)
-    parser.add_argument("source", type=Path, help="a .txt, .jsonl or .parquet file, or a folder of them")
-    parser.add_argument(
-        "--out", type=Path, help="folder for the shards (default: data/built/ + the source's name)"
-    )
-    parser.add_argument(
-        "--tokenizer", default="gpt2", help="gpt2 (default) or a tokenizer.json from chapter 01"
-    )
-    parser.add_argument("--val", type=float, default=0.01, help="fraction of documents for validation (0.01)")
-    parser.add_argument("--test", type=float, default=0.01, help="fraction of documents for testing (0.01)")
-    parser.add_argument(
-        "--paragraphs", action="store_true", help="a .txt file's documents end at blank lines"
-    )
-    parser.add_argument("--workers", type=int, help="processes that tokenize (default: one a core)")
-    parser.add_argument(
-        "--shard-tokens", type=int, default=100_000_000, help="where a new shard begins (100000000)"
-    )
-    return parser
+    add = parser.add_argument
+    add("source", type=Path, help="a .txt, .jsonl or .parquet file, or a folder of them")
+    add("--out", type=Path, help="folder for the shards (default: data/built/ + the source's name)")
+    add("--tokenizer", default="gpt2", help="gpt2 (default) or a tokenizer.json from chapter 01")
+    add("--val", type=float, default=0.01, help="fraction of documents for validation (0.01)")
+    add("--test", type=float, default=0.01, help="fraction of documents for testing (0.01)")
+    add("--paragraphs", action="store_true", help="a .txt file's documents end at blank lines")
+    add("--workers", type=int, help="processes that tokenize (default: one a core)")
+    add("--shard-tokens", type=int, default=100_000_000, help="where a new shard begins (100000000)")
+    return parser.parse_args(argv)
+
+
+DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT")} - {None}
 
 
 def main(argv: list[str] | None = None) -> int:
     """`python -m nanogpt prepare`. Exit code 0; 2 for bad input, 1 for a failing machine, 130 after Ctrl-C."""
-    args = _parser().parse_args(argv)
+    args = _parse(argv)
     out = args.out = args.out or Path("data/built") / args.source.stem
     try:
         for split, held in prepare(**vars(args))["splits"].items():
-            n = held["documents"]
-            print(
-                f"{split:5} {held['tokens'] - n:,} tokens + {n:,} <|endoftext|> in {len(held['shards'])} shards"
-            )
+            n, shards = held["documents"], len(held["shards"])
+            print(f"{split:5} {held['tokens'] - n:,} tokens + {n:,} <|endoftext|> in {shards} shards")
         print(f"in {out}")
         return 0
     except KeyboardInterrupt:
@@ -307,14 +303,7 @@ def main(argv: list[str] | None = None) -> int:
         code, message = 1, "a worker was killed (memory?); the same command with fewer --workers goes on"
     except (OSError, ValueError) as error:
         code, message = 2, error
-        if getattr(error, "errno", None) in (
-            errno.ENOSPC,
-            errno.EFBIG,
-            getattr(errno, "EDQUOT", errno.ENOSPC),
-        ):
-            code, message = (
-                1,
-                f"no room left for {out}; no shard is half-written: make room, give the command again",
-            )
+        if getattr(error, "errno", None) in DISK_FULL:
+            code, message = 1, f"no room left for {out}; no shard is half-written; make room and go on"
     print(f"prepare: {message}", file=sys.stderr)
     return code

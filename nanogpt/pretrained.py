@@ -1,9 +1,7 @@
 """05 · Pretrained weights (exported from notebooks/05_pretrained.ipynb)."""
 
 import json
-import os
 import re
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from nanogpt.files import atomically, save_json
 from nanogpt.model import GPT, GPTConfig
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "check_tied",
     "from_hf",
     "config_to_hf",
-    "replace_file",
     "to_hf",
 ]
 
@@ -252,16 +250,6 @@ def config_to_hf(config: GPTConfig) -> dict:
     return FIXED | sizes | dict.fromkeys(DROPOUTS, config.dropout) | rest
 
 
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a file beside `path`, then put it in its place in one step: never half a file."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(part)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def to_hf(model: GPT, folder: str | Path) -> None:
     """Write config.json and model.safetensors, which `transformers` and `from_hf` load; each file atomically.
 
@@ -278,8 +266,7 @@ def to_hf(model: GPT, folder: str | Path) -> None:
             if not name.endswith(("wte.weight", "wpe.weight")):
                 tensors[name.removesuffix("weight") + "bias"] = t.new_zeros(t.shape[-1])  # (out,)
     tensors = {name: t.contiguous() for name, t in tensors.items()}
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / SINGLE, lambda part: save_file(tensors, part, metadata={"format": "pt"}))
-    text = json.dumps(config_to_hf(model.config), indent=2) + "\n"
-    replace_file(folder / "config.json", lambda part: part.write_text(text, encoding="utf-8"))
+    with atomically(Path(folder) / SINGLE) as file:
+        # By name, so that there is never a copy of all weights in memory.
+        save_file(tensors, file.name, metadata={"format": "pt"})
+    save_json(Path(folder) / "config.json", config_to_hf(model.config))

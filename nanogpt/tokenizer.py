@@ -12,6 +12,8 @@ from pathlib import Path
 
 import regex
 
+from nanogpt.files import save_json
+
 __all__ = [
     "utf8",
     "replace",
@@ -26,7 +28,6 @@ __all__ = [
     "gpt2_vocab",
     "pack",
     "unpack",
-    "save_json",
     "encode_ordinary",
     "BPETokenizer",
 ]
@@ -198,18 +199,6 @@ def unpack(path: Path) -> tuple[list[bytes], str, list[str]]:
     return parts
 
 
-def save_json(path: str | os.PathLike, contents: dict) -> None:
-    """Write `contents` to `path`, where a reader finds the old file or the new one, never a part."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        aside.write_text(json.dumps(contents, indent=0) + "\n", encoding="utf-8", newline="\n")
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
 def encode_ordinary(text: str, pattern: regex.Pattern, ranks: dict[bytes, int], cache: dict) -> list[int]:
     """The ids of a text without special tokens. `cache` remembers the ids of chunks, within bounds."""
     ids: list[int] = []
@@ -281,7 +270,7 @@ class BPETokenizer:
         return cls(*unpack(Path(path)))
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write a JSON file, atomically."""
+        """Write a JSON file, atomically (see `save_json`)."""
         save_json(path, pack(self.vocab, self.pattern, list(self.special)))
 
     def to_tiktoken(self):

@@ -12,14 +12,18 @@ import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from torch import Tensor
 from tqdm import tqdm
 
 from nanogpt.corpus import Story
-from nanogpt.data import atomically, document_starts, save_json
+from nanogpt.data import document_starts
+from nanogpt.files import atomically, save_json
 from nanogpt.model import GPT, GPTConfig
 
 __all__ = [
     "scale_init",
+    "train_step",
+    "decayed",
     "train",
     "windows",
     "evaluating",
@@ -43,6 +47,21 @@ def scale_init(model: GPT) -> GPT:
     return model
 
 
+def train_step(model: GPT, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, dtype=None) -> float:
+    """One step on a batch x, y, both (B, T); the loss before it, in nats per token. dtype: autocast's, or none."""
+    with torch.autocast(x.device.type, dtype=dtype, enabled=dtype is not None):
+        _, loss = model(x, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def decayed(step: int, steps: int, decay: float) -> float:
+    """The factor of the learning rate: 1, and over the last `decay` of the steps linearly to zero."""
+    return min(1.0, (steps - step) / max(1.0, decay * steps))
+
+
 def train(
     model: GPT,
     stream,
@@ -56,9 +75,9 @@ def train(
 ) -> list[float]:
     """Train in place with AdamW (Loshchilov and Hutter 2019) on `steps` batches; the loss of each, in nats per token.
 
-    stream: has next_batch() -> (x, y), both (B, T), on the model's device. The learning rate falls linearly to zero
-    over the last `decay` of the steps. generator seeds dropout; nothing else is random. dtype: autocast's, or none.
-    on_step(step, loss) is called after each step. FloatingPointError once a loss is not finite.
+    stream: has next_batch() -> (x, y), both (B, T), on the model's device. decay: see `decayed`. generator seeds
+    dropout; nothing else is random. dtype: autocast's, or none. on_step(step, loss) is called after each step.
+    FloatingPointError once a loss is not finite.
     """
     device = next(model.parameters()).device
     optimizer = torch.optim.AdamW(model.parameters(), lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
@@ -68,14 +87,8 @@ def train(
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for step in tqdm(range(steps), unit="step", disable=None):
             torch.manual_seed(seed + step)  # dropout depends on the step, not on what ran before
-            optimizer.param_groups[0]["lr"] = lr * min(1.0, (steps - step) / max(1.0, decay * steps))
-            x, y = stream.next_batch()
-            with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
-                _, loss = model(x, y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+            optimizer.param_groups[0]["lr"] = lr * decayed(step, steps, decay)
+            losses.append(train_step(model, optimizer, *stream.next_batch(), dtype))
             if not math.isfinite(losses[-1]):
                 raise FloatingPointError(f"the loss is {losses[-1]} at step {step}; lower lr={lr}")
             if on_step:
@@ -183,10 +196,10 @@ def save_model(model: GPT, folder: str | Path) -> None:
 def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
     """The GPT that save_model wrote, in evaluation mode. OSError or ValueError, in one sentence, if it cannot be."""
     folder = Path(folder)
-    for name in ("config.json", "model.safetensors"):
-        if not (folder / name).exists():
+    for path in (folder / "config.json", folder / "model.safetensors"):
+        if not path.exists():
             raise FileNotFoundError(
-                f"{folder / name} is not there; chapter 06 writes it, or save_model(model, folder)"
+                f"{path} is not there; chapter 06 writes it, or save_model(model, folder)"
             )
     try:
         config = GPTConfig(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
@@ -195,12 +208,8 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
         raise ValueError(f"{folder} holds no model that save_model wrote whole: {error}") from None
     model = GPT(config, generator=torch.Generator())  # a generator of its own: loading moves no random state
     expected = dict(model.named_parameters())
-    wrong = sorted(
-        name
-        for name in expected.keys() | weights.keys()
-        if name not in weights or name not in expected or weights[name].shape != expected[name].shape
-    )
-    if wrong:
+    shapes, found = ({name: p.shape for name, p in ps.items()} for ps in (expected, weights))
+    if wrong := sorted({name for name, _ in shapes.items() ^ found.items()}):
         raise ValueError(f"{folder}: config.json and model.safetensors disagree about {', '.join(wrong[:3])}")
     with torch.no_grad():
         for name, p in expected.items():

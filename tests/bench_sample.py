@@ -17,7 +17,7 @@ from statistics import median
 
 import torch
 
-from nanogpt import sample
+from nanogpt import cache, sample
 from nanogpt.device import copy_bandwidth, synchronize, timings
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.pretrained import to_hf
@@ -46,14 +46,14 @@ def hugging_face(model: GPT, device: torch.device):
 
 
 def ours(model: GPT, prompt: list[int], n: int, plain: bool = False, **how) -> list[int]:
-    """Our ids; plain: with nn.Linear's own product of one row, instead of sample.linear's."""
-    kept = sample.linear
+    """Our ids; plain: with nn.Linear's own product of one row, instead of cache.linear's."""
+    kept = cache.linear
     try:
         if plain:
-            sample.linear = lambda x, layer: layer(x)
+            cache.linear = lambda x, layer: layer(x)
         return sample.generate(model, prompt, n, **({"temperature": 0} | how))
     finally:
-        sample.linear = kept
+        cache.linear = kept
 
 
 def theirs(model, prompt: list[int], n: int) -> list[int]:
@@ -73,8 +73,8 @@ def without_cache(model: GPT, prompt: list[int], n: int, device: torch.device) -
     text, sums = (prompt * 100)[: len(prompt) + n], []
     for i in range(5):
         read = text[: len(prompt) + round(i * (n - 1) / 4)]
-        cache = sample.KVCache.empty(model, 1, len(read))
-        sums.append(seconds(lambda cache=cache, read=read: sample.prefill(model, cache, [read]), device))
+        kept = cache.KVCache.empty(model, 1, len(read))
+        sums.append(seconds(lambda kept=kept, read=read: cache.prefill(model, kept, [read]), device))
     return n * sum(sums) / 5  # positions are evenly spaced, so the line's mean is theirs
 
 
@@ -93,7 +93,7 @@ def main() -> None:
     prompt = torch.randint(0, 50257, (16,), generator=torch.Generator().manual_seed(1)).tolist()
     hf, model = hugging_face(model, device), model.to(device)
     start = time.perf_counter()
-    columns = sample.by_columns(copy.deepcopy(model))
+    columns = cache.by_columns(copy.deepcopy(model))
     layout = time.perf_counter() - start
     half = copy.deepcopy(columns).to(torch.bfloat16)
     print(f"torch {torch.__version__}, {args.threads} threads, {device}; same greedy ids:", end=" ")

@@ -369,7 +369,12 @@ def test_a_run_stopped_anywhere_goes_on_with_the_same_bytes(tmp_path, tokenizer_
 
         def trace(frame, event, argument):
             nonlocal left
-            if frame.f_globals.get("__name__") in ("nanogpt.prepare", "nanogpt.sources", "nanogpt.data"):
+            if frame.f_globals.get("__name__") in (
+                "nanogpt.prepare",
+                "nanogpt.sources",
+                "nanogpt.data",
+                "nanogpt.files",
+            ):
                 left -= 1
                 if left == 0:
                     raise Stop

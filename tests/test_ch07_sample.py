@@ -15,21 +15,17 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from nanogpt.cache import KVCache, by_columns, cached_logits, linear, prefill
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.pretrained import to_hf
 from nanogpt.sample import (
-    KVCache,
     as_text,
-    by_columns,
-    cached_logits,
     complete,
     draw,
     generate,
-    linear,
     load,
     main,
     penalize,
-    prefill,
     stream,
     stream_batch,
     stream_text,

@@ -528,7 +528,6 @@ refused. JSON holds text, not bytes; Latin-1 names each byte by one character, w
 #| export
 import hashlib
 import json
-import os
 from pathlib import Path
 
 
@@ -560,28 +559,59 @@ print(packed["fingerprint"][:16], packed["special"], "...", packed["vocab"][-6:]
 # %% [markdown]
 r"""
 A file that is half written, because the machine was switched off, would be refused too, but the good one before it
-would be gone. So every file of this course is written aside and then moved into place, which the system does in
-one step.
+would be gone. So every file of this course is written aside, brought to the disk, and only then given its name, which
+the system does in one step: a reader finds the old contents or the new ones. These two functions go to a module of
+their own, `nanogpt/files.py`, which needs nothing but Python.
 """
 
-
 # %%
-#| export
-def save_json(path: str | os.PathLike, contents: dict) -> None:
-    """Write `contents` to `path`, where a reader finds the old file or the new one, never a part."""
+#| export files
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def atomically(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """Open a file for writing bytes; it gets its name when it is whole and on the disk. The folder is made if absent.
+
+    Whatever ends the block early leaves the old file as it was, and no other.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        aside.write_text(json.dumps(contents, indent=0) + "\n", encoding="utf-8", newline="\n")
+        with open(aside, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
 
 
 # %%
-save_json("../data/built/tokenizer.json", packed)
-assert unpack(Path("../data/built/tokenizer.json")) == (vocab, GPT2_PATTERN, [EOT])
+#| export files
+def save_json(path: str | os.PathLike, contents: dict) -> None:
+    """Write `contents` as JSON, atomically."""
+    with atomically(path) as file:
+        file.write((json.dumps(contents, indent=1) + "\n").encode())
+
+
+# %%
+saved = Path("../data/built/tokenizer.json")
+save_json(saved, packed)
+files = set(saved.parent.iterdir())
+try:
+    with atomically(saved) as file:
+        file.write(b"half a")
+        raise OSError("the disk is full")
+except OSError as error:
+    print(f"{error}; the file is whole: {unpack(saved) == (vocab, GPT2_PATTERN, [EOT])}", end=", ")
+    print(f"and nothing else is left: {set(saved.parent.iterdir()) == files}")
 
 # %% [markdown]
 r"""
@@ -616,15 +646,12 @@ print(cache)
 
 # %% [markdown]
 r"""
-The class holds the parts together; nearly every method is one line. For gigabytes there is `to_tiktoken`: the same
-ranks, in Rust.
+The class holds the parts together; nearly every method is one line.
 """
+
 
 # %%
 #| export
-import operator
-
-
 class BPETokenizer:
     """Byte-level BPE as in GPT-2 (Radford et al. 2019, §2.2).
 
@@ -640,6 +667,23 @@ class BPETokenizer:
         self.fingerprint = pack(vocab, pattern, list(self.special))["fingerprint"]
         self._compiled, self._cache = regex.compile(pattern), {}
 
+
+# %%
+small = BPETokenizer(vocab)
+print(f"{small.vocab_size} ids, {small.special}, fingerprint {small.fingerprint[:16]}")
+
+# %% [markdown]
+r"""
+`class BPETokenizer(BPETokenizer)` adds methods to the class that the cell above began; the checkpoint joins the parts
+into one class.
+"""
+
+# %%
+#| export
+import operator
+
+
+class BPETokenizer(BPETokenizer):
     def encode(self, text: str, allowed_special: Collection[str] = ()) -> list[int]:
         """Token ids. The name of a special token is plain text, unless `allowed_special` contains it.
 
@@ -674,13 +718,18 @@ print(small.decode(ids))
 
 # %% [markdown]
 r"""
-What is left is where a tokenizer comes from and where it goes. `class BPETokenizer(BPETokenizer)` adds methods to the
-class that the cell above began; the checkpoint joins the two into one.
+What is left is where a tokenizer comes from and where it goes. For gigabytes there is `to_tiktoken`: the same ranks,
+in Rust.
 """
 
 
 # %%
 #| export
+import os
+
+from nanogpt.files import save_json
+
+
 class BPETokenizer(BPETokenizer):
     @classmethod
     def train(cls, text: str | Iterable[str], vocab_size: int) -> "BPETokenizer":
@@ -698,7 +747,7 @@ class BPETokenizer(BPETokenizer):
         return cls(*unpack(Path(path)))
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write a JSON file, atomically."""
+        """Write a JSON file, atomically (see `save_json`)."""
         save_json(path, pack(self.vocab, self.pattern, list(self.special)))
 
     def to_tiktoken(self):
@@ -984,7 +1033,7 @@ Face's trainer beside it.
 
 ## Checkpoint
 
-The exported cells become `nanogpt/tokenizer.py`, if they pass this chapter's tests.
+The exported cells become `nanogpt/files.py` and `nanogpt/tokenizer.py`, if they pass this chapter's tests.
 """
 
 # %%

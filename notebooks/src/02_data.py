@@ -2,16 +2,14 @@
 r"""
 # 02 · Data: text with a known floor, shards, batches
 
-A loss of 1.3 says nothing by itself. Is it good? How much is left to learn? On text from the web nobody knows,
-because nobody knows how surprising that text really is. So this course trains on a text of which we do know: small
-stories drawn from a grammar by known choices. Each story's exact probability is a product of those choices, and
-no model can be surprised less, on average, than that. The first half of this chapter writes the grammar and works
-out this *floor*. The second half turns any text, this one or ten billion tokens from the web, into files that
-a training loop can read.
+Is a loss of 1.3 good? On text from the web nobody knows, because nobody knows how surprising that text is. So this
+course trains on a text of which we do know: small stories drawn from a grammar by known choices. A story's
+probability is the product of theirs, and no model can be surprised less than that, on average. The first half
+of this chapter writes the grammar and works out this *floor*. The second half turns any text, this one or ten billion
+tokens from the web, into files that a training loop can read.
 
-A grammar alone would be too easy, though: a table of which word follows which would do well. These stories
-therefore have facts. Who is there, what they hold, how many, what was promised: each is chosen once, and decides
-words far behind it.
+A table of which word follows which would do well on a grammar alone. So these stories have facts: who is there, what
+they hold, how many, what was promised. Each is chosen once and decides words far behind it.
 """
 
 # %%
@@ -42,8 +40,7 @@ from functools import cache
 r"""
 ## Facts
 
-What can be a fact? A name, some things, how many of them. A fact comes from a *pool*, every entry equally likely.
-An entry may have two forms: whoever promised to "light the lamp" has later "lit the lamp".
+A fact is drawn from a *pool*, every entry equally likely. An entry may have two forms: whoever promised to "light the lamp" has later "lit the lamp".
 """
 
 # %%
@@ -73,8 +70,8 @@ r"""
 ## A grammar
 
 A *symbol* in braces stands for any of its alternatives, all equally likely. `{A:girl}` draws a fact and says it;
-`{A}` recalls it; `{n-k}` is arithmetic on two facts, with `?` where it tells who has how many. There are seven kinds of
-story, and each is a row of sentences:
+`{A}` recalls it; `{n-k}` is arithmetic on two facts, with `?` where it tells who has how many. A story is one of
+seven rows of sentences:
 """
 
 # %%
@@ -200,8 +197,7 @@ found
 
 # %% [markdown]
 r"""
-And what is there for its own sake: weather, animals, moods. These choices decide nothing later. They make the stories
-differ, and they are most of what nobody can predict.
+Animals, moods and thanks decide nothing later. They make the stories differ, and nobody can predict them.
 """
 
 # %%
@@ -227,7 +223,7 @@ thanks
 
 # %% [markdown]
 r"""
-And words. A symbol whose alternatives are single words takes one line.
+A symbol whose alternatives are single words takes one line.
 """
 
 # %%
@@ -287,8 +283,8 @@ for symbol in ("gave", "feel", "handed"):
 r"""
 ## Telling a story
 
-Templates are text, so first they are cut into parts. The question mark matters to us alone: chapter 06 asks how
-often a model gets just these words right.
+First the templates are cut into parts. The question mark changes no text; chapter 06 asks how often a model gets
+just these words right.
 """
 
 
@@ -324,12 +320,6 @@ def _part(inside: str) -> tuple:
 for part in alternatives("gave")[1]:
     print(part)
 
-# %% [markdown]
-r"""
-Telling is one walk through the parts. Every choice among *k* possibilities costs log *k* nats, and the story's
-log-probability is minus their sum. Two facts of one pool differ, so that a second draw has fewer possibilities.
-"""
-
 
 # %%
 #| export
@@ -344,6 +334,19 @@ def count(terms: list[tuple[int, str]], facts: dict) -> str:
     return NUMBERS[sum(sign * NUMBERS.index(facts[key][0]) for sign, key in terms)]
 
 
+# %%
+print(len(entries("promise")), "promises, of which the first is", entries("promise")[0])
+print("six less two:", count([(1, "n"), (-1, "k")], {"n": ("six",), "k": ("two",)}))
+
+# %% [markdown]
+r"""
+Telling is one walk through the parts. Every choice among *k* possibilities costs log *k* nats, and the story's
+log-probability is minus their sum. Two facts of one pool differ, so a second draw has fewer possibilities.
+"""
+
+
+# %%
+#| export
 def tell(symbol: str, rng: random.Random, facts: dict, out: list[str], answers: list[int]) -> float:
     """Appends one random expansion of symbol to out, and where in out answers stand; returns its log-probability."""
     choices = alternatives(symbol)
@@ -379,8 +382,8 @@ print(
 
 # %% [markdown]
 r"""
-`stories` tells as many as one likes. They come from one seeded generator, so the first thousand are the same
-whether a thousand or a million are asked for.
+`stories` tells as many as one likes from one seeded generator: the first thousand are the same whether a thousand or a
+million are asked for.
 """
 
 
@@ -418,10 +421,9 @@ for story in stories(3, seed=1):
 r"""
 ## Reading the choices back
 
-Is that sum of logarithms the log-probability of the *text*? Only if no other choices lead to the same text: their
-probability would have to be added. So read stories backwards, from the text to the choices, and try every
-alternative at every place. There must be exactly one way. The reader is the teller turned around; it carries the facts
-it has read so far.
+Is that the log-probability of the *text*? Only if no other choices lead to the same text, for their probability
+would have to be added. So read stories backwards, from the text to the choices, trying every alternative at every
+place. The reader is the teller turned around; it carries the facts that it has read so far.
 """
 
 
@@ -470,9 +472,8 @@ print(f"log-probability as told          {story.logprob:.3f}")
 
 # %% [markdown]
 r"""
-*Check.* One way each, whose probability is the one stated, and which leaves nothing unread. No story is the beginning
-of another, either: the reader would have stopped early as well. So a story's end costs nothing: whoever knows
-the grammar sees it coming.
+*Check.* One way each, which has the probability stated and leaves nothing unread. The reader never stops early
+either: what begins a story is not a story yet. So its end costs nothing, for whoever knows the grammar sees it coming.
 """
 
 # %%
@@ -515,6 +516,7 @@ def draw_surprise(ax, story: Story, width: int = 74) -> None:
     ax.axis("off")
 
 
+# %%
 fig, axes = plt.subplots(2, figsize=(7, 3.1), layout="constrained")
 for ax, story in zip(axes, stories(2, seed=5)):
     draw_surprise(ax, story)
@@ -530,12 +532,12 @@ show(
 r"""
 ## The entropy, without a sample
 
-*Predict.* How many bytes does a story need at least, if teller and reader share the grammar? A good general
-compressor knows only what it has seen; how many does it need?
+*Predict.* How many bytes does a story need at least, if teller and reader share the grammar? How many does a good
+general compressor need, which knows only what it has seen?
 
-The mean of −log p over all stories is their entropy, and the grammar gives it exactly. By the chain rule a template
-costs the sum of its parts; a symbol costs log *k* for the choice among its alternatives, and then what they cost on
-average. Only draws remember anything: how many of their pool are gone.
+The mean of −log p over all stories is their entropy, and the grammar gives it exactly. A template costs the sum of its
+parts; a symbol costs log *k* for the choice among its alternatives, and then what they cost on average. Only draws
+remember anything: how many of their pool are gone.
 """
 
 
@@ -580,9 +582,8 @@ assert abs(mean - entropy()) < 2 * error
 r"""
 ## The floor, in nats per token
 
-A model does not predict stories but tokens, and reports its mean loss per token. If the tokenizer turns a text into
-ids in one way only, the ids have the text's probability. So no model's mean loss on a set of stories can
-be expected to be less than the stories' −log p over their number of tokens. One more token counts: the
+A model reports its mean loss per *token*. A tokenizer turns a text into ids in one way only, so the ids have the
+text's probability, and the floor is the stories' −log p over their number of tokens. One more token counts: the
 `<|endoftext|>` between stories. It costs nothing, but it is predicted and averaged like any other.
 """
 
@@ -624,17 +625,16 @@ for name, coder in [
 
 # %% [markdown]
 r"""
-The same stories, the same nats, three floors: a loss per token says nothing without its tokenizer. (Chapter 15 comes
-back to this with bits per byte.)
+The same stories, the same nats, three floors: a loss per token says nothing without its tokenizer.
 
 ## When can a model reach it?
 
-Never quite; it gets close when three things hold.
+It gets close when three things hold.
 
-1. *It has learned the grammar*: which sentences follow, which words are equally likely. That takes data and
-   capacity, and every imperfect probability costs a little.
+1. *It has learned the grammar*: which sentences follow, which words are equally likely. Every imperfect probability
+   costs a little.
 2. *It sees the facts.* A row of a batch is cut from the stream where it falls. Its first tokens belong to a story whose
-   beginning, with the names and the counts, is out of sight. No model can know those.
+   names and counts are out of sight, and no model can know those.
 3. *It is measured on enough.* A lucky set of stories is less surprising than the entropy says. So the floor is always
    that of the very stories the loss was measured on, not the grammar's mean.
 
@@ -651,20 +651,17 @@ for T in (32, 64, 128, 256, 1024):
 
 # %% [markdown]
 r"""
-Training pays for that with tokens that teach little. An evaluation that wants to be compared with the floor cannot afford
-it: chapter 06 measures document by document, so that every token is predicted with its story's beginning in sight.
+In training, such tokens teach little. An evaluation that is compared with the floor cannot afford them: chapter 06
+measures document by document.
 
 On text that people wrote, nobody knows the floor. Shannon had people guess letters, and concluded between
 0.6 and 1.3 bits a letter for printed English (*Prediction and Entropy of Printed English*, 1951, table I and fig. 4).
-"""
 
-# %% [markdown]
-r"""
 ## Shards: ids on disk
 
-A training loop reads ids, not text. Tokenizing is slow, so it is done once and the ids are kept. In which form? In
-llm.c's: a header of 256 int32, then the ids, and nothing else. No lengths, no index: a document begins where
-`<|endoftext|>` stands, which is *before* each one, the first included.
+A training loop reads ids, not text. Tokenizing is slow, so it is done once, and the ids are kept in llm.c's format: a
+header of 256 int32, then the ids. No lengths, no index: a document begins where `<|endoftext|>` stands, which is
+*before* each one, the first included.
 
 *Predict.* FineWeb-Edu's sample has ten billion tokens. How many gigabytes is that with two bytes an id? With the
 eight that torch wants for an index?
@@ -675,13 +672,13 @@ eight that torch wants for an index?
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from nanogpt.corpus import entropy, floor_per_token, stories
+from nanogpt.files import atomically, save_json
 from nanogpt.tokenizer import BPETokenizer
 
 MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024
@@ -694,27 +691,9 @@ for name, most in largest.items():
 
 # %% [markdown]
 r"""
-GPT-2 has 50,257 ids, so two bytes do. A file that takes minutes to write must never be there by half. So every file
-of this course is written aside, brought to the disk, and renamed in one step:
+GPT-2 has 50,257 ids, so two bytes do. A file that takes minutes to write must never be there by half: `atomically` is
+chapter 01's.
 """
-
-
-# %%
-#| export data
-@contextmanager
-def atomically(path: str | os.PathLike) -> Iterator:
-    """Open a file for writing bytes. It gets its name only when it is complete and on the disk."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(aside, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 # %%
@@ -722,9 +701,7 @@ def atomically(path: str | os.PathLike) -> Iterator:
 def shard_header(n: int) -> bytes:
     """The 1,024 bytes before n tokens: 256 little-endian int32, of which the first three say something."""
     if not 0 < n < 2**31:
-        raise ValueError(
-            f"a shard holds 1 to 2,147,483,647 tokens, for its header counts in int32; not {n:,}"
-        )
+        raise ValueError(f"a shard holds 1 to 2,147,483,647 tokens (int32 in its header), not {n:,}")
     header = np.zeros(256, "<i4")
     header[:3] = MAGIC, VERSION, n
     return header.tobytes()
@@ -777,9 +754,9 @@ show(
 # %% [markdown]
 r"""
 The bytes are little-endian: the magic number reads backwards, and in decimal it is a date, 2024-05-20. Reading is a
-*memory map*: the file appears as an array, and the operating system fetches the pages that are touched.
-Opening costs the same for a kilobyte and for twenty gigabytes. What is checked at once is what costs nothing to
-check: magic, version, and that header and file agree on the length.
+*memory map*: the file appears as an array, and the operating system fetches the pages that are touched. So opening
+costs the same for a kilobyte and for twenty gigabytes. Checked at once is what costs nothing: magic, version, and
+that header and file agree on the length.
 """
 
 
@@ -794,14 +771,10 @@ def read_shard(path: str | os.PathLike) -> np.ndarray:
         header = np.frombuffer(file.read(HEADER_BYTES).ljust(HEADER_BYTES, b"\0"), "<i4")
         there = (file.seek(0, os.SEEK_END) - HEADER_BYTES) / 2
     if header[0] != MAGIC or header[1] != VERSION:
-        raise ValueError(
-            f"{path} is not a shard in llm.c's format: it does not begin with {MAGIC}, {VERSION}"
-        )
+        raise ValueError(f"{path} is not a shard in llm.c's format, which begins with {MAGIC}, {VERSION}")
     n = int(header[2])
     if n < 1 or there != n:
-        raise ValueError(
-            f"{path} is damaged: {n:,} tokens in its header, {there:,} in the file; prepare it again"
-        )
+        raise ValueError(f"{path} is damaged: {n:,} tokens in its header, {there:,} in it; prepare it again")
     return np.memmap(path, "<u2", "r", HEADER_BYTES, (n,))
 
 
@@ -828,9 +801,9 @@ print(f"read the whole file instead {(time.perf_counter() - touched) * 1e3:.0f} 
 
 # %% [markdown]
 r"""
-A flipped bit passes: the length is right and the id valid. And ids say nothing about which tokenizer made them. So
-a folder of shards has a `manifest.json` with each file's SHA-256 and the tokenizer's fingerprint (chapter 01), and
-training opens shards through it.
+A flipped bit passes: the length is right and the id valid. And ids do not say which tokenizer made them. So a folder
+of shards has a `manifest.json` with each file's SHA-256 and the tokenizer's fingerprint, and training opens shards
+through it.
 """
 
 
@@ -840,12 +813,6 @@ def file_sha256(path: str | os.PathLike) -> str:
     """Hex SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def save_json(path: str | os.PathLike, contents: dict) -> None:
-    """Write JSON, atomically."""
-    with atomically(path) as file:
-        file.write((json.dumps(contents, indent=1) + "\n").encode())
 
 
 def identity(tokenizer: BPETokenizer) -> dict:
@@ -859,9 +826,7 @@ def load_manifest(folder: str | os.PathLike) -> dict:
     """What folder/manifest.json says. FileNotFoundError or ValueError, in one sentence, if it cannot."""
     path = Path(folder) / "manifest.json"
     if not path.exists():
-        raise FileNotFoundError(
-            f"{path} does not exist; `python -m nanogpt prepare` writes it, beside shards"
-        )
+        raise FileNotFoundError(f"{path} does not exist; `python -m nanogpt prepare` writes it")
     try:
         manifest = json.loads(path.read_bytes())
         if {"source", "fingerprint", "vocab_size", "eot", "splits"} <= manifest.keys():
@@ -873,39 +838,45 @@ def load_manifest(folder: str | os.PathLike) -> dict:
 
 # %%
 #| export data
-def open_shards(
-    folder: str | os.PathLike, split: str, fingerprint: str | None = None, verify=True
-) -> list[Path]:
-    """The paths of a split's shards, after comparing them with the manifest beside them.
+def open_shards(folder: str | os.PathLike, split: str, fingerprint: str | None = None) -> list[Path]:
+    """The paths of a split's shards, after comparing all their bytes with the manifest beside them.
 
-    fingerprint: the tokenizer's; ValueError if the shards were made with another. verify: also compare each
-    SHA-256, at about a gigabyte a second; without it a flipped bit goes unseen.
+    fingerprint: the tokenizer's; ValueError if the shards were made with another.
     """
     manifest, folder = load_manifest(folder), Path(folder)
     if fingerprint not in (None, manifest["fingerprint"]):
         made, asked = manifest["fingerprint"][:8], fingerprint[:8]
-        raise ValueError(
-            f"{folder} was made with tokenizer {made}, not {asked}: use that one, or prepare it again"
-        )
+        raise ValueError(f"{folder} was made with tokenizer {made}, not {asked}; prepare it again")
     shards = manifest["splits"].get(split, {}).get("shards")
     if not shards:
         raise ValueError(f"{folder} has no tokens in a split named {split!r}")
     for shard in shards:
         path = folder / shard["file"]
-        if len(read_shard(path)) != shard["tokens"] or (verify and file_sha256(path) != shard["sha256"]):
-            raise ValueError(
-                f"{path} is damaged: not the bytes that the manifest describes; prepare it again"
-            )
+        if len(read_shard(path)) != shard["tokens"] or file_sha256(path) != shard["sha256"]:
+            raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")
     return [folder / shard["file"] for shard in shards]
 
+
+# %%
+path = folder / "small" / "val_000000.bin"
+write_shard(path, ids)
+held = {"tokens": len(ids), "shards": [{"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}]}
+save_json(path.parent / "manifest.json", {"source": "", **identity(tokenizer), "splits": {"val": held}})
+print([shard.name for shard in open_shards(path.parent, "val", tokenizer.fingerprint)])
+path.write_bytes(raw[:1100] + bytes([raw[1100] ^ 1]) + raw[1101:])  # one bit
+for split, fingerprint in (("val", "0123456789"), ("train", None), ("val", None)):
+    try:
+        open_shards(path.parent, split, fingerprint)
+    except ValueError as error:
+        print(str(error).replace(str(folder), "..."))
 
 # %% [markdown]
 r"""
 ## Train, validation, test: ask the document
 
-A validation loss can be compared over months only if the validation text stays the same. Shuffle and take the
-last tenth, and the split changes with every document added: what was validation yesterday is trained on today. So
-nothing decides but the document itself: its SHA-256, read as a number between 0 and 1.
+Validation losses can be compared over months only if the validation text stays the same. Shuffle and take the last
+tenth, and every document added changes the split: what was validation yesterday is trained on today. So nothing
+decides but the document itself: its SHA-256, read as a number between 0 and 1.
 """
 
 
@@ -935,14 +906,14 @@ for split in (by_shuffling, by_hash):
 
 # %% [markdown]
 r"""
-Two equal documents also fall on the same side, so an exact duplicate cannot leak. One that differs in a single space
-can; removing those is another matter (Lee et al. 2022, §4).
+Equal documents fall on the same side, so an exact duplicate cannot leak. One that differs in a single space can
+(Lee et al. 2022, §4).
 
 ## Batches
 
 A batch is x, `B` rows of `T` tokens, and y, the same rows one token later. With several processes, *ranks*, each
-reads a different part. Here is how a loader is often written. The shards are read one after another, each rank
-begins at its own offset, and everybody advances by what all ranks read together.
+reads a different part. Often a loader is written like this: the shards are read one after another, each rank begins at
+its own offset, and everybody advances by what all ranks read together.
 
 *Find the bug.* It shows only with more than one shard and more than one rank.
 """
@@ -1013,16 +984,16 @@ print(
 
 # %% [markdown]
 r"""
-Rank 0 still finds room for a step where rank 1, standing further on, does not. So they change shard at different
-steps, and every step after that is torn apart. Nothing crashes. And the end of each shard, too short for a step, is
-never read. This check is from a widely copied loader.
+Rank 0 still finds room for a step where rank 1, standing further on, does not. They change shard at different
+steps, and never stand side by side again. Nothing crashes. And the end of each shard, too short for a step, is never
+read.
 
 The cure is that no rank decides anything. Let there be one endless stream of tokens, the same for all ranks. Step k
-takes the next `world_size * B * T` of them, rank r the r-th part. Where a shard ends, or an epoch, is a property
-of the stream, and a batch may reach across. Then a law can hold: **each token is an input exactly once an epoch.**
+takes the next `world_size * B * T` of them, rank r the r-th part, across the ends of shards and epochs. Then a law can
+hold: **each token is an input exactly once an epoch.**
 
-The stream is epoch after epoch, and every epoch shuffles the documents. To find a token in it, nothing has to be
-remembered if the order is a function of (seed, epoch):
+The stream is epoch after epoch, and every epoch shuffles the documents. If the order is a function of (seed, epoch),
+a token can be found without remembering anything:
 """
 
 
@@ -1073,9 +1044,8 @@ for epoch in range(3):
 
 # %% [markdown]
 r"""
-`read_shuffled` has no loop over tokens or documents: it computes where every token of a batch stands in the file
-and takes them in one indexing operation. What remains is to walk from shard to shard and from epoch to epoch, to
-make tensors of the ids, and to save the one number that says how far the stream has come.
+No loop over tokens or documents: where every token of a batch stands in the file is computed, and one indexing
+operation takes them all. Ids then become tensors:
 """
 
 
@@ -1099,50 +1069,105 @@ x, y = to_device(np.arange(7), B=2, T=3, device="cpu")
 print(f"x {x.tolist()}\ny {y.tolist()}")
 
 
+# %% [markdown]
+r"""
+A stream knows its shards, who reads how much of them, and `position`: how far all ranks together have come.
+"""
+
+
 # %%
 #| export data
 class BatchStream:
     """Batches from an endless stream of tokens, dealt to ranks without gap or overlap.
 
     The stream is epoch after epoch. Each epoch shuffles the shards, and the documents within each shard, by
-    (seed, epoch). Step k takes the next world_size * B * T tokens, and rank r the r-th part of them: nothing
-    depends on the rank but where it reads. So every token is an input exactly once an epoch; what is left at an
-    epoch's end is completed with the beginning of the next. Documents are packed: a row may begin within one,
-    and its first tokens are then harder to predict than the corpus's floor says.
+    (seed, epoch). Step k takes the next world_size * B * T tokens, and rank r the r-th part of them. So every token
+    is an input exactly once an epoch; what is left at an epoch's end is completed with the beginning of the next.
+    Documents are packed: a row may begin within one, whose facts it then does not see.
 
     shards: paths. The vocabulary comes from the manifest beside them; without one it is GPT-2's, as in llm.c.
     """
 
-    def __init__(
-        self, shards, B: int, T: int, rank: int = 0, world_size: int = 1, seed: int = 0, device="cpu"
-    ):
+    def __init__(self, shards, B: int, T: int, rank=0, world_size=1, seed=0, device="cpu"):
         self.paths = sorted(map(Path, shards))
         if not self.paths or min(B, T) < 1 or not 0 <= rank < world_size:
             given = f"{len(self.paths)} shards, B={B}, T={T}, rank={rank}, world_size={world_size}"
-            raise ValueError(
-                f"a stream needs shards, B and T of at least 1 and 0 <= rank < world_size; got {given}"
-            )
-        self.B, self.T, self.rank, self.world_size, self.seed, self.device = (
-            B,
-            T,
-            rank,
-            world_size,
-            seed,
-            device,
-        )
-        folder, gpt2 = self.paths[0].parent, {"eot": 50256, "vocab_size": 50257}
-        manifest = load_manifest(folder) if (folder / "manifest.json").exists() else gpt2
-        self.eot, self.vocab_size = manifest["eot"], manifest["vocab_size"]
+            raise ValueError(f"a stream needs shards, B and T from 1 on, 0 <= rank < world_size; got {given}")
+        self.B, self.T, self.rank, self.world_size = B, T, rank, world_size
+        self.seed, self.device = seed, device
         self.shards = [read_shard(path) for path in self.paths]
         self.tokens = sum(map(len, self.shards))
+        folder = self.paths[0].parent
         if self.tokens <= world_size * B * T:
-            step = f"{world_size} ranks × B={B} × T={T} + 1 = {world_size * B * T + 1:,}"
-            raise ValueError(
-                f"{folder}: {self.tokens:,} tokens, but one step takes {step}; lower B or T, or add text"
-            )
+            step = f"{world_size} ranks × B={B} × T={T} + 1 = {world_size * B * T + 1:,}; lower B or T, or add text"
+            raise ValueError(f"{folder}: {self.tokens:,} tokens, but one step takes {step}")
+        gpt2 = {"eot": 50256, "vocab_size": 50257}
+        manifest = load_manifest(folder) if (folder / "manifest.json").exists() else gpt2
+        self.eot, self.vocab_size = manifest["eot"], manifest["vocab_size"]
         self.position = 0  # tokens that all ranks together have consumed
-        self._order_of = self._order = None
+        self._shuffled = self._order = None  # the shard whose order is at hand, and that order
 
+
+# %%
+for i, tokens in enumerate(
+    shards
+):  # as above, with a document every ten tokens; ids are places in the corpus
+    as_documents = [50256 if t % 10 == 0 else t for t in tokens]
+    write_shard(folder / "two" / f"train_{i:06d}.bin", as_documents)
+paths = sorted((folder / "two").glob("*.bin"))
+small = BatchStream(paths, B=1, T=4)
+print(f"{small.tokens} tokens in shards of {list(map(len, small.shards))}, vocabulary {small.vocab_size}")
+
+# %% [markdown]
+r"""
+A place in the stream is an epoch, a shard and an offset. A batch may begin in one shard and end in another.
+"""
+
+
+# %%
+#| export data
+class BatchStream(BatchStream):
+    def _find(self, place: int) -> tuple[int, int, int]:
+        """Where the stream's token number `place` stands: epoch, shard, and offset in the shuffled shard."""
+        epoch, offset = divmod(place, self.tokens)
+        for i in permutation(len(self.shards), self.seed, epoch, 0).tolist():
+            if offset < len(self.shards[i]):
+                break
+            offset -= len(self.shards[i])
+        return epoch, i, offset
+
+    def _read(self, start: int, n: int) -> np.ndarray:
+        """Tokens start to start + n of the stream, which may lie in several shards and epochs."""
+        parts = []
+        while n > 0:
+            epoch, i, offset = self._find(start)
+            if self._shuffled != (self.seed, epoch, i):
+                self._shuffled = self.seed, epoch, i
+                self._order = shuffle_documents(self.shards[i], self.eot, self.seed, epoch, i + 1)
+            part = read_shuffled(self.shards[i], *self._order, offset, min(offset + n, len(self.shards[i])))
+            if part.max() >= self.vocab_size:
+                what = f"id {part.max()}, but its vocabulary has {self.vocab_size}"
+                raise ValueError(f"{self.paths[i]} holds {what}; prepare it again")
+            parts.append(part)
+            start, n = start + len(part), n - len(part)
+        return np.concatenate(parts)
+
+
+# %%
+small = BatchStream(paths, B=1, T=4)
+for place in (0, 36, 37, 79, 80):
+    print("token {:2} is in epoch {}, shard {}, at {}".format(place, *small._find(place)))
+print("tokens 33 to 41:", small._read(33, 8))
+
+# %% [markdown]
+r"""
+What a training loop calls, and the state that resumes it:
+"""
+
+
+# %%
+#| export data
+class BatchStream(BatchStream):
     @property
     def epoch(self) -> int:
         return self.position // self.tokens
@@ -1154,26 +1179,6 @@ class BatchStream:
         self.position += self.world_size * n
         return to_device(tokens, self.B, self.T, self.device)
 
-    def _read(self, start: int, n: int) -> np.ndarray:
-        """Tokens start to start + n of the stream, which may lie in several shards and epochs."""
-        parts = []
-        while n > 0:
-            epoch, offset = divmod(start, self.tokens)
-            for i in permutation(len(self.shards), self.seed, epoch, 0):
-                if offset < len(self.shards[i]):
-                    break
-                offset -= len(self.shards[i])
-            if self._order_of != (epoch, i):
-                self._order_of = epoch, i
-                self._order = shuffle_documents(self.shards[i], self.eot, self.seed, epoch, i + 1)
-            part = read_shuffled(self.shards[i], *self._order, offset, min(offset + n, len(self.shards[i])))
-            if part.max() >= self.vocab_size:
-                what = f"id {part.max()}, but its vocabulary has {self.vocab_size}"
-                raise ValueError(f"{self.paths[i]} holds {what}; prepare it again")
-            parts.append(part)
-            start, n = start + len(part), n - len(part)
-        return np.concatenate(parts)
-
     def state_dict(self) -> dict:
         """What resumes the stream at exactly this token, with any B, T and number of ranks."""
         sizes = {path.name: len(shard) for path, shard in zip(self.paths, self.shards)}
@@ -1181,23 +1186,11 @@ class BatchStream:
 
     def load_state_dict(self, state: dict) -> None:
         if state["shards"] != self.state_dict()["shards"]:
-            raise ValueError(
-                f"{self.paths[0].parent} does not hold the shards that this state was saved with"
-            )
-        self.seed, self.position, self._order_of = state["seed"], state["position"], None
+            raise ValueError(f"{self.paths[0].parent} does not hold the shards of this state")
+        self.seed, self.position = state["seed"], state["position"]
 
-
-# %% [markdown]
-r"""
-The same two shards, the same two ranks, with documents of ten tokens, over one epoch and a little more. Ids are
-the tokens' places in the corpus, so that the picture can be compared with the one above.
-"""
 
 # %%
-for i, tokens in enumerate(shards):
-    as_documents = [50256 if t % 10 == 0 else t for t in tokens]
-    write_shard(folder / "two" / f"train_{i:06d}.bin", as_documents)
-paths = sorted((folder / "two").glob("*.bin"))
 streams = [BatchStream(paths, B=1, T=4, rank=rank, world_size=2) for rank in range(2)]
 batches = [[stream.next_batch()[0].flatten().tolist() for stream in streams] for _ in range(11)]
 # where <|endoftext|> stands follows from the token after it
@@ -1239,8 +1232,8 @@ print(f"two epochs of {len(corpus):,} tokens: each read once an epoch, and every
 
 # %% [markdown]
 r"""
-Two more laws. The tokens of a step do not depend on how many ranks share them, so a run may go on with another
-number of GPUs. And a stream resumes at the exact batch, from a state of one number and a seed.
+The tokens of a step do not depend on how many ranks share them, so a run may go on with another number of GPUs. And a
+stream resumes at the exact batch, from one number and a seed.
 """
 
 # %%
@@ -1264,16 +1257,43 @@ print(f"{100 * 16 * 1024 / (time.perf_counter() - start):,.0f} tok/s")
 
 # %% [markdown]
 r"""
-GPT-2's 124M parameters take some 0.8 GFLOP a token in training. A GPU that is used at 400 TFLOP/s eats half a
-million tokens a second. One thread of the loader is far ahead of that, so it needs no worker processes. On a GPU
-the batch goes through pinned memory, and the copy runs while the previous step computes.
-
-The stream packs documents: rows are cut where they fall, most of them within a story. Hence the unseen beginnings
-above, one reason why the training loss stays above the floor.
+GPT-2's 124M parameters take some 0.8 GFLOP a token in training, so a GPU that is used at 400 TFLOP/s eats half a
+million tokens a second. Compare: does the loader need worker processes?
 
 ## The embedded corpus on disk
 
-All pieces in one function. Later chapters call it and find their data, made now or before:
+All pieces together: the stories, divided by their hashes, as shards with tokenizer and manifest.
+"""
+
+
+# %%
+#| export data
+def _write_corpus(folder: Path, tokenizer: BPETokenizer, source: dict) -> dict:
+    """The stories that `source` describes, one shard for each split; returns the manifest, which is written last."""
+    members, held = {split: [] for split in SPLITS}, {}
+    for story in stories(source["stories"], source["seed"]):
+        members[split_of(hashlib.sha256(story.text.encode()).digest(), val=0.05, test=0.05)].append(story)
+    encode = tokenizer.to_tiktoken().encode_ordinary
+    for split, told in members.items():
+        ids = [i for story in told for i in (tokenizer.eot, *encode(story.text))]
+        path, size = folder / f"{split}_000000.bin", sum(len(story.text.encode()) for story in told)
+        write_shard(path, ids)
+        shard = {"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}
+        held[split] = {"documents": len(told), "bytes": size, "tokens": len(ids), "shards": [shard]}
+    tokenizer.save(folder / "tokenizer.json")
+    manifest = {"source": source, "tokenizer": "tokenizer.json", **identity(tokenizer), "splits": held}
+    manifest["floor"] = floor_per_token(members["val"], tokenizer)
+    save_json(folder / "manifest.json", manifest)
+    return manifest
+
+
+# %%
+manifest = _write_corpus(folder / "few", tokenizer, {"stories": 200, "seed": 0})
+print({split: held["documents"] for split, held in manifest["splits"].items()}, manifest["splits"]["val"])
+
+# %% [markdown]
+r"""
+Later chapters call the next function and find their data, made now or before.
 """
 
 
@@ -1291,34 +1311,12 @@ def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, se
     source = {"stories": n, "seed": seed, "entropy": round(entropy(), 6)}  # another grammar, another corpus
     if (folder / "manifest.json").exists():
         manifest = load_manifest(folder)
-        if manifest["source"] == source and (
-            not tokenizer or tokenizer.fingerprint == manifest["fingerprint"]
-        ):
+        same = tokenizer is None or tokenizer.fingerprint == manifest["fingerprint"]
+        if same and manifest["source"] == source:
             return manifest
         (folder / "manifest.json").unlink()  # first: it must never describe files that are being replaced
     tokenizer = tokenizer or BPETokenizer.train((story.text for story in stories(5000)), 1024)
-    members = {split: [] for split in SPLITS}
-    for story in stories(n, seed):
-        members[split_of(hashlib.sha256(story.text.encode()).digest(), val=0.05, test=0.05)].append(story)
-    held = {
-        split: _write_stories(folder / f"{split}_000000.bin", members[split], tokenizer) for split in SPLITS
-    }
-    tokenizer.save(folder / "tokenizer.json")
-    manifest = {"source": source, "tokenizer": "tokenizer.json", **identity(tokenizer), "splits": held}
-    manifest["floor"] = floor_per_token(members["val"], tokenizer)
-    save_json(folder / "manifest.json", manifest)
-    return manifest
-
-
-# %%
-#| export data
-def _write_stories(path: Path, members: list, tokenizer) -> dict:
-    """One shard of stories; what the manifest says of it."""
-    encode = tokenizer.to_tiktoken().encode_ordinary
-    write_shard(path, [i for story in members for i in (tokenizer.eot, *encode(story.text))])
-    shard = {"file": path.name, "tokens": len(read_shard(path)), "sha256": file_sha256(path)}
-    size = sum(len(story.text.encode()) for story in members)
-    return {"documents": len(members), "bytes": size, "tokens": shard["tokens"], "shards": [shard]}
+    return _write_corpus(folder, tokenizer, source)
 
 
 # %%
@@ -1340,8 +1338,8 @@ r"""
 The stories fit into memory; a crawl of the web does not. `python -m nanogpt prepare` turns text files, JSONL,
 parquet or folders of them into shards, on all cores, in constant memory, and goes on where it was if it is killed.
 
-*Cutting a text.* One file may be a single document of a gigabyte. To be shared among cores it must be cut, but not
-just anywhere: the ids of two halves need not be those of the whole.
+*Cutting a text.* A document of a gigabyte must be cut to be shared among cores, but not just anywhere: the ids of two
+halves need not be those of the whole.
 """
 
 # %%
@@ -1353,9 +1351,9 @@ print("may be cut at |:  " + "".join("|" * (i in good) + c.replace("\n", "↵") 
 # %% [markdown]
 r"""
 With this tokenizer, on this text. Which of these places are safe for every text and every vocabulary with GPT-2's
-pattern? Only where a match of the pattern must end in any case, and where neither half looks different without
-the other. Before a space that follows a visible character, both hold. Inside a run of white space they do not:
-`\s+(?!\S)` leaves the last space of a run to the word after it, if there is one to be seen.
+pattern? A match of the pattern must end there in any case, and neither half may look different without the other.
+Both hold before a space that follows a visible character. Inside a run of white space they do not: `\s+(?!\S)` leaves
+the last space of a run to the word after it, if there is one to be seen.
 """
 
 # %%
@@ -1397,8 +1395,6 @@ assert cuts <= set(good)
 
 # %% [markdown]
 r"""
-The tests try this on thousands of texts made of all kinds of white space, against the pattern and against tiktoken.
-
 *Reading.* A source is read in pieces of about a megabyte that end at such a cut, at a line's end (JSONL), or after
 blank lines (when each paragraph is a document, as in llm.c's TinyShakespeare). Where a piece ends depends only on where
 it begins. That is why a run can stop anywhere and go on with the same result.
@@ -1577,10 +1573,7 @@ except ValueError as error:
 
 # %% [markdown]
 r"""
-*All cores.* tiktoken lets go of Python's lock while it encodes, but the Python around it cannot, so blocks go to
-processes. Three things are easy to get wrong. The pool's queue must be bounded, or a fast reader fills the memory with
-blocks that wait. Processes must be *spawned*, as Windows and macOS do anyway, so what they run must be importable, and
-the calling script needs `if __name__ == "__main__":`. And a worker must not outlive a parent that was killed.
+*Encoding.* Each document goes to the split that its hash says, after an `<|endoftext|>`.
 """
 
 # %%
@@ -1605,7 +1598,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from nanogpt.data import HEADER_BYTES, SPLITS, file_sha256, identity, save_json, shard_header, split_of
+from nanogpt.data import HEADER_BYTES, SPLITS, file_sha256, identity, shard_header, split_of
+from nanogpt.files import save_json
 from nanogpt.sources import Piece, describe, documents_in, find_files, read_blocks
 from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
 
@@ -1640,6 +1634,20 @@ def _encode(texts: list[tuple[bool, str]], encoding, eot: int) -> np.ndarray:
 
 
 # %%
+common = (tokenizer.to_tiktoken(), tokenizer.eot, 0.1, 0.1)
+for split, (ids, n, size) in encode_pieces(first, *common).items():
+    print(f"{split:5} {len(ids):,} tokens of {n} documents, {size:,} bytes; begins", ids[:4])
+
+# %% [markdown]
+r"""
+*All cores.* tiktoken lets go of Python's lock while it encodes, but the Python around it cannot, so blocks go to
+processes. Three things are easy to get wrong. The pool's queue must be bounded, or a fast reader fills the memory with
+blocks that wait. Processes must be *spawned*, as Windows and macOS do anyway, so what they run must be importable, and
+the calling script needs `if __name__ == "__main__":`. And a worker must not outlive a parent that was killed.
+"""
+
+
+# %%
 #| export prepare
 def _start_worker(*common) -> None:
     """Runs once in each worker: keep what all blocks need, leave Ctrl-C to the parent, and do not outlive it."""
@@ -1652,29 +1660,6 @@ def _start_worker(*common) -> None:
 
 def _encode_in_worker(pieces: list[Piece]) -> dict[str, tuple]:
     return encode_pieces(pieces, *_common)
-
-
-# %%
-#| export prepare
-def _encode_blocks(blocks: Iterable, common: tuple, workers: int) -> Iterator[tuple]:
-    """The blocks encoded, in order. At most two a worker are under way: memory does not grow with the source."""
-    if workers == 1:
-        yield from ((encode_pieces(pieces, *common), *place) for pieces, *place in blocks)
-        return
-    # Spawned everywhere: a fork copies the locks that a notebook's other threads hold at that moment.
-    pool, waiting = ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, common), deque()
-    try:
-        for pieces, *place in blocks:
-            with (
-                _without_ctrl_c()
-            ):  # submit may start a worker, which inherits this and stays silent from its birth
-                waiting.append((pool.submit(_encode_in_worker, pieces), place))
-            if len(waiting) > 2 * workers:
-                encoded, place = waiting.popleft()
-                yield encoded.result(), *place
-        yield from ((encoded.result(), *place) for encoded, place in waiting)
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
@@ -1690,24 +1675,81 @@ def _without_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+# %%
+#| export prepare
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _encode_blocks(blocks: Iterable, common: tuple, workers: int) -> Iterator[tuple]:
+    """The blocks encoded, in order. At most two a worker are under way: memory does not grow with the source."""
+    if workers == 1:
+        yield from ((encode_pieces(pieces, *common), *place) for pieces, *place in blocks)
+        return
+    # Spawned everywhere: a fork copies the locks that a notebook's other threads hold at that moment.
+    pool, waiting = ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, common), deque()
+    try:
+        for pieces, *place in blocks:
+            with _without_ctrl_c():  # submit may start a worker, which inherits this and is silent from birth
+                waiting.append((pool.submit(_encode_in_worker, pieces), place))
+            if len(waiting) > 2 * workers:
+                encoded, place = waiting.popleft()
+                yield encoded.result(), *place
+        yield from ((encoded.result(), *place) for encoded, place in waiting)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 # %%
-common = (tokenizer.to_tiktoken(), tokenizer.eot, 0.1, 0.1)
 start = time.perf_counter()
 blocks = read_blocks([source], [0, 0], 400_000, False, 0.1, 0.1)
 for encoded, _, _ in _encode_blocks(blocks, common, workers=1):
     print({split: f"{len(ids):,} tokens of {n} documents" for split, (ids, n, _) in encoded.items()})
-print(f"{size / 1e6 / (time.perf_counter() - start):.1f} MB/s in one process")
+print(f"{source.stat().st_size / 1e6 / (time.perf_counter() - start):.1f} MB/s in one process")
 
 # %% [markdown]
 r"""
-*Surviving.* Tokens are appended to `.part` files with a header of zeros, which nobody takes for a shard. About once a
-second, when they have reached the disk, a *journal* is written: how far the source is read, and how long each part is. A
-run that finds a journal cuts the parts back to those lengths and reads on from that place. The run before it may
-have died at any moment.
+*Surviving.* Tokens are appended to `.part` files with a header of zeros, which nobody takes for a shard.
+"""
+
+
+# %%
+#| export prepare
+def _append(out: Path, journal: dict, split: str, tokens: np.ndarray, documents: int, size: int) -> None:
+    """Add to a split's last .part file, or begin one. Its header is zeros: nobody takes it for a shard."""
+    state = journal["splits"][split]
+    shards = state["shards"]
+    if not shards or shards[-1] >= journal["made_of"]["shard_tokens"]:
+        shards.append(0)
+    with open(out / f"{split}_{len(shards) - 1:06d}.bin.part", "ab" if shards[-1] else "wb") as file:
+        file.write((b"" if shards[-1] else bytes(HEADER_BYTES)) + tokens.tobytes())
+    shards[-1] += len(tokens)
+    state["documents"] += documents
+    state["bytes"] += size
+
+
+# %%
+parts = folder / "parts"
+parts.mkdir()
+state = {"documents": 0, "bytes": 0, "shards": []}
+journal = {"made_of": {"shard_tokens": 100}, "splits": {"train": state}}
+
+
+def sizes() -> str:
+    """What is in the folder, in bytes."""
+    return ", ".join(f"{path.name} {path.stat().st_size}" for path in sorted(parts.iterdir()))
+
+
+for n in (60, 60, 60):
+    _append(parts, journal, "train", np.full(n, 7, "<u2"), 1, 4 * n)
+print(state)
+print(sizes())
+
+# %% [markdown]
+r"""
+About once a second, when the tokens have reached the disk, a *journal* is written: how far the source is read, and how
+long each part is. The run that finds a journal cuts the parts back to those lengths and reads on from that place. The
+run before it may have died at any moment.
 """
 
 
@@ -1721,20 +1763,6 @@ def _parts(out: Path, journal: dict) -> list[tuple[Path, str, int]]:
     ]
 
 
-def _append(out: Path, split: str, state: dict, shard_tokens: int, tokens, documents: int, size: int) -> None:
-    """Add to a split's last .part file, or begin one. Its header is zeros: nobody takes it for a shard."""
-    shards = state["shards"]
-    if not shards or shards[-1] >= shard_tokens:
-        shards.append(0)
-    with open(out / f"{split}_{len(shards) - 1:06d}.bin.part", "ab" if shards[-1] else "wb") as file:
-        file.write((b"" if shards[-1] else bytes(HEADER_BYTES)) + tokens.tobytes())
-    shards[-1] += len(tokens)
-    state["documents"] += documents
-    state["bytes"] += size
-
-
-# %%
-#| export prepare
 def _save_journal(out: Path, journal: dict) -> None:
     """What another run needs to go on from here, written after the tokens that it speaks of."""
     for path, _, _ in _parts(out, journal):
@@ -1743,8 +1771,6 @@ def _save_journal(out: Path, journal: dict) -> None:
     save_json(out / "journal.json", journal)
 
 
-# %%
-#| export prepare
 def _rewind(out: Path, journal: dict) -> None:
     """Bring the files back to what the journal says: a run that was killed had gone on after writing it."""
     for path in out.glob("*.bin"):
@@ -1756,6 +1782,21 @@ def _rewind(out: Path, journal: dict) -> None:
         if not path.exists() or path.stat().st_size < HEADER_BYTES + 2 * n:
             raise ValueError(f"{path} is shorter than journal.json says; delete {out} and prepare it again")
         os.truncate(path, HEADER_BYTES + 2 * n)
+
+
+# %%
+_save_journal(parts, journal)
+with open(parts / "train_000001.bin.part", "ab") as file:
+    file.write(b"what a run wrote after its last journal")
+(parts / "train_000002.bin.part").write_bytes(b"a part that the journal does not know")
+print("killed: ", sizes())
+_rewind(parts, json.loads((parts / "journal.json").read_bytes()))
+print("rewound:", sizes())
+
+# %% [markdown]
+r"""
+At the end each shard gets its header and its name, and the manifest takes the journal's place.
+"""
 
 
 # %%
@@ -1775,6 +1816,17 @@ def _finish(out: Path, journal: dict) -> dict:
     save_json(out / "manifest.json", manifest)
     (out / "journal.json").unlink()
     return manifest
+
+
+# %%
+manifest = _finish(parts, journal)
+print(*sorted(path.name for path in parts.iterdir()))
+print([len(read_shard(parts / shard["file"])) for shard in manifest["splits"]["train"]["shards"]], "tokens")
+
+# %% [markdown]
+r"""
+Who finds a journal, or a manifest, may go on only with the same source and the same options.
+"""
 
 
 # %%
@@ -1800,6 +1852,19 @@ def _begin(out: Path, made_of: dict) -> dict:
 
 
 # %%
+for out, made_of in ((folder / "few", {"source": "another text"}), (folder / "two", {})):
+    try:
+        _begin(out, made_of)
+    except ValueError as error:
+        print(str(error).replace(str(folder), "..."))
+
+# %% [markdown]
+r"""
+tiktoken runs the pattern in Rust, and faster if it is written a little differently.
+"""
+
+
+# %%
 #| export prepare
 def _load_tokenizer(name: str | os.PathLike) -> tuple:
     """The tokenizer, as tiktoken runs it in Rust and as chapter 01 has it."""
@@ -1813,6 +1878,36 @@ def _load_tokenizer(name: str | os.PathLike) -> tuple:
     visible, space = ours.pattern.split(r"|\s", 1)
     pattern = rf"(?:{visible})|\s++$|\s{space}"
     return Encoding("nanogpt", pat_str=pattern, mergeable_ranks=ours.ranks, special_tokens=ours.special), ours
+
+
+# %%
+tokenizer.save(folder / "tokenizer.json")
+encoding, ours = _load_tokenizer(folder / "tokenizer.json")
+print("the same ids:", all(encoding.encode_ordinary(text) == ours.encode(text) for text in documents[:500]))
+
+# %% [markdown]
+r"""
+All together: the loop over encoded blocks, then the function that begins, resumes and ends it.
+"""
+
+
+# %%
+#| export prepare
+def _append_all(
+    out: Path, journal: dict, encoded_blocks: Iterable, total: int, journal_seconds: float
+) -> None:
+    """Add block after block to the .part files, with a journal every so many seconds and at the end."""
+    saved = time.monotonic()
+    with tqdm(total=total, initial=journal["read"], unit="B", unit_scale=True, disable=None) as bar:
+        for encoded, place, read in encoded_blocks:
+            for split, more in encoded.items():
+                _append(out, journal, split, *more)
+            bar.update(read - journal["read"])
+            journal |= {"place": place, "read": read}
+            if time.monotonic() > saved + journal_seconds:
+                _save_journal(out, journal)
+                saved = time.monotonic()
+    _save_journal(out, journal)
 
 
 # %%
@@ -1833,40 +1928,25 @@ def prepare(
 
     The same call goes on where a killed one stopped, with the same bytes as result; once done, it does nothing.
     """
-    source, out = Path(source), Path(out)
-    files = find_files(source)
     if min(val, test) < 0 or val + test >= 1:
-        raise ValueError(
-            f"val {val} and test {test} are fractions of all documents and must leave some for train"
-        )
+        raise ValueError(f"val {val} and test {test} are fractions of all documents; leave some for train")
+    source, out, files = Path(source), Path(out), find_files(Path(source))
     encoding, ours = _load_tokenizer(tokenizer)
-    made_of = {
-        "source": describe(source, files),
-        "tokenizer": Path(tokenizer).name,
-        **identity(ours),
-        **{"val": val, "test": test, "paragraphs": paragraphs, "shard_tokens": shard_tokens, "block": block},
-    }
+    made_of = {"source": describe(source, files), "tokenizer": Path(tokenizer).name, **identity(ours)}
+    made_of |= {"val": val, "test": test, "paragraphs": paragraphs}
+    made_of |= {"shard_tokens": shard_tokens, "block": block}
     out.mkdir(parents=True, exist_ok=True)
     journal = _begin(out, made_of)
     if "place" not in journal:
-        return journal
+        return journal  # the manifest: all is done
     save_json(out / "journal.json", journal)
     _rewind(out, journal)
-    blocks, saved = read_blocks(files, journal["place"], block, paragraphs, val, test), time.monotonic()
     total = sum(path.stat().st_size for path in files)
-    workers = min(
-        workers or _cores(), 1 + (total - journal["read"]) // (4 * block)
-    )  # for less, none is started
-    with tqdm(total=total, initial=journal["read"], unit="B", unit_scale=True, disable=None) as bar:
-        for encoded, place, read in _encode_blocks(blocks, (encoding, ours.eot, val, test), workers):
-            for split, more in encoded.items():
-                _append(out, split, journal["splits"][split], shard_tokens, *more)
-            bar.update(read - journal["read"])
-            journal |= {"place": place, "read": read}
-            if time.monotonic() > saved + journal_seconds:
-                _save_journal(out, journal)
-                saved = time.monotonic()
-    _save_journal(out, journal)
+    useful = 1 + (total - journal["read"]) // (4 * block)  # for less, no worker is started
+    blocks = read_blocks(files, journal["place"], block, paragraphs, val, test)
+    common = encoding, ours.eot, val, test
+    encoded_blocks = _encode_blocks(blocks, common, min(workers or _cores(), useful))
+    _append_all(out, journal, encoded_blocks, total, journal_seconds)
     return _finish(out, journal)
 
 
@@ -1878,16 +1958,13 @@ defines, no worker can import.
 """
 
 # %%
-tokenizer.save(folder / "tokenizer.json")
 options = dict(val=0.1, test=0.1, workers=1, block=20_000, journal_seconds=-1, shard_tokens=100_000)
 manifest = prepare(source, folder / "straight", folder / "tokenizer.json", **options)
+fsync, dice = os.fsync, random.Random(0)
 
 
 class Stopped(Exception):
     """Stands for whatever ends a run."""
-
-
-fsync, dice = os.fsync, random.Random(0)
 
 
 def fsync_or_die(file):
@@ -1912,9 +1989,9 @@ print(f"stopped {stops} times; {sum(shards)} shards and the manifest are the sam
 # %% [markdown]
 r"""
 Memory does not grow with the source: of one text of 1,001 MB, two workers and their parent together held 233 MB at
-most (21 November 2026, `python tests/bench_prepare.py memory`; without the word, it compares the speed with tiktoken's).
+most (21 November 2026, `python tests/bench_prepare.py memory`).
 
-What is left is the command line: a help text that teaches, and one sentence for each thing that can go wrong.
+The command line has a help text that teaches, and one sentence for each thing that can go wrong.
 """
 
 # %%
@@ -1936,40 +2013,34 @@ disk goes on where it was when the same command is given again. The shards are i
 """
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parse(argv: list[str] | None) -> argparse.Namespace:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m nanogpt prepare", description=HELP, formatter_class=formatter)
-    parser.add_argument("source", type=Path, help="a .txt, .jsonl or .parquet file, or a folder of them")
-    parser.add_argument(
-        "--out", type=Path, help="folder for the shards (default: data/built/ + the source's name)"
-    )
-    parser.add_argument(
-        "--tokenizer", default="gpt2", help="gpt2 (default) or a tokenizer.json from chapter 01"
-    )
-    parser.add_argument("--val", type=float, default=0.01, help="fraction of documents for validation (0.01)")
-    parser.add_argument("--test", type=float, default=0.01, help="fraction of documents for testing (0.01)")
-    parser.add_argument(
-        "--paragraphs", action="store_true", help="a .txt file's documents end at blank lines"
-    )
-    parser.add_argument("--workers", type=int, help="processes that tokenize (default: one a core)")
-    parser.add_argument(
-        "--shard-tokens", type=int, default=100_000_000, help="where a new shard begins (100000000)"
-    )
-    return parser
+    add = parser.add_argument
+    add("source", type=Path, help="a .txt, .jsonl or .parquet file, or a folder of them")
+    add("--out", type=Path, help="folder for the shards (default: data/built/ + the source's name)")
+    add("--tokenizer", default="gpt2", help="gpt2 (default) or a tokenizer.json from chapter 01")
+    add("--val", type=float, default=0.01, help="fraction of documents for validation (0.01)")
+    add("--test", type=float, default=0.01, help="fraction of documents for testing (0.01)")
+    add("--paragraphs", action="store_true", help="a .txt file's documents end at blank lines")
+    add("--workers", type=int, help="processes that tokenize (default: one a core)")
+    add("--shard-tokens", type=int, default=100_000_000, help="where a new shard begins (100000000)")
+    return parser.parse_args(argv)
 
 
 # %%
 #| export prepare
+DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT")} - {None}
+
+
 def main(argv: list[str] | None = None) -> int:
     """`python -m nanogpt prepare`. Exit code 0; 2 for bad input, 1 for a failing machine, 130 after Ctrl-C."""
-    args = _parser().parse_args(argv)
+    args = _parse(argv)
     out = args.out = args.out or Path("data/built") / args.source.stem
     try:
         for split, held in prepare(**vars(args))["splits"].items():
-            n = held["documents"]
-            print(
-                f"{split:5} {held['tokens'] - n:,} tokens + {n:,} <|endoftext|> in {len(held['shards'])} shards"
-            )
+            n, shards = held["documents"], len(held["shards"])
+            print(f"{split:5} {held['tokens'] - n:,} tokens + {n:,} <|endoftext|> in {shards} shards")
         print(f"in {out}")
         return 0
     except KeyboardInterrupt:
@@ -1978,15 +2049,8 @@ def main(argv: list[str] | None = None) -> int:
         code, message = 1, "a worker was killed (memory?); the same command with fewer --workers goes on"
     except (OSError, ValueError) as error:
         code, message = 2, error
-        if getattr(error, "errno", None) in (
-            errno.ENOSPC,
-            errno.EFBIG,
-            getattr(errno, "EDQUOT", errno.ENOSPC),
-        ):
-            code, message = (
-                1,
-                f"no room left for {out}; no shard is half-written: make room, give the command again",
-            )
+        if getattr(error, "errno", None) in DISK_FULL:
+            code, message = 1, f"no room left for {out}; no shard is half-written; make room and go on"
     print(f"prepare: {message}", file=sys.stderr)
     return code
 
@@ -2007,13 +2071,11 @@ checkpoint("02")
 r"""
 ## Exercises
 
-1. **Too many ids.** Take the check out of `write_shard` and write ids up to 100,000. Which ids come back? Find two
-   tokens of a 100,000-token vocabulary that training could no longer tell apart.
+1. **Too many ids.** Take the check out of `write_shard` and write ids up to 100,000. Which ids come back?
 2. **Rows that begin with a document.** Write a stream whose rows all begin at `<|endoftext|>`, so that nothing is said of
-   facts that cannot be seen. How large a part of the tokens does it leave out at T = 64, and at T = 256? Which of the laws
-   above still hold?
-3. **More places to cut.** Is it safe between a letter and a digit? Between a digit and a letter? Between punctuation and a
-   letter? Let hypothesis look for counterexamples before you argue, as `tests/test_ch02_prepare.py` does.
+   facts that cannot be seen. How large a part of the tokens does it leave out at T = 64, and at T = 256?
+3. **More places to cut.** Is it safe between a letter and a digit? Between punctuation and a letter? Let hypothesis look
+   for counterexamples before you argue, as `tests/test_ch02_prepare.py` does.
 4. **TinyShakespeare.** `course data tinyshakespeare`, then prepare it with and without `--paragraphs`. Explain the
    difference in the number of tokens. llm.c takes the first 32,768 tokens for validation: what does that measure
    that a split by hash does not?

@@ -619,7 +619,7 @@ knobs = {
     "layer": widgets.ToggleButtons(options=[0, 1]),
     "head": widgets.ToggleButtons(options=[0, 1]),
 }
-picture = widgets.Image(format="png")
+picture = widgets.Image(format="png", layout={"align_self": "flex-start"})
 
 
 def look(_=None):

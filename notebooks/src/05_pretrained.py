@@ -77,8 +77,8 @@ BUILT = Path("../data/built/checkpoints")
 SMALL = {"n_layer": 4, "n_head": 4, "n_embd": 64, "n_positions": 48, "vocab_size": 256}
 
 
-def make_checkpoint(folder: Path, hf: dict = SMALL) -> None:
-    """A GPT-2 with random weights, written as the hub's openai-community/gpt2 is: no code of ours in between."""
+def random_arrays(hf: dict) -> dict[str, np.ndarray]:
+    """The tensors of a GPT-2 with random weights, as the hub's openai-community/gpt2 names and stores them."""
     rng = np.random.default_rng(5)
     C, T, L = hf["n_embd"], hf["n_positions"], hf["n_layer"]
     arrays = {
@@ -98,12 +98,16 @@ def make_checkpoint(folder: Path, hf: dict = SMALL) -> None:
             arrays[f"h.{i}.{name}.weight"] = rng.normal(0, 1 / math.sqrt(n_in), (n_in, n_out))
             arrays[f"h.{i}.{name}.bias"] = rng.normal(0, 0.1, n_out)
         arrays[f"h.{i}.attn.bias"] = np.tril(np.ones((1, 1, T, T)))
+    return {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
+# %%
+def make_checkpoint(folder: Path, hf: dict = SMALL) -> None:
+    """A checkpoint as on the hub, written with no code of ours in between."""
     folder.mkdir(parents=True, exist_ok=True)
-    arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
-    save_arrays(arrays, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(
-        json.dumps({"model_type": "gpt2", "activation_function": "gelu_new", **hf})
-    )
+    save_arrays(random_arrays(hf), folder / "model.safetensors", metadata={"format": "pt"})
+    config = {"model_type": "gpt2", "activation_function": "gelu_new", **hf}
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 # %%
@@ -693,10 +697,9 @@ The way back is shorter: the same names, the same four transposes. `transformers
 of zero computes the same, so `bias=False` models are written with zeros (and come back with biases, all zero).
 """
 
+
 # %%
 #| export
-
-
 def config_to_hf(config: GPTConfig) -> dict:
     """The config.json that makes `transformers` build this model."""
     eot = min(50256, config.vocab_size - 1)  # <|endoftext|>: GPT-2's, or the last of chapter 01's vocabulary
@@ -712,27 +715,9 @@ print(json.dumps(config_to_hf(config), indent=1))
 
 # %%
 #| export
-import os
-from collections.abc import Callable
+from nanogpt.files import atomically, save_json
 
 
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a file beside `path`, then put it in its place in one step: never half a file."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(part)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-# %%
-replace_file(BUILT / "note.txt", lambda part: part.write_text("whole"))
-print((BUILT / "note.txt").read_text(), "and nothing else:", not list(BUILT.glob(".note*")))
-
-
-# %%
-#| export
 def to_hf(model: GPT, folder: str | Path) -> None:
     """Write config.json and model.safetensors, which `transformers` and `from_hf` load; each file atomically.
 
@@ -749,11 +734,10 @@ def to_hf(model: GPT, folder: str | Path) -> None:
             if not name.endswith(("wte.weight", "wpe.weight")):
                 tensors[name.removesuffix("weight") + "bias"] = t.new_zeros(t.shape[-1])  # (out,)
     tensors = {name: t.contiguous() for name, t in tensors.items()}
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / SINGLE, lambda part: save_file(tensors, part, metadata={"format": "pt"}))
-    text = json.dumps(config_to_hf(model.config), indent=2) + "\n"
-    replace_file(folder / "config.json", lambda part: part.write_text(text, encoding="utf-8"))
+    with atomically(Path(folder) / SINGLE) as file:
+        # By name, so that there is never a copy of all weights in memory.
+        save_file(tensors, file.name, metadata={"format": "pt"})
+    save_json(Path(folder) / "config.json", config_to_hf(model.config))
 
 
 # %%

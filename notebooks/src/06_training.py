@@ -42,10 +42,12 @@ import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from torch import Tensor
 from tqdm import tqdm
 
 from nanogpt.corpus import Story
-from nanogpt.data import atomically, document_starts, save_json
+from nanogpt.data import document_starts
+from nanogpt.files import atomically, save_json
 from nanogpt.model import GPT, GPTConfig
 
 # %% [markdown]
@@ -68,8 +70,10 @@ config, B, steps, lr = {
 }[pick_scale(device)]
 dtype = None if device.type == "cpu" else autocast_dtype(device)
 dtype = None if dtype == torch.float16 else dtype  # float16 needs loss scaling, chapter 09
+print(f"{TEXT}: {steps} steps of {B} rows of {config.block_size} tokens")
 
 
+# %%
 def prepared() -> Path:
     """The folder with the text's shards, made if it is not there."""
     if TEXT == "stories":
@@ -214,7 +218,31 @@ with torch.no_grad():
 r"""
 ## Steps
 
-Five lines: loss, gradients, step, gradients away, next batch. Three decisions stand around them.
+Of the five lines, four are one function; the fifth gets the next batch. Autocast, chapter 09's, wants the *type* of the
+device: given `cuda:0`, as configs tend to say, it has crashed programs that ran well on their authors' machines.
+"""
+
+
+# %%
+#| export
+def train_step(model: GPT, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, dtype=None) -> float:
+    """One step on a batch x, y, both (B, T); the loss before it, in nats per token. dtype: autocast's, or none."""
+    with torch.autocast(x.device.type, dtype=dtype, enabled=dtype is not None):
+        _, loss = model(x, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+# %%
+model, (x, y) = new_model(), (t.to(device) for t in batch)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+print("two steps on the same batch:", *(f"{train_step(model, optimizer, x, y):.2f}" for _ in range(2)))
+
+# %% [markdown]
+r"""
+Two decisions stand around them.
 
 *Which random numbers?* People report that their curve differs on every run. Dropout draws from PyTorch's global
 generator, which any cell may have moved. So each step reseeds it, from a seed that the caller's generator gave, and the caller's
@@ -222,10 +250,18 @@ own state is put back at the end.
 
 *Which learning rate?* Constant, and for the last 30% of the steps falling to zero, which takes out the noise that small
 batches leave. Warm-up, cosine and decay groups are chapter 13's.
-
-*Which precision?* `dtype=torch.bfloat16` computes the forward pass in it, chapter 09. Autocast wants the *type* of the
-device. Given `cuda:0`, as configs tend to say, it has crashed programs that ran well on their authors' machines.
 """
+
+
+# %%
+#| export
+def decayed(step: int, steps: int, decay: float) -> float:
+    """The factor of the learning rate: 1, and over the last `decay` of the steps linearly to zero."""
+    return min(1.0, (steps - step) / max(1.0, decay * steps))
+
+
+# %%
+print("of ten steps, decay 0.3:", *(f"{decayed(step, 10, 0.3):.2f}" for step in range(10)))
 
 
 # %%
@@ -243,9 +279,9 @@ def train(
 ) -> list[float]:
     """Train in place with AdamW (Loshchilov and Hutter 2019) on `steps` batches; the loss of each, in nats per token.
 
-    stream: has next_batch() -> (x, y), both (B, T), on the model's device. The learning rate falls linearly to zero
-    over the last `decay` of the steps. generator seeds dropout; nothing else is random. dtype: autocast's, or none.
-    on_step(step, loss) is called after each step. FloatingPointError once a loss is not finite.
+    stream: has next_batch() -> (x, y), both (B, T), on the model's device. decay: see `decayed`. generator seeds
+    dropout; nothing else is random. dtype: autocast's, or none. on_step(step, loss) is called after each step.
+    FloatingPointError once a loss is not finite.
     """
     device = next(model.parameters()).device
     optimizer = torch.optim.AdamW(model.parameters(), lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
@@ -255,14 +291,8 @@ def train(
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for step in tqdm(range(steps), unit="step", disable=None):
             torch.manual_seed(seed + step)  # dropout depends on the step, not on what ran before
-            optimizer.param_groups[0]["lr"] = lr * min(1.0, (steps - step) / max(1.0, decay * steps))
-            x, y = stream.next_batch()
-            with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
-                _, loss = model(x, y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+            optimizer.param_groups[0]["lr"] = lr * decayed(step, steps, decay)
+            losses.append(train_step(model, optimizer, *stream.next_batch(), dtype))
             if not math.isfinite(losses[-1]):
                 raise FloatingPointError(f"the loss is {losses[-1]} at step {step}; lower lr={lr}")
             if on_step:
@@ -433,6 +463,15 @@ def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
         model.train(mode)
 
 
+# %%
+was = with_dropout.training
+with evaluating(with_dropout):
+    print("dropout on:", with_dropout.training)
+print("as before:", with_dropout.training == was)
+
+
+# %%
+#| export
 @torch.no_grad()
 def total_loss(
     model: GPT, tokens: np.ndarray, eot: int, B: int = 32, dtype: torch.dtype | None = None
@@ -699,7 +738,7 @@ answers. Free choices should be dark, and what follows from a fact should be whi
 """
 
 
-# %% tags=["nbval-ignore-output"]
+# %%
 def draw_costs(ax, story, width: int = 76) -> None:
     """The story's tokens, shaded by the nats that the model pays for them."""
     ids = [tokenizer.eot, *tokenizer.encode(story.text)]
@@ -723,6 +762,7 @@ def draw_costs(ax, story, width: int = 76) -> None:
     ax.axis("off")
 
 
+# %% tags=["nbval-ignore-output"]
 if TEXT == "stories":
     fig, axes = plt.subplots(2, figsize=(7.2, 3.2), layout="constrained")
     for ax, story in zip(axes, asked[2:4]):
@@ -754,13 +794,22 @@ def save_model(model: GPT, folder: str | Path) -> None:
     save_json(Path(folder) / "config.json", asdict(model.config))
 
 
+# %%
+save_model(model, MODEL)
+tokenizer.save(MODEL / "tokenizer.json")
+save_json(MODEL / "train.json", record)
+print(*sorted(path.name for path in MODEL.iterdir()))
+
+
+# %%
+#| export
 def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
     """The GPT that save_model wrote, in evaluation mode. OSError or ValueError, in one sentence, if it cannot be."""
     folder = Path(folder)
-    for name in ("config.json", "model.safetensors"):
-        if not (folder / name).exists():
+    for path in (folder / "config.json", folder / "model.safetensors"):
+        if not path.exists():
             raise FileNotFoundError(
-                f"{folder / name} is not there; chapter 06 writes it, or save_model(model, folder)"
+                f"{path} is not there; chapter 06 writes it, or save_model(model, folder)"
             )
     try:
         config = GPTConfig(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
@@ -769,12 +818,8 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
         raise ValueError(f"{folder} holds no model that save_model wrote whole: {error}") from None
     model = GPT(config, generator=torch.Generator())  # a generator of its own: loading moves no random state
     expected = dict(model.named_parameters())
-    wrong = sorted(
-        name
-        for name in expected.keys() | weights.keys()
-        if name not in weights or name not in expected or weights[name].shape != expected[name].shape
-    )
-    if wrong:
+    shapes, found = ({name: p.shape for name, p in ps.items()} for ps in (expected, weights))
+    if wrong := sorted({name for name, _ in shapes.items() ^ found.items()}):
         raise ValueError(f"{folder}: config.json and model.safetensors disagree about {', '.join(wrong[:3])}")
     with torch.no_grad():
         for name, p in expected.items():
@@ -783,13 +828,9 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
 
 
 # %%
-save_model(model, MODEL)
-tokenizer.save(MODEL / "tokenizer.json")
-save_json(MODEL / "train.json", record)
 again = load_model(MODEL, device)
 with torch.no_grad(), evaluating(model):
-    assert torch.equal(model(probe)[0], again(probe)[0])
-print(*sorted(path.name for path in MODEL.iterdir()))
+    print("the same logits, bit for bit:", torch.equal(model(probe)[0], again(probe)[0]))
 
 # %%
 checkpoint("06")

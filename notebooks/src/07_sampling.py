@@ -3,8 +3,8 @@ r"""
 # 07 · Sampling: the model writes
 
 A model gives a probability to each token of its vocabulary, and nothing else. To write, somebody must choose one,
-append it, and ask again. Two things hurt if that is done carelessly. Choose badly, and a good model repeats itself
-or falls into nonsense. Ask again from the beginning, and every token costs more than the one before.
+append it, and ask again. Choose badly, and a good model repeats itself or falls into nonsense. Ask again from the
+beginning, and every token costs more than the one before.
 
 This chapter chooses in four ways, then builds the cache that makes the hundredth token as cheap as the first, and
 shows that the cache changes nothing but the time.
@@ -32,13 +32,14 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from nanogpt.cache import by_columns, logits_after  # the second half of this chapter writes it
 from nanogpt.device import pick_device
 from nanogpt.model import GPT, GPTConfig, check_ids
 from nanogpt.pretrained import from_hf, read_json
@@ -46,8 +47,8 @@ from nanogpt.tokenizer import EOT, BPETokenizer
 
 # %% [markdown]
 r"""
-The model is chapter 06's, from `data/built/model`. Where that does not exist, a small one is trained here, for a
-few seconds; it writes worse, and everything below works all the same.
+The model is chapter 06's, from `data/built/model`. Where that is missing, a small one is trained here for a few
+seconds, and writes worse.
 """
 
 
@@ -86,8 +87,8 @@ print(model.config)
 
 # %% [markdown]
 r"""
-One question to the model, and its answer as a picture. Asked the same question at temperature ½ and 2, it seems to
-be more or less sure. The model is the same; what differs is how we read it.
+One question to the model, and its answer as a picture. At temperature ½ it seems surer, at 2 less sure. The model is
+the same; what differs is how we read it.
 """
 
 
@@ -115,8 +116,8 @@ r"""
 ## A bug to find
 
 Everybody wants to see samples while a model trains. Here is a training loop whose batches come from a stream with
-a seed of its own, and a sampler as many tutorials print it. One run prints a sample after the third step, the
-other does not.
+a seed of its own, and a sampler as many tutorials print it. One run takes a sample after the third step, the other
+does not.
 
 *Predict.* From which step on do the two losses differ, if at all? There are two bugs. Find both before reading on.
 """
@@ -170,25 +171,21 @@ print("equal after the sample: ", undisturbed[3:] == disturbed[3:])
 
 # %% [markdown]
 r"""
-The batches were the same. But `torch.multinomial` drew from torch's global generator, and so does dropout, which
-takes no other: `nn.Dropout` has no `generator` argument. After the sample, dropout strikes other neurons. A run that
-prints samples is a different run from one that does not.
+The batches were the same. But `torch.multinomial` drew from torch's global generator, and so does dropout, which takes
+no other. After the sample, dropout strikes other neurons.
 
 The second bug: the model was in training mode, so dropout also struck while it wrote. Switching to `eval()` and
 back is the usual cure, and the next bug if an error comes between. The sampler below calls the model's layers and
 never its dropout, so it has no mode to switch; and it has a generator of its own.
-"""
 
-# %% [markdown]
-r"""
 ## Which token?
 
 **Temperature** divides the logits before the softmax (Ackley et al. 1985). Below 1 the likely becomes likelier; at
 the limit 0 only the largest is left, which is *greedy* decoding.
 
-The tail is the trouble with drawing from the whole distribution: thousands of tokens, each unlikely, together
-likely. **Top-k** keeps the k largest, whatever their shares. **Top-p**, the *nucleus*, keeps the fewest tokens that
-together reach mass p: many where the model is unsure, one where it is sure.
+Drawing from the whole distribution, the trouble is its tail: many tokens, each unlikely, together likely. **Top-k**
+keeps the k largest, whatever their shares. **Top-p**, the *nucleus*, keeps the fewest tokens that together reach
+mass p: many where the model is unsure, few where it is sure.
 
 *Predict.* Probabilities 0.5, 0.3, 0.1, 0.06, 0.04. How many survive top-p 0.79? And 0.81?
 """
@@ -221,8 +218,8 @@ for top_k, top_p in ((2, 1.0), (None, 0.79), (None, 0.81), (3, 0.81)):
 
 # %% [markdown]
 r"""
-The last line is not the one before: after top-k the three survivors are normalised, and then hold 0.56, 0.33 and
-0.11. Order matters, and ours is that of `transformers`: temperature, top-k, top-p.
+The last line keeps fewer than the one before: top-k's three survivors are normalised first, and then two reach 0.81.
+Order matters, and ours is that of `transformers`: temperature, top-k, top-p.
 """
 
 
@@ -256,10 +253,9 @@ for knobs in ({}, {"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.81}, {"tempera
 # %% [markdown]
 r"""
 **Repetition penalty.** Greedy decoding likes to repeat itself, and each repetition makes the next one likelier (Xu et
-al. 2022, *Learning to Break the Loop*).
-CTRL (Keskar et al. 2019, §4.1) divides the logits of tokens already written by a penalty θ > 1. That makes a
-*negative* logit larger, so `transformers` multiplies those instead, and so do we. Seen means: anywhere in the text,
-prompt included.
+al. 2022). CTRL (Keskar et al. 2019, §4.1) divides the logits of tokens already written by a penalty θ > 1. That makes a
+*negative* logit larger, so `transformers` multiplies those instead, and so do we. Tokens of the prompt count as
+written.
 """
 
 
@@ -282,8 +278,8 @@ print(penalize(three, torch.tensor([[True, False, True]]), 1.25))
 # %% [markdown]
 r"""
 **The draw.** One uniform number in [0, 1), and the cumulative probabilities as a ruler: the token on whose piece it
-falls. That is one random number per token, from a generator that we hold in our hand, and it is drawn on the CPU, so
-that a seed means the same text on every device.
+falls. The number comes from a generator of our own, on the CPU, so that a seed means the same numbers on every
+device.
 """
 
 
@@ -338,7 +334,7 @@ r"""
 *Predict.* The naive loop reads the whole text again for each new token. Per token, how does its time grow with the
 length of the text? How would it grow if nothing were computed twice?
 
-What is computed twice? Append a token to a text, and look at keys and values of the first layer, before and after.
+Append a token to a text, and look at the keys of each layer, before and after.
 """
 
 # %%
@@ -372,13 +368,12 @@ for layer, (short, long) in enumerate(zip(keys_of_all_layers(idx[:, :8]), keys_o
 # %% [markdown]
 r"""
 Causality, seen from the other side: position t never looks ahead, so nothing that is appended changes its keys and
-values, in any layer. They can be kept. A new token then needs its own query, key and value, and all earlier keys and
-values from memory: every step sends a single row through every matrix.
+values, in any layer. They can be kept. Then every step sends a single row through every matrix.
 
 ## One row at a time
 
-A product with one row uses each weight for two operations, a multiply and an add, and must read its four bytes from
-memory: 0.5 FLOP per byte, far to the left on chapter 00's roofline. Memory decides, not arithmetic.
+A product with one row uses each weight for a multiply and an add, and must read its four bytes from memory: 0.5 FLOP
+per byte, far to the left on chapter 00's roofline.
 
 *Predict.* GPT-2's `lm_head` has 50257 × 768 float32 weights. From your machine's bandwidth in chapter 00: how many
 milliseconds does one row take at best? And does `nn.Linear` reach that?
@@ -386,7 +381,17 @@ milliseconds does one row take at best? And does `nn.Linear` reach that?
 
 
 # %%
-#| export
+#| export cache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nanogpt.model import GPT
+
+
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
     """layer(x). For a single row on a CPU, each thread reads a share of the weight.
 
@@ -409,6 +414,13 @@ def linear(x: Tensor, layer: nn.Linear) -> Tensor:
     return y.view(*x.shape[:-1], rows)
 
 
+# %%
+row, layer = torch.randn(1, 1, 1024), nn.Linear(1024, 1000)
+print("as nn.Linear:", torch.allclose(linear(row, layer), layer(row), atol=1e-5))
+
+
+# %%
+#| export cache
 def by_columns(model: GPT) -> GPT:
     """Store each weight column by column: the same numbers, read faster by `linear`. For a model that only writes.
 
@@ -440,21 +452,19 @@ for name, ts in times.items():
 
 # %% [markdown]
 r"""
-Where `nn.Linear` stays well below the copy on several threads, the BLAS library gave the product to one of them. The
-remedy is to hand each thread a share of the weight, as a batch of smaller products in the same memory. The order in
-memory can matter too: by rows, each output is a dot product, a sum that must be collected across a vector register; by
-columns, whole registers of outputs grow together. Several rows make another product, a matrix times a matrix, which
-is left to BLAS.
+Where `nn.Linear` stays well below the copy on several threads, the BLAS library gave the product to one of them; here
+each thread gets a share of the weight. The order in memory can matter too: by rows, each output is a sum that must be
+collected across a vector register; by columns, whole registers of outputs grow together.
 
 ## The cache
 
 One layer's attention becomes: write the new keys and values behind the old ones, attend to all of them. The memory is
-taken once, for the longest text to come; `torch.cat` would copy the whole cache for every token.
+taken once; `torch.cat` would copy the whole cache for every token.
 """
 
 
 # %%
-#| export
+#| export cache
 @dataclass
 class KVCache:
     """Keys and values of every layer for B texts, each (n_layer, B, size, n_embd); lengths: how many are filled."""
@@ -482,7 +492,7 @@ print(
 
 
 # %%
-#| export
+#| export cache
 def cached_attention(
     attn: nn.Module, x: Tensor, keys: Tensor, values: Tensor, where: tuple, past: Tensor
 ) -> Tensor:
@@ -518,14 +528,12 @@ print("last output, cached and whole, equal:", torch.allclose(last[:, -1], whole
 # %% [markdown]
 r"""
 A whole model is a loop over layers. Only the last token's logits are wanted, and the head is the largest matrix of
-all (a third of GPT-2's bytes), so it sees one row of each text.
-
-`counts` is for texts of different length, and comes to its own below.
+all, so it sees one row of each text. `counts` is for texts of different length, below.
 """
 
 
 # %%
-#| export
+#| export cache
 @torch.no_grad()
 def cached_logits(model: GPT, idx: Tensor, cache: KVCache, counts: Sequence[int] | None = None) -> Tensor:
     """Logits (B, V) after the last token of each text; keys and values of the new tokens go into the cache.
@@ -612,10 +620,7 @@ show(
 r"""
 Without the cache, the time of a token grows with its position, and the time of a text with the square of its length.
 With it, what still grows is attention's look at the kept keys, a small slope on a constant: reading the weights.
-"""
 
-# %% [markdown]
-r"""
 ## Texts of different length
 
 Reading the weights once serves a whole batch. How much is that worth?
@@ -630,15 +635,15 @@ for B in (1, 4, 16):
 
 # %% [markdown]
 r"""
-So prompts are continued together. They have different lengths. The usual padding, on the left, moves every token to
-another position, and needs masks and shifted positions to undo that. On the right it costs nothing but time while the
-prompts are read: a causal model never looks right. After that each text goes on at its own position, and its next
-token overwrites the padding.
+So prompts of different lengths are continued together. Padding on the left moves every token to another position, and
+needs masks and shifted positions to undo that. On the right it costs nothing but time while the prompts are read: a
+causal model never looks right. After that each text goes on at its own position, and its next token overwrites the
+padding.
 """
 
 
 # %%
-#| export
+#| export cache
 def prefill(model: GPT, cache: KVCache, texts: Sequence[Sequence[int]]) -> Tensor:
     """Read whole texts, of any lengths, into an empty cache; logits (B, V) after each."""
     longest = max(map(len, texts))
@@ -678,20 +683,18 @@ print("equal within 1e-3:", torch.allclose(rolled, fresh, atol=1e-3))
 
 # %% [markdown]
 r"""
-No. GPT-2's positions are absolute: a key computed at position 7 has row 7 of `wpe` in it, in every layer above as
-well, and does not become the key of position 6 by moving. So the model reads again. Doing so for every token would
-bring back the old cost; our rule does it rarely:
+No. GPT-2's positions are absolute: a key computed at position 7 has row 7 of `wpe` in it, and does not become the key
+of position 6 by moving. So the model reads again, but not for every token:
 
 > The model sees a window of the text: at first the prompt's last `block_size` tokens at most. When the window is
 > full, it starts again with the last `block_size // 2` tokens.
 
-Half a window is read for every half window written: one reading of a token for each written one, and reading many at
-once is cheap.
+So each written token costs one that is read again, and reading many at once is cheap.
 """
 
 
 # %%
-#| export
+#| export cache
 def extend(model: GPT, cache: KVCache, texts: Sequence[list[int]]) -> Tensor:
     """Logits (B, V) after texts of which the last token is new; a full window restarts with half of it."""
     limit = model.config.block_size
@@ -706,11 +709,59 @@ def extend(model: GPT, cache: KVCache, texts: Sequence[list[int]]) -> Tensor:
     return cached_logits(model, new, cache)
 
 
+# %%
+#| export cache
+def logits_after(model: GPT, texts: Sequence[list[int]], room: int) -> Iterator[Tensor]:
+    """Logits (B, V) after the texts, again and again: before each further one the caller appends a token to every text.
+
+    room: at most how many tokens will be appended; what the cache needs for them is taken at once.
+    """
+    limit = model.config.block_size
+    cache = KVCache.empty(model, len(texts), min(limit, max(map(len, texts)) + room))
+    yield prefill(model, cache, [text[-limit:] for text in texts])
+    while True:
+        yield extend(model, cache, texts)
+
+
+# %%
+texts = [[5, 6, 7], [8]]
+source = logits_after(probe, texts, room=200)
+for _ in range(200):
+    for written, i in zip(texts, next(source).argmax(-1).tolist()):
+        written.append(i)
+print("texts of", *map(len, texts), "tokens, through a context of", probe.config.block_size)
+
 # %% [markdown]
 r"""
 ## The loop
 
-Choose, hand out, append, go on, until every text has met a stop token or its length.
+First what can be wrong with a prompt:
+"""
+
+
+# %%
+#| export
+def checked(prompts: Sequence[Sequence[int]], max_new_tokens: int, config: GPTConfig) -> list[list[int]]:
+    """The prompts as lists; ValueError where one is empty or holds an id that the model does not have."""
+    if max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens={max_new_tokens} must not be negative")
+    texts = [[int(i) for i in prompt] for prompt in prompts]
+    if not texts or not all(texts):
+        raise ValueError("a prompt has no tokens; begin with the end-of-text token, [tokenizer.eot]")
+    check_ids(torch.tensor([i for text in texts for i in text]), config.vocab_size)
+    return texts
+
+
+# %%
+for prompt in ([], [5, 5000]):
+    try:
+        checked([prompt], 10, probe.config)
+    except ValueError as error:
+        print(error)
+
+# %% [markdown]
+r"""
+Then: choose, hand out, append, until every text has met a stop token or its length.
 """
 
 
@@ -728,22 +779,17 @@ def stream_batch(
 ) -> Iterator[list[int | None]]:
     """Continue all prompts; yields one new id for each, again and again, or None for a text that has ended.
 
-    how: temperature, top_k, top_p, repetition_penalty (see choose). A text ends before the first id in `stop`. Ids
-    from vocab_size on, which a padded vocabulary has, are never chosen. All randomness comes from `generator`, one
-    number per text and token; by default from a new one with seed 0. Nothing else is changed: not the global
-    generators, not the model's mode. Any length is possible, see extend.
+    how: see choose. A text ends before the first id in `stop`. Ids from vocab_size on, which a padded vocabulary has,
+    are never chosen. All randomness comes from `generator`, one number per text and token; by default from a new one
+    with seed 0. Nothing else is changed, neither global generators nor the model's mode. Any length is possible.
     """
     texts = checked(prompts, max_new_tokens, model.config)
-    weight, limit = model.transformer.wte.weight, model.config.block_size
     generator = generator or torch.Generator().manual_seed(0)
-    seen = torch.zeros(len(texts), model.config.vocab_size, dtype=torch.bool, device=weight.device)
+    shape, device = (len(texts), model.config.vocab_size), model.transformer.wte.weight.device
+    seen, ended = torch.zeros(shape, dtype=torch.bool, device=device), [False] * len(texts)
     for row, text in zip(seen, texts):
         row[text] = True
-    longest = max(map(len, texts))
-    cache = KVCache.empty(model, len(texts), min(limit, longest + max_new_tokens))
-    ended = [False] * len(texts)
-    for n in range(max_new_tokens):
-        logits = extend(model, cache, texts) if n else prefill(model, cache, [t[-limit:] for t in texts])
+    for logits in islice(logits_after(model, texts, max_new_tokens), max_new_tokens):
         ids = choose(logits[:, :vocab_size], generator, seen[:, :vocab_size], **how)
         ended = [was or i in stop for was, i in zip(ended, ids)]
         if all(ended):
@@ -755,18 +801,12 @@ def stream_batch(
 
 
 # %%
+for ids in stream_batch(probe, [[5, 6, 7], [8]], 4, temperature=0.5):
+    print(ids)
+
+
+# %%
 #| export
-def checked(prompts: Sequence[Sequence[int]], max_new_tokens: int, config: GPTConfig) -> list[list[int]]:
-    """The prompts as lists; ValueError where one is empty or holds an id that the model does not have."""
-    if max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens={max_new_tokens} must not be negative")
-    texts = [[int(i) for i in prompt] for prompt in prompts]
-    if not texts or not all(texts):
-        raise ValueError("a prompt has no tokens; begin with the end-of-text token, [tokenizer.eot]")
-    check_ids(torch.tensor([i for text in texts for i in text]), config.vocab_size)
-    return texts
-
-
 def stream(model: GPT, prompt: Sequence[int], max_new_tokens: int, **options) -> Iterator[int]:
     """Continue one prompt, id by id as they come; options as for stream_batch."""
     for (i,) in stream_batch(model, [prompt], max_new_tokens, **options):
@@ -818,8 +858,7 @@ print("equal to the run without samples, bit for bit:", ours == undisturbed)
 r"""
 ## From tokens to text, as it comes
 
-A character may be spread over several tokens: byte-level BPE cuts where it likes. Decoding token by token would
-print half characters.
+A character may be spread over several tokens. Decoding token by token would print half characters.
 """
 
 # %%
@@ -829,8 +868,8 @@ print([bytes_only.decode([i]) for i in ids])
 
 # %% [markdown]
 r"""
-Python's incremental decoder holds back the first bytes of a character until the rest arrives. Stop *texts* need the
-same patience: they may begin in one token and end in another, so what could still become one is held back as well.
+Python's incremental decoder holds back the first bytes of a character until the rest arrives. A stop *text* may begin
+in one token and end in another, so what could still become one is held back as well.
 """
 
 
@@ -893,8 +932,8 @@ def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: i
 
 # %% [markdown]
 r"""
-Four ways to read the same model. Greedy always writes the same, and may run in circles. A high temperature is lively
-and soon wrong: look at the numbers, at who gave what to whom. Top-p takes back part of that.
+Four ways to read the same model. Greedy always writes the same. A high temperature is lively and soon wrong: look at
+the numbers, at who gave what to whom. Top-p takes back part of that.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -912,8 +951,8 @@ for name, how in ways.items():
 r"""
 ## See: the distribution under your hand
 
-Type a prompt, move the sliders, and watch which tokens are left and how likely each becomes. Pale bars are the model's
-own probabilities, dark ones what `token_probs` makes of them.
+Type a prompt and move the sliders. Pale bars are the model's own probabilities, dark ones what `token_probs` makes of
+them.
 """
 
 
@@ -947,7 +986,7 @@ knobs = {
     "top_k": widgets.IntSlider(value=8, min=1, max=50),
     "top_p": widgets.FloatSlider(value=0.95, min=0.05, max=1, step=0.05),
 }
-picture = widgets.Image(format="png")
+picture = widgets.Image(format="png", layout={"align_self": "flex-start"})
 
 
 def redraw(_=None) -> None:
@@ -958,7 +997,7 @@ def redraw(_=None) -> None:
 
 
 for name, knob in knobs.items():
-    knob.description = name
+    knob.description, knob.style.description_width = name, "initial"
     knob.observe(redraw, "value")
 redraw()
 widgets.VBox([*knobs.values(), picture])
@@ -967,10 +1006,8 @@ widgets.VBox([*knobs.values(), picture])
 r"""
 ## From the terminal
 
-    python -m nanogpt sample --checkpoint data/built/model --prompt "One sunny morning" --temperature 0.8
-
-A checkpoint is a folder of the course, a folder of Hugging Face's, or a name on the hub. It says nothing about its
-tokenizer, so that one is looked for beside it.
+A checkpoint is a folder of the course, a folder of Hugging Face's, or a name on the hub. Its tokenizer is looked for
+beside it.
 """
 
 
@@ -1085,21 +1122,21 @@ r"""
 ## Exercises
 
 1. **Min-p.** Keep the tokens whose probability is at least p times the largest one's. Add it to `smallest_kept` as one
-   more threshold. Check: with p = 1 only the largest is left; the number kept grows as the distribution gets flatter.
+   more threshold. Check: with p = 1 only the largest is left.
 2. **A penalty that knows no zero.** Softmax does not change when every logit grows by 10, but `penalize` does: show it
    on three logits. Define a penalty that subtracts instead, and check that it passes that test.
-3. **Speculative decoding** (Leviathan et al. 2023, §2). Let a small model propose four tokens, check them with the large
-   one in one call, keep the longest prefix that it agrees with. Greedy first. Check: the ids are those of the large
-   model alone, whatever the small one proposes. `cached_logits` needs to return all positions for that.
+3. **Speculative decoding** (Leviathan et al. 2023, §2.3). Let a small model propose four tokens, check them with the large
+   one in one call, for which `cached_logits` must return all positions, and keep the longest prefix that it agrees
+   with. Check: greedily, the ids are those of the large model alone, whatever the small one proposes.
 4. **A smaller cache.** Keep keys and values in bfloat16 while the weights stay float32. Predict the largest difference
    in the logits, then measure it, and the time for one token at position 1000.
 
 ## Further reading
 
-- Holtzman et al. 2020, *The Curious Case of Neural Text Degeneration*, §3 (nucleus) and §4 (why likely text is bad text)
+- Holtzman et al. 2020, *The Curious Case of Neural Text Degeneration*, §3.1 (nucleus) and §4.3 (natural text does not
+  maximise probability)
 - Fan et al. 2018, *Hierarchical Neural Story Generation*, §5.4 (top-k)
-- Keskar et al. 2019, *CTRL*, §4.1 (the repetition penalty)
+- Keskar et al. 2019, *CTRL*, §4.1 (the repetition penalty); Xu et al. 2022, *Learning to Break the Loop* (why it is needed)
 - Pope et al. 2023, *Efficiently Scaling Transformer Inference*, §2 (what decoding reads from memory)
-- Xiao et al. 2024, *Efficient Streaming Language Models with Attention Sinks* (what rolling the window breaks even
-  with relative positions)
+- Xiao et al. 2024, *Efficient Streaming Language Models with Attention Sinks*
 """

@@ -1,0 +1,35 @@
+"""01 · Tokenizer: text into numbers, and back (exported from notebooks/01_tokenizer.ipynb)."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = ["atomically", "save_json"]
+
+
+@contextmanager
+def atomically(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """Open a file for writing bytes; it gets its name when it is whole and on the disk. The folder is made if absent.
+
+    Whatever ends the block early leaves the old file as it was, and no other.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(aside, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def save_json(path: str | os.PathLike, contents: dict) -> None:
+    """Write `contents` as JSON, atomically."""
+    with atomically(path) as file:
+        file.write((json.dumps(contents, indent=1) + "\n").encode())
