@@ -26,10 +26,10 @@ __all__ = [
     "step_flops",
     "mfu",
     "PRODUCTS",
-    "PHASES",
     "Work",
     "linear_work",
     "attention_work",
+    "elementwise_work",
     "step_work",
     "activation_bytes",
     "memory_by_category",
@@ -37,19 +37,19 @@ __all__ = [
     "cpu_trace",
     "memory_levels",
     "peak_memory",
-    "peak_by_moment",
     "predict_step",
 ]
 
 
-def event_times(call: Callable[[], object], repeats: int) -> list[float]:
+def event_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
     """Seconds of each call by the GPU's clock: CUDA events between the calls, one synchronize at the end."""
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-    events[0].record()
-    for event in events[1:]:
-        call()
-        event.record()
-    torch.cuda.synchronize()
+    with torch.cuda.device(device):  # an event belongs to the current device's stream
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+        events[0].record()
+        for event in events[1:]:
+            call()
+            event.record()
+        torch.cuda.synchronize()
     return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
 
 
@@ -88,7 +88,8 @@ def measure(call: Callable[[], object], device: torch.device, repeats: int = 20,
     for _ in range(warmup):
         call()
     synchronize(device)
-    times = event_times(call, repeats) if device.type == "cuda" else wall_times(call, device, repeats)
+    clock = event_times if device.type == "cuda" else wall_times
+    times = clock(call, device, repeats)
     q1, _, q3 = quantiles(times, n=4, method="inclusive")
     return Timing(median(times), q1, q3, tuple(times))
 
@@ -110,15 +111,14 @@ def mfu(flops: float, seconds: float, peak_flops: float) -> float:
 
 
 PRODUCTS = ("qkv", "attention", "proj", "mlp", "head")  # the parts that consist of matrix products
-PHASES = ("forward", "backward", "update")
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one part of a step must do in one of PHASES, over all layers."""
+    """What one part of a step must do in one phase, over all layers."""
 
     part: str
-    phase: str
+    phase: str  # forward, backward or update
     flops: int
     nbytes: int
 
@@ -157,17 +157,12 @@ def attention_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Wo
     ]
 
 
-def step_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Work]:
-    """All work of an eager training step with AdamW, by part and phase; dropout 0.
-
-    Every operation reads its inputs and writes its outputs once. `width`: bytes of a number in the parts that autocast
-    (chapter 09) runs in 16 bits, which are PRODUCTS and gelu; all else has 4. Casts, ids and masks are not counted.
-    """
+def elementwise_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Work]:
+    """All of a step that is no matrix product, by part and phase."""
     C, L, V, N, P = config.n_embd, config.n_layer, config.vocab_size, B * T, num_params(config)
     NC, TC, NV, VC, norms = N * C, T * C, N * V, V * C, 2 * L + 1
     affine = (1 + config.bias) * C
-    linear = partial(linear_work, N=N, bias=config.bias, width=width)
-    rest = [  # part, phase, FLOPs, numbers, bytes of each
+    table = [  # part, phase, FLOPs, numbers read and written, bytes of each
         ("embedding", "forward", NC, 4 * NC + 3 * TC, 4),
         ("embedding", "backward", NC + VC, 2 * NC + 2 * TC + 4 * VC + config.block_size * C, 4),
         ("layer norm", "forward", norms * 8 * NC, norms * (2 * NC + 2 * N + affine), 4),
@@ -180,13 +175,24 @@ def step_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Work]:
         ("cross-entropy", "backward", 3 * NV, 4 * NV, 4),
         ("optimizer", "update", 14 * P, 7 * P, 4),
     ]
+    return [Work(part, phase, flops, size * numbers) for part, phase, flops, numbers, size in table]
+
+
+def step_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Work]:
+    """All work of an eager training step with AdamW, by part and phase; dropout 0.
+
+    Every operation reads its inputs and writes its outputs once. `width`: bytes of a number in the parts that autocast
+    (chapter 09) runs in 16 bits, which are PRODUCTS and gelu; all else has 4. Casts, ids and masks are not counted.
+    """
+    C, L, N = config.n_embd, config.n_layer, B * T
+    linear = partial(linear_work, N=N, bias=config.bias, width=width)
     return [
         *linear("qkv", shapes=[(C, 3 * C)], copies=L),
         *attention_work(config, B, T, width),
         *linear("proj", shapes=[(C, C)], copies=L),
         *linear("mlp", shapes=[(C, 4 * C), (4 * C, C)], copies=L),
-        *linear_work("head", N, [(C, V)], 1, False, width),
-        *(Work(part, phase, flops, size * numbers) for part, phase, flops, numbers, size in rest),
+        *linear_work("head", N, [(C, config.vocab_size)], 1, False, width),
+        *elementwise_work(config, B, T, width),
     ]
 
 
@@ -237,7 +243,7 @@ def saved_bytes(call: Callable[[], object], exclude: Iterable[Tensor] = ()) -> i
 def cpu_trace(call: Callable[[], object]) -> list[dict]:
     """The profiler's trace of one call on the CPU: events with name, ts and dur in µs, args, in order of time."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself on stderr otherwise
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as prof:
         call()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
@@ -264,25 +270,6 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> int:
     if device.type != "cpu":
         raise ValueError(f"PyTorch keeps no peak of memory on {device.type}; measure on cuda or cpu")
     return max((level for _, level in memory_levels(cpu_trace(call))), default=0)
-
-
-def peak_by_moment(config: GPTConfig, B: int, T: int) -> dict[str, int]:
-    """Bytes allocated at three moments of a float32 step with AdamW, tensor by tensor; the largest is the peak.
-
-    That is AdamW's default on the CPU; on CUDA it groups tensors and needs more in its update. The step holds its logits until it ends, and frees its gradients after the update. In a model whose vocabulary is
-    no larger than a few C, some moment within the last layer's backward pass lies a little above all three.
-    """
-    memory = memory_by_category(config, B, T)
-    held = memory["parameters"] + memory["optimizer"]
-    logits = 4 * B * T * config.vocab_size
-    ids = 16 * B * T
-    forward = held + memory["activations"] + logits + 4
-    largest = 4 * max(config.vocab_size, config.block_size, 4 * config.n_embd) * config.n_embd
-    return {
-        "end of forward": forward,
-        "loss, backward": forward + 2 * logits,
-        "update": held + ids + memory["gradients"] + logits + 2 * largest,
-    }
 
 
 def predict_step(

@@ -84,7 +84,10 @@ def test_nan_stays_nan_infinity_stays_infinite_and_zero_keeps_its_sign(form):
 def test_tf32_trick_is_the_definition():
     x = every_pattern(65_521)
     assert torch.equal(to_tf32(x), round_to(x, FORMATS["tf32"]))
-    assert to_tf32(torch.tensor([math.nan])).isnan().all()
+    nans = torch.tensor([0x7F800001, 0x7FC00000, 0x7FFFFFFF, -1, -0x7FFFFF], dtype=torch.int32).view(
+        torch.float32
+    )
+    assert nans.isnan().all() and to_tf32(nans).isnan().all()
 
 
 @given(FLOATS)

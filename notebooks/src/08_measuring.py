@@ -2,12 +2,12 @@
 r"""
 # 08 · Measuring: predict, then time
 
-The next four chapters make training faster, and each of them says by how much. Such a number is easy to get wrong.
-A call to a GPU returns before the work is done. The first call does work that no later one does. Another program takes
-the processor for a moment, and the mean doubles. And a time alone does not say whether it is good.
+The next four chapters make training faster, and each says by how much. Such a number is easy to get wrong. A call to a
+GPU returns before the work is done. The first call does work that no later one does. Another program takes the
+processor for a moment, and the mean doubles. And a time alone does not say whether it is good.
 
-So this chapter builds two things: a clock that can be trusted, and a prediction to hold every measurement against.
-What must a training step compute, what must it move, what must it keep? All three follow from the model's shape.
+So this chapter builds a clock that can be trusted, and a prediction to hold each measurement against: what must a
+training step compute, move and keep? All three follow from the model's shape.
 """
 
 # %%
@@ -27,19 +27,12 @@ from torch.utils import benchmark
 from torch.utils.flop_counter import FlopCounterMode
 
 from course.notebook import checkpoint, show
-from nanogpt.device import (
-    Roofline,
-    copy_bandwidth,
-    matmul_flops,
-    peak_of,
-    pick_device,
-    pick_scale,
-    seed_everything,
-    synchronize,
-)
 from nanogpt.model import GPT, GPTConfig, SIZES
 
 # %% tags=["nbval-ignore-output"]
+from nanogpt.device import Roofline, copy_bandwidth, matmul_flops, peak_of
+from nanogpt.device import pick_device, pick_scale, seed_everything, synchronize
+
 device = pick_device()
 if device.type == "mps":
     print("PyTorch's profiler and memory statistics do not see an Apple GPU; this chapter measures the CPU")
@@ -62,10 +55,9 @@ Write four answers down before you run on.
 
 ## A clock that lies
 
-A GPU is another computer. A Python call puts work into its queue and returns; the work is done later, in order.
-Whoever asks for a result waits. Here is a model of that queue, so that a machine without a GPU can show what
-happens on one: a thread takes calls one by one, and a "kernel" is 10 ms of sleep, since a GPU does not use this
-processor either.
+A GPU is another computer. A Python call puts work into its queue and returns; whoever asks for a result waits. Here is
+a model of that queue, for machines without a GPU: a thread takes calls one by one, and a "kernel" is 10 ms of sleep,
+since a GPU does not use this processor either.
 """
 
 
@@ -107,12 +99,10 @@ assert naive < honest and honest > 0.085
 
 # %% [markdown]
 r"""
-The first number is the time to *ask* for nine kernels. It is off by whatever factor you like: a kernel twice as slow
-would not change it.
+The first number is the time to *ask* for nine kernels. Kernels twice as slow would not change it.
 
-The mistake has a second form, which costs more hours: the wrong line is blamed. Below, a training step as most
-scripts time it, with the clock read between its parts. `loss.item()` needs the number, so it waits for everything
-before it.
+The mistake has a second form, which costs more hours: the wrong line is blamed. Below, a training step with the clock
+read between its parts. `loss.item()` needs the number, so it waits for everything before it.
 """
 
 
@@ -147,6 +137,7 @@ for ax, (each, logs) in zip(axes, rows.items()):
             if y == 0 and width > 20:
                 ax.text(at + width / 2, 0, f"{name} {width:.0f} ms", ha="center", va="center", fontsize=8)
     ax.set_yticks([0, 1], ["the host's clock", "the queue"])
+    ax.set_axisbelow(True)
     ax.set_title("synchronized after each part" if each else "the clock read between the parts", fontsize=10)
     ax.invert_yaxis()
 axes[-1].set_xlabel("ms (model of a GPU)")
@@ -158,8 +149,7 @@ show(
 
 # %% [markdown]
 r"""
-Now this machine. On a CUDA device the two columns differ by orders of magnitude. On a CPU they agree, since the call
-itself does the work.
+Now this machine. Does it have a queue?
 """
 
 
@@ -177,21 +167,21 @@ n = {"ci": 256, "laptop": 512, "gpu": 8192}[scale]
 a, b = torch.randn(2, n, n, device=device)
 for _ in range(3):
     a @ b
-naive, honest = (median(read_clock(lambda: a @ b, wait) for _ in range(20)) for wait in (False, True))
+pairs = [[read_clock(lambda: a @ b, wait) for wait in (False, True)] for _ in range(20)]
+naive, honest = map(median, zip(*pairs))
 print(
     f"{n} × {n} product on {device}: {1e3 * naive:.3f} ms without synchronize, {1e3 * honest:.3f} ms with it"
 )
 print(
-    "this device has a queue" if naive < 0.5 * honest else "no queue here: the call returns when it is done"
+    "this device has a queue" if naive < 0.2 * honest else "no queue here: the call returns when it is done"
 )
 
 # %% [markdown]
 r"""
 ## A clock inside the queue
 
-Synchronizing has a price of its own: the queue runs empty, and the next call starts cold. A training loop rarely
-does that. The remedy is an *event*: a mark in the queue that notes the time when the device reaches it. Put one between
-all calls and wait once, at the end.
+Synchronizing has a price of its own: the queue runs empty, which a training loop avoids. The remedy is an *event*: a
+mark in the queue that notes the time when the device reaches it. Put one between all calls and wait once, at the end.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -220,14 +210,15 @@ from itertools import pairwise
 import torch
 
 
-def event_times(call: Callable[[], object], repeats: int) -> list[float]:
+def event_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
     """Seconds of each call by the GPU's clock: CUDA events between the calls, one synchronize at the end."""
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-    events[0].record()
-    for event in events[1:]:
-        call()
-        event.record()
-    torch.cuda.synchronize()
+    with torch.cuda.device(device):  # an event belongs to the current device's stream
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+        events[0].record()
+        for event in events[1:]:
+            call()
+            event.record()
+        torch.cuda.synchronize()
     return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
 
 
@@ -257,7 +248,7 @@ def wall_times(call: Callable[[], object], device: torch.device, repeats: int) -
 by_wall = median(wall_times(lambda: a @ b, device, 20))
 print(f"{n} × {n} product: {1e3 * by_wall:.3f} ms by the host's clock")
 if device.type == "cuda":
-    print(f"{1e3 * median(event_times(lambda: a @ b, 20)):.3f} ms by CUDA events")
+    print(f"{1e3 * median(event_times(lambda: a @ b, device, 20)):.3f} ms by CUDA events")
 else:
     print("CUDA events need a CUDA device; there is none here")
 
@@ -265,8 +256,7 @@ else:
 r"""
 ## The first calls
 
-Here is a small GPT-2 and a training step, which the rest of the chapter measures. Its times, in the order in which
-they came:
+A small GPT-2 and its training step, which the rest of the chapter measures. The times, in the order in which they came:
 """
 
 # %%
@@ -301,7 +291,12 @@ usual = median(times[3:])
 fig, ax = plt.subplots(figsize=(6.5, 2.6))
 ax.plot(range(1, len(times) + 1), [1e3 * t for t in times], "o-")
 ax.axhline(1e3 * usual, c="gray", ls=":", label="median from the fourth on")
-ax.set(xlabel="call", ylabel="ms", ylim=0, title="Training steps in the order in which they came")
+ax.set(
+    xlabel="call",
+    ylabel="ms",
+    ylim=(0, 1.1e3 * max(times)),
+    title="Training steps in the order in which they came",
+)
 ax.legend()
 show(fig, alt="Time of each training step in order, with the median of all but the first three as a line.")
 print(
@@ -310,16 +305,14 @@ print(
 
 # %% [markdown]
 r"""
-What only early steps do: AdamW allocates its two moments, the allocator asks the operating system for memory, thread
-pools start, libraries choose their kernels. On a GPU, CUDA loads kernels on first use and cuBLAS reserves a
-workspace; under `torch.compile` the first call compiles, which takes seconds (chapter 10). None of it belongs in a
-rate. So: warm up, and do not count it.
+What only early steps do: AdamW allocates its two moments, memory comes from the operating system, thread pools start,
+libraries choose kernels. CUDA loads kernels on first use; `torch.compile` compiles (chapter 10). None of it belongs in
+a rate. So: warm up, and do not count it.
 
 ## Mean or median?
 
-Now 600 calls of one small operation on the CPU, first alone, then beside a data loader's thread that computes in
-Python for 10 ms, rests for 10 ms and comes back. Only one thread runs Python at a time: a call that meets the loader
-waits for its turn, milliseconds long.
+600 calls of one small operation on the CPU, first alone, then beside a data loader's thread that computes in Python for
+10 ms, rests for 10 ms and comes back. Only one thread runs Python at a time, so a call that meets the loader waits.
 
 *Predict.* Few of the 600 calls meet it. Which moves more, the mean or the median?
 """
@@ -352,7 +345,8 @@ for ax, times, title in zip(axes, (alone, disturbed), ("alone", "with a data loa
     ax.axhline(1e6 * median(times), c="C0", label="median")
     ax.set(title=title, xlabel="call")
 axes[0].set_ylabel("µs")
-axes[1].legend(loc="upper right")
+axes[0].set_ylim(top=10 * axes[0].get_ylim()[1])
+axes[0].legend(loc="upper right", ncol=2)
 fig.tight_layout()
 show(fig, alt="600 call times on a log scale, alone and with a data loader; lines mark mean and median.")
 for name, f in [("mean", fmean), ("median", median), ("largest", max)]:
@@ -362,9 +356,9 @@ for name, f in [("mean", fmean), ("median", median), ("largest", max)]:
 
 # %% [markdown]
 r"""
-In the mean, a call that waited for its turn weighs as much as many that did not. The median ignores it as long
-as less than half of the calls are disturbed; the quartiles say how far to trust it. Two medians whose middle halves
-overlap are not two numbers. That is all that `measure` does.
+In the mean, a call that waited weighs as much as many that did not. The median ignores it while less than half of the
+calls are disturbed; the quartiles say how far to trust it. Two medians whose middle halves overlap are not two numbers.
+That is all that `measure` does.
 """
 
 # %%
@@ -398,7 +392,8 @@ def measure(call: Callable[[], object], device: torch.device, repeats: int = 20,
     for _ in range(warmup):
         call()
     synchronize(device)
-    times = event_times(call, repeats) if device.type == "cuda" else wall_times(call, device, repeats)
+    clock = event_times if device.type == "cuda" else wall_times
+    times = clock(call, device, repeats)
     q1, _, q3 = quantiles(times, n=4, method="inclusive")
     return Timing(median(times), q1, q3, tuple(times))
 
@@ -409,9 +404,9 @@ print("training step:    ", measure(step, device, repeats={"gpu": 20}.get(scale,
 
 # %% [markdown]
 r"""
-PyTorch has such a clock as well. `torch.utils.benchmark.Timer` chooses how many calls to make between two readings,
-which is what a call of a few microseconds needs, since reading the clock costs a fraction of one. It synchronizes on
-a GPU. It has one trap: unless told otherwise it sets PyTorch to *one* thread.
+PyTorch has a clock as well. `torch.utils.benchmark.Timer` makes many calls between two readings, which serves where a
+call takes microseconds, since reading the clock costs a fraction of one. It synchronizes on a GPU. Its trap: unless
+told otherwise it sets PyTorch to *one* thread.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -426,12 +421,10 @@ for name, operand in [("16 × 16", small), (f"{n} × {n}", a)]:
 
 # %% [markdown]
 r"""
-For a training step of milliseconds `measure` will do, with the threads that training uses.
-
 ## What a step must compute, and move
 
 A time says little without the time it should have taken. For chapter 00's roofline, every operation needs two
-numbers. Matrix products were counted in chapter 04, three times their forward FLOPs for a step:
+numbers: FLOPs and bytes. The FLOPs of matrix products are chapter 04's, three times those of the forward pass:
 """
 
 # %%
@@ -461,8 +454,7 @@ print(f"GPT-2 small, 4 × 1024 tokens: {step_flops(gpt2, 4, 1024) / 1e12:.2f} TF
 
 # %% [markdown]
 r"""
-PyTorch can count as well, by watching the products that are really launched. Formula and count must agree to the
-last operation:
+PyTorch can watch the products that are really launched. Formula and count must agree to the last operation:
 """
 
 # %%
@@ -475,24 +467,22 @@ assert counter.get_total_flops() == step_flops(toy, 3, 10)
 
 # %% [markdown]
 r"""
-Bytes: assume that every operation reads its inputs once from memory, and writes its outputs once. That is a model. A
-cache can beat it; a kernel that reads twice falls behind it. N = B·T tokens, C channels, and each operation gets a
-line. `numbers` counts what is read and written; a backward pass reads the gradient of the output, and whatever the
-forward pass saved.
+Bytes: assume that every operation reads its inputs once from memory, and writes its outputs once. (A cache can beat
+that; a kernel that reads twice falls behind.) A backward pass reads the gradient of the output and what the forward
+pass saved. With N = B·T tokens, the linear layers:
 """
 
 # %%
 #| export
 PRODUCTS = ("qkv", "attention", "proj", "mlp", "head")  # the parts that consist of matrix products
-PHASES = ("forward", "backward", "update")
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one part of a step must do in one of PHASES, over all layers."""
+    """What one part of a step must do in one phase, over all layers."""
 
     part: str
-    phase: str
+    phase: str  # forward, backward or update
     flops: int
     nbytes: int
 
@@ -526,7 +516,7 @@ for work in linear_work("mlp", 4096, [(768, 3072), (3072, 768)], copies=12, bias
 # %% [markdown]
 r"""
 Attention depends on `config.flash`. The fused kernel reads q, k, v and writes the result; chapter 03's version
-writes and reads matrices of T × T numbers per head, eight times forward and eleven backward.
+writes or reads matrices of T × T numbers per head, eight times forward and eleven times backward.
 """
 
 
@@ -557,8 +547,8 @@ for flash in (False, True):
 
 # %% [markdown]
 r"""
-The rest is small in FLOPs: a handful per number, counted roughly, since none of it comes near a ridge. It is not
-small in bytes. AdamW reads a parameter, its gradient and two moments, and writes three of them: 28 bytes.
+The rest is small in FLOPs: a handful per number, counted roughly. It is not small in bytes. AdamW reads a parameter,
+its gradient and two moments, and writes three of them: 28 bytes.
 """
 
 
@@ -569,17 +559,12 @@ from functools import partial
 from nanogpt.model import num_params
 
 
-def step_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Work]:
-    """All work of an eager training step with AdamW, by part and phase; dropout 0.
-
-    Every operation reads its inputs and writes its outputs once. `width`: bytes of a number in the parts that autocast
-    (chapter 09) runs in 16 bits, which are PRODUCTS and gelu; all else has 4. Casts, ids and masks are not counted.
-    """
+def elementwise_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Work]:
+    """All of a step that is no matrix product, by part and phase."""
     C, L, V, N, P = config.n_embd, config.n_layer, config.vocab_size, B * T, num_params(config)
     NC, TC, NV, VC, norms = N * C, T * C, N * V, V * C, 2 * L + 1
     affine = (1 + config.bias) * C
-    linear = partial(linear_work, N=N, bias=config.bias, width=width)
-    rest = [  # part, phase, FLOPs, numbers, bytes of each
+    table = [  # part, phase, FLOPs, numbers read and written, bytes of each
         ("embedding", "forward", NC, 4 * NC + 3 * TC, 4),
         ("embedding", "backward", NC + VC, 2 * NC + 2 * TC + 4 * VC + config.block_size * C, 4),
         ("layer norm", "forward", norms * 8 * NC, norms * (2 * NC + 2 * N + affine), 4),
@@ -592,13 +577,32 @@ def step_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Work]:
         ("cross-entropy", "backward", 3 * NV, 4 * NV, 4),
         ("optimizer", "update", 14 * P, 7 * P, 4),
     ]
+    return [Work(part, phase, flops, size * numbers) for part, phase, flops, numbers, size in table]
+
+
+# %% [markdown]
+r"""
+Together:
+"""
+
+
+# %%
+#| export
+def step_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Work]:
+    """All work of an eager training step with AdamW, by part and phase; dropout 0.
+
+    Every operation reads its inputs and writes its outputs once. `width`: bytes of a number in the parts that autocast
+    (chapter 09) runs in 16 bits, which are PRODUCTS and gelu; all else has 4. Casts, ids and masks are not counted.
+    """
+    C, L, N = config.n_embd, config.n_layer, B * T
+    linear = partial(linear_work, N=N, bias=config.bias, width=width)
     return [
         *linear("qkv", shapes=[(C, 3 * C)], copies=L),
         *attention_work(config, B, T, width),
         *linear("proj", shapes=[(C, C)], copies=L),
         *linear("mlp", shapes=[(C, 4 * C), (4 * C, C)], copies=L),
-        *linear_work("head", N, [(C, V)], 1, False, width),
-        *(Work(part, phase, flops, size * numbers) for part, phase, flops, numbers, size in rest),
+        *linear_work("head", N, [(C, config.vocab_size)], 1, False, width),
+        *elementwise_work(config, B, T, width),
     ]
 
 
@@ -621,11 +625,11 @@ for part, (f, b) in sorted(sums.items(), key=lambda item: -item[1][1]):
 
 # %% [markdown]
 r"""
-That answers question 2, and gives the reason for the next chapters. The parts that do nearly all of the arithmetic
-move about half of the bytes. The other half is moved by operations that compute next to nothing.
+That answers question 2. The parts that do nearly all of the arithmetic move about half of the bytes. The other half is
+moved by operations that compute next to nothing.
 
-*Check.* Two laws. The products' FLOPs must sum to `step_flops`. And the tests watch every operation of a real step,
-sum the sizes of its float inputs and outputs, and want the same number of bytes to the last one.
+*Check.* The products' FLOPs must sum to `step_flops`. The tests also sum the sizes of all float inputs and outputs of a
+real step's operations, and want the same bytes to the last one.
 """
 
 # %%
@@ -642,8 +646,7 @@ is.
 
 ## Memory-bound or compute-bound?
 
-This machine's roofline, measured as in chapter 00, with the step's operations on it. Their intensities are those of
-this chapter's small model, at its batch.
+This machine's roofline, measured as in chapter 00, with the operations of this chapter's model on it.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -686,9 +689,9 @@ show(
 r"""
 ## What a step must keep
 
-Memory has four categories. Parameters, gradients and AdamW's two moments depend on the model alone: 16 bytes per
-parameter in float32. *Activations* are what the forward pass saves for the backward pass, and they grow with the
-batch. Go through a block and ask of each operation what its derivative needs:
+Memory has four categories. Parameters, gradients and AdamW's two moments take 16 bytes per parameter in float32.
+*Activations*, which the forward pass saves for the backward pass, grow with the batch. What does the derivative of each
+operation in a block need?
 
 | operation | saves | numbers |
 |---|---|---|
@@ -699,7 +702,7 @@ batch. Go through a block and ask of each operation what its derivative needs:
 | `c_fc`, GELU, `c_proj` | the input of each | NC + 4NC + 4NC |
 
 Sixteen numbers per token and channel. Sums save nothing, as the derivative of a sum needs no input. At the end come
-`ln_f`, the head's input, and the log-probabilities: N × V numbers.
+`ln_f`, the head's input, and N × V log-probabilities.
 """
 
 
@@ -721,6 +724,8 @@ def activation_bytes(config: GPTConfig, B: int, T: int) -> int:
     return config.n_layer * layer + head + ids
 
 
+# %%
+#| export
 def memory_by_category(config: GPTConfig, B: int, T: int) -> dict[str, int]:
     """Bytes of a float32 training step with AdamW, by category."""
     tensors = 12 * config.n_layer + 4 if config.bias else 6 * config.n_layer + 3
@@ -735,9 +740,8 @@ def memory_by_category(config: GPTConfig, B: int, T: int) -> dict[str, int]:
 
 # %% [markdown]
 r"""
-To measure it, PyTorch lets us look at each tensor as autograd saves it. Two traps: the same memory is often saved
-twice under different shapes, so count storages, not tensors. And weights are saved as well, but they are no
-activations.
+To measure it, look at each tensor as autograd saves it. Two traps: the same memory is often saved twice under different
+shapes, so count storages, not tensors. And weights are saved as well, but they are no activations.
 """
 
 # %%
@@ -789,8 +793,8 @@ for flash in (True, False):
 
 # %% [markdown]
 r"""
-Not one byte off, on the CPU. (On a GPU, fused attention may keep a little more, and the allocator rounds every size
-up.) The same formulas for GPT-2 small, where no measurement is needed any more:
+On a CPU, not one byte off. (On a GPU, fused attention may keep a little more, and the allocator rounds sizes up.) The
+same formulas for GPT-2 small:
 """
 
 # %%
@@ -819,14 +823,14 @@ Choose a size, a batch, a context. Which category fills a card of 24 GiB first?
 """
 
 
-# %% tags=["nbval-ignore-output"]
+# %%
 knobs = {
     "size": widgets.Dropdown(options=list(SIZES)),
     "B": widgets.IntSlider(4, 1, 32),
     "T": widgets.IntSlider(1024, 128, 1024, 128),
     "flash": widgets.Checkbox(True),
 }
-picture = widgets.Image(format="png")
+picture = widgets.Image(format="png", layout={"align_self": "flex-start"})
 
 
 def draw_memory(_=None):
@@ -843,6 +847,7 @@ def draw_memory(_=None):
     picture.value = png.getvalue()
 
 
+# %% tags=["nbval-ignore-output"]
 for name, knob in knobs.items():
     knob.description = name
     knob.observe(draw_memory, "value")
@@ -853,8 +858,8 @@ widgets.VBox([*knobs.values(), picture])
 r"""
 ## The peak
 
-The four categories do not all exist at once: gradients appear while activations go. So when is the peak? A profiler
-can note each allocation. Its trace, a JSON file, holds an event named `[memory]` for every one.
+The categories do not all exist at once: gradients appear while activations go. So when is the peak? The profiler's
+trace, a JSON file, holds an event named `[memory]` for every allocation and release.
 """
 
 # %%
@@ -870,7 +875,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 def cpu_trace(call: Callable[[], object]) -> list[dict]:
     """The profiler's trace of one call on the CPU: events with name, ts and dur in µs, args, in order of time."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself on stderr otherwise
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as prof:
         call()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
@@ -879,6 +884,8 @@ def cpu_trace(call: Callable[[], object]) -> list[dict]:
     return sorted((event for event in events if "ts" in event), key=lambda event: event["ts"])
 
 
+# %%
+#| export
 def memory_levels(trace: list[dict]) -> list[tuple[float, int]]:
     """(µs, bytes above the level at the start) after each allocation and release on the CPU."""
     changes = [(e["ts"], e["args"]) for e in trace if e["name"] == "[memory]"]
@@ -903,20 +910,18 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> int:
 
 # %% [markdown]
 r"""
-*Predict*, with question 3's answer at hand. At the end of the forward pass all activations exist, and the logits,
-which the training loop still holds. Then the backward pass begins, with the loss: it makes a gradient of the
-log-probabilities and from it a gradient of the logits, N × V numbers each. During the update all gradients exist;
-AdamW, step by step, needs two more buffers as large as the largest matrix.
+*Predict.* At the end of the forward pass all activations exist, and the logits, which the training loop still holds.
+The backward pass begins with the loss: a gradient of the log-probabilities, and
+from it one of the logits, N × V numbers each. During the update all gradients exist; AdamW on the CPU needs two more
+buffers as large as the largest matrix.
 """
 
 
 # %%
-#| export
 def peak_by_moment(config: GPTConfig, B: int, T: int) -> dict[str, int]:
-    """Bytes allocated at three moments of a float32 step with AdamW, tensor by tensor; the largest is the peak.
+    """Bytes at three moments of a float32 step with AdamW; the largest is the peak. Exact on the CPU.
 
-    That is AdamW's default on the CPU; on CUDA it groups tensors and needs more in its update. The step holds its logits until it ends, and frees its gradients after the update. In a model whose vocabulary is
-    no larger than a few C, some moment within the last layer's backward pass lies a little above all three.
+    With a vocabulary of no more than a few C, a moment within the last layer's backward pass can lie a little higher.
     """
     memory = memory_by_category(config, B, T)
     held = memory["parameters"] + memory["optimizer"]
@@ -948,11 +953,11 @@ for name, value in moments.items():
 print(
     f"{'measured peak':15} {measured / 2**20:8.2f} MiB, {measured / max(moments.values()):.4f} × the highest"
 )
+assert device.type != "cpu" or abs(measured / max(moments.values()) - 1) < 0.01
 
 # %% [markdown]
 r"""
-Where it lies can be read from the trace. Each operation is an event with a start and a duration, each change of
-memory one with a level. Here the two stand on one axis:
+Where it lies can be read from the trace, with its operations and its changes of memory on one axis:
 """
 
 # %%
@@ -1005,8 +1010,8 @@ else:
 # %% [markdown]
 r"""
 The peak is a needle. It lies in the loss, where logits, log-probabilities and both of their gradients exist for a
-moment: four tables of N × V numbers. With GPT-2's vocabulary and a real batch that needle is gigabytes high, and
-gradient checkpointing, which drops activations, does not touch it. A loss in pieces does (exercise 4).
+moment: four tables of N × V numbers. Gradient checkpointing, which drops activations, does not touch it. A loss in
+pieces does (exercise 4). For GPT-2's vocabulary:
 """
 
 # %%
@@ -1070,28 +1075,33 @@ else:
 
 # %% [markdown]
 r"""
-The two denominators answer two questions. The data sheet's peak compares devices, and published MFUs use it, in the
-dtype of the products (chapter 09 changes that). The measured product says what is left to win with this device and
-this library.
+(A wide middle half means that another program is at work: then no comparison holds, and the cell wants to run again.)
+
+Published MFUs use the data sheet's peak, in the dtype of the products; chapter 09 changes that. The measured product
+says what is left to win with this device and this library.
 
 ## Where the time goes
 
-A factor for the whole step is no diagnosis. The profiler records every operation. Its table is a first look: sorted
-by *self* time, which is an operation's time without that of the operations it calls.
+A factor for the whole step is no diagnosis. The profiler records every operation. A first look is its table, sorted by
+*self* time: an operation's time without that of the operations it calls.
 """
 
 # %% tags=["nbval-ignore-output"]
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
-with profile(activities=activities) as prof:
+with profile(activities=activities, acc_events=True) as prof:
     for _ in range(3):
         step()
         synchronize(device)
 column = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
+HOST = (
+    torch.autograd.DeviceType.CPU
+)  # an operation; on a GPU the kernels that it launched come as rows of their own
 BUILT = Path("../data/built")
 BUILT.mkdir(parents=True, exist_ok=True)
 prof.export_chrome_trace(str(BUILT / "trace_08.json"))
-rows = sorted(prof.key_averages(), key=lambda row: -getattr(row, column))
+rows = [row for row in prof.key_averages() if row.device_type == HOST]
+rows.sort(key=lambda row: -getattr(row, column))
 total = sum(getattr(row, column) for row in rows)
 print(f"{'operation':52} {'self':>6} {'calls':>6}")
 for row in rows[:9]:
@@ -1099,10 +1109,9 @@ for row in rows[:9]:
 
 # %% [markdown]
 r"""
-`addmm` and `mm` are matrix products (on a GPU their kernels have longer names), and the table cannot say whose: the
-head's, the MLPs', their gradients'. The trace knows more. It has each operation's place in time, and the chain of who
-called whom. The cell has written it to `data/built/trace_08.json`; open that file in ui.perfetto.dev and zoom into one
-step. Here is an excerpt, a GELU of the forward pass and its counterpart in the backward pass:
+`addmm` and `mm` are matrix products, and the table cannot say whose. The trace can: it knows each operation's place in
+time, and who called whom. It is in `data/built/trace_08.json`; open that file in ui.perfetto.dev and zoom into one step.
+An excerpt, a GELU of the forward pass and its counterpart in the backward pass:
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -1124,21 +1133,21 @@ excerpt(backward)
 
 # %% [markdown]
 r"""
-A backward operation carries the *sequence number* of the forward operation that it belongs to. So this is how to get
-time by part: name each module while it runs, note which sequence numbers were given out in it, and charge the
-backward operations to the same part.
+A backward operation carries the *sequence number* of its forward operation. So name each module while it runs, note the
+sequence numbers given out in it, and charge the backward operations to the same part.
 """
 
 # %%
-LEAVES = {
-    "wte": "embedding",
-    "wpe": "embedding",
-    "drop": "embedding",
-    "ln_1": "layer norm",
-    "ln_2": "layer norm",
+PARTS = {
+    "embedding": ("wte", "wpe", "drop"),
+    "layer norm": ("ln_1", "ln_2", "ln_f"),
+    "qkv": ("c_attn",),
+    "attention": ("attn",),
+    "mlp": ("c_fc",),
+    "gelu": ("mlp", "dropout"),
+    "head": ("lm_head",),
 }
-LEAVES |= {"ln_f": "layer norm", "c_attn": "qkv", "attn": "attention", "c_fc": "mlp", "mlp": "gelu"}
-LEAVES |= {"dropout": "gelu", "lm_head": "head"}
+LEAVES = {leaf: part for part, leaves in PARTS.items() for leaf in leaves}
 
 
 def part_of(module: str, operation: str) -> str:
@@ -1187,21 +1196,29 @@ def module_ranges(model: nn.Module):
 
 
 # %%
+def forward_part(event) -> str | None:
+    """The part of an operation that a module calls itself; None for all other events."""
+    caller = event.cpu_parent.name if event.cpu_parent else ""
+    if caller.startswith("module ") and not event.name.startswith("module "):
+        return part_of(caller.removeprefix("module "), event.name)
+
+
+def family(event) -> list:
+    """An event, the operations that it called, and so on."""
+    return [event] + [member for child in event.cpu_children for member in family(child)]
+
+
+# %%
 def charge(events: list, device: torch.device) -> dict[tuple[str, str], float]:
     """Profiled events of one step, with module_ranges -> seconds by (part, phase); on CUDA, seconds of its kernels."""
     clock = "device_time_total" if device.type == "cuda" else "cpu_time_total"
-    seconds: dict[tuple[str, str], float] = {}
-    owner: dict[int, str] = {}  # sequence number -> part
-
-    def own(event, part: str) -> None:
-        owner[event.sequence_nr] = part
-        for child in event.cpu_children:
-            own(child, part)
+    seconds = {}
+    owner = {}  # sequence number -> part
 
     def add(part: str, phase: str, event) -> None:
         seconds[part, phase] = seconds.get((part, phase), 0.0) + getattr(event, clock) / 1e6
 
-    host = [e for e in events if e.device_type == torch.autograd.DeviceType.CPU]
+    host = [e for e in events if e.device_type == HOST]
     for event in sorted(host, key=lambda e: e.time_range.start):  # forward comes first
         if event.name.startswith("Optimizer."):
             add("optimizer", "update", event)
@@ -1211,9 +1228,8 @@ def charge(events: list, device: torch.device) -> dict[tuple[str, str], float]:
                 # the engine sums the two gradients of a residual connection where the second one is made
                 sums = part == "layer norm" and child.name in ("aten::add", "aten::add_")
                 add("residual" if sums else part, "backward", child)
-        elif event.cpu_parent and event.cpu_parent.name.startswith("module ") and event.name[:7] != "module ":
-            part = part_of(event.cpu_parent.name[7:], event.name)
-            own(event, part)
+        elif part := forward_part(event):
+            owner |= {member.sequence_nr: part for member in family(event)}
             add(part, "forward", event)
     return seconds
 
@@ -1228,7 +1244,7 @@ def time_by_part(
     runs = []
     with module_ranges(model):
         for _ in range(repeats):
-            with profile(activities=activities) as prof:
+            with profile(activities=activities, acc_events=True) as prof:
                 (whole,) = wall_times(step, device, 1)
             run = charge(prof.events(), device)
             runs.append(run | {("rest", ""): whole - sum(run.values())})
@@ -1236,6 +1252,7 @@ def time_by_part(
 
 
 # %%
+PHASES = ("forward", "backward", "update")
 found = time_by_part(model, step, device, repeats=3)
 assert {key for key in found if key[0] != "rest"} == set(least), "each predicted part was found, and no other"
 print(f"{len(least)} pairs of part and phase, each predicted and each found in the trace")
@@ -1263,10 +1280,9 @@ show(
 r"""
 ## Why the ratio is what it is
 
-A bar may be longer than its hatched neighbour for three reasons, and each can be tested by itself.
+A bar may be longer than its hatched neighbour for three reasons. Each can be tested by itself.
 
-**The peak was measured on a large square product.** The model's own products are other shapes, and thin or small ones
-reach less. Measured alone, one layer's products forward:
+**The peak was measured on a large square product.** Thin or small products may reach less. One layer's, forward:
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -1285,7 +1301,7 @@ for name, (inputs, outputs) in (shapes | {"head": (C, config.vocab_size)}).items
 # %% [markdown]
 r"""
 **An operation in pieces moves more bytes.** The prediction lets AdamW read and write every number once. PyTorch's
-default makes a dozen passes over each array, one for every line of the formula. The fused version does it in one:
+default makes about a dozen passes, one for every line of the formula; the fused version makes one:
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -1302,25 +1318,24 @@ except RuntimeError as error:
 # %% [markdown]
 r"""
 **Launching costs time.** Python and the dispatcher need microseconds for each operation, however little it does. On a
-GPU with small layers this alone can decide: kernels wait for the host, and "rest" grows. The smallest possible
-operation shows the price:
+GPU with small layers kernels then wait for the host, and "rest" grows. The smallest possible operation shows the price:
 """
 
 # %% tags=["nbval-ignore-output"]
 one = torch.ones(1, device=device)
 launch = measure(lambda: [one.add(1) for _ in range(1000)], device).median / 1000
-operations = sum(e.name.startswith("aten::") and not e.cpu_children for e in events) / 3
+ours = [e for e in events if e.name.startswith("aten::")]
+operations = sum(not any(child.name.startswith("aten::") for child in e.cpu_children) for e in ours) / 3
 print(
     f"{1e6 * launch:.1f} µs an operation, about {operations:.0f} operations in a step: {1e3 * launch * operations:.2f} ms"
 )
 
 # %% [markdown]
 r"""
-And one cause pulls the other way: arrays that fit into a cache come from there, faster than memory delivers. A bar
-shorter than its hatched neighbour is such a part, or fused attention, which skips the masked half of T × T that the
-prediction counts.
+One cause pulls the other way: arrays that fit into a cache come from there, faster than memory delivers. A bar shorter
+than its hatched neighbour is such a part, or fused attention, which may skip the masked half of T × T.
 
-Here is the list to take along into the next chapters, the parts by the time that the roofline says is lost in them:
+The list to take along into the next chapters, the parts by the time that the roofline says is lost in them:
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -1332,9 +1347,9 @@ print(f"{'rest':14}{1e3 * found['rest', '']:8.2f} ms outside of all operations")
 
 # %% [markdown]
 r"""
-Which remedy fits which loss? Where products lose, fewer bits (chapter 09) and better shapes (chapter 12). Where
-elementwise operations lose, fusing them, so that each number is read once for several operations (chapter 10). Where
-attention loses, chapter 11. Where the optimizer loses, its fused version (chapter 13).
+Where products lose, fewer bits help (chapter 09), and better shapes (chapter 12). Where elementwise operations lose,
+fusing them, so that a number is read once for several operations (chapter 10). Attention is chapter 11's, the fused
+optimizer chapter 13's.
 
 ## Checkpoint
 """
@@ -1348,15 +1363,14 @@ r"""
 
 1. CUDA's queue is finite: a launch into a full one waits. Give `ModelGPU` a `queue.Queue(maxsize=4)` and draw the
    naive time against the number of kernels launched. *Check:* it is flat up to a point, then rises by 10 ms a kernel.
-   Why does the naive clock look honest for long loops?
-2. Predict how the MFU changes if B doubles, then if T doubles at the same B·T, and measure both. *Check:* state
-   before each run which parts' intensity changes; `step_work` says whether you were right.
+2. Predict how the MFU changes if B doubles, then if T doubles at the same B·T, and measure both. *Check:* say first
+   which parts' intensity changes; `step_work` says whether you were right.
 3. Give the model dropout 0.1 and extend `activation_bytes` by what it makes autograd save. *Check:* `saved_bytes`
    agrees to the byte on the CPU, with `flash=False`. One addition is no mask: which? And how many bytes does the CPU
    keep for each yes or no?
 4. Compute the loss in four pieces of the batch, with `lm_head` and `cross_entropy` inside
-   `torch.utils.checkpoint.checkpoint`. *Check:* the same loss and gradients to 1e-6; `peak_memory` falls. By how
-   much, from `peak_by_moment`?
+   `torch.utils.checkpoint.checkpoint`. *Check:* the same loss and gradients to 1e-6; `peak_memory` falls, by what
+   `peak_by_moment` says.
 
 ## Further reading
 

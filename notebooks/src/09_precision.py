@@ -19,11 +19,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course.notebook import checkpoint, show
 from nanogpt.data import BatchStream, ensure_corpus, open_shards
-from nanogpt.device import pick_device, pick_scale, seed_everything
+from nanogpt.device import autocast_dtype, pick_device, pick_scale, seed_everything
 from nanogpt.model import GPT, GPTConfig
 
 # %% tags=["nbval-ignore-output"]
+import torch
+
 device = pick_device()
+if autocast_dtype(device) != torch.bfloat16:
+    print(f"this {device.type} device lacks a format that the chapter needs, so it runs on the CPU")
+    device = torch.device("cpu")
 scale = pick_scale(device)
 print(f"device {device}, scale {scale}")
 
@@ -60,6 +65,17 @@ class Format:
         """The distance from 1 to the next larger number."""
         return 2.0**-self.mantissa
 
+
+# %% [markdown]
+r"""
+Its limits follow. The largest exponent is reserved for infinity and NaN; the smallest means that the leading 1 is
+missing, so that numbers reach down to zero in equal steps (*subnormal* numbers).
+"""
+
+
+# %%
+#| export
+class Format(Format):
     @property
     def max(self) -> float:
         return (2 - self.eps) * 2.0**self.bias
@@ -154,8 +170,8 @@ print("answer 2:", round_to(torch.tensor([1e-8, 1e5]), FORMATS["float16"]).tolis
 
 # %% [markdown]
 r"""
-Remember both. The first is why float32 weights are kept; the second is why float16 needs loss scaling. The whole
-picture, for numbers of every size:
+The first is why float32 weights are kept; the second is why float16 needs loss scaling. The whole picture, for numbers
+of every size:
 """
 
 # %%
@@ -214,7 +230,7 @@ r"""
 ## The bits of a number
 
 To see the bits of a number: round it, count it in units of the format's smallest number, and shift that integer
-until it fits the mantissa. Each shift is one step of the exponent. Reading them back is the formula from above.
+until it fits the mantissa. Each shift is one step of the exponent.
 """
 
 
@@ -234,6 +250,14 @@ def encode(x: float, form: Format) -> str:
     return f"{sign} {bits[: form.exponent]} {bits[form.exponent :]}"
 
 
+# %% [markdown]
+r"""
+Reading them back is the formula from above:
+"""
+
+
+# %%
+#| export
 def decode(bits: str, form: Format) -> float:
     """The number that bits as `encode` writes them stand for. Raises ValueError where the lengths do not fit."""
     parts = bits.split()
@@ -443,6 +467,8 @@ def why_not(precision: str, device: torch.device) -> str | None:
     return None
 
 
+# %%
+#| export
 def forward_context(precision: str, device: torch.device) -> torch.autocast:
     """The context for a model's forward pass and loss. Backward belongs outside: it follows what forward did.
 
@@ -456,14 +482,15 @@ def forward_context(precision: str, device: torch.device) -> torch.autocast:
 
 
 # %%
+cpu = torch.device("cpu")
 for precision in PRECISIONS:
-    print(f"{precision:8} on a CPU:", why_not(precision, torch.device("cpu")) or "yes")
+    print(f"{precision:8} on a CPU:", why_not(precision, cpu) or "yes")
 
 # %% [markdown]
 r"""
-"Yes" is not "fast". Many CPUs cannot multiply float16 and do it in software, slowly. So that every machine can train
-in every precision below, the CPU gets a model of the missing hardware: it rounds the inputs of each matrix product,
-forward and backward, and rounds the result unless it stays float32.
+"Yes" is not "fast". Many CPUs cannot multiply float16 and do it in software, slowly. So that every machine can train in
+every precision below, here is a model of the missing hardware: it rounds the inputs of each matrix product, forward and
+backward, and rounds the result unless it stays float32.
 """
 
 
@@ -509,6 +536,7 @@ def batches(split, B):
     return BatchStream(open_shards(folder, split), B, T, seed=1, device=device)
 
 
+# %%
 x, y = batches("train", B).next_batch()
 model = GPT(config, seed_everything(1)).to(device)
 found = []
@@ -542,7 +570,7 @@ ax.axvspan(16, 25, color="C3", alpha=0.15)
 for where, text in [(-44, "zero"), (-24.5, "subnormal"), (18, "infinity")]:
     ax.text(where, ax.get_ylim()[1] * 0.93, text, fontsize=9)
 ax.set(xlabel="log2 of the gradient's size", ylabel="share per power of two", xlim=(-45, 25))
-ax.legend(loc="upper left", bbox_to_anchor=(0.0, 0.9), fontsize=9)
+ax.legend(loc="upper right", bbox_to_anchor=(0.88, 0.9), fontsize=9)
 show(
     fig,
     alt="Histogram of gradient sizes on float16's range: unscaled they lie mostly among subnormals, divided by 512 many round to zero, times 2^16 they fit.",
@@ -589,6 +617,16 @@ class LossScaler:
         torch._foreach_mul_(grads, 1 / self.scale)
         return bool(torch.stack([g.isfinite().all() for g in grads]).all())  # the one wait for the device
 
+
+# %% [markdown]
+r"""
+After each step:
+"""
+
+
+# %%
+#| export
+class LossScaler(LossScaler):
     def update(self, finite: bool) -> None:
         """Halve the scale after a bad step; double it after growth_interval good ones in a row.
 
@@ -675,9 +713,9 @@ print(f"predicted: {32 - predicted} skipped, then 2^{predicted}")
 
 def emulation(precision):
     """What makes products on this device behave as in `precision`; nothing where the hardware can."""
-    if device.type == "cpu" and precision in ("tf32", "fp16"):
-        return Emulated(to_half, to_half) if precision == "fp16" else Emulated(to_tf32)
-    return nullcontext()
+    if precision == "fp16" and device.type == "cpu":
+        return Emulated(to_half, to_half)
+    return Emulated(to_tf32) if precision == "tf32" and why_not("tf32", device) else nullcontext()
 
 
 def training_step(model, optimizer, scaler, x, y, precision):
@@ -870,19 +908,24 @@ average would do as well: exercise 3.)
 
 | | float16 | bfloat16 | TF32 | source |
 |---|---|---|---|---|
-| NVIDIA Volta (V100), 7.0 | yes | – | – | V100 white paper, 2017 |
-| NVIDIA Turing (T4, RTX 20), 7.5 | yes | – | – | Turing white paper, 2018 |
-| NVIDIA Ampere (A100, RTX 30), 8.x | yes | yes | yes | A100 white paper, 2020 |
-| NVIDIA Ada, Hopper, Blackwell, 8.9 and later | yes | yes | yes | Hopper white paper, 2022; these also have FP8 |
-| AMD CDNA2 (MI200) | yes | yes | – | AMD ROCm documentation, *Data types and precision support* |
-| AMD CDNA3 (MI300) | yes | yes | as XF32 | the same, and *AMD CDNA 3* white paper, 2023 |
-| x86 with AVX512_BF16 (Intel Cooper Lake 2020, AMD Zen 4 2022) | – | yes | – | Intel *ISA Extensions* reference, 319433; AMD Zen 4 optimization guide, 57647 |
-| x86 with AMX (Intel Sapphire Rapids 2023) | AVX512_FP16 | yes | – | Intel 319433; AMX-FP16 came with Granite Rapids, 2024 |
-| Arm v8.2 with FP16 (Apple M1) | yes | – | – | Arm *Architecture Reference Manual*, FEAT_FP16 |
-| Arm with BF16 (Apple M2, Neoverse V1) | yes | yes | – | the same, FEAT_BF16; LLVM D134351 for the M2 |
+| NVIDIA Volta and Turing (V100, T4, RTX 20), 7.x | yes | – | – | [1] "Warp Matrix Functions" |
+| NVIDIA Ampere (A100, RTX 30), from 8.0 on | yes | yes | yes | [1] "Alternate Floating Point" |
+| NVIDIA Ada and Blackwell (RTX 40, RTX 50), from 8.9 on | yes | yes | yes | [1], and [2] for FP8 |
+| AMD CDNA2 (MI200) | yes | yes | – | [3] |
+| AMD CDNA3 (MI300) | yes | yes | as XF32 | [3], and [4] §7.1 |
+| Intel Cooper Lake, AMD Zen 4: AVX512_BF16 | – | yes | – | [5] `cooperlake`, `znver4` |
+| Intel Sapphire Rapids: AMX-BF16, AVX512_FP16 | yes | yes | – | [5] `sapphirerapids` |
+| Intel Granite Rapids: the same and AMX-FP16 | yes | yes | – | [5] `graniterapids` |
+| Apple M1: FEAT_FP16 | yes | – | – | [6] |
+| Apple M2, Neoverse V1: FEAT_FP16, FEAT_BF16 | yes | yes | – | [6] |
 
 "Yes" means instructions or units that multiply the format. All of them can store it, and emulate it slowly. FP8 halves
 the bits once more; its range is so short that each tensor needs a scale of its own (Micikevicius et al. 2022).
+
+Sources: [1] NVIDIA, *CUDA C++ Programming Guide*. [2] NVIDIA, *TensorRT-RTX Support Matrix*, "Supported Hardware".
+[3] AMD, *ROCm: Data types and precision support*. [4] AMD, *Instinct MI300 CDNA3 Instruction Set Architecture*.
+[5] *GCC manual*, "x86 Options", `-march`. [6] registers and `sysctl hw.optional.arm` of the chips, as collected in
+github.com/lelegard/arm-cpusysregs.
 
 So: bf16 autocast where the hardware has it, fp16 with a scaler where it has not, TF32 for what stays float32.
 
