@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course.notebook import checkpoint, show
 from nanogpt.attention import attention_weights
-from nanogpt.bench import measure, saved_bytes
+from nanogpt.bench import measure, peak_memory, saved_bytes
 from nanogpt.device import peak_of, pick_device, pick_scale, seed_everything
 from nanogpt.model import GPT, GPTConfig
 
@@ -85,8 +85,9 @@ for T in (128, 256, 512, 1024):
 
 # %% [markdown]
 r"""
-q, k and v, one float32 matrix of weights for each head, and the boolean mask. On the way there were more of them: the scores,
-the scaled scores, the masked scores, each written to memory and read again. So it is also a matter of bytes moved.
+q, k and v, one float32 matrix of weights for each head, and the boolean mask. On the way there were more T×T
+matrices: scores, scaled scores, masked scores, each written to memory and read again. So it is also a matter of
+bytes moved.
 
 ## Build: softmax of a stream
 
@@ -95,8 +96,8 @@ largest score m first, so that no exponential overflows:
 
 $$o = \frac{\sum_t e^{s_t - m}\, v_t}{\sum_t e^{s_t - m}}$$
 
-Suppose that m is only the largest score *so far*. Keep the two sums apart, numerator $o$ and denominator $\text{total}$. When
-a block brings a larger score m′, every term summed so far is too large by the same factor:
+Suppose that m is only the largest score *so far*. Keep the two sums apart, numerator $o$ and denominator
+$\text{total}$. When a block brings a larger score m′, every term summed so far is too large by the same factor:
 $e^{s - m'} = e^{s - m}\, e^{m - m'}$. One multiplication repairs both sums, and the past itself is not needed.
 (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, §3.1.)
 """
@@ -168,8 +169,8 @@ print("37 block sizes, each in a random order: the same mean")
 
 # %% [markdown]
 r"""
-Answer 1: yes, and three numbers per row carry everything: m, total and the row o itself. The figure shows the weights
-as they stand after each block. A block with a new maximum pushes all earlier ones down.
+Answer 1: yes. Per row, two numbers and a vector carry everything: m, total and o. The figure shows the weights as
+they stand after each block. A block with a new maximum pushes all earlier ones down.
 """
 
 # %%
@@ -197,22 +198,25 @@ show(
 )
 
 
+# %% [markdown]
+r"""
+Choose the size of a block, then feed in one after the other. Does the last picture depend on the size?
+"""
+
 # %% tags=["nbval-ignore-output"]
 from io import BytesIO
 
 import ipywidgets as widgets
 
-knobs = {
-    "block": widgets.IntSlider(value=3, min=1, max=6),
-    "step": widgets.IntSlider(value=2, min=1, max=12),
-}
-picture = widgets.Image(format="png")
+size_knob = widgets.IntSlider(value=3, min=1, max=6, description="block size")
+seen_knob = widgets.IntSlider(value=2, min=1, description="blocks seen")
+picture = widgets.Image(format="png", layout={"align_self": "flex-start"})
 
 
 def look(_=None):
-    block = knobs["block"].value
+    seen_knob.max = math.ceil(len(shown) / size_knob.value)
     fig, ax = plt.subplots(figsize=(4.5, 2.8), layout="constrained")
-    draw_weights(ax, block, min(knobs["step"].value, math.ceil(len(shown) / block)))
+    draw_weights(ax, size_knob.value, seen_knob.value)
     ax.set_ylabel("exp(score − m)")
     png = BytesIO()
     fig.savefig(png)
@@ -220,19 +224,19 @@ def look(_=None):
     picture.value = png.getvalue()
 
 
-for name, knob in knobs.items():
-    knob.description = name
+for knob in (size_knob, seen_knob):
     knob.observe(look, "value")
 look()
-widgets.VBox([*knobs.values(), picture])
+widgets.VBox([size_knob, seen_knob, picture])
 
 # %% [markdown]
 r"""
 ## Build: tiles
 
-Now all queries. Cut them into blocks of rows and the keys into blocks of columns. A block of queries walks over the
-blocks of keys and holds m, total and o for its rows. What exists at any moment is one tile of scores. With a causal mask
-there are three kinds of tile: in the past, on the diagonal, in the future. The last kind is never computed.
+Now all queries. Cut them into blocks of rows and the keys into blocks of columns. A block of queries walks over
+the blocks of keys and holds m, total and o for its rows. What exists at any moment is one tile of scores. With a
+causal mask there are three kinds of tile: in the past, on the diagonal, in the future. The last kind is never
+computed.
 """
 
 # %%
@@ -256,8 +260,8 @@ for n in (1, 2, 6, 16, 64):
 
 # %% [markdown]
 r"""
-Scores are made in float32 at least, whatever the inputs are: a sum over thousands of keys is no place for bfloat16's
-8 bits (chapter 09). In the published kernel it is the same.
+Scores are made in float32 at least, whatever the inputs are: a sum over thousands of keys is no place for
+bfloat16's 8 bits (chapter 09). In the published kernel it is the same.
 """
 
 
@@ -280,8 +284,9 @@ def tile_scores(q: Tensor, k: Tensor, diagonal: bool) -> Tensor:
 
 # %% [markdown]
 r"""
-The forward pass is two loops. Besides the output it returns one number per row, the log of the softmax's denominator,
-$L = m + \ln \text{total}$. With it any weight can be had again later, alone: $p_{ts} = e^{s_{ts} - L_t}$.
+The forward pass is two loops. Besides the output it returns one number per row, the log of the softmax's
+denominator, $L = m + \ln \text{total}$. With it any weight can be had again later, alone:
+$p_{ts} = e^{s_{ts} - L_t}$.
 """
 
 
@@ -370,8 +375,8 @@ for name, ours, autograd in zip(("dq", "dk", "dv"), found, expected):
 
 # %% [markdown]
 r"""
-`torch.autograd.Function` joins the two. Its forward runs without a graph, so nothing is kept but what it saves itself:
-the inputs, the output and L.
+`torch.autograd.Function` joins the two. Its forward runs without a graph, so nothing is kept but what it saves
+itself: the inputs, the output and L.
 """
 
 # %%
@@ -397,6 +402,8 @@ class FlashAttention(torch.autograd.Function):
             return *flash_backward(grad, *ctx.saved_tensors, ctx.block), None
 
 
+# %%
+#| export
 def flash_attention(q: Tensor, k: Tensor, v: Tensor, block: int = 128) -> Tensor:
     """Causal attention in memory linear in T: FlashAttention-2 in plain PyTorch (Dao et al. 2022; Dao 2023).
 
@@ -417,8 +424,7 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, block: int = 128) -> Tensor
 r"""
 ## Check: laws
 
-**It is the derivative.** `gradcheck` compares the backward pass with finite differences, in float64. T = 5 is a
-multiple of few blocks.
+**It is the derivative.** `gradcheck` compares the backward pass with finite differences, in float64:
 """
 
 # %%
@@ -429,8 +435,8 @@ print("gradcheck passed for 5 block sizes")
 
 # %% [markdown]
 r"""
-**The future cannot be seen**, not even a NaN in it. The manual version computes scores with the future first and masks
-them afterwards; ours never touches a tile of it. One difference follows:
+**The future cannot be seen**, not even a NaN in it. The manual version computes scores with the future first and
+masks them afterwards; ours never touches a tile of it. One difference follows:
 """
 
 # %%
@@ -447,9 +453,9 @@ print(
 r"""
 Zero times NaN is NaN: a weight of exactly zero does not shield a row from a bad value, a skipped tile does.
 
-**Fewer operations, counted.** Causal skipping saves nearly half of the tiles. The backward pass makes the scores once
-more: 5 products of a tile instead of 4. With n blocks, all in all
-$\frac{7}{6} \cdot \frac{n+1}{2n}$ of the manual version's operations:
+**Fewer operations, counted.** Causal skipping saves nearly half of the tiles. The backward pass makes the scores
+once more: 5 products of a tile instead of 4. With n blocks, all in all $\frac{7}{6} \cdot \frac{n+1}{2n}$ of the
+manual version's operations:
 """
 
 
@@ -473,11 +479,11 @@ for block in (512, 128, 32):
 
 # %% [markdown]
 r"""
-Half of answer 2: recomputing is paid for by skipping. The clock has the other half, at the end. And what does it save?
-Numbers moved between memory and processor in the forward pass, if
-a tile and its rows stay in the cache (on a GPU: in shared memory). The manual version writes and reads T×T at each of
-its steps: product, scaling, mask, softmax, product. The tiled one reads all earlier keys and values once per block of
-queries. For one head with d = 64:
+Half of answer 2: recomputing is paid for by skipping. The clock has the other half, at the end. And what does it
+save? Numbers moved between memory and processor in the forward pass, if a tile and its rows stay in the cache (on
+a GPU: in shared memory). The manual version writes and reads T×T at each of its steps: product, scaling, mask,
+softmax, product. The tiled one reads all earlier keys and values once per block of queries. For one head
+with d = 64:
 """
 
 
@@ -502,16 +508,16 @@ for name in ("A100", "H100"):
 
 # %% [markdown]
 r"""
-Left of the ridge, memory decides (chapter 00). The manual version is far left of it: the GPU's arithmetic units wait.
-That is the paper's point, in its title: *IO-awareness* (Dao et al. 2022, theorem 2). Larger blocks move less, but a block
-cannot grow at will: the tile must fit where memory is fast.
+Left of the ridge, memory decides (chapter 00). The manual version is far left of it: the GPU's arithmetic units
+wait. That is the paper's point, in its title: *IO-awareness* (Dao et al. 2022, theorem 2). Larger blocks move
+less, but a block cannot grow at will: the tile must fit where memory is fast.
 
 ## `scaled_dot_product_attention`: which one did I get?
 
-PyTorch has the same algorithm as compiled kernels, behind one function with several *backends*: flash, memory-efficient,
-cuDNN, and *math*, which is the manual version. It chooses by device, dtype, shape and options, and does not say so. Two
-questions have an answer on every device. Which one ran? The result's place in the autograd graph carries the kernel's
-name. Why not flash? Allow nothing else, and read the complaint.
+PyTorch has the same algorithm as compiled kernels, behind one function with several *backends*: flash,
+memory-efficient, cuDNN, and *math*, which is the manual version. It chooses by device, dtype, shape and options,
+and does not say so. Two questions have an answer on every device. Which one ran? The result's place in the
+autograd graph carries the kernel's name. Why not flash? Allow nothing else, and read the complaint.
 """
 
 # %%
@@ -561,9 +567,9 @@ for name, options in cases.items():
 
 # %% [markdown]
 r"""
-Answer 3: on the CPU, dropout brings the T×T matrices back, and nothing is said. (On CUDA the flash kernel has dropout: it
-draws the same random numbers again in the backward pass, from a saved seed and offset.) A transposed head, float32 on a
-GPU, a head that is too wide: each may end elsewhere. Ask for the reason:
+Answer 3: on the CPU, dropout brings the T×T matrices back, and nothing is said. (On CUDA the flash kernel has
+dropout: it draws the same random numbers again in the backward pass, from a saved seed and offset.) A transposed
+head, float32 on a GPU, a head that is too wide: each may end elsewhere. Ask for the reason:
 """
 
 
@@ -579,16 +585,19 @@ def why_not_flash(q, k, v, **options):
             return " ".join(reasons) or "refused without a word"
 
 
+# %% tags=["nbval-ignore-output"]
 for name in ("is_causal=True", "a learned bias", "dropout_p=0.1"):
-    print(f"{name}: {why_not_flash(q, k, v, **cases[name])}")
+    reason = why_not_flash(q, k, v, **cases[name])
+    assert (reason is None) == (sdpa_backend(q, k, v, **cases[name]) == "Flash")
+    print(f"{name}: {reason or 'flash runs'}")
 
 # %% [markdown]
 r"""
-`sdpa_kernel(SDPBackend.FLASH_ATTENTION)` around a training step turns a silent fallback into an error. That is worth a line
-in a script which counts on the memory.
+`sdpa_kernel(SDPBackend.FLASH_ATTENTION)` around a training step turns a silent fallback into an error. That is
+worth a line in a script which counts on the memory.
 
-**Masks.** `is_causal=True` and a boolean triangle give the same output. But a mask is itself T×T, and to the kernel it is
-data: it cannot skip tiles that it has to look up.
+**Masks.** `is_causal=True` and a boolean triangle give the same output. But a mask is itself T×T, and to the
+kernel it is data: it cannot skip tiles that it has to look up.
 """
 
 # %%
@@ -609,8 +618,8 @@ print(f"T={T}: is_causal {skipping}, mask {reading}: {reading.median / skipping.
 
 # %% [markdown]
 r"""
-**A trap.** One new query, five keys: the last step of a generation with a cache (chapter 07). `is_causal=True` aligns the
-triangle at the *top left*, as if the query stood at position 0:
+**A trap.** One new query, five keys: the last step of a generation with a cache (chapter 07). `is_causal=True`
+aligns the triangle at the *top left*, as if the query stood at position 0:
 """
 
 # %%
@@ -628,60 +637,17 @@ for name, options in {
 
 # %% [markdown]
 r"""
-The values are 0 to 4. With `is_causal` the newest token sees the oldest one only. That is why `nanogpt.sample` builds its
-own mask, and why `flash_attention` asks for equal shapes.
+The values are 0 to 4. With `is_causal` the newest token sees the oldest one only. That is why chapter 07's
+cache builds its own mask, and why `flash_attention` asks for equal shapes.
 
 ## See: slopes 2 and 1
 
-Memory first, where the count is exact. `saved_bytes` says what is kept. The *peak* of a forward and backward pass counts
-every tensor while it lives. (Scratch inside a compiled kernel is not seen on a CPU. It is some tiles per thread. On CUDA
-the allocator's own peak includes all.)
+Memory first: what is kept for the backward pass, and the most that a forward and backward pass needs at any moment
+(`peak_memory`, chapter 08).
 """
 
-# %%
-import weakref
-
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-
-
-class LiveBytes(TorchDispatchMode):
-    """Bytes of all tensors made under it that are still alive, and their peak."""
-
-    def __init__(self):
-        super().__init__()
-        self.alive, self.now, self.peak = set(), 0, 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        stores = lambda x: [t.untyped_storage() for t in tree_leaves(x) if isinstance(t, torch.Tensor)]  # noqa: E731
-        given = {s._cdata for s in stores((args, kwargs))}
-        result = function(*args, **kwargs or {})
-        for s in stores(result):
-            if s._cdata not in given | self.alive:  # no view, not in place: new memory
-                self.alive.add(s._cdata)
-                self.now += s.nbytes()
-                self.peak = max(self.peak, self.now)
-                weakref.finalize(s, self.freed, s._cdata, s.nbytes())
-        return result
-
-    def freed(self, key, nbytes):
-        self.alive.discard(key)
-        self.now -= nbytes
-
 
 # %%
-def peak_bytes(attention, q, k, v):
-    """The most memory that a forward and backward pass adds to q, k and v."""
-    if q.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        attention(q, k, v).sum().backward()
-        return torch.cuda.max_memory_allocated() - before
-    with LiveBytes() as live:
-        attention(q, k, v).sum().backward()
-    return live.peak
-
-
 def sdpa(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
@@ -697,16 +663,19 @@ on = dict(device=device, dtype=torch.bfloat16 if device.type == "cuda" else torc
 
 # %% [markdown]
 r"""
-The slope between the two largest T, on log scales. 2 means four times as much for twice the context:
+*Predict* the slope between the two largest T, on log scales. 2 means four times as much for twice the context:
 """
 
 # %%
-lengths = [512, 1024, 2048, 4096]
+counted = device if device.type == "cuda" else torch.device("cpu")
 kept, peak = ({name: [] for name in ways} for _ in range(2))
 for name, way in ways.items():
-    for T in lengths:
-        kept[name].append(saved_bytes(lambda: way(*random_qkv(T, heads=1))))  # noqa: B023
-        peak[name].append(peak_bytes(way, *random_qkv(T, heads=1)))
+    for T in Ts:
+        q, k, v = random_qkv(T, device=counted)
+        way(q, k, v).sum().backward()  # libraries take their workspace once
+        q.grad = k.grad = v.grad = None
+        kept[name].append(saved_bytes(lambda: way(q, k, v)))  # noqa: B023
+        peak[name].append(peak_memory(lambda: way(q, k, v).sum().backward(), counted))  # noqa: B023
 
 
 def slope(y, x):
@@ -714,18 +683,25 @@ def slope(y, x):
 
 
 for name in ways:
+    print(f"{name:11} kept: slope {slope(kept[name], Ts):.2f}")
+assert min(slope(kept[name], Ts) for name in ("manual", "SDPA, math")) > 1.6  # q, k, v are in it as well
+assert max(abs(slope(kept[name], Ts) - 1) for name in ("our tiles", "SDPA")) < 0.01
+
+# %% tags=["nbval-ignore-output"]
+for name in ways:
     print(
-        f"{name:11} kept: slope {slope(kept[name], lengths):.2f}   peak: slope {slope(peak[name], lengths):.2f}"
+        f"{name:11} peak: {peak[name][-1] / 2**20:6.1f} MiB at T={Ts[-1]}, slope {slope(peak[name], Ts):.2f}"
     )
-for name in ("manual", "SDPA, math"):
-    assert slope(kept[name], lengths) > 1.85 and slope(peak[name], lengths) > 1.9
-for name in ("our tiles", "SDPA"):
-    assert slope(kept[name], lengths) == 1 and slope(peak[name], lengths) <= 1
+assert min(slope(peak[name], Ts) for name in ("manual", "SDPA, math")) > 1.6
+assert max(slope(peak[name], Ts) for name in ("our tiles", "SDPA")) < 1.05
 
 # %% [markdown]
 r"""
-And the time of a forward and backward pass on this device. *Predict* the slopes. Flash attention leaves out the future, but
-what remains are still T²/2 pairs.
+A peak below slope 1 still holds scratch of a fixed size: a tile, or some tiles for each thread. The rows will
+outgrow it.
+
+And the time of a forward and backward pass on this device. *Predict* the slopes. Flash attention leaves out the
+future, but what remains are still T²/2 pairs.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -742,33 +718,37 @@ for name, times in seconds.items():
     )
 
 # %% tags=["nbval-ignore-output"]
-fig, axes = plt.subplots(1, 2, figsize=(7.2, 3.4))
-for ax, series, xs, unit, label in [
-    (axes[0], peak, lengths, 2**20, "peak memory (MiB)"),
-    (axes[1], seconds, Ts, 1e-3, "time (ms)"),
+fig, axes = plt.subplots(1, 3, figsize=(7.4, 3.2))
+for ax, series, unit, title in [
+    (axes[0], kept, 2**20, "kept (MiB)"),
+    (axes[1], peak, 2**20, "peak (MiB)"),
+    (axes[2], seconds, 1e-3, "time (ms)"),
 ]:
-    for name, marker in zip(ways, "osd^"):
-        ax.loglog(xs, [y / unit for y in series[name]], marker + "-", label=name)
+    for name, marker, size in zip(ways, "osd^", (4, 4, 8, 4)):  # tiles and SDPA keep the same
+        ax.loglog(Ts, [y / unit for y in series[name]], marker + "-", label=name, ms=size)
     for power in (1, 2):
         start = min(y[0] for y in series.values()) / unit * 0.6
-        ax.loglog(xs, [start * (x / xs[0]) ** power for x in xs], "k:", lw=1)
-        ax.text(xs[-1], start * (xs[-1] / xs[0]) ** power, f" slope {power}", fontsize=8, va="center")
-    ax.set(xlabel="T (tokens)", ylabel=label, xlim=(xs[0] * 0.8, xs[-1] * 2.2))
-    ax.set_xticks(xs, xs)
+        ax.loglog(Ts, [start * (T / Ts[0]) ** power for T in Ts], "k:", lw=1)
+        ax.text(
+            Ts[-1], start * (Ts[-1] / Ts[0]) ** power, f"slope {power}", fontsize=7, va="bottom", ha="right"
+        )
+    ax.set(xlabel="T (tokens)", title=title, xlim=(Ts[0] * 0.8, Ts[-1] * 1.5))
+    ax.set_xticks(Ts, Ts, fontsize=8)
     ax.minorticks_off()
-axes[0].legend(fontsize=8)
+fig.legend(*axes[0].get_legend_handles_labels(), ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.06))
 fig.tight_layout()
 show(
     fig,
-    alt="Log plots against T. Left, peak memory: manual and math rise with slope 2, tiles and SDPA with slope 1. Right, time: all bend towards slope 2.",
+    alt="Log plots against T of memory kept, peak memory and time, with dotted lines of slope 1 and 2: manual and math memory rises with slope 2, that of tiles and SDPA with slope 1 or less.",
 )
 
 # %% [markdown]
 r"""
-Memory changes its power; time changes its factor. Both kinds of attention do work for each pair of tokens, so for long
-contexts time has slope 2 with flash attention too. Below that, constant costs hide it: our loop pays for a Python call and
-several small kernels per tile, the compiled kernel does not. That, and no more, is between the two: the algorithm is the
-same. The rest of answer 2 is in the third row. It computes every weight twice; is it slower than the first?
+Memory changes its power; time changes its factor. Both kinds of attention do work for each pair of tokens, so for
+long contexts time has slope 2 with flash attention too. Below that, constant costs hide it. Between our tiles and
+SDPA lies no other algorithm: our loop pays for a Python call and several small kernels per tile, a kernel written
+for the purpose does not. The rest of answer 2 is in the row "our tiles". It computes every weight twice; is it
+slower than "manual"?
 
 And in a model? Two layers, one switch, the same loss. The difference in what is kept is that of the T×T matrices:
 """
@@ -799,25 +779,25 @@ checkpoint("11")
 r"""
 ## Exercises
 
-1. Sliding window: each query sees the last w keys only. Skip the tiles that lie wholly outside. *Check:* equal to a masked
-   manual version for w = 1, 5, T; `FlopCounterMode` grows linearly in T for fixed w.
-2. Two streams: split the keys in two halves, run `absorb` over each alone, and merge the two states (m, total, o) with one more
-   formula. *Check:* the merged mean is the softmax of all. This is how decoding spreads one query over a whole GPU
-   (Flash-Decoding, 2023).
-3. Dropout: give `flash_attention` a `p` and a seed. Draw the mask of tile (i, j) from a generator seeded with (seed, i, j),
-   in the forward pass and again in the backward pass. *Check:* `gradcheck` passes with the seed fixed, and `saved_bytes` is
-   the same as without dropout. What becomes of $D_t = g_t \cdot o_t$?
-4. Time `flash_attention` against `block` from 16 to 1024 at T = 2048. *Check:* explain both ends of the curve with
-   `numbers_moved`, the number of tiles and the size of your caches.
+1. Sliding window: each query sees the last w keys only. Skip the tiles that lie wholly outside. *Check:* equal to
+   a masked manual version for w = 1, 5, T; `FlopCounterMode` grows linearly in T for fixed w.
+2. Two streams: split the keys in two halves, run `absorb` over each alone, and merge the two states (m, total, o)
+   with one more formula. *Check:* the merged mean is the softmax of all. This is how decoding spreads one query
+   over a whole GPU (Flash-Decoding, 2023).
+3. Dropout: give `flash_attention` a `p` and a seed. Draw the mask of tile (i, j) from a generator seeded with
+   (seed, i, j), in the forward pass and again in the backward pass. *Check:* `gradcheck` passes with the seed
+   fixed, and `saved_bytes` is the same as without dropout. What becomes of $D_t = g_t \cdot o_t$?
+4. Time `flash_attention` against `block` from 16 to 1024 at T = 2048. *Check:* explain both ends of the curve
+   with `numbers_moved`, the number of tiles and the size of your caches.
 
 ## Further reading
 
 - M. Milakov, N. Gimelshein, *Online normalizer calculation for softmax*, 2018, §3.
 - M. Rabe, C. Staats, *Self-attention Does Not Need O(n²) Memory*, 2021: the same identity, for memory alone.
-- T. Dao et al., *FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*, 2022, §3 and appendix B:
-  the algorithms, and theorem 2 on bytes moved.
-- T. Dao, *FlashAttention-2*, 2023, §3.1: queries in the outer loop, one logsumexp; and J. Shah et al., *FlashAttention-3*,
-  2024, for what Hopper adds.
-- PyTorch documentation, `torch.nn.attention.sdpa_kernel` and `torch.nn.functional.scaled_dot_product_attention`: backends
-  and their conditions.
+- T. Dao et al., *FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*, 2022, §3 and
+  appendix B: the algorithms, and theorem 2 on bytes moved.
+- T. Dao, *FlashAttention-2*, 2023, §3.1: queries in the outer loop, one logsumexp; and J. Shah et al.,
+  *FlashAttention-3*, 2024, for what Hopper adds.
+- PyTorch documentation, `torch.nn.attention.sdpa_kernel` and `torch.nn.functional.scaled_dot_product_attention`:
+  backends and their conditions.
 """
