@@ -5,6 +5,7 @@ import base64
 import json
 import re
 import subprocess
+import sys
 import tomllib
 
 import nbformat
@@ -116,6 +117,12 @@ def test_readme_is_short_and_names_every_chapter_with_its_measured_time():
         assert f"{seconds[path.name[:2]]:.0f} s" in row, (
             f"README's time of {path.name} is not the recorded one"
         )
+
+
+@pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=" ".join)
+def test_ruff_has_no_complaint(command):
+    done = subprocess.run([sys.executable, "-m", "ruff", *command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_nothing_downloaded_or_built_is_committed():
