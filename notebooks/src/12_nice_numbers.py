@@ -183,6 +183,8 @@ show(
 
 # %% [markdown]
 r"""
+Where the measured curve has no sawtooth, the library cuts the work otherwise than we did, or lets workers share a tile.
+
 The same question for the other two numbers one may choose. First the size of a head: heads share C, so their number
 changes no FLOP of the products, only width and shape of the tiles.
 """
