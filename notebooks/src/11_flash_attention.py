@@ -745,7 +745,8 @@ show(
 # %% [markdown]
 r"""
 Memory changes its power; time changes its factor. Both kinds of attention do work for each pair of tokens, so for
-long contexts time has slope 2 with flash attention too. Below that, constant costs hide it. Between our tiles and
+long contexts time has slope 2 with flash attention too. Below that, constant costs hide it; a slope above 2 is memory
+again, of matrices that no cache holds any more and that the system has to clear (chapter 12). Between our tiles and
 SDPA lies no other algorithm: our loop pays for a Python call and several small kernels per tile, a kernel written
 for the purpose does not. The rest of answer 2 is in the row "our tiles". It computes every weight twice; is it
 slower than "manual"?
