@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanogpt import ladder, rungs
+from nanogpt.bench import predict_step
 from nanogpt.corpus import stories
 from nanogpt.device import Roofline, seed_everything
 from nanogpt.ladder import KEEP, in_process
@@ -266,6 +267,15 @@ def test_products_are_flops_over_the_rate_of_their_dtype():
     assert seconds("bf16", "mlp") == pytest.approx(float32 / 4)
     head = [seconds(name, "head") for name in ("flash", "nice numbers")]
     assert head[1] == pytest.approx(head[0] * 50304 / 50257)
+
+
+def test_without_a_rung_the_work_is_chapter_08s():
+    slow = Roofline("test", {"float32": 1e18}, 1e9)  # memory decides everywhere
+    config = GPTConfig(flash=False)
+    whole = predict_step(config, 4, 64, slow)
+    parts = rungs.work_seconds(config, {"float32"}, 4, 64, slow)
+    for part, second in parts.items():
+        assert second == pytest.approx(sum(s for (name, _), s in whole.items() if name == part)), part
 
 
 def test_each_rung_changes_the_parts_that_it_claims_to():

@@ -853,42 +853,55 @@ print(
 # %%
 #| export ladder
 import time
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from nanogpt.bench import measure
 from nanogpt.limits import fault_seconds, measure_roofline, obstacles, peak_mib
-from nanogpt.model import GPTConfig
+from nanogpt.model import GPT, GPTConfig
 from nanogpt.rungs import make_step, rungs_up_to
 
 LOSS_STEPS = 6  # they warm up as well: the loss that is compared is that of the sixth step
 
 
+def first_steps(model: GPT, step: Callable[[], Tensor]) -> tuple[dict, float]:
+    """Take LOSS_STEPS steps: what they tell of a rung, and the seconds of the last one."""
+    seconds, grads = [], []
+    for _ in range(LOSS_STEPS):
+        start = time.perf_counter()
+        loss = step().item()  # waits for the device
+        seconds.append(time.perf_counter() - start)
+        grads.append(model.transformer.h[0].attn.c_attn.weight.grad.float().norm().item())
+    return {"first_step_s": seconds[0], "loss": loss, "grad_norm": grads[0]}, seconds[-1]
+
+
+# %% tags=["nbval-ignore-output"]
+for on in ({"float32"}, {"float32", "flash", "bf16"}):
+    print(sorted(on), first_steps(*make_step(tiny, on, 4, 32, torch.device("cpu")))[0])
+
+
+# %%
+#| export ladder
 def run_rung(
     name: str, config: GPTConfig, B: int, T: int, device: torch.device, skipped, seconds: float
 ) -> dict:
-    """Measure one rung in this process: 20 steps after LOSS_STEPS; fewer, on a CPU, where `seconds` are short."""
+    """Measure one rung in this process: 20 steps after first_steps; fewer, on a CPU, where `seconds` are short."""
     model, step = make_step(config, rungs_up_to(name, skipped), B, T, device)
-    starts, grads = [], []
-    for _ in range(LOSS_STEPS):
-        starts.append(time.perf_counter())
-        loss = step().item()  # waits for the device
-        grads.append(model.transformer.h[0].attn.c_attn.weight.grad.float().norm().item())
+    told, last = first_steps(model, step)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)  # compiling needs memory too
-    affordable = 20 if device.type == "cuda" else int(seconds / (time.perf_counter() - starts[-1]))
+    affordable = 20 if device.type == "cuda" else int(seconds / last)
     timing = measure(step, device, repeats=max(5, min(20, affordable)), warmup=0)
-    return {
+    return told | {
         "name": name,
         "ms": 1e3 * timing.median,
         "q1_ms": 1e3 * timing.q1,
         "q3_ms": 1e3 * timing.q3,
         "steps": len(timing.times),
-        "first_step_s": starts[1] - starts[0],
         "tokens_per_s": B * T / timing.median,
         "peak_mib": peak_mib(device),
-        "loss": loss,
-        "grad_norm": grads[0],
     }
 
 
