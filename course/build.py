@@ -1,4 +1,4 @@
-"""`notebooks/src/04_gpt.py` → `notebooks/04_gpt.ipynb`: stable ids, executed in order, clean outputs."""
+"""`notebooks/src/05_gpt.py` → `notebooks/05_gpt.ipynb`: stable ids, executed in order, clean outputs."""
 
 import difflib
 import hashlib

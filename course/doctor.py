@@ -132,7 +132,7 @@ def resources() -> Iterator[Finding]:
         GREEN if memory >= 4 else YELLOW,
         "memory",
         f"{memory:.0f} GiB, {os.cpu_count()} cores",
-        "" if memory >= 4 else "close other programs; chapters 06 and 07 want about 2 GiB",
+        "" if memory >= 4 else "close other programs; chapters 07 and 08 want about 2 GiB",
     )
     yield Finding(
         GREEN if free >= 3 else RED if free < 0.5 else YELLOW,
@@ -183,7 +183,7 @@ def driver() -> str:
 
 
 def speed_features() -> Iterator[Finding]:
-    """TF32, bf16 and torch.compile: what chapters 09 and 10 will find."""
+    """TF32, bf16 and torch.compile: what chapters 10 and 11 will find."""
     import torch
 
     cuda = torch.cuda.is_available()
@@ -192,7 +192,7 @@ def speed_features() -> Iterator[Finding]:
         GREEN if ampere else YELLOW,
         "TF32",
         "yes" if ampere else "no: NVIDIA GPUs from Ampere (8.0) on have it",
-        "" if ampere else "chapter 09 shows recorded runs",
+        "" if ampere else "chapter 10 shows recorded runs",
     )
     fast = ampere or any(flag in cpu_flags() for flag in ("amx_bf16", "avx512_bf16"))
     yield Finding(
@@ -210,7 +210,7 @@ def speed_features() -> Iterator[Finding]:
         f"C++ compiler {os.path.basename(compiler)}"
         if compiler
         else "torch.compile needs a C++ compiler for the CPU",
-        "" if compiler else "install g++ or clang; chapter 10 runs without",
+        "" if compiler else "install g++ or clang; chapter 11 runs without",
     )
 
 

@@ -1,7 +1,8 @@
 """Exported cells of a notebook → the text of its modules.
 
 The directives are nbdev's: `#| default_exp model` names the notebook's module once, `#| export` starts a
-cell that goes into it, `#| export data` one that goes into another module of the same chapter.
+cell that goes into it, `#| export data` one that goes into another module of the same chapter. One is ours:
+`#| doc model: The model, ...` gives a module its first line, once, in any code cell.
 
 A long class may be built up over several cells: a later `class GPT(GPT):` adds methods, in the notebook by
 inheritance, in the module by joining the bodies.
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError
 
 DIRECTIVE = re.compile(r"^#\|\s*(default_exp|export)\b[ \t]*(\w*)[ \t]*$", re.MULTILINE)
+DOC = re.compile(r"^#\|\s*doc\s+(\w+):[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 MAGIC = re.compile(r"^\s*[%!?]", re.MULTILINE)
 
 
@@ -88,7 +90,7 @@ def exported_cell(source: str, where: str, default_module: str) -> ExportedCell:
         raise CourseError(
             f"{where} is exported but no module is named; write `#| default_exp MODULE` in the first code cell"
         )
-    source = DIRECTIVE.sub("", source).strip("\n")
+    source = DOC.sub("", DIRECTIVE.sub("", source)).strip("\n")
     return ExportedCell(where, module, source, parse(source, where))
 
 
@@ -107,14 +109,32 @@ def parse(source: str, where: str) -> ast.Module:
 def export(nb, name: str) -> dict[str, str]:
     """Module name → module text, for every module that the notebook exports to."""
     cells = exported_cells(nb, name)
-    title = next((c.source.splitlines()[0].lstrip("# ") for c in nb.cells if c.cell_type == "markdown"), name)
-    docstring = f'"""{title} (exported from notebooks/{name})."""'
+    docs = module_docs(nb, name)
     modules = dict.fromkeys(cell.module for cell in cells)
-    return {module: render([c for c in cells if c.module == module], docstring) for module in modules}
+    if missing := [module for module in modules if module not in docs]:
+        raise CourseError(
+            f"{name}: nothing says what nanogpt/{missing[0]}.py is; write `#| doc {missing[0]}: One sentence.`"
+        )
+    return {
+        module: render(
+            [c for c in cells if c.module == module],
+            f'"""{docs[module]}\n\nExported from notebooks/{name}.\n"""',
+        )
+        for module in modules
+    }
+
+
+def module_docs(nb, name: str) -> dict[str, str]:
+    """Module name → the sentence that `#| doc` gives it."""
+    found = [pair for cell in nb.cells if cell.cell_type == "code" for pair in DOC.findall(cell.source)]
+    docs = dict(found)
+    if len(docs) < len(found):
+        raise CourseError(f"{name}: two `#| doc` lines name the same module; keep one")
+    return docs
 
 
 def render(cells: list[ExportedCell], docstring: str) -> str:
-    """Imports gathered on top, `__all__`, then the cells in order, linted and formatted."""
+    """Imports gathered on top, then the cells in order, linted and formatted."""
     owner: dict[str, ExportedCell] = {}
     for cell in cells:
         for name in cell.names():
@@ -125,10 +145,9 @@ def render(cells: list[ExportedCell], docstring: str) -> str:
                     f"{cell.where}: {name} is defined already in {owner[name].where}; rename or remove one"
                 )
             owner[name] = cell
-    public = [name for name in owner if not name.startswith("_") and "." not in name]
     cells = join_classes(cells)
     imports, bodies = zip(*map(split_imports, cells))
-    parts = [docstring, "\n".join(imports), f"__all__ = {json.dumps(public)}", *bodies]
+    parts = [docstring, "\n".join(imports), *bodies]
     text = "\n\n\n".join(part for part in parts if part.strip()) + "\n"
     return tidy(text, cells)
 

@@ -5,10 +5,10 @@ import sys
 
 COMMANDS = {
     "prepare": ("nanogpt.prepare", "text, JSONL or parquet -> shards of tokens (chapter 02)"),
-    "sample": ("nanogpt.sample", "continue a prompt with a trained model (chapter 07)"),
+    "sample": ("nanogpt.sample", "continue a prompt with a trained model (chapter 08)"),
     "ladder": (
         "nanogpt.ladder",
-        "measure every speed-up on this machine, one on top of the other (chapter 12)",
+        "measure every speed-up on this machine, one on top of the other (chapter 14)",
     ),
 }
 

@@ -1,12 +1,13 @@
-"""03 · Attention: fetch what an earlier position knows (exported from notebooks/03_attention.ipynb)."""
+"""Causal self-attention, from weights over the past to many heads.
+
+Exported from notebooks/04_attention.ipynb.
+"""
 
 import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-__all__ = ["attention_weights", "head_size", "CausalSelfAttention"]
 
 
 def attention_weights(q: Tensor, k: Tensor) -> Tensor:
@@ -48,7 +49,7 @@ class CausalSelfAttention(nn.Module):
         B, T, C = x.shape
         heads = (B, T, self.n_head, self.head_size)
         q, k, v = (z.view(heads).transpose(1, 2) for z in self.c_attn(x).split(C, dim=2))  # (B, n_head, T, d)
-        if self.flash:  # the same sum in one kernel that never stores a (T, T) matrix: chapter 11
+        if self.flash:  # the same sum in one kernel that never stores a (T, T) matrix: chapter 12
             p = self.dropout if self.training else 0.0
             y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
         else:

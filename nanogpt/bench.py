@@ -1,4 +1,7 @@
-"""08 · Measuring: predict, then time (exported from notebooks/08_measuring.ipynb)."""
+"""Time, FLOPs, bytes and memory of a training step, predicted and measured.
+
+Exported from notebooks/09_measuring.ipynb.
+"""
 
 import json
 import os
@@ -15,30 +18,8 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from nanogpt.device import Roofline, synchronize
 from nanogpt.model import GPTConfig, flops_per_token, num_params
-
-__all__ = [
-    "event_times",
-    "wall_times",
-    "Timing",
-    "measure",
-    "step_flops",
-    "mfu",
-    "PRODUCTS",
-    "Work",
-    "linear_work",
-    "attention_work",
-    "elementwise_work",
-    "step_work",
-    "activation_bytes",
-    "memory_by_category",
-    "saved_bytes",
-    "cpu_trace",
-    "memory_levels",
-    "peak_memory",
-    "predict_step",
-]
+from nanogpt.roofline import Roofline, synchronize
 
 
 def event_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
@@ -95,7 +76,7 @@ def measure(call: Callable[[], object], device: torch.device, repeats: int = 20,
 
 
 def step_flops(config: GPTConfig, B: int, T: int) -> int:
-    """FLOPs of a training step on B × T tokens, forward and backward: the model's matrix products (chapter 04)."""
+    """FLOPs of a training step on B × T tokens, forward and backward: the model's matrix products (chapter 05)."""
     return B * T * flops_per_token(config, T)
 
 
@@ -142,7 +123,7 @@ def linear_work(part: str, N: int, shapes: list[tuple[int, int]], copies: int, b
 
 
 def attention_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Work]:
-    """softmax(qkᵀ)v of all layers, without the linear layers. Counts T × T products in full, as chapter 04 does."""
+    """softmax(qkᵀ)v of all layers, without the linear layers. Counts T × T products in full, as chapter 05 does."""
     NC, L = B * T * config.n_embd, config.n_layer
     scores = B * config.n_head * T * T
     if config.flash:  # also one number per row and head; backward gathers dq, dk, dv into one gradient
@@ -182,7 +163,7 @@ def step_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Work]:
     """All work of an eager training step with AdamW, by part and phase; dropout 0.
 
     Every operation reads its inputs and writes its outputs once. `width`: bytes of a number in the parts that autocast
-    (chapter 09) runs in 16 bits, which are PRODUCTS and gelu; all else has 4. Casts, ids and masks are not counted.
+    (chapter 10) runs in 16 bits, which are PRODUCTS and gelu; all else has 4. Casts, ids and masks are not counted.
     """
     C, L, N = config.n_embd, config.n_layer, B * T
     linear = partial(linear_work, N=N, bias=config.bias, width=width)

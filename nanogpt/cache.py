@@ -1,4 +1,7 @@
-"""07 · Sampling: the model writes (exported from notebooks/07_sampling.ipynb)."""
+"""Keys and values of the past, kept: sampling that reads every token once.
+
+Exported from notebooks/08_sampling.ipynb.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,17 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nanogpt.model import GPT
-
-__all__ = [
-    "linear",
-    "by_columns",
-    "KVCache",
-    "cached_attention",
-    "cached_logits",
-    "prefill",
-    "extend",
-    "logits_after",
-]
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
@@ -83,7 +75,7 @@ def cached_attention(
     q, k, v = linear(x, attn.c_attn).split(C, dim=2)
     keys[where], values[where] = k, v
     q, k, v = (part.view(B, -1, attn.n_head, C // attn.n_head).transpose(1, 2) for part in (q, keys, values))
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=past)  # softmax(qkᵀ/√d) v over the past, chapter 11
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=past)  # softmax(qkᵀ/√d) v over the past, chapter 12
     return linear(y.transpose(1, 2).reshape(B, T, C), attn.c_proj)
 
 

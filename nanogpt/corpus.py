@@ -1,33 +1,22 @@
-"""02 · Data: text with a known floor, shards, batches (exported from notebooks/02_data.ipynb)."""
+"""Stories from a grammar whose every choice can be read back, so that the floor of a loss is known.
 
+Exported from notebooks/02_corpus.ipynb.
+"""
+
+import hashlib
 import math
+import os
 import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
-__all__ = [
-    "NUMBERS",
-    "POOLS",
-    "PLOTS",
-    "COUNTS",
-    "CHANGES",
-    "DEEDS",
-    "DETAILS",
-    "WORDS",
-    "grammar",
-    "alternatives",
-    "entries",
-    "count",
-    "tell",
-    "Story",
-    "stories",
-    "entropy",
-    "floor_per_token",
-]
-
+from nanogpt.files import save_json
+from nanogpt.shards import SPLITS, file_sha256, identity, load_manifest, split_of, write_shard
+from nanogpt.tokenizer import BPETokenizer
 
 NUMBERS = [
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
@@ -328,3 +317,42 @@ def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
     if not tokens:
         raise ValueError("a floor per token needs at least one story")
     return nats / tokens
+
+
+def _write_corpus(folder: Path, tokenizer: BPETokenizer, source: dict) -> dict:
+    """The stories that `source` describes, one shard for each split; returns the manifest, which is written last."""
+    members, held = {split: [] for split in SPLITS}, {}
+    for story in stories(source["stories"], source["seed"]):
+        members[split_of(hashlib.sha256(story.text.encode()).digest(), val=0.05, test=0.05)].append(story)
+    encode = tokenizer.to_tiktoken().encode_ordinary
+    for split, told in members.items():
+        ids = [i for story in told for i in (tokenizer.eot, *encode(story.text))]
+        path, size = folder / f"{split}_000000.bin", sum(len(story.text.encode()) for story in told)
+        write_shard(path, ids)
+        shard = {"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}
+        held[split] = {"documents": len(told), "bytes": size, "tokens": len(ids), "shards": [shard]}
+    tokenizer.save(folder / "tokenizer.json")
+    manifest = {"source": source, "tokenizer": "tokenizer.json", **identity(tokenizer), "splits": held}
+    manifest["floor"] = floor_per_token(members["val"], tokenizer)
+    save_json(folder / "manifest.json", manifest)
+    return manifest
+
+
+def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, seed: int = 0) -> dict:
+    """The embedded corpus as shards in `folder`, with tokenizer.json and manifest.json; made only where absent.
+
+    tokenizer: a BPETokenizer; by default the one that chapter 01 left in the folder above, or else the same,
+    trained here. n: stories. Returns the manifest; its "floor" is val's entropy in nats per token.
+    """
+    folder = Path(folder)
+    if tokenizer is None and (folder.parent / "tokenizer.json").exists():
+        tokenizer = BPETokenizer.load(folder.parent / "tokenizer.json")
+    source = {"stories": n, "seed": seed, "entropy": round(entropy(), 6)}  # another grammar, another corpus
+    if (folder / "manifest.json").exists():
+        manifest = load_manifest(folder)
+        same = tokenizer is None or tokenizer.fingerprint == manifest["fingerprint"]
+        if same and manifest["source"] == source:
+            return manifest
+        (folder / "manifest.json").unlink()  # first: it must never describe files that are being replaced
+    tokenizer = tokenizer or BPETokenizer.train((story.text for story in stories(5000)), 1024)
+    return _write_corpus(folder, tokenizer, source)

@@ -1,4 +1,7 @@
-"""01 · Tokenizer: text into numbers, and back (exported from notebooks/01_tokenizer.ipynb)."""
+"""Files that are whole or not there.
+
+Exported from notebooks/03_data.ipynb.
+"""
 
 import json
 import os
@@ -6,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
-
-__all__ = ["atomically", "save_json"]
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""11 · Flash attention: never write the T×T matrix (exported from notebooks/11_flash_attention.ipynb)."""
+"""Attention in tiles with an online softmax: no T×T matrix.
+
+Exported from notebooks/12_flash_attention.ipynb.
+"""
 
 import math
 
@@ -6,17 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-__all__ = [
-    "absorb",
-    "tile",
-    "tile_scores",
-    "flash_forward",
-    "flash_backward",
-    "FlashAttention",
-    "flash_attention",
-    "sdpa_backend",
-]
 
 
 def absorb(

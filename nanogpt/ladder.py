@@ -1,9 +1,13 @@
-"""12 · Nice numbers, and the whole ladder (exported from notebooks/12_nice_numbers.ipynb)."""
+"""The ladder measured: each rung in a process of its own, and the command `ladder`.
+
+Exported from notebooks/14_ladder.ipynb.
+"""
 
 import argparse
 import importlib.util
 import json
 import os
+import platform
 import shlex
 import subprocess
 import sys
@@ -16,35 +20,23 @@ import torch
 from torch import Tensor
 
 from nanogpt.bench import measure, mfu, step_flops
-from nanogpt.device import Roofline, peak_of, pick_device
+from nanogpt.device import pick_device
 from nanogpt.files import atomically, save_json
-from nanogpt.limits import describe, fault_seconds, measure_roofline, obstacles, peak_mib
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.rungs import RUNGS, make_step, predict, rungs_up_to
+from nanogpt.roofline import Roofline, fault_seconds, measure_roofline, peak_of
+from nanogpt.rungs import RUNGS, make_step, obstacles, predict, rungs_up_to
 
-__all__ = [
-    "LOSS_STEPS",
-    "first_steps",
-    "run_rung",
-    "KEEP",
-    "NO_MEMORY",
-    "CHILD",
-    "in_process",
-    "SIZES",
-    "TOLERANCE",
-    "measure_machine",
-    "judge",
-    "row",
-    "measure_rungs",
-    "climb",
-    "draw",
-    "DEFAULTS",
-    "EXAMPLE",
-    "arguments",
-    "checked",
-    "run",
-    "main",
-]
+
+def peak_mib(device: torch.device) -> float | None:
+    """Peak memory in MiB: allocated on the GPU; elsewhere resident in the process, PyTorch included."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    if not importlib.util.find_spec("resource"):
+        return None  # Windows
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 LOSS_STEPS = 6  # they warm up as well: the loss that is compared is that of the sixth step
@@ -104,6 +96,34 @@ def in_process(arguments: list[str], keep: bool = False) -> dict:
     if done.returncode in (-9, 137) or any(sign in done.stderr.lower() for sign in NO_MEMORY):
         raise MemoryError(reason)
     raise RuntimeError(reason)
+
+
+def device_name(device: torch.device) -> str:
+    """The device as its maker calls it, without the machine's name."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if sys.platform == "darwin":
+        sysctl = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        cpu = subprocess.run(sysctl, capture_output=True, text=True).stdout.strip()
+    else:
+        info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+        names = [line.split(": ")[1] for line in info.splitlines() if line.startswith("model name")]
+        cpu = names[0] if names else platform.processor() or platform.machine()
+    return f"{cpu}, mps" if device.type == "mps" else f"{cpu}, threads: {torch.get_num_threads()}"
+
+
+def describe(device: torch.device) -> dict:
+    """Where and when something was measured. load: processes that wanted a core in the last minute."""
+    return {
+        "device": device_name(device),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+        },
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    }
 
 
 SIZES = {"124M": GPTConfig(), "small": GPTConfig(block_size=256, n_layer=4, n_head=6, n_embd=192)}

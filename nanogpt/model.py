@@ -1,4 +1,7 @@
-"""04 · GPT-2: every number accounted for (exported from notebooks/04_gpt.ipynb)."""
+"""GPT-2: the model, its initialisation, and counts of its parameters and FLOPs.
+
+Exported from notebooks/05_gpt.ipynb.
+"""
 
 import math
 from dataclasses import dataclass
@@ -8,20 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nanogpt.attention import CausalSelfAttention, head_size
-
-__all__ = [
-    "GPTConfig",
-    "SIZES",
-    "MLP",
-    "Block",
-    "init_weights",
-    "check_ids",
-    "GPT",
-    "params_by_part",
-    "num_params",
-    "flops_by_part",
-    "flops_per_token",
-]
 
 
 @dataclass(frozen=True)
@@ -35,7 +24,7 @@ class GPTConfig:
     n_embd: int = 768
     dropout: float = 0.0
     bias: bool = True  # in linear layers and LayerNorms; GPT-2 has them
-    flash: bool = True  # attention in one fused kernel, or step by step: chapter 11
+    flash: bool = True  # attention in one fused kernel, or step by step: chapter 12
 
     def __post_init__(self):
         for name in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):

@@ -1,4 +1,7 @@
-"""09 · Precision: which bits may go (exported from notebooks/09_precision.ipynb)."""
+"""Number formats, and one word for how a run uses them: float32, tf32, bf16, fp16, bf16-masters.
+
+Exported from notebooks/10_precision.ipynb.
+"""
 
 import math
 from collections.abc import Iterable
@@ -6,20 +9,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-__all__ = [
-    "Format",
-    "FORMATS",
-    "spacing",
-    "round_to",
-    "to_tf32",
-    "encode",
-    "decode",
-    "PRECISIONS",
-    "why_not",
-    "forward_context",
-    "LossScaler",
-]
 
 
 @dataclass(frozen=True)

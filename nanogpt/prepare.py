@@ -1,4 +1,7 @@
-"""02 · Data: text with a known floor, shards, batches (exported from notebooks/02_data.ipynb)."""
+"""Any text at any size into shards, in parallel, resumable: the command `prepare`.
+
+Exported from notebooks/16_real_text.ipynb.
+"""
 
 import argparse
 import errno
@@ -20,12 +23,10 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from nanogpt.data import HEADER_BYTES, SPLITS, file_sha256, identity, shard_header, split_of
 from nanogpt.files import save_json
+from nanogpt.shards import HEADER_BYTES, SPLITS, file_sha256, identity, shard_header, split_of
 from nanogpt.sources import Piece, describe, documents_in, find_files, read_blocks
 from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
-
-__all__ = ["encode_pieces", "prepare", "HELP", "DISK_FULL", "main"]
 
 
 def encode_pieces(pieces: list[Piece], encoding, eot: int, val: float, test: float) -> dict[str, tuple]:

@@ -1,4 +1,7 @@
-"""05 · Pretrained weights (exported from notebooks/05_pretrained.ipynb)."""
+"""GPT-2's weights from Hugging Face's files, and back.
+
+Exported from notebooks/06_pretrained.ipynb.
+"""
 
 import json
 import re
@@ -12,30 +15,6 @@ from torch import Tensor
 
 from nanogpt.files import atomically, save_json
 from nanogpt.model import GPT, GPTConfig
-
-__all__ = [
-    "FIXED",
-    "SIZE_NAMES",
-    "DROPOUTS",
-    "config_from_hf",
-    "hub_file",
-    "SINGLE",
-    "INDEX",
-    "read_json",
-    "shard_names",
-    "find_checkpoint",
-    "CONV1D",
-    "MASK",
-    "hf_layout",
-    "parameters_by_hf_name",
-    "read_headers",
-    "check_tensors",
-    "check_tied",
-    "from_hf",
-    "config_to_hf",
-    "to_hf",
-]
-
 
 # Hugging Face lets a GPT-2 vary these; this GPT has one value of each. (reorder_and_upcast_attn may be anything:
 # it changes the rounding in mixed precision, not the function.)

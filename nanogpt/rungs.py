@@ -1,5 +1,13 @@
-"""12 · Nice numbers, and the whole ladder (exported from notebooks/12_nice_numbers.ipynb)."""
+"""The speed-ups as rungs of a ladder: what each changes in a step, and its predicted time.
 
+Exported from notebooks/14_ladder.ipynb.
+"""
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -8,51 +16,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nanogpt.bench import PRODUCTS, step_work
-from nanogpt.device import Roofline, seed_everything
-from nanogpt.limits import PAGE
+from nanogpt.device import seed_everything
 from nanogpt.model import GPT, GPTConfig, num_params
-
-__all__ = [
-    "pad_vocabulary",
-    "RUNGS",
-    "rungs_up_to",
-    "LARGE",
-    "fresh_bytes",
-    "adamw_update",
-    "MasterAdamW",
-    "zipf_batches",
-    "to_device",
-    "token_loss",
-    "make_optimizer",
-    "compile_parts",
-    "make_step",
-    "SCORE_BYTES",
-    "LOGIT_BYTES",
-    "work_seconds",
-    "predict",
-]
-
-
-def pad_vocabulary(model: GPT, multiple: int = 128) -> None:
-    """Append zero rows to wte, which is also lm_head, up to a multiple; in place. 50257 becomes 50304.
-
-    No id and no target names an added row, so its logit is pushed down wherever it has a probability.
-    Sampling must not draw from `logits[..., vocab_size:]`, and an export leaves the added rows out.
-    """
-    old = model.transformer.wte.weight.data  # (V, C)
-    rows = -(-len(old) // multiple) * multiple
-    new = nn.Parameter(torch.cat([old, old.new_zeros(rows - len(old), old.shape[1])]))
-    model.transformer.wte.weight = model.lm_head.weight = new
-    model.transformer.wte.num_embeddings = model.lm_head.out_features = rows
-
+from nanogpt.roofline import PAGE, Roofline
 
 RUNGS = {
     "float32": "attention step by step, every sum and product in float32",
     "kept memory": "the C library keeps what a step frees (Linux, on a CPU)",
-    "TF32": "float32 products on tensor cores, 10 bits of mantissa (chapter 09)",
-    "bf16": "autocast: products in bfloat16 (chapter 09)",
-    "compile": "torch.compile fuses what lies between the products (chapter 10)",
-    "flash": "attention in one kernel, no T×T matrix (chapter 11)",
+    "TF32": "float32 products on tensor cores, 10 bits of mantissa (chapter 10)",
+    "bf16": "autocast: products in bfloat16 (chapter 10)",
+    "compile": "torch.compile fuses what lies between the products (chapter 11)",
+    "flash": "attention in one kernel, no T×T matrix (chapter 12)",
     "nice numbers": "vocabulary padded to a multiple of 128",
     "fused AdamW": "the optimizer in one pass over memory",
     "bf16 weights": "weights and stream kept in bfloat16, float32 masters in the optimizer",
@@ -73,6 +47,19 @@ def fresh_bytes(config: GPTConfig, B: int, T: int) -> int:
     V, C, L = config.vocab_size, config.n_embd, config.n_layer
     tensors = [(4, B * T * V), (4, V * C), (0 if config.flash else 8 * L, B * config.n_head * T * T)]
     return sum(count * 4 * numbers for count, numbers in tensors if 4 * numbers > LARGE)
+
+
+def pad_vocabulary(model: GPT, multiple: int = 128) -> None:
+    """Append zero rows to wte, which is also lm_head, up to a multiple; in place. 50257 becomes 50304.
+
+    No id and no target names an added row, so its logit is pushed down wherever it has a probability.
+    Sampling must not draw from `logits[..., vocab_size:]`, and an export leaves the added rows out.
+    """
+    old = model.transformer.wte.weight.data  # (V, C)
+    rows = -(-len(old) // multiple) * multiple
+    new = nn.Parameter(torch.cat([old, old.new_zeros(rows - len(old), old.shape[1])]))
+    model.transformer.wte.weight = model.lm_head.weight = new
+    model.transformer.wte.num_embeddings = model.lm_head.out_features = rows
 
 
 def adamw_update(weight, grad, master, m, v, rate, scale, lr, beta1, beta2, eps, weight_decay) -> None:
@@ -186,7 +173,7 @@ LOGIT_BYTES = (24, 16, 36, 8)
 
 
 def work_seconds(config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline) -> dict[str, float]:
-    """Seconds by part of forward and backward on the roofline: chapter 08's step_work, as the rungs change it."""
+    """Seconds by part of forward and backward on the roofline: chapter 09's step_work, as the rungs change it."""
     half, compiled = "bf16" in on, "compile" in on
     width, column = 2 if half else 4, 2 * half + compiled
     flops, nbytes = {}, {}
@@ -220,3 +207,42 @@ def predict(
     per_weight = 32 if masters else 28 if "fused AdamW" in on else 80  # bytes
     seconds["optimizer"] = per_weight * P / roof.bandwidth
     return seconds
+
+
+def has_cpp_compiler() -> bool:
+    """Whether torch.compile can find a C++ compiler: the one that CXX names, or the platform's usual one."""
+    usual = "cl" if os.name == "nt" else "clang++" if sys.platform == "darwin" else "g++"
+    return bool(shutil.which((os.environ.get("CXX") or usual).split()[0]))
+
+
+def why_not_kept(device: torch.device) -> str | None:
+    """Why the allocator of this device cannot be told to keep freed memory; None where it can."""
+    if device.type != "cpu":
+        return f"PyTorch's allocator for {device.type} keeps freed memory anyway"
+    glibc = platform.libc_ver()[0] == "glibc"
+    return None if glibc else "only glibc, most Linux systems' C library, can be told so"
+
+
+def obstacles(device: torch.device, roof: Roofline, skip=()) -> dict[str, str]:
+    """Rungs that this device cannot do, or that shall be skipped, each with the reason."""
+    kind, reasons = device.type, dict.fromkeys(skip, "left out by --skip")
+    capability = torch.cuda.get_device_capability(device) if kind == "cuda" else (0, 0)
+    if reason := why_not_kept(device):
+        reasons["kept memory"] = reason
+    if capability < (8, 0) or torch.version.hip:
+        reasons["TF32"] = "TF32 exists on NVIDIA GPUs of compute capability 8.0 and later"
+    if kind == "cuda" and capability < (8, 0):
+        reasons["bf16"] = "this GPU computes no bfloat16; float16 needs loss scaling (chapter 10)"
+    elif roof.flops["bfloat16"] < 0.8 * roof.flops["float32"]:
+        reasons["bf16"] = "bfloat16 products are slower than float32 ones here: no hardware for them"
+    if kind == "mps":
+        reasons["compile"] = "torch.compile is a prototype on mps"
+    elif kind == "cuda" and (capability < (7, 0) or not importlib.util.find_spec("triton")):
+        reasons["compile"] = (
+            "it needs Triton, which PyTorch does not bring on Windows, and compute capability 7.0"
+        )
+    elif kind == "cpu" and not has_cpp_compiler():
+        reasons["compile"] = "it needs a C++ compiler, and none is on the path; install one or set CXX"
+    if missing := {"bf16", "compile"} & set(reasons):
+        reasons.setdefault("bf16 weights", f"it stands on {' and '.join(sorted(missing))}")
+    return reasons

@@ -1,4 +1,7 @@
-"""07 · Sampling: the model writes (exported from notebooks/07_sampling.ipynb)."""
+"""Text from a model: temperature, top-k, top-p, penalties, and the command `sample`.
+
+Exported from notebooks/08_sampling.ipynb.
+"""
 
 import codecs
 import math
@@ -18,25 +21,6 @@ from nanogpt.device import pick_device
 from nanogpt.model import GPT, GPTConfig, check_ids
 from nanogpt.pretrained import from_hf, read_json
 from nanogpt.tokenizer import EOT, BPETokenizer
-
-__all__ = [
-    "smallest_kept",
-    "token_probs",
-    "penalize",
-    "draw",
-    "choose",
-    "checked",
-    "stream_batch",
-    "stream",
-    "generate",
-    "as_text",
-    "stream_text",
-    "complete",
-    "load",
-    "HELP",
-    "parse",
-    "main",
-]
 
 
 def smallest_kept(logits: Tensor, top_k: int | None, top_p: float) -> Tensor:
@@ -224,10 +208,10 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
     """
     folder = Path(checkpoint)
     if folder.is_dir() and not (folder / "config.json").exists():
-        raise FileNotFoundError(f"{folder} has no config.json, so it is no checkpoint; chapter 06 writes one")
+        raise FileNotFoundError(f"{folder} has no config.json, so it is no checkpoint; chapter 07 writes one")
     ours = folder.is_dir() and "model_type" not in read_json(folder / "config.json")
     if ours:
-        from nanogpt.train import load_model
+        from nanogpt.weights import load_model
 
         model = load_model(folder)
     else:
@@ -235,7 +219,7 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
     beside = folder / "tokenizer.json"
     if tokenizer is None and ours and beside.exists():
         tokenizer = str(beside)
-    # GPT-2's vocabulary, or padded as in chapter 12
+    # GPT-2's vocabulary, or padded as in chapter 13
     if tokenizer is None and 50257 <= model.config.vocab_size <= 50304:
         tokenizer = "gpt2"
     if tokenizer is None:

@@ -1,4 +1,7 @@
-"""02 · Data: text with a known floor, shards, batches (exported from notebooks/02_data.ipynb)."""
+"""Documents from text, JSONL, CSV and parquet files, one at a time.
+
+Exported from notebooks/16_real_text.ipynb.
+"""
 
 import hashlib
 import json
@@ -7,9 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from nanogpt.data import file_sha256, split_of
-
-__all__ = ["last_cut", "Piece", "read_blocks", "documents_in", "find_files", "describe"]
+from nanogpt.shards import file_sha256, split_of
 
 
 def last_cut(text: bytes) -> int:

@@ -1,4 +1,7 @@
-"""01 · Tokenizer: text into numbers, and back (exported from notebooks/01_tokenizer.ipynb)."""
+"""Byte-level BPE: training it, and GPT-2's ids exactly.
+
+Exported from notebooks/01_tokenizer.ipynb.
+"""
 
 import hashlib
 import heapq
@@ -13,24 +16,6 @@ from pathlib import Path
 import regex
 
 from nanogpt.files import save_json
-
-__all__ = [
-    "utf8",
-    "replace",
-    "spell",
-    "EOT",
-    "GPT2_PATTERN",
-    "count_chunks",
-    "learn_merges",
-    "merge_chunk",
-    "split_special",
-    "learn_vocab",
-    "gpt2_vocab",
-    "pack",
-    "unpack",
-    "encode_ordinary",
-    "BPETokenizer",
-]
 
 
 def utf8(text: str) -> bytes:

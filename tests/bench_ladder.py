@@ -16,11 +16,11 @@ from statistics import fmean, median
 from time import perf_counter
 
 import torch
+from nanogpt.limits import measure_roofline, obstacles
 
 from nanogpt.bench import step_flops
 from nanogpt.device import pick_device
 from nanogpt.ladder import KEEP
-from nanogpt.limits import measure_roofline, obstacles
 from nanogpt.model import GPTConfig
 from nanogpt.rungs import make_step, predict, rungs_up_to, zipf_batches
 

@@ -4,7 +4,7 @@ r"""
 
 A model computes with numbers, so text has to become a sequence of ids from a fixed list. Cut it into bytes, and
 256 ids are enough for any text there is, but the sequence is long, and attention pays for length squared
-(chapter 03). Cut it into words, and the sequence is short, but the list never ends: the first name, typo or
+(chapter 04). Cut it into words, and the sequence is short, but the list never ends: the first name, typo or
 number that is not on it has no id at all. GPT-2 stands between the two, with *byte-level byte pair encoding*
 (BPE): start from bytes, then give the most frequent neighbours an id of their own, again and again.
 
@@ -14,6 +14,7 @@ reach, then with special tokens. The result is quick in pure Python and gives GP
 
 # %%
 #| default_exp tokenizer
+#| doc tokenizer: Byte-level BPE: training it, and GPT-2's ids exactly.
 import random
 import time
 
@@ -556,62 +557,14 @@ def unpack(path: Path) -> tuple[list[bytes], str, list[str]]:
 packed = pack(vocab, GPT2_PATTERN, [EOT])
 print(packed["fingerprint"][:16], packed["special"], "...", packed["vocab"][-6:])
 
-# %% [markdown]
-r"""
-A file that is half written, because the machine was switched off, would be refused too, but the good one before it
-would be gone. So every file of this course is written aside, brought to the disk, and only then given its name, which
-the system does in one step: a reader finds the old contents or the new ones. These two functions go to a module of
-their own, `nanogpt/files.py`, which needs nothing but Python.
-"""
-
 # %%
-#| export files
-import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import BinaryIO
-
-
-@contextmanager
-def atomically(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Open a file for writing bytes; it gets its name when it is whole and on the disk. The folder is made if absent.
-
-    Whatever ends the block early leaves the old file as it was, and no other.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(aside, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-# %%
-#| export files
-def save_json(path: str | os.PathLike, contents: dict) -> None:
-    """Write `contents` as JSON, atomically."""
-    with atomically(path) as file:
-        file.write((json.dumps(contents, indent=1) + "\n").encode())
+#| export
+from nanogpt.files import save_json
 
 
 # %%
 saved = Path("../data/built/tokenizer.json")
 save_json(saved, packed)
-files = set(saved.parent.iterdir())
-try:
-    with atomically(saved) as file:
-        file.write(b"half a")
-        raise OSError("the disk is full")
-except OSError as error:
-    print(f"{error}; the file is whole: {unpack(saved) == (vocab, GPT2_PATTERN, [EOT])}", end=", ")
-    print(f"and nothing else is left: {set(saved.parent.iterdir()) == files}")
 
 # %% [markdown]
 r"""

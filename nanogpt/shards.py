@@ -1,0 +1,118 @@
+"""Token ids on disk in llm.c's format, with a manifest that proves them.
+
+Exported from notebooks/03_data.ipynb.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from nanogpt.files import atomically
+from nanogpt.tokenizer import BPETokenizer
+
+MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024
+SPLITS = ("train", "val", "test")
+
+
+def shard_header(n: int) -> bytes:
+    """The 1,024 bytes before n tokens: 256 little-endian int32, of which the first three say something."""
+    if not 0 < n < 2**31:
+        raise ValueError(f"a shard holds 1 to 2,147,483,647 tokens (int32 in its header), not {n:,}")
+    header = np.zeros(256, "<i4")
+    header[:3] = MAGIC, VERSION, n
+    return header.tobytes()
+
+
+def write_shard(path: str | os.PathLike, tokens: Iterable[int]) -> None:
+    """Write token ids as a shard in llm.c's format, atomically. ValueError if they do not fit into uint16."""
+    tokens = np.asarray(tokens)
+    header = shard_header(tokens.size)
+    if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or tokens.min() < 0 or tokens.max() > 65535:
+        raise ValueError(f"{path}: a shard takes one row of ids from 0 to 65,535 (uint16)")
+    with atomically(path) as file:
+        file.write(header + tokens.astype("<u2").tobytes())
+
+
+def read_shard(path: str | os.PathLike) -> np.ndarray:
+    """The tokens of a shard: a read-only uint16 memory map, of which nothing is read until it is used.
+
+    ValueError if the file is not in llm.c's format, or not as long as its header says.
+    """
+    with open(path, "rb") as file:
+        header = np.frombuffer(file.read(HEADER_BYTES).ljust(HEADER_BYTES, b"\0"), "<i4")
+        there = (file.seek(0, os.SEEK_END) - HEADER_BYTES) / 2
+    if header[0] != MAGIC or header[1] != VERSION:
+        raise ValueError(f"{path} is not a shard in llm.c's format, which begins with {MAGIC}, {VERSION}")
+    n = int(header[2])
+    if n < 1 or there != n:
+        raise ValueError(f"{path} is damaged: {n:,} tokens in its header, {there:,} in it; prepare it again")
+    return np.memmap(path, "<u2", "r", HEADER_BYTES, (n,))
+
+
+def file_sha256(path: str | os.PathLike) -> str:
+    """Hex SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def identity(tokenizer: BPETokenizer) -> dict:
+    """What a manifest says of the tokenizer that made the ids."""
+    return {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
+
+
+def load_manifest(folder: str | os.PathLike) -> dict:
+    """What folder/manifest.json says. FileNotFoundError or ValueError, in one sentence, if it cannot."""
+    path = Path(folder) / "manifest.json"
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; `python -m nanogpt prepare` writes it")
+    try:
+        manifest = json.loads(path.read_bytes())
+        if {"source", "fingerprint", "vocab_size", "eot", "splits"} <= manifest.keys():
+            return manifest
+    except (ValueError, AttributeError):
+        pass
+    raise ValueError(f"{path} is damaged; delete {folder} and prepare the data again")
+
+
+def open_shards(folder: str | os.PathLike, split: str, fingerprint: str | None = None) -> list[Path]:
+    """The paths of a split's shards, after comparing all their bytes with the manifest beside them.
+
+    fingerprint: the tokenizer's; ValueError if the shards were made with another.
+    """
+    manifest, folder = load_manifest(folder), Path(folder)
+    if fingerprint not in (None, manifest["fingerprint"]):
+        made, asked = manifest["fingerprint"][:8], fingerprint[:8]
+        raise ValueError(f"{folder} was made with tokenizer {made}, not {asked}; prepare it again")
+    shards = manifest["splits"].get(split, {}).get("shards")
+    if not shards:
+        raise ValueError(f"{folder} has no tokens in a split named {split!r}")
+    for shard in shards:
+        path = folder / shard["file"]
+        if len(read_shard(path)) != shard["tokens"] or file_sha256(path) != shard["sha256"]:
+            raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")
+    return [folder / shard["file"] for shard in shards]
+
+
+def split_of(sha256: bytes, val: float, test: float) -> str:
+    """Train, val or test, decided by nothing but a document's SHA-256 and the two fractions."""
+    u = int.from_bytes(sha256[:8], "big") / 2**64
+    return "val" if u < val else "test" if u < val + test else "train"
+
+
+def permutation(n: int, *key: int) -> np.ndarray:
+    """A permutation of range(n) that depends on nothing but the key, one or more numbers from 0 on.
+
+    It sorts PCG64's raw bits: NumPy promises never to change those, but not what `Generator.permutation` makes of
+    them (NEP 19), and a run may be resumed years later.
+    """
+    return np.argsort(np.random.PCG64(key).random_raw(n), kind="stable")
+
+
+def document_starts(tokens: np.ndarray, eot: int) -> np.ndarray:
+    """Where documents begin: at every `<|endoftext|>`, and at 0, where the rest of a longer one may stand."""
+    starts = np.flatnonzero(tokens == eot)
+    return starts if starts.size and starts[0] == 0 else np.append(0, starts)

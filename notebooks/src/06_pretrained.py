@@ -1,0 +1,902 @@
+# %% [markdown]
+r"""
+# 06 · Pretrained weights
+
+Chapter 05's model has GPT-2's names and GPT-2's parameter count. Is it GPT-2? A count cannot say. Weights
+can: put the same numbers into your model and into one that you did not write, and compare what comes out. What
+hurts without this is that a wrong loader raises nothing. Every shape fits, a loss is printed, and all that is
+missing is the model that somebody trained.
+"""
+
+# %%
+#| default_exp pretrained
+#| doc pretrained: GPT-2's weights from Hugging Face's files, and back.
+import math
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from course.notebook import checkpoint, show
+
+# %%
+#| export
+import json
+import re
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from nanogpt.model import GPT, GPTConfig
+
+# %%
+columns = {
+    "A checkpoint says": [
+        "wte.weight             (50257, 768)",
+        "h.0.attn.c_attn.weight  (768, 2304)",
+        "h.0.attn.c_proj.weight   (768, 768)",
+        "...",
+        "n_layer 12, n_head 12, gelu_new",
+    ],
+    "Only code knows": [
+        "is (768, 768) stored (in, out) or (out, in)?",
+        "which third of the 2304 is q?",
+        "LayerNorm before attention, or after?",
+        "which of the GELUs is gelu_new?",
+        "where is lm_head?",
+    ],
+}
+fig, axes = plt.subplots(1, 2, figsize=(6.8, 2.1), width_ratios=(1, 1.22))
+for ax, color, (title, lines) in zip(axes, ("#eef3f8", "#fbf1e6"), columns.items()):
+    ax.set_title(title, fontsize=10, loc="left")
+    ax.set(xticks=[], yticks=[], facecolor=color)
+    ax.spines[:].set_visible(False)
+    for row, line in enumerate(lines):
+        ax.text(0.03, 0.88 - 0.19 * row, line, fontsize=7.5, family="monospace", va="center")
+fig.tight_layout(w_pad=1)
+show(
+    fig,
+    alt="Left, what a checkpoint says: names and shapes. Right, what only code knows, such as the order of axes.",
+)
+
+# %% [markdown]
+r"""
+## A checkpoint is a table of named arrays
+
+*Predict.* Hugging Face's documentation of the format lists its `gpt2` file at 137,022,720 float32 numbers. Your
+model has 124,439,808. What are the other 12,582,912? Write down a guess: the answer is a few cells away.
+
+The real file is half a gigabyte. The next cell writes one like it, small and with random numbers, so that
+this chapter runs anywhere: GPT-2's tensors, named and laid out as on the hub.
+"""
+
+# %%
+from safetensors.numpy import save_file as save_arrays
+
+BUILT = Path("../data/built/checkpoints")
+SMALL = {"n_layer": 4, "n_head": 4, "n_embd": 64, "n_positions": 48, "vocab_size": 256}
+
+
+def random_arrays(hf: dict) -> dict[str, np.ndarray]:
+    """The tensors of a GPT-2 with random weights, as the hub's openai-community/gpt2 names and stores them."""
+    rng = np.random.default_rng(5)
+    C, T, L = hf["n_embd"], hf["n_positions"], hf["n_layer"]
+    arrays = {
+        "wte.weight": rng.normal(0, 0.5, (hf["vocab_size"], C)),
+        "wpe.weight": rng.normal(0, 0.2, (T, C)),
+    }
+    for ln in ["ln_f", *(f"h.{i}.ln_{j}" for i in range(L) for j in (1, 2))]:
+        arrays[f"{ln}.weight"], arrays[f"{ln}.bias"] = rng.normal(1, 0.1, C), rng.normal(0, 0.1, C)
+    shapes = {
+        "attn.c_attn": (C, 3 * C),
+        "attn.c_proj": (C, C),
+        "mlp.c_fc": (C, 4 * C),
+        "mlp.c_proj": (4 * C, C),
+    }
+    for i in range(L):
+        for name, (n_in, n_out) in shapes.items():
+            arrays[f"h.{i}.{name}.weight"] = rng.normal(0, 1 / math.sqrt(n_in), (n_in, n_out))
+            arrays[f"h.{i}.{name}.bias"] = rng.normal(0, 0.1, n_out)
+        arrays[f"h.{i}.attn.bias"] = np.tril(np.ones((1, 1, T, T)))
+    return {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
+# %%
+def make_checkpoint(folder: Path, hf: dict = SMALL) -> None:
+    """A checkpoint as on the hub, written with no code of ours in between."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_arrays(random_arrays(hf), folder / "model.safetensors", metadata={"format": "pt"})
+    config = {"model_type": "gpt2", "activation_function": "gelu_new", **hf}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+# %%
+make_checkpoint(BUILT / "hub")
+print(*sorted(path.name for path in (BUILT / "hub").iterdir()))
+
+# %% [markdown]
+r"""
+A safetensors file is eight bytes, a JSON header, and the numbers end to end. No library is needed to read it, and
+nothing in it can run: that is why weights travel this way and not as a pickle.
+"""
+
+
+# %%
+def read_by_hand(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
+    """The header of a safetensors file, and its float32 arrays as float64."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+    data = memoryview(raw)[8 + length :]
+    arrays = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            start, stop = entry["data_offsets"]
+            arrays[name] = np.frombuffer(data[start:stop], "<f4").reshape(entry["shape"]).astype(np.float64)
+    return header, arrays
+
+
+header, W = read_by_hand(BUILT / "hub" / "model.safetensors")
+for name in ("__metadata__", "h.0.attn.c_attn.weight"):
+    print(name, header[name])
+
+# %%
+print(f"{len(W)} tensors; without the blocks 1 to 3:")
+for name, array in sorted(W.items()):
+    if not name.startswith(("h.1.", "h.2.", "h.3.")):
+        print(f"  {name:24} {array.shape}")
+
+# %% [markdown]
+r"""
+Three differences from `GPT(config).named_parameters()`. There is no `transformer.` before the names here (other
+checkpoints have it). There is no `lm_head.weight`: it is `wte.weight`, stored once. And `attn.bias` is no bias.
+"""
+
+# %%
+from nanogpt.model import SIZES, num_params
+
+gpt2 = SIZES["gpt2"]
+print("attn.bias, first rows:", *W["h.0.attn.bias"][0, 0, :3, :6].astype(int).tolist())
+print(
+    f"{num_params(gpt2):,} + {gpt2.n_layer} masks of {gpt2.block_size}² = {num_params(gpt2) + gpt2.n_layer * gpt2.block_size**2:,}"
+)
+
+# %% [markdown]
+r"""
+The causal mask was a buffer once, and was saved with every block. It holds no knowledge; a loader skips it by name.
+
+## A loader that fits
+
+The matrices come out as (64, 192) where `nn.Linear` holds (192, 64). OpenAI's code computed $xW + b$ with $W$ of
+shape (in, out), Hugging Face kept that as `Conv1D`, and `nn.Linear` computes $xW^\top + b$ with (out, in). So a loader
+has to transpose. Here is one. It copies what fits and transposes what does not.
+"""
+
+# %%
+config = GPTConfig(block_size=48, vocab_size=256, n_layer=4, n_head=4, n_embd=64)
+
+
+def load_what_fits(arrays: dict[str, np.ndarray]) -> GPT:
+    model = GPT(config, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            t = torch.from_numpy(arrays[name.removeprefix("transformer.")])
+            p.copy_(t if t.shape == p.shape else t.T)
+    return model
+
+
+fits = load_what_fits(W)
+print(
+    f"{len(list(fits.parameters()))} tensors loaded, {sum(p.numel() for p in fits.parameters()):,} parameters, no error"
+)
+
+# %% [markdown]
+r"""
+*Predict.* Is it right? Every parameter was filled, and every shape agrees. Copy it back by the same rule and you get the
+file again, number for number:
+"""
+
+# %%
+back = {name.removeprefix("transformer."): p.detach().numpy() for name, p in fits.named_parameters()}
+back = {name: p if p.shape == W[name].shape else p.T for name, p in back.items()}
+print("the round trip returns the file exactly:", all(np.array_equal(back[name], W[name]) for name in back))
+
+# %% [markdown]
+r"""
+A round trip proves only that reading and writing agree with each other. What is needed is somebody else's forward
+pass. Here is GPT-2 in NumPy, in float64, straight from the file's names and the file's layout: every matrix is used
+as `x @ W`. It shares no line with your model.
+"""
+
+
+# %%
+def gelu_tanh(x: np.ndarray) -> np.ndarray:
+    """Hendrycks & Gimpel 2016, §2; Hugging Face calls it gelu_new."""
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def oracle(W: dict, ids: list[int], n_layer=4, n_head=4, gelu=gelu_tanh, eps=1e-5) -> list[np.ndarray]:
+    """The residual stream after the embedding and after each block, (T, C) each, and the logits (T, V)."""
+
+    def linear(x, name):
+        return x @ W[f"{name}.weight"] + W[f"{name}.bias"]  # the file's (in, out)
+
+    def norm(x, name):
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps)
+        return x * W[f"{name}.weight"] + W[f"{name}.bias"]
+
+    T = len(ids)
+    x = W["wte.weight"][ids] + W["wpe.weight"][:T]  # (T, C)
+    streams = [x]
+    for h in (f"h.{i}" for i in range(n_layer)):
+        qkv = np.split(linear(norm(x, f"{h}.ln_1"), f"{h}.attn.c_attn"), 3, axis=-1)
+        q, k, v = (part.reshape(T, n_head, -1).swapaxes(0, 1) for part in qkv)  # (n_head, T, d)
+        scores = q @ k.swapaxes(1, 2) / math.sqrt(q.shape[-1]) + np.triu(np.full((T, T), -np.inf), 1)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        heads = weights / weights.sum(-1, keepdims=True) @ v
+        x = x + linear(heads.swapaxes(0, 1).reshape(T, -1), f"{h}.attn.c_proj")
+        x = x + linear(gelu(linear(norm(x, f"{h}.ln_2"), f"{h}.mlp.c_fc")), f"{h}.mlp.c_proj")
+        streams.append(x)
+    return [*streams, norm(x, "ln_f") @ W["wte.weight"].T]
+
+
+# %% [markdown]
+r"""
+How far apart are two arrays? Divide the size of the difference by the size of the value: zero is equality, one is a
+difference as large as the thing itself.
+"""
+
+# %%
+ids = np.random.default_rng(1).integers(0, 256, 48).tolist()
+truth = oracle(W, ids)
+
+
+def apart(a, b) -> float:
+    """‖a − b‖ / ‖b‖, a relative distance."""
+    a, b = (np.asarray(x.detach() if torch.is_tensor(x) else x, dtype=np.float64) for x in (a, b))
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+def logits_of(model: GPT) -> torch.Tensor:
+    with torch.no_grad():
+        return model(torch.tensor([ids]))[0][0]  # (T, V)
+
+
+print(f"the loader that fits is off by {apart(logits_of(fits), truth[-1]):.2f}")
+
+# %% [markdown]
+r"""
+Off by as much as the logits are large: the two have nothing in common but the shape. One rule loaded all the tensors,
+so where is the mistake? *Stop and find it.* The next cell asks each kind of matrix alone, with one random input.
+"""
+
+# %%
+block = fits.transformer.h[0]
+for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
+    matrix, bias = W[f"h.0.{name}.weight"], W[f"h.0.{name}.bias"]
+    x = np.random.default_rng(0).normal(size=(8, len(matrix))).astype(np.float32)
+    ours = block.get_submodule(name)(torch.from_numpy(x))
+    print(f"{name:12} {matrix.shape!s:10} off by {apart(ours, x @ matrix + bias):.1f}")
+
+# %% [markdown]
+r"""
+`attn.c_proj` is square. It fits both ways round, so the rule never turned it. In GPT-2 small it is 768 × 768, in all
+12 blocks. Shapes could not find this, and the round trip did not; a comparison of values did, at once. A layout is
+known by *name*.
+
+## Build
+
+Small functions first, then the loader that calls them. The architecture: which of Hugging Face's settings does this
+model have, and which must be refused? Their GPT-2 can use other activations, other attention scales, an output head of
+its own. Weights trained with these would fit, and compute something else.
+"""
+
+# %%
+#| export
+# Hugging Face lets a GPT-2 vary these; this GPT has one value of each. (reorder_and_upcast_attn may be anything:
+# it changes the rounding in mixed precision, not the function.)
+FIXED = {
+    "model_type": "gpt2",
+    "activation_function": "gelu_new",  # GELU with tanh
+    "layer_norm_epsilon": 1e-5,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+}
+SIZE_NAMES = {"block_size": "n_positions"} | {n: n for n in ("vocab_size", "n_layer", "n_head", "n_embd")}
+DROPOUTS = ("embd_pdrop", "attn_pdrop", "resid_pdrop")
+
+
+# %%
+#| export
+def config_from_hf(hf: dict, where: str = "config.json", dropout: float = 0.0) -> GPTConfig:
+    """GPTConfig from a Hugging Face config.json; sizes that it leaves out are GPT-2 small's, as over there.
+
+    Raises ValueError naming every setting that this GPT does not have.
+    """
+    found = FIXED | {"model_type": None} | hf
+    wrong = [f"{key} is {found[key]!r}, not {value!r}" for key, value in FIXED.items() if found[key] != value]
+    sizes = {ours: hf[theirs] for ours, theirs in SIZE_NAMES.items() if theirs in hf}
+    wrong += [f"{SIZE_NAMES[k]} is {v!r}, not an integer" for k, v in sizes.items() if type(v) is not int]
+    if hf.get("n_inner") not in (None, 4 * hf.get("n_embd", GPTConfig.n_embd)):
+        wrong.append(f"n_inner is {hf['n_inner']!r}, not 4·n_embd")
+    if wrong:
+        raise ValueError(f"{where}: this is not a GPT-2 that nanogpt can run: {'; '.join(wrong)}")
+    return GPTConfig(**sizes, dropout=dropout)
+
+
+# %%
+print(config_from_hf({"model_type": "gpt2"}))
+for hf in ({"model_type": "llama"}, {"model_type": "gpt2", "activation_function": "relu", "n_inner": 1000}):
+    try:
+        config_from_hf(hf)
+    except ValueError as error:
+        print(error)
+
+# %% [markdown]
+r"""
+Then the files. A name is a folder, or a repository on Hugging Face's hub. `huggingface_hub` keeps what it downloads in
+a cache by commit: a name that was loaded once loads again without a network, and loads the same weights.
+`HF_HUB_OFFLINE=1` never asks for more.
+"""
+
+
+# %%
+#| export
+def hub_file(repo: str, revision: str | None, filename: str, cached_only: bool = False) -> Path | None:
+    """A file of a hub repository, from Hugging Face's cache or else downloaded into it; None if there is none.
+
+    Raises OSError in one sentence where the repository is unknown or the hub cannot be reached.
+    """
+    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_download, hf_hub_url
+
+    try:
+        return Path(hf_hub_download(repo, filename, revision=revision, local_files_only=True))
+    except errors.HFValidationError:
+        raise FileNotFoundError(f"{repo!r} is neither a folder nor a hub name, owner/model") from None
+    except errors.LocalEntryNotFoundError:
+        if cached_only:
+            return None
+    try:
+        # One quick question first: where there is no network, hf_hub_download alone retries for 20 s.
+        get_hf_file_metadata(hf_hub_url(repo, filename, revision=revision), timeout=5)
+        return Path(hf_hub_download(repo, filename, revision=revision))
+    except errors.RemoteEntryNotFoundError:
+        return None
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        what = f"{repo!r} is no folder, and the hub shows no such repository or revision"
+        raise FileNotFoundError(f"{what}; check the name, or `hf auth login` if it is private") from error
+    except Exception as error:  # no base class holds the HTTP errors of every version of huggingface_hub
+        what = f"{repo!r} is no folder, its {filename} is not in the cache, and the hub cannot be read"
+        raise OSError(f"{what} ({type(error).__name__}); try again online, or name a folder") from error
+
+
+# %% [markdown]
+r"""
+A large model comes in several files with an index that names them. The index was written by a stranger, and a name such
+as `../../id_rsa` is a path too: only plain file names are followed.
+"""
+
+# %%
+#| export
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def read_json(path: Path) -> dict:
+    """A JSON object from a file; ValueError naming the file where it holds none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path.name} is not a JSON object; download or write it again")
+    return value
+
+
+def shard_names(index: Path) -> list[str]:
+    """The files that an index names, each once; ValueError where one is not a plain file name."""
+    names = read_json(index).get("weight_map")
+    names = list(dict.fromkeys(names.values())) if isinstance(names, dict) else []
+    bad = [n for n in names if not (isinstance(n, str) and re.fullmatch(r"[\w.-]+\.safetensors", n))]
+    if bad or not names:
+        what = (
+            f"names {bad[0]!r}, which is not a plain .safetensors file name" if bad else "has no weight_map"
+        )
+        raise ValueError(f"{index.name} {what}; nothing was read")
+    return names
+
+
+# %%
+for names in (["model-1.safetensors", "model-2.safetensors"], ["../../id_rsa"]):
+    (BUILT / INDEX).write_text(
+        json.dumps({"weight_map": {f"tensor {i}": name for i, name in enumerate(names)}})
+    )
+    try:
+        print(shard_names(BUILT / INDEX))
+    except ValueError as error:
+        print(error)
+
+
+# %%
+#| export
+def find_checkpoint(name_or_dir: str | Path, revision: str | None = None) -> tuple[Path, list[Path]]:
+    """Paths of config.json and of the safetensors files, of a folder or of one commit of a hub repository."""
+    name, folder = str(name_or_dir), Path(name_or_dir)
+
+    def in_folder(filename: str, cached_only: bool = False) -> Path | None:
+        return folder / filename if (folder / filename).is_file() else None
+
+    find = in_folder if folder.is_dir() else partial(hub_file, name, revision)
+    config = find("config.json")
+    if config is None:
+        raise FileNotFoundError(f"{name} has no config.json, so it is no Hugging Face checkpoint")
+    if find is not in_folder:  # the cache keeps a folder for each commit: take all files from this one
+        find = partial(hub_file, name, config.parent.name)
+    for cached_only in (True, False):
+        if path := find(SINGLE, cached_only=cached_only):
+            return config, [path]
+        if index := find(INDEX, cached_only=cached_only):
+            paths = {shard: find(shard) for shard in shard_names(index)}
+            if missing := ", ".join(shard for shard, path in paths.items() if path is None):
+                raise FileNotFoundError(f"{name} lacks {missing}, which {INDEX} names; download it again")
+            return config, list(paths.values())
+    raise FileNotFoundError(
+        f"{name} has no {SINGLE}. If it has a pytorch_model.bin: that is a pickle, which can run code when read; "
+        f"convert it once, transformers.GPT2LMHeadModel.from_pretrained({name!r}).save_pretrained('converted')"
+    )
+
+
+# %%
+config_path, paths = find_checkpoint(BUILT / "hub")
+print(config_path.name, [path.name for path in paths])
+
+# %% [markdown]
+r"""
+Now names and shapes, both from the headers alone: a 6 GB file that is not GPT-2 should be refused before its first
+number is read. The four matrices of each block are the ones to turn, square or not.
+"""
+
+# %%
+#| export
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+CONV1D = re.compile(r".*\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight")
+MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")  # buffers that old versions saved with the weights
+
+
+def hf_layout(name: str, p: Tensor) -> Tensor:
+    """A parameter as Hugging Face stores it: a view, transposed for Conv1D, which holds (in, out)."""
+    return p.T if CONV1D.fullmatch(name) else p
+
+
+def parameters_by_hf_name(model: GPT) -> dict[str, Tensor]:
+    """The parameters under the hub's names, without `transformer.`; the tied matrix once, as wte.weight."""
+    return {name.removeprefix("transformer."): p for name, p in model.named_parameters()}
+
+
+# %%
+wanted = {name: hf_layout(name, p) for name, p in parameters_by_hf_name(fits).items()}
+print("every shape as in the file:", all(t.shape == W[name].shape for name, t in wanted.items()))
+print(
+    "turned in block 0:",
+    *(name for name in wanted if name.startswith("h.0.") and CONV1D.fullmatch(name)),
+    sep="\n  ",
+)
+
+
+# %%
+#| export
+def read_headers(paths: list[Path]) -> dict[str, tuple[Path, str, tuple[int, ...], str]]:
+    """Name without `transformer.` -> (file, name in it, shape, dtype), masks left out. Reads no weights."""
+    found = {}
+    for path in paths:
+        try:
+            with safe_open(path, framework="pt") as file:
+                for stored in file.keys():  # noqa: SIM118
+                    name = stored.removeprefix("transformer.")
+                    if name in found:
+                        raise ValueError(f"{path.name} holds {name} a second time; keep one")
+                    if not MASK.fullmatch(name):
+                        piece = file.get_slice(stored)
+                        found[name] = (path, stored, tuple(piece.get_shape()), piece.get_dtype())
+        except SafetensorError as error:
+            raise ValueError(f"{path.name} is no whole safetensors file ({error})") from None
+    return found
+
+
+# %%
+for name, (_, _, shape, dtype) in list(read_headers(paths).items())[:4]:
+    print(f"{name:24} {dtype} {shape}")
+
+
+# %%
+#| export
+def check_tensors(found: dict, expected: dict[str, Tensor], where: str) -> None:
+    """ValueError naming every tensor that is missing, unexpected, of a wrong shape or not floating point."""
+
+    def some(names: list[str]) -> str:
+        return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+    shapes = {name: tuple(hf_layout(name, p).shape) for name, p in expected.items()}
+    allowed = shapes | {"lm_head.weight": shapes["wte.weight"]}
+    both = {n: found[n][2:] for n in found if n in allowed}
+    problems = {
+        "missing": [n for n in shapes if n not in found],
+        "unexpected": [n for n in found if n not in allowed],
+        "wrong shape": [
+            f"{n} is {shape}, not {allowed[n]}" for n, (shape, _) in both.items() if shape != allowed[n]
+        ],
+        "not floating point": [
+            f"{n} is {t}" for n, (_, t) in both.items() if t not in ("F64", "F32", "F16", "BF16")
+        ],
+    }
+    if text := "; ".join(f"{what}: {some(names)}" for what, names in problems.items() if names):
+        raise ValueError(f"{where} does not hold the weights that its config.json describes; {text}")
+
+
+# %%
+#| export
+def check_tied(found: dict, model: GPT, where: str) -> None:
+    """ValueError where a file stores an lm_head.weight that is not wte.weight."""
+    if "lm_head.weight" in found:
+        path, stored, _, _ = found["lm_head.weight"]
+        with safe_open(path, framework="pt") as file:
+            same = torch.equal(file.get_tensor(stored).to(model.lm_head.weight), model.lm_head.weight)
+        if not same:
+            raise ValueError(
+                f"{where}: lm_head.weight is not wte.weight, and this GPT has one matrix for both"
+            )
+
+
+# %% [markdown]
+r"""
+The loader puts these together. The model is made on the `meta` device, which has shapes and no memory, so nothing is
+initialised only to be overwritten. Each tensor is a view of the file on disk, copied into its parameter and dropped.
+"""
+
+
+# %%
+#| export
+def from_hf(name_or_dir: str | Path, *, revision: str | None = None, dropout: float = 0.0) -> GPT:
+    """GPT with the weights of a Hugging Face GPT-2 checkpoint, in eval mode and in torch's default dtype.
+
+    name_or_dir: a folder, or a hub repository such as "openai-community/gpt2" (downloaded once, then from the cache).
+    revision: a branch, tag or commit on the hub. dropout: yours to choose, as it is no part of the weights.
+    Raises OSError where a file cannot be had, ValueError naming what in it is not this GPT-2.
+    """
+    where = str(name_or_dir)
+    config_path, paths = find_checkpoint(name_or_dir, revision)
+    with torch.device("meta"):
+        model = GPT(config_from_hf(read_json(config_path), f"{where}, config.json", dropout))
+    found = read_headers(paths)
+    check_tensors(found, parameters_by_hf_name(model), where)
+    model.to_empty(device=torch.get_default_device())
+    model.lm_head.weight = model.transformer.wte.weight  # to_empty parts what is tied
+    params = parameters_by_hf_name(model)
+    for path in paths:
+        with safe_open(path, framework="pt") as file, torch.no_grad():
+            for name, (home, stored, _, _) in found.items():
+                if home == path and name in params:
+                    hf_layout(name, params[name]).copy_(file.get_tensor(stored))
+    check_tied(found, model, where)
+    return model.eval()
+
+
+# %%
+model = from_hf(BUILT / "hub")
+print(model.config)
+print("off by less than 1e-6:", apart(logits_of(model), truth[-1]) < 1e-6)
+
+# %% [markdown]
+r"""
+## Parity is a law
+
+The model computes in float32 and the oracle in float64, so the bits differ. How small a distance is "equal"? float32
+rounds every result to one part in $2^{24}$, and the spacing of its numbers at 1 is ε = 2⁻²³. A tolerance picked by eye
+is an opinion. Better: *a rounding error shrinks when the numbers get longer, a mistake does not.* So run the same model
+in float64.
+
+*Predict.* float64 has 29 bits more. Where does the distance go, for the loader that fits and for yours?
+"""
+
+# %%
+from copy import deepcopy
+
+eps32, eps64 = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
+
+
+def streams_of(model: GPT) -> list[torch.Tensor]:
+    """What `oracle` returns, from a model: the residual stream (T, C) at each depth, and the logits."""
+    seen = []
+    parts = [model.transformer.drop, *model.transformer.h, model.lm_head]
+    hooks = [part.register_forward_hook(lambda part, args, out: seen.append(out[0])) for part in parts]
+    logits_of(model)
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+runs = {"transposes what does not fit": fits, "from_hf": model}
+runs |= {f"{name}, float64": deepcopy(m).double() for name, m in runs.items()}
+distances = {name: [apart(a, b) for a, b in zip(streams_of(m), truth)] for name, m in runs.items()}
+assert max(distances["from_hf"]) < 8 * eps32
+assert max(distances["from_hf, float64"]) < 8 * eps64
+for name, d in distances.items():
+    print(f"{name:38} {'rounding' if d[-1] < 8 * (eps64 if 'float64' in name else eps32) else 'a mistake'}")
+
+# %%
+fig, ax = plt.subplots(figsize=(6.5, 3.3))
+for (name, d), style in zip(distances.items(), ("C3o-", "C0o-", "C3s--", "C0s--")):
+    ax.semilogy(d[1:], style, ms=4, lw=1, label=name)
+for eps, bits in ((eps32, 32), (eps64, 64)):
+    ax.axhline(eps, color="gray", lw=0.8, ls=":")
+    ax.text(4.2, eps / 1.5, f"ε of float{bits}", fontsize=8, color="gray", va="top", ha="right")
+ax.set_xticks(range(5), [*(f"block {i}" for i in range(4)), "logits"])
+ax.set(ylabel="distance to the oracle", ylim=(1e-17, 30), xlim=(-0.2, 4.2))
+ax.legend(fontsize=8, ncols=2, loc="center", bbox_to_anchor=(0.5, 0.32))
+show(
+    fig,
+    alt="Distance to the NumPy oracle by depth. The loader that fits stays near 1 in both precisions; from_hf stays near "
+    "the epsilon of float32, and of float64.",
+)
+
+# %% [markdown]
+r"""
+The mistake is as large in 64 bits as in 32, and it is there from the first block: a comparison by depth also says where
+to look. Not every mistake is that loud. Here are five others, made on purpose in the oracle.
+
+*Predict.* Which of them would pass `allclose` with a tolerance of 1e-3?
+"""
+
+# %%
+swapped = {n: np.split(a, 3, axis=-1) for n, a in W.items() if "c_attn" in n}
+rounded = {n: torch.from_numpy(a).bfloat16().double().numpy() for n, a in W.items()}
+mistakes = {
+    "attn.c_proj not transposed": oracle(
+        W | {n: a.T for n, a in W.items() if n.endswith("attn.c_proj.weight")}, ids
+    ),
+    "q and k swapped": oracle(
+        W | {n: np.concatenate((k, q, v), -1) for n, (q, k, v) in swapped.items()}, ids
+    ),
+    "positions off by one": oracle(W | {"wpe.weight": np.roll(W["wpe.weight"], 1, axis=0)}, ids),
+    "weights rounded to bfloat16": oracle(rounded, ids),
+    "GELU with erf, not tanh": oracle(
+        W, ids, gelu=lambda x: torch.nn.functional.gelu(torch.from_numpy(x)).numpy()
+    ),
+    "LayerNorm's ε 1e-6, not 1e-5": oracle(W, ids, eps=1e-6),
+}
+distance = {name: apart(streams[-1], truth[-1]) for name, streams in mistakes.items()}
+assert min(distance[name] for name in mistakes) > 10 * distances["from_hf"][-1]
+print("below 1e-3:", *(name for name, d in distance.items() if d < 1e-3), sep="\n  ")
+distance["none: from_hf in float32"] = distances["from_hf"][-1]
+
+# %%
+fig, ax = plt.subplots(figsize=(5.2, 2.6))
+names = list(distance)[::-1]
+ax.barh(names, [distance[n] for n in names], color=["C0", *["C3"] * len(mistakes)], height=0.6, left=1e-9)
+ax.axvline(eps32, color="gray", lw=0.8, ls=":")
+ax.text(eps32, len(names) - 0.4, "ε of float32", fontsize=8, color="gray", ha="center")
+ax.set(xscale="log", xlim=(1e-8, 4), xlabel="distance of the logits")
+ax.grid(axis="y", visible=False)
+show(
+    fig,
+    alt="Bars on a log scale: wrong layouts are off by 0.4 to 1, bfloat16 weights by 5e-3, the other GELU by 2e-4, another epsilon by 2e-5, and from_hf in float32 by 4e-7.",
+)
+
+# %% [markdown]
+r"""
+Two of them pass, and these are the kind that survives. The bottom bar is what float32 costs. The smallest mistake is
+still more than ten times as large: with parity as the law there is room to see it.
+
+## Write
+
+The way back is shorter: the same names, the same four transposes. `transformers` has no GPT-2 without biases, but a bias
+of zero computes the same, so `bias=False` models are written with zeros (and come back with biases, all zero).
+"""
+
+
+# %%
+#| export
+def config_to_hf(config: GPTConfig) -> dict:
+    """The config.json that makes `transformers` build this model."""
+    eot = min(50256, config.vocab_size - 1)  # <|endoftext|>: GPT-2's, or the last of chapter 01's vocabulary
+    sizes = {theirs: getattr(config, ours) for ours, theirs in SIZE_NAMES.items()}
+    rest = {"architectures": ["GPT2LMHeadModel"], "bos_token_id": eot, "eos_token_id": eot}
+    return FIXED | sizes | dict.fromkeys(DROPOUTS, config.dropout) | rest
+
+
+# %%
+assert config_from_hf(config_to_hf(config)) == config
+print(json.dumps(config_to_hf(config), indent=1))
+
+
+# %%
+#| export
+from nanogpt.files import atomically, save_json
+
+
+def to_hf(model: GPT, folder: str | Path) -> None:
+    """Write config.json and model.safetensors, which `transformers` and `from_hf` load; each file atomically.
+
+    Weights keep their dtype. A model with bias=False gets biases of zero, which compute the same.
+    """
+    if not isinstance(model, GPT):
+        kind = type(model).__name__
+        raise ValueError(f"to_hf writes a GPT, not a {kind}; unwrap it first (model.module, model._orig_mod)")
+    tensors = {
+        f"transformer.{n}": hf_layout(n, p.detach()).cpu() for n, p in parameters_by_hf_name(model).items()
+    }
+    if not model.config.bias:
+        for name, t in list(tensors.items()):
+            if not name.endswith(("wte.weight", "wpe.weight")):
+                tensors[name.removesuffix("weight") + "bias"] = t.new_zeros(t.shape[-1])  # (out,)
+    tensors = {name: t.contiguous() for name, t in tensors.items()}
+    with atomically(Path(folder) / SINGLE) as file:
+        # By name, so that there is never a copy of all weights in memory.
+        save_file(tensors, file.name, metadata={"format": "pt"})
+    save_json(Path(folder) / "config.json", config_to_hf(model.config))
+
+
+# %%
+to_hf(model, BUILT / "ours")
+again = from_hf(BUILT / "ours")
+print("written and read, bit for bit:", all(map(torch.equal, model.parameters(), again.parameters())))
+to_hf(GPT(replace(config, bias=False), generator=torch.Generator().manual_seed(0)), BUILT / "no_bias")
+print("zeros for biases:", sum(not p.any() for p in from_hf(BUILT / "no_bias").parameters()), "tensors")
+
+# %% [markdown]
+r"""
+A round trip proves little, as above. Where `transformers` is installed, let it read your folder. It also has what the
+oracle lacks: gradients. A loss is one number; its gradient has one for every parameter.
+"""
+
+# %% tags=["nbval-ignore-output"]
+try:
+    import transformers
+except ImportError:
+    transformers = None
+    print("transformers is not installed (pip install transformers), so the NumPy oracle has to do.")
+
+if transformers:
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(BUILT / "ours").eval()
+    tokens = torch.tensor([ids])
+    loss = again(tokens[:, :-1], tokens[:, 1:])[1]
+    their_loss = theirs(tokens, labels=tokens).loss  # shifts the labels itself
+    loss.backward()
+    their_loss.backward()
+    print(f"transformers {transformers.__version__}: loss {their_loss.item():.6f}, ours {loss.item():.6f}")
+
+# %% tags=["nbval-ignore-output"]
+if transformers:
+    their_grads = {n.removeprefix("transformer."): p.grad for n, p in theirs.named_parameters()}
+    grads = {n: hf_layout(n, p.grad) for n, p in parameters_by_hf_name(again).items()}
+    error = {n: apart(grads[n], their_grads[n]) / eps32 for n in grads}
+    fig, ax = plt.subplots(figsize=(5.5, 2.8))
+    depth = {n: int(n.split(".")[1]) if n.startswith("h.") else 4 if "ln_f" in n else -1 for n in error}
+    for kind, mark in (("c_attn", "o"), ("c_proj", "s"), ("c_fc", "^"), ("ln_", "x"), ("w", "D")):
+        points = [(depth[n], e) for n, e in error.items() if kind in (n if kind != "w" else n[:1])]
+        ax.plot(
+            *zip(*points),
+            mark,
+            ms=4,
+            alpha=0.7,
+            ls="none",
+            label={"ln_": "LayerNorm", "w": "wte, wpe"}.get(kind, kind),
+        )
+    ax.set_xticks(range(-1, 5), ["embedding", *(f"block {i}" for i in range(4)), "ln_f"])
+    ax.set(ylabel="distance of the gradient,\nin ε of float32", ylim=(0, None))
+    ax.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    show(
+        fig,
+        alt="Distance between our gradients and transformers', one mark a tensor, by depth: all within a few float32 epsilons.",
+    )
+
+# %% [markdown]
+r"""
+No tensor's gradient is more than a few ε away. Two programs, written by different people in different layouts, compute
+the same function and the same derivative. *That* is what "the same architecture" means.
+
+## What must be refused
+
+The other half of a loader is what it says when the file is wrong. Five broken copies, one sentence each:
+"""
+
+
+# %%
+def broken(change, config=None) -> None:
+    """Write the checkpoint with one thing wrong, and print what from_hf says."""
+    arrays = {name: array.astype(np.float32) for name, array in W.items()}
+    change(arrays)
+    folder = BUILT / "broken"
+    make_checkpoint(folder)
+    save_arrays(arrays, folder / SINGLE)
+    if config:
+        (folder / "config.json").write_text(json.dumps(read_json(folder / "config.json") | config))
+    try:
+        from_hf(folder)
+    except ValueError as error:
+        print(f"- {error}".replace(folder.as_posix(), "broken"))
+
+
+broken(lambda arrays: [arrays.pop(n) for n in list(arrays) if n.startswith("h.3.")])
+broken(lambda arrays: arrays.update({"h.4.ln_1.weight": np.ones(64, np.float32)}))
+broken(lambda arrays: arrays.update({"h.0.mlp.c_fc.weight": arrays["h.0.mlp.c_fc.weight"].T.copy()}))
+broken(lambda arrays: arrays.update({"lm_head.weight": 2 * arrays["wte.weight"]}))
+broken(lambda arrays: None, {"scale_attn_by_inverse_layer_idx": True})
+
+# %% [markdown]
+r"""
+## The real one
+
+Online, or with a filled cache, the next cell loads OpenAI's 124M and completes a sentence, always with the likeliest
+token (chapter 08 has better ways). Text that reads well is the most convincing check in this chapter and the weakest. Offline
+with nothing cached the cell says so, and everything above has been shown on the checkpoint that this notebook made.
+"""
+
+# %% tags=["nbval-ignore-output"]
+from nanogpt.tokenizer import BPETokenizer
+
+
+@torch.no_grad()
+def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, n: int) -> str:
+    idx = torch.tensor([tokenizer.encode(prompt)])
+    for _ in range(n):
+        idx = torch.cat((idx, model(idx)[0][:, -1:].argmax(-1)), dim=1)
+    return tokenizer.decode(idx[0].tolist())
+
+
+real = None
+try:
+    real, tokenizer = from_hf("openai-community/gpt2"), BPETokenizer.gpt2()
+    print(complete(real, tokenizer, "Hello, I'm a language model,", 24))
+except OSError as error:
+    print(f"The real GPT-2 is not here: {error}.\nThis chapter ran on the checkpoint that it made itself.")
+
+# %% tags=["nbval-ignore-output"]
+if transformers and real:
+    theirs = transformers.GPT2LMHeadModel.from_pretrained("openai-community/gpt2").eval()
+    tokens = torch.tensor([tokenizer.encode("Hello, I'm a language model,")])
+    with torch.no_grad():
+        distance = apart(real(tokens)[0], theirs(tokens).logits)
+    print(f"OpenAI's 124M, our logits against transformers': {distance / eps32:.1f} ε of float32")
+
+# %% [markdown]
+r"""
+## Checkpoint
+
+Exports the loader and the writer, imports them in a fresh process and runs the chapter's tests, which compare with
+`transformers` at several sizes where it is installed.
+"""
+
+# %%
+checkpoint("06")
+
+# %% [markdown]
+r"""
+## Exercises
+
+1. **A quieter bug.** In `config_from_hf`, drop `layer_norm_epsilon` from `FIXED` and load a checkpoint whose config says
+   1e-3. Which cell of this notebook notices? Then do it right: set `eps` on the loaded model's LayerNorms. Check: parity
+   with `oracle(W, ids, eps=1e-3)` below 8 ε.
+2. **Layer scaling.** Support `scale_attn_by_inverse_layer_idx`: the scores of block i are also divided by i + 1. It can be
+   done in the loader alone, by changing weights. Which ones? Check: parity with an oracle that divides, in both precisions.
+3. **Half the file.** Write the checkpoint in bfloat16 (`to_hf(model.bfloat16(), ...)`) and read it back. Predict the
+   distance of the logits from ε of bfloat16 before you measure it. Check: the figure of mistakes above has the answer.
+4. **Shards.** Split `model.safetensors` by hand into two files and write the index. Check: `from_hf` reads both, and
+   refuses the folder when the index names `../model.safetensors`.
+
+## Further reading
+
+- Radford et al. 2019, *Language Models are Unsupervised Multitask Learners*, §2.3; the released code,
+  [openai/gpt-2, `src/model.py`](https://github.com/openai/gpt-2/blob/master/src/model.py), function `conv1d`.
+- Press & Wolf 2017, *Using the Output Embedding to Improve Language Models*, §3: why `lm_head` is `wte`.
+- [The safetensors format](https://huggingface.co/docs/safetensors/index#format), and
+  [its metadata](https://huggingface.co/docs/safetensors/metadata_parsing), with the count of `gpt2`'s numbers.
+- Hendrycks & Gimpel 2016, *Gaussian Error Linear Units*, §2: the tanh form.
+"""

@@ -1,0 +1,308 @@
+"""Laws of measuring: a clock that waits, and predictions that the real step meets to the byte."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from nanogpt import bench
+from nanogpt.bench import (
+    PRODUCTS,
+    activation_bytes,
+    event_times,
+    measure,
+    memory_by_category,
+    mfu,
+    peak_memory,
+    predict_step,
+    saved_bytes,
+    step_flops,
+    step_work,
+)
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.roofline import Roofline
+
+CPU = torch.device("cpu")
+TOY = GPTConfig(12, 101, n_layer=2, n_head=2, n_embd=24)
+gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+configs = st.builds(
+    lambda heads, width, **rest: GPTConfig(block_size=12, n_head=heads, n_embd=heads * width, **rest),
+    heads=st.integers(2, 3),
+    width=st.integers(2, 8),
+    vocab_size=st.integers(2, 70),
+    n_layer=st.integers(1, 3),
+    bias=st.booleans(),
+    flash=st.booleans(),
+)
+
+
+def batch(config, B, T):
+    return torch.randint(config.vocab_size, (2, B, T), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A device with a queue and a clock of its own: work is done, and takes time, when somebody waits for it."""
+    fake = SimpleNamespace(now=0.0, queued=0.0, calls=0)
+
+    def wait(_):
+        fake.now, fake.queued = fake.now + fake.queued, 0.0
+
+    monkeypatch.setattr(bench, "synchronize", wait)
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: fake.now)
+    return fake
+
+
+def queue_seconds(device, costs):
+    """A call that puts the next of `costs` into the queue and returns at once."""
+    costs = iter(costs)
+
+    def call():
+        device.queued += next(costs)
+        device.calls += 1
+
+    return call
+
+
+def test_measure_waits_for_the_queue_and_leaves_the_warm_up_out(device):
+    timing = measure(queue_seconds(device, [100.0, 50.0, 1.0, 2.0, 3.0, 4.0, 5.0]), CPU, repeats=5, warmup=2)
+    assert timing.times == (1.0, 2.0, 3.0, 4.0, 5.0)
+    assert (timing.q1, timing.median, timing.q3) == (2.0, 3.0, 4.0)
+    assert device.calls == 7
+
+
+def test_an_outlier_moves_neither_the_median_nor_the_quartiles(device):
+    quiet = measure(queue_seconds(device, [1.0] * 20), CPU, repeats=20, warmup=0)
+    noisy = measure(queue_seconds(device, [1.0] * 19 + [1000.0]), CPU, repeats=20, warmup=0)
+    assert (quiet.q1, quiet.median, quiet.q3) == (noisy.q1, noisy.median, noisy.q3) == (1.0, 1.0, 1.0)
+    assert max(noisy.times) == 1000.0
+
+
+def test_work_queued_before_is_not_charged(device):
+    device.queued = 77.0
+    assert bench.wall_times(queue_seconds(device, [1.0, 2.0]), CPU, repeats=2) == [1.0, 2.0]
+
+
+def test_one_repeat_is_refused():
+    with pytest.raises(ValueError, match="repeats=1"):
+        measure(lambda: None, CPU, repeats=1)
+
+
+def test_mfu_is_a_share():
+    assert mfu(flops=50.0, seconds=2.0, peak_flops=100.0) == 0.25
+    for seconds, peak in [(0, 1), (1, 0), (-1, 1), (float("nan"), 1)]:
+        with pytest.raises(ValueError, match="positive"):
+            mfu(1.0, seconds, peak)
+
+
+@given(configs, st.integers(1, 3), st.integers(1, 12))
+@settings(max_examples=15, deadline=None)
+def test_flops_are_those_of_the_products_that_run(config, B, T):
+    config = replace(config, flash=False)
+    with FlopCounterMode(display=False) as counter:
+        GPT(config)(*batch(config, B, T))[1].backward()
+    assert counter.get_total_flops() == step_flops(config, B, T)
+
+
+@given(configs, st.integers(1, 3), st.integers(1, 12))
+@settings(max_examples=30, deadline=None)
+def test_products_sum_to_the_flops_of_the_step(config, B, T):
+    work = step_work(config, B, T)
+    assert sum(w.flops for w in work if w.part in PRODUCTS) == step_flops(config, B, T)
+    assert len({(w.part, w.phase) for w in work}) == len(work)
+
+
+class CountBytes(TorchDispatchMode):
+    """Bytes of the float tensors that operations read and write; views and single numbers do not count."""
+
+    def __init__(self):
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        name = function.__name__.split(".")[0]
+        inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        outputs = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        storages = {t.untyped_storage().data_ptr() for t in inputs}
+        if not name.endswith("_") and any(t.untyped_storage().data_ptr() in storages for t in outputs):
+            return result  # a view
+        if name == "embedding":  # reads the rows that it returns, not the table
+            inputs = outputs
+        if name == "nll_loss_forward":  # picks one number a row
+            return result
+        if name == "nll_loss_backward":  # writes a table, and of its inputs reads ids only
+            inputs = []
+        counted = [t for t in (*inputs, *outputs) if t.is_floating_point() and t.numel() > 1]
+        self.total += sum(t.numel() * t.element_size() for t in counted)
+        return result
+
+
+@pytest.mark.parametrize("flash", [True, False], ids=["flash", "manual"])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize(("B", "T", "n_layer"), [(2, 5, 1), (3, 12, 3)])
+def test_bytes_are_those_of_the_operations_that_run(flash, bias, B, T, n_layer):
+    config = GPTConfig(12, 101, n_layer=n_layer, n_head=2, n_embd=24, bias=bias, flash=flash)
+    model, ids = GPT(config), batch(config, B, T)
+    with CountBytes() as forward:
+        loss = model(*ids)[1]
+    with CountBytes() as backward:
+        loss.backward()
+    for phase, counted in [("forward", forward.total), ("backward", backward.total)]:
+        assert sum(w.nbytes for w in step_work(config, B, T) if w.phase == phase) == counted, phase
+
+
+def test_the_update_reads_every_number_and_rewrites_all_but_gradients():
+    model = GPT(TOY)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(*batch(TOY, 2, 4))[1].backward()
+    optimizer.step()
+    moments = [t for state in optimizer.state.values() for t in state.values() if t.dim()]
+    rewritten = sum(t.nbytes for t in (*model.parameters(), *moments))
+    (update,) = [w for w in step_work(TOY, 2, 4) if w.phase == "update"]
+    assert update.nbytes == 2 * rewritten + sum(p.grad.nbytes for p in model.parameters())
+
+
+def test_autocast_halves_the_bytes_of_products_only():
+    wide, narrow = (step_work(GPTConfig(), 4, 64, width) for width in (4, 2))
+    for w, n in zip(wide, narrow):
+        halved = w.part in PRODUCTS or w.part == "gelu"
+        assert (w.part, w.phase, w.flops, w.nbytes) == (
+            n.part,
+            n.phase,
+            n.flops,
+            n.nbytes * (2 if halved else 1),
+        )
+
+
+@given(configs, st.integers(1, 3), st.integers(1, 12))
+@settings(max_examples=30, deadline=None)
+def test_activations_are_predicted_to_the_byte(config, B, T):
+    model, ids = GPT(config), batch(config, B, T)
+    assert saved_bytes(lambda: model(*ids), model.parameters()) == activation_bytes(config, B, T)
+
+
+@given(configs)
+@settings(max_examples=10, deadline=None)
+def test_parameters_gradients_and_optimizer_are_predicted_to_the_byte(config):
+    model = GPT(config)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(*batch(config, 2, 4))[1].backward()
+    optimizer.step()
+    predicted = memory_by_category(config, 2, 4)
+    assert sum(p.nbytes for p in model.parameters()) == predicted["parameters"]
+    assert sum(p.grad.nbytes for p in model.parameters()) == predicted["gradients"]
+    states = [t for state in optimizer.state.values() for t in state.values()]
+    assert sum(t.nbytes for t in states) == predicted["optimizer"]
+
+
+def test_dropout_is_refused_where_its_masks_are_not_counted():
+    with pytest.raises(ValueError, match=r"dropout=0\.1"):
+        activation_bytes(GPTConfig(dropout=0.1), 1, 8)
+
+
+def test_a_storage_saved_twice_counts_once():
+    x = torch.randn(100, requires_grad=True)
+    y = x.exp()  # saves its result
+    assert saved_bytes(lambda: y * y.view(10, 10).view(100)) == 400  # twice the same memory
+    assert saved_bytes(lambda: y * x) == 800
+    assert saved_bytes(lambda: y * x, exclude=[x]) == 400
+    assert saved_bytes(lambda: y + x) == 0, "a sum saves nothing"
+
+
+def test_freed_memory_does_not_hide_a_later_save():
+    """Were storages not held, a second one at a freed address would be taken for the first."""
+    x = torch.randn(1000, requires_grad=True)
+
+    def call():
+        for _ in range(5):
+            (x * torch.randn(1000)).sum()
+
+    assert saved_bytes(call, exclude=[x]) == 5 * 4000
+
+
+def test_peak_memory_sees_what_was_freed_again():
+    def call():
+        torch.zeros(2**18)  # 1 MiB, gone at once
+        kept = torch.zeros(2**16)
+        return kept.sum()
+
+    assert 2**20 <= peak_memory(call, CPU) < 2**20 + 2**10
+
+
+def test_peak_memory_forgets_what_an_earlier_call_kept():
+    kept = []
+    first, second = (peak_memory(lambda: kept.append(torch.zeros(2**18)), CPU) for _ in range(2))
+    assert first == second == 2**20
+
+
+def test_peak_memory_says_where_it_cannot_be_measured():
+    with pytest.raises(ValueError, match="mps"):
+        peak_memory(lambda: None, torch.device("mps"))
+
+
+@pytest.mark.parametrize("flash", [True, False], ids=["flash", "manual"])
+@pytest.mark.parametrize(("B", "T", "vocab_size"), [(8, 64, 1024), (2, 32, 512)])
+def test_the_peak_of_a_step_is_activations_and_three_tables(flash, B, T, vocab_size):
+    """Logits, and the gradients of the log-probabilities and of the logits, which meet in the loss's backward pass."""
+    config = GPTConfig(64, vocab_size, n_layer=4, n_head=4, n_embd=64, flash=flash)
+    model, (x, y) = GPT(config), batch(config, B, T).unbind()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        _, loss = model(x, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    made = activation_bytes(config, B, T) - x.nbytes - y.nbytes
+    assert peak_memory(step, CPU) == pytest.approx(made + 3 * 4 * B * T * vocab_size, abs=100)
+
+
+def test_the_roofline_s_two_limits():
+    config = GPTConfig()
+    compute = Roofline("no memory wall", {"float32": 1e12, "bfloat16": 4e12}, float("inf"))
+    memory = Roofline("no arithmetic wall", {"float32": float("inf"), "bfloat16": float("inf")}, 1e9)
+    work = {(w.part, w.phase): w for w in step_work(config, 4, 64)}
+    for key, seconds in predict_step(config, 4, 64, compute).items():
+        assert seconds == work[key].flops / 1e12
+    for key, seconds in predict_step(config, 4, 64, memory).items():
+        assert seconds == work[key].nbytes / 1e9
+    narrow = {(w.part, w.phase): w.nbytes for w in step_work(config, 4, 64, width=2)}
+    for key, seconds in predict_step(config, 4, 64, memory, "bfloat16").items():
+        assert seconds == narrow[key] / 1e9
+    half = predict_step(config, 4, 64, compute, "bfloat16")
+    for key, w in work.items():
+        assert half[key] == w.flops / (4e12 if w.part in PRODUCTS else 1e12)
+
+
+class TestGPU:
+    pytestmark = gpu
+
+    def test_events_see_what_the_host_s_clock_does_not(self):
+        a = torch.randn(4096, 4096, device="cuda")
+        by_events = measure(lambda: a @ a, torch.device("cuda")).median
+        by_wall = bench.wall_times(lambda: a @ a, torch.device("cuda"), 20)
+        assert by_events == pytest.approx(sorted(by_wall)[10], rel=0.5)
+        assert len(event_times(lambda: a @ a, a.device, 7)) == 7
+
+    def test_peak_memory_counts_above_what_is_held(self):
+        held = torch.zeros(2**20, device="cuda")
+        assert peak_memory(lambda: torch.zeros(2**18, device="cuda"), held.device) == 2**20
+
+    def test_activations_are_predicted_within_a_percent(self):
+        config = GPTConfig(128, 512, n_layer=2, n_head=4, n_embd=256, flash=False)
+        model, ids = GPT(config).cuda(), batch(config, 4, 128).cuda()
+        assert saved_bytes(lambda: model(*ids), model.parameters()) == pytest.approx(
+            activation_bytes(config, 4, 128), rel=0.01
+        )
