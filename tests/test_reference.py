@@ -1,0 +1,100 @@
+"""Laws between the columns of the published figures in data/reference, which a mistyped label would break."""
+
+import csv
+import itertools
+import math
+import statistics
+from collections import defaultdict
+
+import pytest
+from conftest import ROOT, SHARED
+
+from nanogpt.model import GPTConfig, num_params
+
+TABLES = ROOT / "data" / "reference"
+
+
+def rows(name, folder=TABLES):
+    with open(folder / f"{name}.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def runs(name):
+    by_run = defaultdict(list)
+    for row in rows(name):
+        by_run[row["run"]].append(row)
+    return by_run
+
+
+@pytest.mark.parametrize("path", sorted(TABLES.glob("*.csv")), ids=lambda path: path.stem)
+def test_every_figure_says_where_it_was_published(path):
+    for row in rows(path.stem):
+        assert ": line" in row["source"] or "video lecture" in row["source"]
+
+
+@pytest.mark.parametrize(
+    "ours, log", [("llmc_cpu_losses", "cpu_tables"), ("llmc_gpu_losses", "llmc_4070s_h800_log")]
+)
+def test_rows_are_the_logs(ours, log):
+    folder = SHARED / "reference"
+    if not folder.is_dir():
+        pytest.skip("the figures of the published logs are not beside this clone")
+    read = {row["source"]: row for row in rows(log, folder)}
+    for row in rows(ours):
+        assert row.items() <= read[row["source"]].items()
+
+
+def test_rate_times_time_is_the_tokens_of_a_step():
+    """So the two H800 make 8,192 tokens a step: B=4 is each GPU's."""
+    tokens = {"RTX 4070 SUPER 1 GPU": 4096, "H800 1 GPU": 4096, "H800 2 GPUs": 8192}
+    for run, log in runs("llmc_gpu_losses").items():
+        expected = next(n for name, n in tokens.items() if run.startswith(name))
+        for row in log:
+            assert float(row["ms"]) * float(row["tokens_per_s"]) / 1e3 == pytest.approx(expected, rel=1e-3)
+
+
+def test_throughput_is_the_median_without_the_slow_first_step():
+    logs = [*runs("llmc_gpu_losses").values(), *runs("llmc_cpu_losses").values()]
+    medians = {statistics.median(float(row["ms"]) for row in log[1:]): len(log) - 1 for log in logs}
+    megatron = [float(row["ms"]) for row in rows("megatron_124m")[1:]]
+    medians[statistics.median(megatron)] = len(megatron)
+    table = rows("throughput")
+    for median, steps in medians.items():
+        row = min(table, key=lambda row: abs(float(row["median_ms"]) - median))
+        assert float(row["median_ms"]) == pytest.approx(median, abs=5e-3), row["device"]
+        assert int(row["steps"]) == steps, row["device"]
+
+
+def test_three_architectures_compute_the_same_losses():
+    """The same float32 program on x86, Arm and Apple: rounding alone differs."""
+    curves = [[float(row["train_loss"]) for row in log] for log in runs("llmc_cpu_losses").values()]
+    assert [len(curve) for curve in curves] == [41, 41, 41]
+    gaps = [abs(a - b) for one, other in itertools.combinations(curves, 2) for a, b in zip(one, other)]
+    assert 0 < max(gaps) < 0.01
+
+
+def test_a_skipped_step_halves_the_scale_and_leaves_the_learning_rate():
+    log = rows("megatron_124m")
+    scale, first = 2.0**32, log[0]
+    assert int(first["skipped"]) == 10 and float(first["learning_rate"]) == 0
+    halvings = int(math.log2(scale / float(log[-1]["loss_scale"])))
+    skipped = sum(int(row["skipped"]) for row in log)
+    assert (skipped, halvings) == (21, 20)  # hysteresis 2: the first overflow only uses up patience
+    done = [10 * (i + 1) - sum(int(r["skipped"]) for r in log[: i + 1]) for i in range(3)]
+    assert [float(row["learning_rate"]) for row in log[:3]] == [
+        n * 1e-5 for n in done
+    ]  # warm-up by successes
+
+
+def test_memory_is_that_of_the_model():
+    held = {(row["run"], row["item"], row["unit"]): float(row["value"]) for row in rows("llmc_memory")}
+    a800 = "A800 1 GPU bf16 B=56 T=1024"
+    count = num_params(GPTConfig(vocab_size=50304))
+    assert held[a800, "parameters", "count"] == count
+    for item, nbytes in [("model parameters", 2), ("parameter gradients", 2), ("AdamW optimizer state m", 4)]:
+        assert held[a800, item, "MiB"] == nbytes * count // 2**20
+
+
+def test_the_lecture_gets_faster_at_every_rung():
+    ms = [float(row["ms"]) for row in rows("build_nanogpt")]
+    assert ms == sorted(ms, reverse=True) and len(ms) == 7
