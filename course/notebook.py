@@ -1,4 +1,4 @@
-"""What the notebooks themselves import: `checkpoint("04")` and `show(fig, alt=...)`."""
+"""What the notebooks themselves import: `checkpoint("05")`, `show(fig, alt=...)`, `predict`, `answer`, `predictions`."""
 
 import io
 
@@ -7,6 +7,9 @@ from IPython import get_ipython
 from IPython.display import display
 
 from course.checkpoint import checkpoint_chapter
+from course.predictions import answer, predict, predictions
+
+__all__ = ["answer", "checkpoint", "predict", "predictions", "show"]
 
 plt.rcParams.update(
     {

@@ -1,0 +1,95 @@
+"""What the reader guessed before the code answered: `predict`, `answer`, and a table of both at a chapter's end.
+
+A guess is optional. Guesses are kept in data/built/predictions.json as well, where that can be written; nothing
+here raises or waits, since no chapter may stop for a guess.
+"""
+
+import json
+
+from course.files import write_atomically
+from course.paths import BUILT
+
+KEPT = BUILT / "predictions.json"
+MADE: dict[str, dict] = {}  # this kernel's, by key, in order
+
+
+def predict(key: str, question: str, guess=None, unit: str = "") -> None:
+    """Note a guess at what a later cell shows. key: the chapter and a number, "07.1"; guess: a number, or a word."""
+    made = MADE.setdefault(key, {})
+    made.update(question=question, guess=plain(guess), unit=unit)
+    if made["guess"] is not None:
+        print(f"{key}: you say {shown(made['guess'], unit)}")
+        keep(key)
+
+
+def answer(key: str, value) -> None:
+    """Note what came out. Prints it beside the guess, and nothing where there was none."""
+    made = MADE.setdefault(key, {"question": "", "guess": None, "unit": ""})
+    made["outcome"] = plain(value)
+    if made["guess"] is not None:
+        outcome, guess = (shown(made[what], made["unit"]) for what in ("outcome", "guess"))
+        print(f"{key}: {outcome}; you said {guess} ({error(made)})")
+        keep(key)
+
+
+def predictions(chapter: str) -> None:
+    """Print the chapter's questions, with guess, outcome and error."""
+    rows = [(key, made) for key, made in MADE.items() if key.startswith(f"{chapter}.")]
+    wide = max([len(made["question"]) for _, made in rows], default=0)
+    line = f"{{:6}}{{:{wide}}}{{:>13}}{{:>15}}{{:>9}}"
+    print(line.format("", "question", "guess", "outcome", "error"))
+    for key, made in rows:
+        values = [shown(made.get(what), made["unit"]) for what in ("guess", "outcome")]
+        print(line.format(key, made["question"], *values, error(made)))
+
+
+def plain(value):
+    """A Python number or text: what a tensor or an array of one element holds."""
+    try:
+        value = value.item() if hasattr(value, "item") else value
+    except Exception:  # a tensor of many elements, say
+        value = "several numbers"
+    if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 10**18):
+        return value
+    return str(value)[:40].encode("utf-8", "replace").decode()
+
+
+def shown(value, unit: str) -> str:
+    """A value with its unit; about four digits of a float, so that it reads the same on every machine."""
+    if value is None:
+        return "–"
+    if isinstance(value, str | bool):
+        return str(value)
+    size = abs(value)
+    if isinstance(value, int) or 1000 <= size < 1e15:
+        text = f"{value:,.0f}"
+    elif 0.001 <= size < 1000:
+        text = f"{value:.{1 if size >= 100 else 2 if size >= 10 else 3}f}"
+    else:
+        text = f"{value:.3g}"
+    return text + (unit if unit in ("", "%", "×") else f" {unit}")
+
+
+def error(made: dict) -> str:
+    """How far the guess lies from the outcome, in percent of the outcome."""
+    guess, outcome = made.get("guess"), made.get("outcome")
+    if guess is None or outcome is None:
+        return "–"
+    if isinstance(guess, str | bool) or isinstance(outcome, str | bool) or outcome == 0:
+        return "right" if guess == outcome else "no"
+    off = 100 * (guess - outcome) / abs(outcome)
+    return f"{off:+.{0 if abs(off) >= 10 else 1}f}%" if off else "exact"
+
+
+def keep(key: str) -> None:
+    """Keep one prediction on disk beside the earlier ones. On a disk that cannot be written it is not kept."""
+    try:
+        kept = json.loads(KEPT.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        kept = {}
+    try:
+        kept = kept if isinstance(kept, dict) else {}
+        text = json.dumps(kept | {key: MADE[key]}, indent=1, ensure_ascii=False)
+        write_atomically(KEPT, (text + "\n").encode("utf-8", "replace"))
+    except (OSError, TypeError, ValueError):
+        pass
