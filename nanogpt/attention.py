@@ -31,11 +31,15 @@ def head_size(config) -> int:
     return config.n_embd // config.n_head
 
 
-class CausalSelfAttention(nn.Module):
-    """All heads of one layer at once (Vaswani et al. 2017, §3.2.2), with GPT-2's names.
+def split_heads(x: Tensor, n_head: int) -> list[Tensor]:
+    """c_attn's output, (B, T, 3·C), as q, k and v, (B, n_head, T, d) each: views, nothing is copied."""
+    return [z.unflatten(2, (n_head, -1)).transpose(1, 2) for z in x.chunk(3, dim=2)]
 
-    config has n_embd, n_head, dropout, bias, flash. (B, T, n_embd) -> (B, T, n_embd); output t depends on
-    inputs 0..t alone. Dropout, in training only, hits the weights and the output.
+
+class CausalSelfAttention(nn.Module):
+    """All heads of one layer at once (Vaswani et al. 2017, §3.2.2). (B, T, n_embd) -> (B, T, n_embd), causal.
+
+    config has n_embd, n_head, dropout, bias, flash. Dropout, in training only, hits the weights and the output.
     """
 
     def __init__(self, config):
@@ -45,14 +49,14 @@ class CausalSelfAttention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        B, T, C = x.shape
-        heads = (B, T, self.n_head, self.head_size)
-        q, k, v = (z.view(heads).transpose(1, 2) for z in self.c_attn(x).split(C, dim=2))  # (B, n_head, T, d)
-        if self.flash:  # the same sum in one kernel that never stores a (T, T) matrix: chapter 12
-            p = self.dropout if self.training else 0.0
+    def forward(self, x: Tensor, cache=None) -> Tensor:
+        q, k, v = split_heads(self.c_attn(x), self.n_head)  # (B, n_head, T, d)
+        p = self.dropout if self.training else 0.0
+        if cache is not None:  # keys and values of earlier tokens, kept since they were computed: chapter 08
+            k, v, past = cache(k, v)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=past)
+        elif self.flash:  # the same sum in one kernel that never stores a (T, T) matrix: chapter 12
             y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
         else:
-            y = F.dropout(attention_weights(q, k), self.dropout, self.training) @ v
-        y = y.transpose(1, 2).reshape(B, T, C)
-        return F.dropout(self.c_proj(y), self.dropout, self.training)
+            y = F.dropout(attention_weights(q, k), p) @ v
+        return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), p)

@@ -13,6 +13,12 @@ from torch import Tensor, nn
 from nanogpt.attention import CausalSelfAttention, head_size
 
 
+def check_size(name: str, value: int, at_least: int = 1) -> None:
+    """ValueError, naming the field, where value is no int or below the limit."""
+    if type(value) is not int or value < at_least:
+        raise ValueError(f"{name}={value!r} must be an integer of at least {at_least}")
+
+
 @dataclass(frozen=True)
 class GPTConfig:
     """The shape of a GPT. ValueError where no model can have it. Defaults: GPT-2 small."""
@@ -25,14 +31,21 @@ class GPTConfig:
     dropout: float = 0.0
     bias: bool = True  # in linear layers and LayerNorms; GPT-2 has them
     flash: bool = True  # attention in one fused kernel, or step by step: chapter 12
+    padded_vocab_size: int | None = None  # rows of the token table, if more than vocab_size: chapter 13
 
     def __post_init__(self):
         for name in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+            check_size(name, getattr(self, name))
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1")
+        if self.padded_vocab_size is not None:
+            check_size("padded_vocab_size", self.padded_vocab_size, at_least=self.vocab_size)
         head_size(self)
+
+    @property
+    def vocab_rows(self) -> int:
+        """Rows that the token table has."""
+        return self.padded_vocab_size or self.vocab_size
 
 
 SIZES = {  # Radford et al. 2019, table 2
@@ -66,20 +79,28 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn(self.ln_1(x))
+    def forward(self, x: Tensor, cache=None) -> Tensor:
+        x = x + self.attn(self.ln_1(x), cache)  # cache: chapter 08
         return x + self.mlp(self.ln_2(x))
 
 
-def init_weights(model: nn.Module, n_layer: int, generator: torch.Generator | None = None) -> None:
+@torch.no_grad()
+def init_weights(
+    model: nn.Module,
+    n_layer: int,
+    generator: torch.Generator | None = None,
+    vocab_size: int | None = None,
+) -> None:
     """GPT-2's initialisation, in place: matrices N(0, 0.02²), those that write to the stream less by √(2·n_layer).
 
-    Draws from `generator` alone; from PyTorch's global one where it is None.
+    Draws from `generator` alone; from PyTorch's global one where it is None. Rows of wte from vocab_size on are zero.
     """
     for name, p in model.named_parameters():  # a tied matrix comes once
         if p.dim() == 2:
             std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
-            nn.init.normal_(p, std=std, generator=generator)
+            real = p[:vocab_size] if name.endswith("wte.weight") else p
+            nn.init.normal_(real, std=std, generator=generator)
+            p[len(real) :] = 0
         else:
             nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
 
@@ -96,56 +117,67 @@ def check_ids(idx: Tensor, vocab_size: int) -> None:
         )
 
 
-class GPT(nn.Module):
-    """GPT-2 (Radford et al. 2019, §2.3), its weights drawn from `generator`: see init_weights.
+def check_input(idx: Tensor, config: GPTConfig) -> None:
+    """ValueError where idx (B, T) is longer than block_size or, looked at on the CPU only, holds a wrong id."""
+    limit = config.block_size
+    if idx.size(1) > limit:
+        raise ValueError(f"{idx.size(1)} tokens exceed block_size={limit}; keep the last: idx[:, -{limit}:]")
+    if idx.device.type == "cpu" and not torch.compiler.is_compiling():
+        check_ids(idx, config.vocab_size)
 
-    Build it on the CPU and move it, so that a seed gives the same weights on every device.
-    """
+
+def empty_modules(config: GPTConfig) -> tuple[nn.ModuleDict, nn.Linear]:
+    """The modules of a GPT by GPT-2's names, and the head, which is wte. Memory without values: see init_weights."""
+    with torch.device("meta"):
+        modules = {
+            "wte": nn.Embedding(config.vocab_rows, config.n_embd),
+            "wpe": nn.Embedding(config.block_size, config.n_embd),
+            "drop": nn.Dropout(config.dropout),
+            "h": nn.ModuleList(Block(config) for _ in range(config.n_layer)),
+            "ln_f": nn.LayerNorm(config.n_embd, bias=config.bias),
+        }
+        lm_head = nn.Linear(config.n_embd, config.vocab_rows, bias=False)
+    transformer = nn.ModuleDict(modules).to_empty(device=torch.get_default_device())
+    lm_head.weight = transformer.wte.weight
+    return transformer, lm_head
+
+
+def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy in nats, in float32 at least; rows that pad the vocabulary count: chapter 13."""
+    logits = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(logits, targets.flatten())
+
+
+class GPT(nn.Module):
+    """GPT-2 (Radford et al. 2019, §2.3). Build it on the CPU and move it: a seed then gives the same weights anywhere."""
 
     def __init__(self, config: GPTConfig, generator: torch.Generator | None = None):
         super().__init__()
         self.config = config
-        with torch.device("meta"):
-            self.transformer = nn.ModuleDict(
-                {
-                    "wte": nn.Embedding(config.vocab_size, config.n_embd),
-                    "wpe": nn.Embedding(config.block_size, config.n_embd),
-                    "drop": nn.Dropout(config.dropout),
-                    "h": nn.ModuleList(Block(config) for _ in range(config.n_layer)),
-                    "ln_f": nn.LayerNorm(config.n_embd, bias=config.bias),
-                }
-            )
-            self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
-        self.transformer.to_empty(device=torch.get_default_device())
-        self.lm_head.weight = self.transformer.wte.weight
-        init_weights(self, config.n_layer, generator)
+        self.transformer, self.lm_head = empty_modules(config)
+        init_weights(self, config.n_layer, generator, config.vocab_size)
 
-    def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Logits (B, T, vocab_size) for the token after each position, and the mean loss in nats if targets are given.
+    def forward(self, idx: Tensor, targets: Tensor | None = None, cache=None) -> tuple[Tensor, Tensor | None]:
+        """Logits (B, T, vocab_size), and if targets (B, T) are given their mean loss in nats; -100 does not count."""
+        check_input(idx, self.config)
+        T, parts = idx.size(1), self.transformer
+        positions = torch.arange(T, device=idx.device) if cache is None else cache.positions(T)
+        x = parts.drop(parts.wte(idx) + parts.wpe(positions))  # (B, T, C)
+        for i, block in enumerate(parts.h):  # with a cache, x is what is new since the last call: chapter 08
+            x = block(x) if cache is None else block(x, cache.layer(i))
+        return self.head(x if cache is None else cache.newest(x), targets)
 
-        idx, targets: (B, T) int64, T <= block_size. A target of -100 does not count.
-        """
-        limit = self.config.block_size
-        if idx.size(1) > limit:
-            raise ValueError(
-                f"{idx.size(1)} tokens exceed block_size={limit}; keep the last: idx[:, -{limit}:]"
-            )
-        if idx.device.type == "cpu" and not torch.compiler.is_compiling():
-            check_ids(idx, self.config.vocab_size)
-        positions = torch.arange(idx.size(1), device=idx.device)
-        x = self.transformer.drop(self.transformer.wte(idx) + self.transformer.wpe(positions))  # (B, T, C)
-        for block in self.transformer.h:
-            x = block(x)
-        logits = self.lm_head(self.transformer.ln_f(x))  # (B, T, V)
-        loss = None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        return logits, loss
+    def head(self, x: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        logits = self.lm_head(self.transformer.ln_f(x))  # (B, T, vocab_rows)
+        loss = None if targets is None else next_token_loss(logits, targets)
+        return logits[..., : self.config.vocab_size], loss
 
 
 def params_by_part(config: GPTConfig) -> dict[str, int]:
     """Number of parameters by part, from the shape alone."""
     C, L, bias = config.n_embd, config.n_layer, int(config.bias)
     return {
-        "wte": config.vocab_size * C,
+        "wte": config.vocab_rows * C,
         "wpe": config.block_size * C,
         "attention": L * (4 * C * C + bias * 4 * C),
         "mlp": L * (8 * C * C + bias * 5 * C),
@@ -169,7 +201,7 @@ def flops_by_part(config: GPTConfig, T: int | None = None) -> dict[str, int]:
         "attention, linear": L * 2 * 4 * C * C,
         "attention, T×T": L * 2 * 2 * T * C,
         "mlp": L * 2 * 8 * C * C,
-        "lm_head": 2 * C * config.vocab_size,
+        "lm_head": 2 * C * config.vocab_rows,
     }
 
 

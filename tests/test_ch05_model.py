@@ -330,6 +330,110 @@ def test_the_forward_pass_never_asks_a_device_for_a_value():
     assert logits.shape == (2, 8, 97) and loss.shape == ()
 
 
+# A padded vocabulary: chapter 13
+
+PADDED = replace(TINY, padded_vocab_size=128)
+
+
+def test_padding_changes_no_real_row_and_adds_zeros():
+    plain, padded = make(), make(PADDED)
+    assert padded.lm_head.weight is padded.transformer.wte.weight
+    assert padded.lm_head.weight.shape == (128, 32)
+    assert not padded.lm_head.weight[97:].any()
+    for (name, a), b in zip(plain.named_parameters(), padded.parameters()):
+        assert torch.equal(a, b[:97] if "wte" in name else b), name
+
+
+def test_padding_is_not_seen_in_the_logits():
+    (x, y) = batch()
+    for targets in (None, y):
+        logits, _ = make(PADDED)(x, targets)
+        assert logits.shape == (2, 16, 97)
+        torch.testing.assert_close(logits, make()(x)[0])
+
+
+def test_the_loss_counts_the_padding():
+    """The padded rows take the probability P: loss = loss of the real rows − ln(1 − P)."""
+    (x, y), model = batch(), make(PADDED)
+    rows = torch.nn.functional.linear(model.transformer.ln_f(stream(model, x)), model.lm_head.weight)
+    P = rows.softmax(-1)[..., 97:].sum(-1)
+    assert P.min() > 0.1
+    torch.testing.assert_close(model(x, y)[1], make()(x, y)[1] - (1 - P).log().mean())
+    model(x, y)[1].backward()
+    assert model.lm_head.weight.grad[97:].any(), "so training pushes the added rows down"
+
+
+def stream(model, x):
+    """What the last block returns."""
+    seen = []
+    hook = model.transformer.h[-1].register_forward_hook(lambda block, args, out: seen.append(out))
+    model(x)
+    hook.remove()
+    return seen[0]
+
+
+def test_padded_rows_are_counted_where_they_cost():
+    config = replace(PADDED, flash=False)
+    assert (
+        num_params(config) == sum(p.numel() for p in make(config).parameters()) == num_params(TINY) + 31 * 32
+    )
+    assert count_flops(config, 2, 16)[1] == 2 * 16 * flops_per_token(config, 16)
+
+
+def test_an_added_row_is_no_token():
+    with pytest.raises(ValueError, match=r"^token id 97 is outside 0\.\.96"):
+        make(PADDED)(torch.tensor([[97]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_loss_is_computed_in_float32_at_least(dtype):
+    (x, y), model = batch(), make().to(dtype)
+    logits, loss = model(x, y)
+    assert logits.dtype == dtype
+    exact = F.cross_entropy(logits.double().flatten(0, 1), y.flatten())
+    assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(loss.double(), exact, rtol=1e-6, atol=1e-6)
+
+
+# The seam for chapter 08's cache
+
+
+class Remembers:
+    """The plainest cache of one text: torch.cat. It also shows what the model may ask of a cache, and no more."""
+
+    def __init__(self):
+        self.store, self.start = {}, 0
+
+    def positions(self, T):
+        self.start += T
+        return torch.arange(self.start - T, self.start)
+
+    def layer(self, i):
+        def add(k, v):
+            old = self.store.get(i)
+            k, v = (k, v) if old is None else [torch.cat(pair, dim=2) for pair in zip(old, (k, v))]
+            self.store[i] = k, v
+            S, T = k.size(2), self.start - (0 if old is None else old[0].size(2))
+            return k, v, torch.ones(T, S, dtype=torch.bool).tril(S - T)[None, None]
+
+        return add
+
+    def newest(self, x):
+        return x[:, -1:]
+
+
+@FLASH
+@pytest.mark.parametrize("pieces", [(16,), (7, 9), (10, 1, 1, 4)])
+def test_a_cache_changes_nothing(flash, pieces):
+    model, (x, _) = make(replace(PADDED, flash=flash)), batch()
+    cache, start = Remembers(), 0
+    for n in pieces:
+        logits, loss = model(x[:, start : start + n], cache=cache)
+        start += n
+        assert loss is None and logits.shape == (2, 1, 97)
+        torch.testing.assert_close(logits, model(x[:, :start])[0][:, -1:], rtol=1e-5, atol=1e-6)
+
+
 # Errors, one sentence each
 
 
@@ -340,8 +444,13 @@ def test_the_forward_pass_never_asks_a_device_for_a_value():
             {"n_head": 5},
             "n_embd=32 cannot be shared by n_head=5 heads of equal width; choose an n_head that divides n_embd",
         ),
-        ({"n_layer": 0}, "n_layer=0 must be at least 1"),
-        ({"vocab_size": -1}, "vocab_size=-1 must be at least 1"),
+        ({"n_layer": 0}, "n_layer=0 must be an integer of at least 1"),
+        ({"vocab_size": -1}, "vocab_size=-1 must be an integer of at least 1"),
+        ({"n_embd": 32.0}, "n_embd=32.0 must be an integer of at least 1"),
+        ({"block_size": "32"}, "block_size='32' must be an integer of at least 1"),
+        ({"n_layer": True}, "n_layer=True must be an integer of at least 1"),
+        ({"padded_vocab_size": 96}, "padded_vocab_size=96 must be an integer of at least 97"),
+        ({"padded_vocab_size": 128.0}, "padded_vocab_size=128.0 must be an integer of at least 97"),
         ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and below 1"),
     ],
 )

@@ -292,6 +292,19 @@ def test_round_trip(tmp_path, bias):
         assert not any(p.any() for name, p in again.named_parameters() if name.endswith("bias"))
 
 
+def test_a_padded_vocabulary_is_not_written(tmp_path):
+    config = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=24, padded_vocab_size=64)
+    model = GPT(config, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        model.transformer.wte.weight[40:] = 7.0  # as training might leave them
+    to_hf(model, tmp_path)
+    assert load_file(tmp_path / "model.safetensors")["transformer.wte.weight"].shape == (40, 24)
+    again = from_hf(tmp_path)
+    assert again.config.vocab_size == 40 and again.config.padded_vocab_size is None
+    ids = torch.arange(16)[None]
+    torch.testing.assert_close(again(ids)[0], model(ids)[0])
+
+
 def test_no_bias_model_in_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=24, bias=False)

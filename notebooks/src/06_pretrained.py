@@ -474,8 +474,9 @@ def hf_layout(name: str, p: Tensor) -> Tensor:
 
 
 def parameters_by_hf_name(model: GPT) -> dict[str, Tensor]:
-    """The parameters under the hub's names, without `transformer.`; the tied matrix once, as wte.weight."""
-    return {name.removeprefix("transformer."): p for name, p in model.named_parameters()}
+    """The parameters under the hub's names, without `transformer.`; the tied matrix once, as wte.weight, unpadded."""
+    params = {name.removeprefix("transformer."): p for name, p in model.named_parameters()}
+    return params | {"wte.weight": params["wte.weight"][: model.config.vocab_size]}
 
 
 # %%
