@@ -5,8 +5,6 @@ Exported from notebooks/08_sampling.ipynb.
 
 import codecs
 import math
-import os
-import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
@@ -21,6 +19,7 @@ from nanogpt.device import pick_device
 from nanogpt.model import GPT, GPTConfig, check_ids
 from nanogpt.pretrained import from_hf, read_json
 from nanogpt.tokenizer import EOT, BPETokenizer
+from nanogpt.weights import load_model
 
 
 def smallest_kept(logits: Tensor, top_k: int | None, top_p: float) -> Tensor:
@@ -210,12 +209,7 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
     if folder.is_dir() and not (folder / "config.json").exists():
         raise FileNotFoundError(f"{folder} has no config.json, so it is no checkpoint; chapter 07 writes one")
     ours = folder.is_dir() and "model_type" not in read_json(folder / "config.json")
-    if ours:
-        from nanogpt.weights import load_model
-
-        model = load_model(folder)
-    else:
-        model = from_hf(checkpoint)
+    model = load_model(folder) if ours else from_hf(checkpoint)
     beside = folder / "tokenizer.json"
     if tokenizer is None and ours and beside.exists():
         tokenizer = str(beside)
@@ -236,10 +230,9 @@ A prompt longer than the model's context is read from its last tokens on; so is 
 """
 
 
-def parse(argv: list[str] | None) -> Namespace:
+def parser() -> ArgumentParser:
     """The options of `python -m nanogpt sample`."""
-    form = {"prog": "python -m nanogpt sample", "formatter_class": RawDescriptionHelpFormatter}
-    parser = ArgumentParser(description=HELP, **form)
+    parser = ArgumentParser(description=HELP, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--checkpoint", required=True, help="folder with config.json and model.safetensors, or hub name")
     add("--prompt", default="", help="the text to continue (default: begin a new document)")
@@ -252,31 +245,17 @@ def parse(argv: list[str] | None) -> Namespace:
     add("--stop", action="append", default=[], metavar="TEXT", help="end before this text; repeatable")
     add("--seed", type=int, default=0, help="the same seed writes the same text (0)")
     add("--device", help="cuda, mps or cpu (default: the best there is)")
-    return parser.parse_args(argv)
+    return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    """`python -m nanogpt sample`. Exit code 0, 2 for bad input, 130 after Ctrl-C."""
-    args = parse(argv)
+def run(args: Namespace) -> None:
+    """`python -m nanogpt sample`, its options parsed: the text goes to stdout, piece by piece."""
     how = {k: getattr(args, k) for k in ("temperature", "top_k", "top_p", "repetition_penalty", "stop")}
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # not every terminal can show every character
-    try:
-        device = pick_device(args.device)
-        model, tokenizer = load(args.checkpoint, args.tokenizer)
-        model = by_columns(model) if device.type == "cpu" else model.to(device)
-        how["generator"] = torch.Generator().manual_seed(args.seed)
-        print(args.prompt, end="", flush=True)
-        for piece in stream_text(model, tokenizer, args.prompt, args.max_new_tokens, **how):
-            print(piece, end="", flush=True)
-        print(flush=True)
-    except KeyboardInterrupt:
-        print("\nsample: stopped", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader has enough, as `head` does. Python's own flush at exit must not fail once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, OSError) as error:
-        print(f"sample: {error}", file=sys.stderr)
-        return 2
-    return 0
+    device = pick_device(args.device)
+    model, tokenizer = load(args.checkpoint, args.tokenizer)
+    model = by_columns(model) if device.type == "cpu" else model.to(device)
+    how["generator"] = torch.Generator().manual_seed(args.seed)
+    print(args.prompt, end="", flush=True)
+    for piece in stream_text(model, tokenizer, args.prompt, args.max_new_tokens, **how):
+        print(piece, end="", flush=True)
+    print(flush=True)

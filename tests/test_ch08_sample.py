@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from nanogpt.cli import run_command
 
 from nanogpt.cache import KVCache, by_columns, cached_logits, linear, prefill
 from nanogpt.model import GPT, GPTConfig
@@ -24,7 +25,6 @@ from nanogpt.sample import (
     draw,
     generate,
     load,
-    main,
     penalize,
     stream,
     stream_batch,
@@ -32,6 +32,7 @@ from nanogpt.sample import (
     token_probs,
 )
 from nanogpt.tokenizer import BPETokenizer
+from nanogpt.weights import save_model
 
 CONFIG = GPTConfig(block_size=24, vocab_size=61, n_layer=3, n_head=2, n_embd=32)
 
@@ -455,11 +456,10 @@ def test_pieces_come_when_their_bytes_do(byte_tokenizer):
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A folder as chapter 07 leaves it: weights, config and tokenizer."""
-    train = pytest.importorskip("nanogpt.train")
     tokenizer = BPETokenizer.train("the cat sat on the mat with the hat. " * 20, 270)
     folder = tmp_path_factory.mktemp("checkpoint")
     model = make(replace(CONFIG, vocab_size=tokenizer.vocab_size))
-    train.save_model(model, folder)
+    save_model(model, folder)
     tokenizer.save(folder / "tokenizer.json")
     return folder, model, tokenizer
 
@@ -517,7 +517,7 @@ def test_command_line_writes_what_complete_writes(checkpoint, capsys):
         "cpu",
         *how,
     ]
-    assert main(args) == 0
+    assert run_command("sample", args) == 0
     expected = complete(
         model,
         tokenizer,
@@ -546,9 +546,9 @@ def test_command_line_reads_hugging_face_folders(tmp_path, checkpoint, capsys):
         "--temperature",
         "0",
     ]
-    assert main([*args, "--tokenizer", str(tmp_path / "tok.json")]) == 0
+    assert run_command("sample", [*args, "--tokenizer", str(tmp_path / "tok.json")]) == 0
     assert capsys.readouterr().out == "the" + complete(model, tokenizer, "the", 9, temperature=0) + "\n"
-    assert main(args) == 2
+    assert run_command("sample", args) == 2
     assert "--tokenizer" in capsys.readouterr().err
 
 
@@ -577,21 +577,20 @@ def test_bad_input_is_one_sentence_and_exit_code_2(checkpoint, change, words, ca
         "3",
         *change,
     ]
-    assert main(args) == 2
+    assert run_command("sample", args) == 2
     err = capsys.readouterr().err.strip()
     assert words in err and "\n" not in err and err.startswith("sample: ")
 
 
 def test_damaged_config_is_one_sentence(checkpoint, tmp_path, capsys):
     (tmp_path / "config.json").write_text("{")
-    assert main(["--checkpoint", str(tmp_path)]) == 2
+    assert run_command("sample", ["--checkpoint", str(tmp_path)]) == 2
     assert "\n" not in capsys.readouterr().err.strip()
 
 
 def test_gpt2s_tokenizer_is_taken_for_gpt2s_vocabulary(tmp_path, gpt2_vocab):
     config = replace(CONFIG, vocab_size=50304, n_layer=1)
     to_hf(GPT(config, generator=gen()), tmp_path)
-    pytest.importorskip("nanogpt.train")
     model, tokenizer = load(str(tmp_path))
     assert tokenizer.vocab_size == 50257 and model.config == config
 
@@ -606,7 +605,7 @@ def test_ctrl_c_ends_the_stream_in_one_line(checkpoint):
         assert process.stdout.read(20), "text streams before the end"
         process.send_signal(2)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and err.decode().strip() == "sample: stopped"
+    assert process.returncode == 130 and err.decode().strip() == "sample: stopped; no file was written"
 
 
 def test_streams_to_a_pipe_that_closes(checkpoint):

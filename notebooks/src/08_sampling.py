@@ -14,7 +14,7 @@ shows that the cache changes nothing but the time.
 #| default_exp sample
 #| doc sample: Text from a model: temperature, top-k, top-p, penalties, and the command `sample`.
 #| doc cache: Keys and values of the past, kept: sampling that reads every token once.
-#| doc cli: `python -m nanogpt COMMAND`: one runner, the same exit codes for all commands.
+#| doc cli: `python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
 from contextlib import redirect_stderr
 from dataclasses import replace
 from functools import partial
@@ -33,8 +33,6 @@ from nanogpt.roofline import copy_bandwidth, timings
 #| export
 import codecs
 import math
-import os
-import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
@@ -49,6 +47,7 @@ from nanogpt.device import pick_device
 from nanogpt.model import GPT, GPTConfig, check_ids
 from nanogpt.pretrained import from_hf, read_json
 from nanogpt.tokenizer import EOT, BPETokenizer
+from nanogpt.weights import load_model
 
 # %% [markdown]
 r"""
@@ -80,8 +79,6 @@ manifest = ensure_corpus(BUILT / "stories")
 train_shards = [BUILT / "stories" / shard["file"] for shard in manifest["splits"]["train"]["shards"]]
 tokenizer = BPETokenizer.load(BUILT / "stories" / manifest["tokenizer"])
 if (BUILT / "model" / "config.json").exists():
-    from nanogpt.weights import load_model
-
     model = load_model(BUILT / "model")
 else:
     print(
@@ -1028,12 +1025,7 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
     if folder.is_dir() and not (folder / "config.json").exists():
         raise FileNotFoundError(f"{folder} has no config.json, so it is no checkpoint; chapter 07 writes one")
     ours = folder.is_dir() and "model_type" not in read_json(folder / "config.json")
-    if ours:
-        from nanogpt.weights import load_model
-
-        model = load_model(folder)
-    else:
-        model = from_hf(checkpoint)
+    model = load_model(folder) if ours else from_hf(checkpoint)
     beside = folder / "tokenizer.json"
     if tokenizer is None and ours and beside.exists():
         tokenizer = str(beside)
@@ -1056,10 +1048,9 @@ A prompt longer than the model's context is read from its last tokens on; so is 
 """
 
 
-def parse(argv: list[str] | None) -> Namespace:
+def parser() -> ArgumentParser:
     """The options of `python -m nanogpt sample`."""
-    form = {"prog": "python -m nanogpt sample", "formatter_class": RawDescriptionHelpFormatter}
-    parser = ArgumentParser(description=HELP, **form)
+    parser = ArgumentParser(description=HELP, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--checkpoint", required=True, help="folder with config.json and model.safetensors, or hub name")
     add("--prompt", default="", help="the text to continue (default: begin a new document)")
@@ -1072,47 +1063,173 @@ def parse(argv: list[str] | None) -> Namespace:
     add("--stop", action="append", default=[], metavar="TEXT", help="end before this text; repeatable")
     add("--seed", type=int, default=0, help="the same seed writes the same text (0)")
     add("--device", help="cuda, mps or cpu (default: the best there is)")
-    return parser.parse_args(argv)
+    return parser
 
 
 # %%
 #| export
-def main(argv: list[str] | None = None) -> int:
-    """`python -m nanogpt sample`. Exit code 0, 2 for bad input, 130 after Ctrl-C."""
-    args = parse(argv)
+def run(args: Namespace) -> None:
+    """`python -m nanogpt sample`, its options parsed: the text goes to stdout, piece by piece."""
     how = {k: getattr(args, k) for k in ("temperature", "top_k", "top_p", "repetition_penalty", "stop")}
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # not every terminal can show every character
+    device = pick_device(args.device)
+    model, tokenizer = load(args.checkpoint, args.tokenizer)
+    model = by_columns(model) if device.type == "cpu" else model.to(device)
+    how["generator"] = torch.Generator().manual_seed(args.seed)
+    print(args.prompt, end="", flush=True)
+    for piece in stream_text(model, tokenizer, args.prompt, args.max_new_tokens, **how):
+        print(piece, end="", flush=True)
+    print(flush=True)
+
+
+# %% [markdown]
+r"""
+## Commands: a section that you may skip
+
+The package has several commands, and all end alike: exit code 0 when all went well, 2 after one line that says what
+is wrong, 130 after Ctrl-C. So one small runner calls them. A command is a module with a `parser()` and a `run(args)`;
+the module is imported only when its command is given, so that help needs no PyTorch.
+"""
+
+
+# %%
+#| export cli
+import difflib
+import importlib
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable
+from pathlib import Path
+
+COMMANDS = {
+    "prepare": ("nanogpt.prepare", "text, JSONL or parquet -> shards of tokens (chapter 16)"),
+    "sample": ("nanogpt.sample", "continue a prompt with a trained model (chapter 08)"),
+    "ladder": ("nanogpt.ladder", "every speed-up on this machine, one on top of the other (chapter 14)"),
+}
+
+
+def usage() -> str:
+    """What `python -m nanogpt --help` prints."""
+    lines = [f"  {name:10} {what}" for name, (_, what) in COMMANDS.items()]
+    return "\n".join(
+        ["usage: python -m nanogpt COMMAND [options]", "", *lines, ""]
+        + ["  python -m nanogpt COMMAND --help    options and examples of a command"]
+        + ["Exit codes: 0 all went well, 2 something is wrong (one line says what), 130 stopped by Ctrl-C."]
+    )
+
+
+# %% [markdown]
+r"""
+A library that is missing gets its install line; a module of the package that is missing, the chapter that makes it.
+"""
+
+
+# %%
+#| export cli
+def missing(error: ModuleNotFoundError) -> str:
+    """What to do about a module that is not there."""
+    name, _, module = (error.name or "").partition(".")
+    if name != "nanogpt":
+        package = {"yaml": "pyyaml"}.get(name, name)
+        return f"needs {name}: pip install {package}" if name else str(error)
+    chapters = Path(__file__).parent.parent.glob("notebooks/*.ipynb") if "__file__" in globals() else []
+    owners = [c.name[:2] for c in chapters if f"#| doc {module}:" in c.read_text(encoding="utf-8")]
+    remedy = f"`course restore {owners[0]}` brings it back" if owners else "copy it here again"
+    return f"nanogpt/{module}.py is missing; {remedy}"
+
+
+def in_one_line(error: BaseException) -> str:
+    """What went wrong, without line breaks."""
+    if isinstance(error, ModuleNotFoundError):
+        return missing(error)
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        text = f"{error.filename}: {error.strerror}"
+    return " ".join(text.split()) or {MemoryError: "out of memory"}.get(type(error), type(error).__name__)
+
+
+# %%
+#| export cli
+def reader_has_gone(text: str = "") -> bool:
+    """Write out `text` and all before it; true if nobody reads stdout any more, as `head` when it has enough."""
     try:
-        device = pick_device(args.device)
-        model, tokenizer = load(args.checkpoint, args.tokenizer)
-        model = by_columns(model) if device.type == "cpu" else model.to(device)
-        how["generator"] = torch.Generator().manual_seed(args.seed)
-        print(args.prompt, end="", flush=True)
-        for piece in stream_text(model, tokenizer, args.prompt, args.max_new_tokens, **how):
-            print(piece, end="", flush=True)
-        print(flush=True)
-    except KeyboardInterrupt:
-        print("\nsample: stopped", file=sys.stderr)
-        return 130
+        print(text, end="", flush=True)
     except BrokenPipeError:
-        # The reader has enough, as `head` does. Python's own flush at exit must not fail once more.
+        # What follows goes nowhere: Python's own flush at exit must not fail once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, OSError) as error:
-        print(f"sample: {error}", file=sys.stderr)
+        return True
+    return False
+
+
+def outcome(name: str, call: Callable[[], None]) -> int:
+    """Call it; 0, or 2 or 130 after one line on stderr.
+
+    A command that leaves something behind when it is stopped raises KeyboardInterrupt with a sentence that says what.
+    """
+    try:
+        call()
+    except (ValueError, OSError, RuntimeError, MemoryError, FloatingPointError, ImportError) as error:
+        if isinstance(error, BrokenPipeError) and reader_has_gone("\n"):
+            return 0
+        print(f"{name}: {in_one_line(error)}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt as stop:
+        print(f"\n{name}: stopped; {stop if stop.args else 'no file was written'}", file=sys.stderr)
+        return 130
+    except SystemExit as end:  # --help
+        return end.code or 0
     return 0
+
+
+# %%
+#| export cli
+def run_command(name: str, argv: list[str]) -> int:
+    """`python -m nanogpt name *argv`, called from Python; the exit code."""
+
+    def refuse(message: str):
+        raise ValueError(f"{message} (python -m nanogpt {name} --help)")
+
+    def call():
+        module = importlib.import_module(COMMANDS[name][0])
+        if not hasattr(module, "parser"):
+            raise SystemExit(module.main(argv))
+        parser: ArgumentParser = module.parser()
+        parser.prog, parser.error = f"python -m nanogpt {name}", refuse
+        module.run(parser.parse_args(argv))
+
+    return outcome(name, call)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`python -m nanogpt`: pick the command, run it, give its exit code."""
+    name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # not every terminal can show every character
+    if name in COMMANDS:
+        code = run_command(name, rest)
+    elif name in ("-h", "--help"):
+        code = outcome("nanogpt", lambda: print(usage()))
+    else:
+        near = difflib.get_close_matches(name, COMMANDS, n=1) or ["--help"]
+        print(f"nanogpt: no command {name!r}; try python -m nanogpt {near[0]}", file=sys.stderr)
+        code = 2
+    reader_has_gone()
+    return code
 
 
 # %% tags=["nbval-ignore-output"]
 if (BUILT / "model" / "config.json").exists():
-    main(["--checkpoint", str(BUILT / "model"), "--prompt", "One sunny morning", "--temperature", "0.8"])
+    options = ["--checkpoint", str(BUILT / "model"), "--prompt", "One sunny morning", "--temperature", "0.8"]
+    outcome("sample", lambda: run(parser().parse_args(options)))
 else:
     print("data/built/model is missing; after chapter 07 this cell writes a story")
 
 # %%
 with redirect_stderr(sys.stdout):
-    print("exit code", main(["--checkpoint", "../data", "--prompt", "Hello"]))
+    nothing = parser().parse_args(["--checkpoint", "../data", "--prompt", "Hello"])
+    print("exit code", outcome("sample", lambda: run(nothing)))
+    print("exit code", main(["smaple"]))
 
 # %% [markdown]
 r"""

@@ -1,0 +1,116 @@
+"""`python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
+
+Exported from notebooks/08_sampling.ipynb.
+"""
+
+import difflib
+import importlib
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable
+from pathlib import Path
+
+COMMANDS = {
+    "prepare": ("nanogpt.prepare", "text, JSONL or parquet -> shards of tokens (chapter 16)"),
+    "sample": ("nanogpt.sample", "continue a prompt with a trained model (chapter 08)"),
+    "ladder": ("nanogpt.ladder", "every speed-up on this machine, one on top of the other (chapter 14)"),
+}
+
+
+def usage() -> str:
+    """What `python -m nanogpt --help` prints."""
+    lines = [f"  {name:10} {what}" for name, (_, what) in COMMANDS.items()]
+    return "\n".join(
+        ["usage: python -m nanogpt COMMAND [options]", "", *lines, ""]
+        + ["  python -m nanogpt COMMAND --help    options and examples of a command"]
+        + ["Exit codes: 0 all went well, 2 something is wrong (one line says what), 130 stopped by Ctrl-C."]
+    )
+
+
+def missing(error: ModuleNotFoundError) -> str:
+    """What to do about a module that is not there."""
+    name, _, module = (error.name or "").partition(".")
+    if name != "nanogpt":
+        package = {"yaml": "pyyaml"}.get(name, name)
+        return f"needs {name}: pip install {package}" if name else str(error)
+    chapters = Path(__file__).parent.parent.glob("notebooks/*.ipynb") if "__file__" in globals() else []
+    owners = [c.name[:2] for c in chapters if f"#| doc {module}:" in c.read_text(encoding="utf-8")]
+    remedy = f"`course restore {owners[0]}` brings it back" if owners else "copy it here again"
+    return f"nanogpt/{module}.py is missing; {remedy}"
+
+
+def in_one_line(error: BaseException) -> str:
+    """What went wrong, without line breaks."""
+    if isinstance(error, ModuleNotFoundError):
+        return missing(error)
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        text = f"{error.filename}: {error.strerror}"
+    return " ".join(text.split()) or {MemoryError: "out of memory"}.get(type(error), type(error).__name__)
+
+
+def reader_has_gone(text: str = "") -> bool:
+    """Write out `text` and all before it; true if nobody reads stdout any more, as `head` when it has enough."""
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        # What follows goes nowhere: Python's own flush at exit must not fail once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def outcome(name: str, call: Callable[[], None]) -> int:
+    """Call it; 0, or 2 or 130 after one line on stderr.
+
+    A command that leaves something behind when it is stopped raises KeyboardInterrupt with a sentence that says what.
+    """
+    try:
+        call()
+    except (ValueError, OSError, RuntimeError, MemoryError, FloatingPointError, ImportError) as error:
+        if isinstance(error, BrokenPipeError) and reader_has_gone("\n"):
+            return 0
+        print(f"{name}: {in_one_line(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:
+        print(f"\n{name}: stopped; {stop if stop.args else 'no file was written'}", file=sys.stderr)
+        return 130
+    except SystemExit as end:  # --help
+        return end.code or 0
+    return 0
+
+
+def run_command(name: str, argv: list[str]) -> int:
+    """`python -m nanogpt name *argv`, called from Python; the exit code."""
+
+    def refuse(message: str):
+        raise ValueError(f"{message} (python -m nanogpt {name} --help)")
+
+    def call():
+        module = importlib.import_module(COMMANDS[name][0])
+        if not hasattr(module, "parser"):
+            raise SystemExit(module.main(argv))
+        parser: ArgumentParser = module.parser()
+        parser.prog, parser.error = f"python -m nanogpt {name}", refuse
+        module.run(parser.parse_args(argv))
+
+    return outcome(name, call)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`python -m nanogpt`: pick the command, run it, give its exit code."""
+    name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # not every terminal can show every character
+    if name in COMMANDS:
+        code = run_command(name, rest)
+    elif name in ("-h", "--help"):
+        code = outcome("nanogpt", lambda: print(usage()))
+    else:
+        near = difflib.get_close_matches(name, COMMANDS, n=1) or ["--help"]
+        print(f"nanogpt: no command {name!r}; try python -m nanogpt {near[0]}", file=sys.stderr)
+        code = 2
+    reader_has_gone()
+    return code
