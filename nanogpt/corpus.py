@@ -14,9 +14,16 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from nanogpt.files import save_json
-from nanogpt.shards import SPLITS, file_sha256, identity, load_manifest, split_of, write_shard
-from nanogpt.tokenizer import BPETokenizer
+from nanogpt.shards import (
+    SPLITS,
+    check_shards,
+    file_sha256,
+    identity,
+    load_manifest,
+    save_manifest,
+    split_of,
+    write_shard,
+)
 
 NUMBERS = [
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
@@ -319,40 +326,53 @@ def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
     return nats / tokens
 
 
-def _write_corpus(folder: Path, tokenizer: BPETokenizer, source: dict) -> dict:
+def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
     """The stories that `source` describes, one shard for each split; returns the manifest, which is written last."""
-    members, held = {split: [] for split in SPLITS}, {}
-    for story in stories(source["stories"], source["seed"]):
-        members[split_of(hashlib.sha256(story.text.encode()).digest(), val=0.05, test=0.05)].append(story)
     encode = tokenizer.to_tiktoken().encode_ordinary
-    for split, told in members.items():
-        ids = [i for story in told for i in (tokenizer.eot, *encode(story.text))]
-        path, size = folder / f"{split}_000000.bin", sum(len(story.text.encode()) for story in told)
-        write_shard(path, ids)
-        shard = {"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}
-        held[split] = {"documents": len(told), "bytes": size, "tokens": len(ids), "shards": [shard]}
+    ids = {split: [] for split in SPLITS}
+    held = {split: {"documents": 0, "bytes": 0, "tokens": 0, "shards": []} for split in SPLITS}
+    nats = 0.0  # of val
+    for story in stories(source["stories"], source["seed"]):
+        text = story.text.encode()
+        split = split_of(hashlib.sha256(text).digest(), val=0.05, test=0.05)
+        ids[split] += [tokenizer.eot, *encode(story.text)]
+        held[split]["documents"] += 1
+        held[split]["bytes"] += len(text)
+        nats -= story.logprob if split == "val" else 0
+    for split, tokens in ids.items():
+        if not tokens:
+            raise ValueError(f"{source['stories']} stories leave none for {split}; take 200 or more")
+        path = folder / f"{split}_000000.bin"
+        write_shard(path, tokens)
+        shard = {"file": path.name, "tokens": len(tokens), "sha256": file_sha256(path)}
+        held[split] |= {"tokens": len(tokens), "shards": [shard]}
     tokenizer.save(folder / "tokenizer.json")
     manifest = {"source": source, "tokenizer": "tokenizer.json", **identity(tokenizer), "splits": held}
-    manifest["floor"] = floor_per_token(members["val"], tokenizer)
-    save_json(folder / "manifest.json", manifest)
-    return manifest
+    return save_manifest(folder, manifest | {"floor": nats / len(ids["val"])})
 
 
 def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, seed: int = 0) -> dict:
-    """The embedded corpus as shards in `folder`, with tokenizer.json and manifest.json; made only where absent.
+    """The embedded corpus as shards in `folder`, with tokenizer.json and manifest.json; made where absent or damaged.
 
     tokenizer: a BPETokenizer; by default the one that chapter 01 left in the folder above, or else the same,
     trained here. n: stories. Returns the manifest; its "floor" is val's entropy in nats per token.
     """
+    from nanogpt.tokenizer import BPETokenizer  # here, because the grammar does without its packages
+
     folder = Path(folder)
     if tokenizer is None and (folder.parent / "tokenizer.json").exists():
         tokenizer = BPETokenizer.load(folder.parent / "tokenizer.json")
     source = {"stories": n, "seed": seed, "entropy": round(entropy(), 6)}  # another grammar, another corpus
-    if (folder / "manifest.json").exists():
+    try:
         manifest = load_manifest(folder)
         same = tokenizer is None or tokenizer.fingerprint == manifest["fingerprint"]
         if same and manifest["source"] == source:
+            check_shards(folder, manifest)
             return manifest
-        (folder / "manifest.json").unlink()  # first: it must never describe files that are being replaced
+    except (OSError, ValueError):
+        pass  # absent or damaged
+    (folder / "manifest.json").unlink(
+        missing_ok=True
+    )  # first: it must never describe files that are being replaced
     tokenizer = tokenizer or BPETokenizer.train((story.text for story in stories(5000)), 1024)
     return _write_corpus(folder, tokenizer, source)

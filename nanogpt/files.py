@@ -5,6 +5,7 @@ Exported from notebooks/03_data.ipynb.
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +16,16 @@ from typing import BinaryIO
 def atomically(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """Open a file for writing bytes; it gets its name when it is whole and on the disk. The folder is made if absent.
 
-    Whatever ends the block early leaves the old file as it was, and no other.
+    Whatever ends the block early leaves the old file as it was, and no other. A file that is replaced keeps its
+    mode; a symbolic link stays one, and the file that it points to is replaced.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(aside, "wb") as file:
+            if path.exists():
+                shutil.copymode(path, aside)
             yield file
             file.flush()
             os.fsync(file.fileno())

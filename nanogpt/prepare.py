@@ -24,7 +24,15 @@ import numpy as np
 from tqdm import tqdm
 
 from nanogpt.files import save_json
-from nanogpt.shards import HEADER_BYTES, SPLITS, file_sha256, identity, shard_header, split_of
+from nanogpt.shards import (
+    HEADER_BYTES,
+    SPLITS,
+    file_sha256,
+    identity,
+    save_manifest,
+    shard_header,
+    split_of,
+)
 from nanogpt.sources import Piece, describe, documents_in, find_files, read_blocks
 from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
 
@@ -158,8 +166,7 @@ def _finish(out: Path, journal: dict) -> dict:
             os.fsync(file.fileno())
         splits[split]["shards"].append({"file": path.stem, "tokens": n, "sha256": file_sha256(path)})
         os.replace(path, path.with_suffix(""))
-    manifest = journal["made_of"] | {"splits": splits}
-    save_json(out / "manifest.json", manifest)
+    manifest = save_manifest(out, journal["made_of"] | {"splits": splits})
     (out / "journal.json").unlink()
     return manifest
 

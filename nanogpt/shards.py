@@ -6,13 +6,13 @@ Exported from notebooks/03_data.ipynb.
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from nanogpt.files import atomically
-from nanogpt.tokenizer import BPETokenizer
+from nanogpt.files import atomically, save_json
 
 MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024
 SPLITS = ("train", "val", "test")
@@ -59,9 +59,50 @@ def file_sha256(path: str | os.PathLike) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def identity(tokenizer: BPETokenizer) -> dict:
+def identity(tokenizer) -> dict:
     """What a manifest says of the tokenizer that made the ids."""
     return {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
+
+
+def manifest_sha256(manifest: dict) -> str:
+    """Hex SHA-256 of all that a manifest says, but for this hash itself."""
+    said = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def manifest_fault(manifest: dict) -> str | None:
+    """What is wrong with a manifest, in a few words, or None."""
+    try:
+        splits = manifest["splits"]
+        shards = [shard for split in splits.values() for shard in split["shards"]]
+        names, sizes = [shard["file"] for shard in shards], [shard["tokens"] for shard in shards]
+        rules = {
+            "its own hash": manifest["sha256"] == manifest_sha256(manifest),
+            "source or fingerprint": "source" in manifest and isinstance(manifest["fingerprint"], str),
+            "vocab_size or eot": 0 <= manifest["eot"] < manifest["vocab_size"] <= 65536,
+            "the names of splits": set(splits) <= set(SPLITS),
+            "a shard's name": all(re.fullmatch(r"[\w-][\w.-]*", name) for name in names),
+            "a shard listed twice": len(set(names)) == len(names),
+            "a shard's hash": all(re.fullmatch("[0-9a-f]{64}", shard["sha256"]) for shard in shards),
+            "a shard's tokens": all(type(size) is int and size > 0 for size in sizes),
+            "a sum of tokens": all(
+                s["tokens"] == sum(x["tokens"] for x in s["shards"]) for s in splits.values()
+            ),
+        }
+        return next((what for what, right in rules.items() if not right), None)
+    except KeyError as error:
+        return f"no {error}"
+    except (TypeError, AttributeError):
+        return "not in a manifest's form"
+
+
+def save_manifest(folder: str | os.PathLike, manifest: dict) -> dict:
+    """Write folder/manifest.json with a hash of itself, atomically; returns what it says. ValueError if it is none."""
+    manifest = manifest | {"sha256": manifest_sha256(manifest)}
+    if fault := manifest_fault(manifest):
+        raise ValueError(f"{folder}: this manifest cannot be right: {fault}")
+    save_json(Path(folder) / "manifest.json", manifest)
+    return manifest
 
 
 def load_manifest(folder: str | os.PathLike) -> dict:
@@ -71,11 +112,23 @@ def load_manifest(folder: str | os.PathLike) -> dict:
         raise FileNotFoundError(f"{path} does not exist; `python -m nanogpt prepare` writes it")
     try:
         manifest = json.loads(path.read_bytes())
-        if {"source", "fingerprint", "vocab_size", "eot", "splits"} <= manifest.keys():
-            return manifest
-    except (ValueError, AttributeError):
-        pass
-    raise ValueError(f"{path} is damaged; delete {folder} and prepare the data again")
+        fault = manifest_fault(manifest)
+    except (ValueError, RecursionError):
+        fault = "not JSON"
+    if fault:
+        raise ValueError(f"{path} is damaged ({fault}); prepare the data again")
+    return manifest
+
+
+def check_shards(folder: str | os.PathLike, manifest: dict, *splits: str) -> None:
+    """Compare all bytes of these splits' shards, or of all, with the manifest. ValueError names the first damage."""
+    for split in splits or manifest["splits"]:
+        for shard in manifest["splits"][split]["shards"]:
+            path = Path(folder) / shard["file"]
+            if not path.exists():
+                raise ValueError(f"{path} is gone, and its manifest lists it; prepare it again")
+            if len(read_shard(path)) != shard["tokens"] or file_sha256(path) != shard["sha256"]:
+                raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")
 
 
 def open_shards(folder: str | os.PathLike, split: str, fingerprint: str | None = None) -> list[Path]:
@@ -90,10 +143,7 @@ def open_shards(folder: str | os.PathLike, split: str, fingerprint: str | None =
     shards = manifest["splits"].get(split, {}).get("shards")
     if not shards:
         raise ValueError(f"{folder} has no tokens in a split named {split!r}")
-    for shard in shards:
-        path = folder / shard["file"]
-        if len(read_shard(path)) != shard["tokens"] or file_sha256(path) != shard["sha256"]:
-            raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")
+    check_shards(folder, manifest, split)
     return [folder / shard["file"] for shard in shards]
 
 

@@ -4,12 +4,21 @@ import math
 import re
 import statistics
 import time
+from collections import Counter
 
+import numpy as np
 import pytest
 
-from nanogpt.corpus import NUMBERS, POOLS, entropy, floor_per_token, grammar, stories
+from nanogpt.corpus import NUMBERS, POOLS, ensure_corpus, entropy, floor_per_token, grammar, stories
+from nanogpt.shards import document_starts, open_shards, read_shard
+from nanogpt.tokenizer import BPETokenizer
 
 SAMPLE = list(stories(3000, seed=11))
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> BPETokenizer:
+    return BPETokenizer.train((story.text for story in stories(300)), 400)
 
 
 # An independent reader: templates become regular expressions, facts named groups, and what a fact decides is
@@ -240,3 +249,44 @@ def test_at_least_5_megabytes_a_second():
         return size / (time.process_time() - start)
 
     assert max(rate() for _ in range(3)) > 5e6
+
+
+# The embedded corpus
+
+
+def test_ensure_corpus_is_deterministic_and_made_once(tmp_path, tokenizer):
+    manifests = [ensure_corpus(tmp_path / name, tokenizer, n=300) for name in "ab"]
+    assert manifests[0] == manifests[1]
+    files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
+    assert ensure_corpus(tmp_path / "a", tokenizer, n=300) == manifests[0]
+    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
+    assert ensure_corpus(tmp_path / "a", tokenizer, n=301) != manifests[0]
+
+
+def test_ensure_corpus_holds_every_story_once_and_states_the_floor(tmp_path, tokenizer):
+    manifest = ensure_corpus(tmp_path, tokenizer, n=300, seed=5)
+    expected = {story.text: -story.logprob for story in stories(300, 5)}
+    found, nats = [], {}
+    for split in ("train", "val", "test"):
+        [path] = open_shards(tmp_path, split, tokenizer.fingerprint)
+        tokens = np.asarray(read_shard(path))
+        starts = document_starts(tokens, tokenizer.eot)
+        assert (tokens[starts] == tokenizer.eot).all()  # before each document, as in llm.c
+        texts = [tokenizer.decode(d[1:]) for d in np.split(tokens, starts[1:])]
+        nats[split] = sum(expected[text] for text in texts) / len(tokens)
+        assert manifest["splits"][split]["documents"] == len(texts)
+        assert manifest["splits"][split]["bytes"] == sum(len(text.encode()) for text in texts)
+        found += texts
+    assert Counter(found) == Counter(story.text for story in stories(300, 5))
+    assert manifest["floor"] == pytest.approx(nats["val"])
+
+
+def test_ensure_corpus_takes_the_tokenizer_of_chapter_01_and_notices_another(tmp_path, tokenizer):
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert ensure_corpus(tmp_path / "stories", n=100)["fingerprint"] == tokenizer.fingerprint
+    assert BPETokenizer.load(tmp_path / "stories/tokenizer.json").fingerprint == tokenizer.fingerprint
+    other = BPETokenizer.train((story.text for story in stories(300)), 300)
+    assert ensure_corpus(tmp_path / "stories", other, n=100)["fingerprint"] == other.fingerprint
+    assert max(read_shard(open_shards(tmp_path / "stories", "train")[0])) < 300

@@ -14,18 +14,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nanogpt.corpus import stories
-from nanogpt.data import (
-    BatchStream,
+from nanogpt.data import BatchStream
+from nanogpt.shards import (
     document_starts,
-    ensure_corpus,
+    file_sha256,
     identity,
     open_shards,
     permutation,
     read_shard,
+    save_manifest,
     split_of,
     write_shard,
 )
-from nanogpt.files import save_json
 from nanogpt.tokenizer import BPETokenizer
 
 EOT = 50256
@@ -120,9 +120,12 @@ def test_damaged_and_foreign_files_are_one_clear_error(tmp_path, damage, message
 
 
 def test_manifest_guards_shards(tmp_path, tokenizer):
-    manifest = ensure_corpus(tmp_path, tokenizer, n=100)
-    [path] = open_shards(tmp_path, "train", tokenizer.fingerprint)
-    assert len(read_shard(path)) == manifest["splits"]["train"]["tokens"]
+    path = tmp_path / "train_000000.bin"
+    write_shard(path, [tokenizer.eot, *range(3000)])
+    listed = {"file": path.name, "tokens": 3001, "sha256": file_sha256(path)}
+    splits = {"train": {"tokens": 3001, "shards": [listed]}}
+    save_manifest(tmp_path, {"source": "", **identity(tokenizer), "splits": splits})
+    assert open_shards(tmp_path, "train", tokenizer.fingerprint) == [path]
     with pytest.raises(ValueError, match="was made with tokenizer"):
         open_shards(tmp_path, "train", "0" * 64)
     with pytest.raises(ValueError, match="no tokens in a split named 'valid'"):
@@ -246,8 +249,11 @@ def test_a_corpus_shorter_than_a_step_is_one_clear_error(tmp_path):
 
 def test_an_id_beyond_the_vocabulary_is_one_clear_error(tmp_path, tokenizer):
     write_shard(tmp_path / "train_000000.bin", [tokenizer.eot, 1, 2, tokenizer.vocab_size, 3, 4, 5])
-    save_json(tmp_path / "manifest.json", {"source": "", "splits": {}, **identity(tokenizer)})
-    stream = BatchStream([tmp_path / "train_000000.bin"], 1, 2)
+    path = tmp_path / "train_000000.bin"
+    shard = {"file": path.name, "tokens": 7, "sha256": file_sha256(path)}
+    splits = {"train": {"tokens": 7, "shards": [shard]}}
+    save_manifest(tmp_path, {"source": "", "splits": splits, **identity(tokenizer)})
+    stream = BatchStream([path], 1, 2)
     stream.next_batch()
     with pytest.raises(ValueError, match=r"train_000000.bin holds id 400, but its vocabulary has 400"):
         stream.next_batch()
@@ -280,47 +286,6 @@ def test_a_gpu_gets_the_same_batches(tmp_path):
             assert b.is_cuda and torch.equal(a, b.cpu())
 
 
-# The embedded corpus
-
-
-def test_ensure_corpus_is_deterministic_and_made_once(tmp_path, tokenizer):
-    manifests = [ensure_corpus(tmp_path / name, tokenizer, n=300) for name in "ab"]
-    assert manifests[0] == manifests[1]
-    files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
-    assert files == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
-    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
-    assert ensure_corpus(tmp_path / "a", tokenizer, n=300) == manifests[0]
-    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
-    assert ensure_corpus(tmp_path / "a", tokenizer, n=301) != manifests[0]
-
-
-def test_ensure_corpus_holds_every_story_once_and_states_the_floor(tmp_path, tokenizer):
-    manifest = ensure_corpus(tmp_path, tokenizer, n=300, seed=5)
-    expected = {story.text: -story.logprob for story in stories(300, 5)}
-    found, nats = [], {}
-    for split in ("train", "val", "test"):
-        [path] = open_shards(tmp_path, split, tokenizer.fingerprint)
-        tokens = np.asarray(read_shard(path))
-        starts = document_starts(tokens, tokenizer.eot)
-        assert (tokens[starts] == tokenizer.eot).all()  # before each document, as in llm.c
-        texts = [tokenizer.decode(d[1:]) for d in np.split(tokens, starts[1:])]
-        nats[split] = sum(expected[text] for text in texts) / len(tokens)
-        assert manifest["splits"][split]["documents"] == len(texts)
-        assert manifest["splits"][split]["bytes"] == sum(len(text.encode()) for text in texts)
-        found += texts
-    assert Counter(found) == Counter(story.text for story in stories(300, 5))
-    assert manifest["floor"] == pytest.approx(nats["val"])
-
-
-def test_ensure_corpus_takes_the_tokenizer_of_chapter_01_and_notices_another(tmp_path, tokenizer):
-    tokenizer.save(tmp_path / "tokenizer.json")
-    assert ensure_corpus(tmp_path / "stories", n=100)["fingerprint"] == tokenizer.fingerprint
-    assert BPETokenizer.load(tmp_path / "stories/tokenizer.json").fingerprint == tokenizer.fingerprint
-    other = BPETokenizer.train((story.text for story in stories(300)), 300)
-    assert ensure_corpus(tmp_path / "stories", other, n=100)["fingerprint"] == other.fingerprint
-    assert max(read_shard(open_shards(tmp_path / "stories", "train")[0])) < 300
-
-
 def test_reading_and_preparing_data_needs_no_torch():
-    code = "import sys, nanogpt.data, nanogpt.prepare; raise SystemExit('torch' in sys.modules)"
+    code = "import sys, nanogpt.shards, nanogpt.prepare; raise SystemExit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -30,6 +30,7 @@ their own, `nanogpt/files.py`, which needs nothing but Python.
 #| export files
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,13 +41,16 @@ from typing import BinaryIO
 def atomically(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """Open a file for writing bytes; it gets its name when it is whole and on the disk. The folder is made if absent.
 
-    Whatever ends the block early leaves the old file as it was, and no other.
+    Whatever ends the block early leaves the old file as it was, and no other. A file that is replaced keeps its
+    mode; a symbolic link stays one, and the file that it points to is replaced.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(aside, "wb") as file:
+            if path.exists():
+                shutil.copymode(path, aside)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -92,13 +96,13 @@ eight that torch wants for an index?
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from nanogpt.files import atomically
-from nanogpt.tokenizer import BPETokenizer
+from nanogpt.files import atomically, save_json
 
 MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024
 SPLITS = ("train", "val", "test")
@@ -234,13 +238,56 @@ def file_sha256(path: str | os.PathLike) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def identity(tokenizer: BPETokenizer) -> dict:
+def identity(tokenizer) -> dict:
     """What a manifest says of the tokenizer that made the ids."""
     return {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
 
 
 # %%
 #| export shards
+def manifest_sha256(manifest: dict) -> str:
+    """Hex SHA-256 of all that a manifest says, but for this hash itself."""
+    said = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def manifest_fault(manifest: dict) -> str | None:
+    """What is wrong with a manifest, in a few words, or None."""
+    try:
+        splits = manifest["splits"]
+        shards = [shard for split in splits.values() for shard in split["shards"]]
+        names, sizes = [shard["file"] for shard in shards], [shard["tokens"] for shard in shards]
+        rules = {
+            "its own hash": manifest["sha256"] == manifest_sha256(manifest),
+            "source or fingerprint": "source" in manifest and isinstance(manifest["fingerprint"], str),
+            "vocab_size or eot": 0 <= manifest["eot"] < manifest["vocab_size"] <= 65536,
+            "the names of splits": set(splits) <= set(SPLITS),
+            "a shard's name": all(re.fullmatch(r"[\w-][\w.-]*", name) for name in names),
+            "a shard listed twice": len(set(names)) == len(names),
+            "a shard's hash": all(re.fullmatch("[0-9a-f]{64}", shard["sha256"]) for shard in shards),
+            "a shard's tokens": all(type(size) is int and size > 0 for size in sizes),
+            "a sum of tokens": all(
+                s["tokens"] == sum(x["tokens"] for x in s["shards"]) for s in splits.values()
+            ),
+        }
+        return next((what for what, right in rules.items() if not right), None)
+    except KeyError as error:
+        return f"no {error}"
+    except (TypeError, AttributeError):
+        return "not in a manifest's form"
+
+
+# %%
+#| export shards
+def save_manifest(folder: str | os.PathLike, manifest: dict) -> dict:
+    """Write folder/manifest.json with a hash of itself, atomically; returns what it says. ValueError if it is none."""
+    manifest = manifest | {"sha256": manifest_sha256(manifest)}
+    if fault := manifest_fault(manifest):
+        raise ValueError(f"{folder}: this manifest cannot be right: {fault}")
+    save_json(Path(folder) / "manifest.json", manifest)
+    return manifest
+
+
 def load_manifest(folder: str | os.PathLike) -> dict:
     """What folder/manifest.json says. FileNotFoundError or ValueError, in one sentence, if it cannot."""
     path = Path(folder) / "manifest.json"
@@ -248,15 +295,27 @@ def load_manifest(folder: str | os.PathLike) -> dict:
         raise FileNotFoundError(f"{path} does not exist; `python -m nanogpt prepare` writes it")
     try:
         manifest = json.loads(path.read_bytes())
-        if {"source", "fingerprint", "vocab_size", "eot", "splits"} <= manifest.keys():
-            return manifest
-    except (ValueError, AttributeError):
-        pass
-    raise ValueError(f"{path} is damaged; delete {folder} and prepare the data again")
+        fault = manifest_fault(manifest)
+    except (ValueError, RecursionError):
+        fault = "not JSON"
+    if fault:
+        raise ValueError(f"{path} is damaged ({fault}); prepare the data again")
+    return manifest
 
 
 # %%
 #| export shards
+def check_shards(folder: str | os.PathLike, manifest: dict, *splits: str) -> None:
+    """Compare all bytes of these splits' shards, or of all, with the manifest. ValueError names the first damage."""
+    for split in splits or manifest["splits"]:
+        for shard in manifest["splits"][split]["shards"]:
+            path = Path(folder) / shard["file"]
+            if not path.exists():
+                raise ValueError(f"{path} is gone, and its manifest lists it; prepare it again")
+            if len(read_shard(path)) != shard["tokens"] or file_sha256(path) != shard["sha256"]:
+                raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")
+
+
 def open_shards(folder: str | os.PathLike, split: str, fingerprint: str | None = None) -> list[Path]:
     """The paths of a split's shards, after comparing all their bytes with the manifest beside them.
 
@@ -269,10 +328,7 @@ def open_shards(folder: str | os.PathLike, split: str, fingerprint: str | None =
     shards = manifest["splits"].get(split, {}).get("shards")
     if not shards:
         raise ValueError(f"{folder} has no tokens in a split named {split!r}")
-    for shard in shards:
-        path = folder / shard["file"]
-        if len(read_shard(path)) != shard["tokens"] or file_sha256(path) != shard["sha256"]:
-            raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")
+    check_shards(folder, manifest, split)
     return [folder / shard["file"] for shard in shards]
 
 
@@ -435,12 +491,13 @@ def document_starts(tokens: np.ndarray, eot: int) -> np.ndarray:
 
 # %%
 #| export data
-import os
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from nanogpt.shards import document_starts, load_manifest, permutation, read_shard
+from nanogpt.shards import document_starts, file_sha256, load_manifest, permutation, read_shard
 
 
 def shuffle_documents(tokens: np.ndarray, eot: int, *key: int) -> tuple[np.ndarray, np.ndarray]:
@@ -478,21 +535,17 @@ operation takes them all. Ids then become tensors:
 
 # %%
 #| export data
-def to_device(tokens: np.ndarray, B: int, T: int, device):
-    """x and y, int64 tensors (B, T) on the device, from B * T + 1 ids: y is x one token later."""
-    import torch  # here, because prepare's worker processes import this module, and torch is 200 MB for each
-
-    tokens = torch.from_numpy(tokens.astype(np.int64))
+def to_device(x: np.ndarray, y: np.ndarray, device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets as int64 tensors on the device. They share no memory, so that y may be masked in place."""
+    tensors = torch.from_numpy(x.astype(np.int64)), torch.from_numpy(y.astype(np.int64))
     if torch.device(device).type == "cuda":  # from pinned memory the copy runs beside the GPU's work
-        tokens = tokens.pin_memory().to(device, non_blocking=True)
-    else:
-        tokens = tokens.to(device)
-    # y is a copy, so that whoever masks targets in place leaves the inputs alone.
-    return tokens[:-1].view(B, T), tokens[1:].clone().view(B, T)
+        return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
+    return tuple(tensor.to(device) for tensor in tensors)
 
 
 # %%
-x, y = to_device(np.arange(7), B=2, T=3, device="cpu")
+tokens = np.arange(7)
+x, y = to_device(tokens[:-1].reshape(2, 3), tokens[1:].reshape(2, 3), "cpu")
 print(f"x {x.tolist()}\ny {y.tolist()}")
 
 
@@ -504,35 +557,48 @@ A stream knows its shards, who reads how much of them, and `position`: how far a
 
 # %%
 #| export data
-class BatchStream:
-    """Batches from an endless stream of tokens, dealt to ranks without gap or overlap.
+def described(path: Path) -> dict:
+    """What the manifest beside a shard says of it and of its tokenizer; without one it is GPT-2's, as in llm.c."""
+    if not (path.parent / "manifest.json").exists():
+        return {"fingerprint": None, "vocab_size": 50257, "eot": 50256}
+    manifest = load_manifest(path.parent)
+    shards = [shard for split in manifest["splits"].values() for shard in split["shards"]]
+    for shard in shards:
+        if shard["file"] == path.name:
+            return {key: manifest[key] for key in ("fingerprint", "vocab_size", "eot")} | shard
+    raise ValueError(
+        f"{path} is not in the manifest beside it; prepare it again, or keep it in a folder of its own"
+    )
 
-    The stream is epoch after epoch. Each epoch shuffles the shards, and the documents within each shard, by
-    (seed, epoch). Step k takes the next world_size * B * T tokens, and rank r the r-th part of them. So every token
-    is an input exactly once an epoch; what is left at an epoch's end is completed with the beginning of the next.
-    Documents are packed: a row may begin within one, whose facts it then does not see.
 
-    shards: paths. The vocabulary comes from the manifest beside them; without one it is GPT-2's, as in llm.c.
-    """
+class Shards:
+    """Shards that belong together: their tokens as memory maps, and the vocabulary of their ids."""
 
-    def __init__(self, shards, B: int, T: int, rank=0, world_size=1, seed=0, device="cpu"):
-        self.paths = sorted(map(Path, shards))
-        if not self.paths or min(B, T) < 1 or not 0 <= rank < world_size:
-            given = f"{len(self.paths)} shards, B={B}, T={T}, rank={rank}, world_size={world_size}"
-            raise ValueError(f"a stream needs shards, B and T from 1 on, 0 <= rank < world_size; got {given}")
-        self.B, self.T, self.rank, self.world_size = B, T, rank, world_size
-        self.seed, self.device = seed, device
-        self.shards = [read_shard(path) for path in self.paths]
-        self.tokens = sum(map(len, self.shards))
-        folder = self.paths[0].parent
-        if self.tokens <= world_size * B * T:
-            step = f"{world_size} ranks × B={B} × T={T} + 1 = {world_size * B * T + 1:,}; lower B or T, or add text"
-            raise ValueError(f"{folder}: {self.tokens:,} tokens, but one step takes {step}")
-        gpt2 = {"eot": 50256, "vocab_size": 50257}
-        manifest = load_manifest(folder) if (folder / "manifest.json").exists() else gpt2
-        self.eot, self.vocab_size = manifest["eot"], manifest["vocab_size"]
-        self.position = 0  # tokens that all ranks together have consumed
-        self._shuffled = self._order = None  # the shard whose order is at hand, and that order
+    def __init__(self, paths):
+        self.paths = sorted(map(Path, paths))
+        if not self.paths:
+            raise ValueError("a stream needs at least one shard; got none")
+        self.tokens = [read_shard(path) for path in self.paths]
+        self.total = sum(map(len, self.tokens))
+        self.described = [described(path) for path in self.paths]
+        for path, there, said in zip(self.paths, self.tokens, self.described):
+            if said.get("tokens", len(there)) != len(there):
+                raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")
+            if said["fingerprint"] != self.described[0]["fingerprint"]:
+                raise ValueError(f"{path} and {self.paths[0]} were made with different tokenizers")
+        self.eot, self.vocab_size = self.described[0]["eot"], self.described[0]["vocab_size"]
+
+    @cached_property
+    def sha256(self) -> list[str]:
+        """What tells these shards from others, even of equal names: their hashes, read if no manifest has them."""
+        return [said.get("sha256") or file_sha256(path) for path, said in zip(self.paths, self.described)]
+
+    def check(self, tokens: np.ndarray, i: int) -> np.ndarray:
+        """The tokens, read from shard i. ValueError if one is not in the vocabulary."""
+        if tokens.max() >= self.vocab_size:
+            what = f"id {tokens.max()}, but its vocabulary has {self.vocab_size}"
+            raise ValueError(f"{self.paths[i]} holds {what}; prepare it again")
+        return tokens
 
 
 # %%
@@ -542,8 +608,8 @@ for i, tokens in enumerate(
     as_documents = [50256 if t % 10 == 0 else t for t in tokens]
     write_shard(folder / "two" / f"train_{i:06d}.bin", as_documents)
 paths = sorted((folder / "two").glob("*.bin"))
-small = BatchStream(paths, B=1, T=4)
-print(f"{small.tokens} tokens in shards of {list(map(len, small.shards))}, vocabulary {small.vocab_size}")
+small = Shards(paths)
+print(f"{small.total} tokens in shards of {list(map(len, small.tokens))}, vocabulary {small.vocab_size}")
 
 # %% [markdown]
 r"""
@@ -553,38 +619,43 @@ A place in the stream is an epoch, a shard and an offset. A batch may begin in o
 
 # %%
 #| export data
-class BatchStream(BatchStream):
-    def _find(self, place: int) -> tuple[int, int, int]:
-        """Where the stream's token number `place` stands: epoch, shard, and offset in the shuffled shard."""
-        epoch, offset = divmod(place, self.tokens)
-        for i in permutation(len(self.shards), self.seed, epoch, 0).tolist():
-            if offset < len(self.shards[i]):
+class Epochs:
+    """The tokens of shards, epoch after epoch: each shuffles the shards, and the documents within each.
+
+    Where a token stands follows from (seed, epoch) alone, so that nothing has to be remembered.
+    """
+
+    def __init__(self, shards: Shards, seed: int):
+        self.shards, self.seed, self._order = shards, seed, {}
+
+    def find(self, place: int) -> tuple[int, int, int]:
+        """Where token number `place` stands: epoch, shard, and offset in the shuffled shard."""
+        epoch, offset = divmod(place, self.shards.total)
+        for i in permutation(len(self.shards.tokens), self.seed, epoch, 0).tolist():
+            if offset < len(self.shards.tokens[i]):
                 break
-            offset -= len(self.shards[i])
+            offset -= len(self.shards.tokens[i])
         return epoch, i, offset
 
-    def _read(self, start: int, n: int) -> np.ndarray:
-        """Tokens start to start + n of the stream, which may lie in several shards and epochs."""
+    def read(self, start: int, n: int) -> np.ndarray:
+        """Tokens start to start + n, which may lie in several shards and epochs."""
         parts = []
         while n > 0:
-            epoch, i, offset = self._find(start)
-            if self._shuffled != (self.seed, epoch, i):
-                self._shuffled = self.seed, epoch, i
-                self._order = shuffle_documents(self.shards[i], self.eot, self.seed, epoch, i + 1)
-            part = read_shuffled(self.shards[i], *self._order, offset, min(offset + n, len(self.shards[i])))
-            if part.max() >= self.vocab_size:
-                what = f"id {part.max()}, but its vocabulary has {self.vocab_size}"
-                raise ValueError(f"{self.paths[i]} holds {what}; prepare it again")
-            parts.append(part)
+            epoch, i, offset = self.find(start)
+            tokens, key = self.shards.tokens[i], (self.seed, epoch, i)
+            if key not in self._order:  # the one shard's whose turn it is
+                self._order = {key: shuffle_documents(tokens, self.shards.eot, self.seed, epoch, i + 1)}
+            part = read_shuffled(tokens, *self._order[key], offset, min(offset + n, len(tokens)))
+            parts.append(self.shards.check(part, i))
             start, n = start + len(part), n - len(part)
         return np.concatenate(parts)
 
 
 # %%
-small = BatchStream(paths, B=1, T=4)
+small = Epochs(Shards(paths), seed=0)
 for place in (0, 36, 37, 79, 80):
-    print("token {:2} is in epoch {}, shard {}, at {}".format(place, *small._find(place)))
-print("tokens 33 to 41:", small._read(33, 8))
+    print("token {:2} is in epoch {}, shard {}, at {}".format(place, *small.find(place)))
+print("tokens 33 to 41:", small.read(33, 8))
 
 # %% [markdown]
 r"""
@@ -594,27 +665,117 @@ What a training loop calls, and the state that resumes it:
 
 # %%
 #| export data
-class BatchStream(BatchStream):
+def check_sizes(B: int, T: int, rank: int, world_size: int) -> None:
+    """ValueError unless rank is one of world_size that each take B rows of T tokens."""
+    whole = all(isinstance(n, int) for n in (B, T, rank, world_size))
+    if not whole or min(B, T) < 1 or not 0 <= rank < world_size:
+        given = f"B={B}, T={T}, rank={rank}, world_size={world_size}"
+        raise ValueError(f"a stream needs integers, B and T from 1 on, 0 <= rank < world_size; got {given}")
+
+
+def resumed(state: dict, counts: str, shards: Shards) -> tuple[int, int]:
+    """Seed and position of a state. ValueError if it is of other shards or of another kind of stream."""
+    if state.get("counts") != counts or state.get("shards") != shards.sha256:
+        raise ValueError(
+            f"{shards.paths[0].parent} does not hold the shards of this state, or it is no {counts}'s"
+        )
+    return state["seed"], state["position"]
+
+
+class BatchStream:
+    """Batches from an endless stream of tokens, dealt to ranks without gap or overlap.
+
+    The stream is epoch after epoch. Each epoch shuffles the shards, and the documents within each shard, by
+    (seed, epoch). Step k takes the next world_size * B * T tokens, and rank r the r-th part of them. So every token
+    is an input exactly once an epoch; what is left at an epoch's end is completed with the beginning of the next.
+    Documents are packed: a row may begin within one, whose facts it then does not see.
+    """
+
+    def __init__(self, shards, B: int, T: int, rank=0, world_size=1, seed=0, device="cpu"):
+        check_sizes(B, T, rank, world_size)
+        self.shards = Shards(shards)
+        self.B, self.T, self.rank, self.world_size = B, T, rank, world_size
+        self.epochs, self.device, self.position = (
+            Epochs(self.shards, seed),
+            device,
+            0,
+        )  # position: of all ranks
+        if self.shards.total <= world_size * B * T:
+            step = f"{world_size} ranks × B={B} × T={T} + 1 = {world_size * B * T + 1:,}; lower B or T, or add text"
+            raise ValueError(
+                f"{self.shards.paths[0].parent}: {self.shards.total:,} tokens, but one step takes {step}"
+            )
+
     @property
     def epoch(self) -> int:
-        return self.position // self.tokens
+        return self.position // self.shards.total
 
-    def next_batch(self):
+    def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """x, y: int64 tensors (B, T) on the device; y[b, t] is the token that follows x[b, t]."""
         n = self.B * self.T
-        tokens = self._read(self.position + self.rank * n, n + 1)
+        tokens = self.epochs.read(self.position + self.rank * n, n + 1)
         self.position += self.world_size * n
-        return to_device(tokens, self.B, self.T, self.device)
+        return to_device(tokens[:-1].reshape(self.B, self.T), tokens[1:].reshape(self.B, self.T), self.device)
 
     def state_dict(self) -> dict:
         """What resumes the stream at exactly this token, with any B, T and number of ranks."""
-        sizes = {path.name: len(shard) for path, shard in zip(self.paths, self.shards)}
-        return {"seed": self.seed, "position": self.position, "shards": sizes}
+        return {
+            "counts": "tokens",
+            "seed": self.epochs.seed,
+            "position": self.position,
+            "shards": self.shards.sha256,
+        }
 
     def load_state_dict(self, state: dict) -> None:
-        if state["shards"] != self.state_dict()["shards"]:
-            raise ValueError(f"{self.paths[0].parent} does not hold the shards of this state")
-        self.seed, self.position = state["seed"], state["position"]
+        self.epochs.seed, self.position = resumed(state, "tokens", self.shards)
+
+
+# %%
+#| export data
+class DocumentStream:
+    """Batches whose rows each begin with a document, so that a row sees all facts of its first one.
+
+    A row runs on for T tokens into the documents behind, and from its shard's end to its beginning. In each epoch
+    every document begins one row, in an order that depends on (seed, epoch); ranks share the rows out in turn. What
+    lies more than T tokens into a document is not read. All shards are read once at first, to find the documents.
+    """
+
+    def __init__(self, shards, B: int, T: int, rank=0, world_size=1, seed=0, device="cpu"):
+        check_sizes(B, T, rank, world_size)
+        self.shards = Shards(shards)
+        self.B, self.T, self.rank, self.world_size = B, T, rank, world_size
+        self.seed, self.device, self.position = seed, device, 0  # position: rows of all ranks
+        begin = [np.flatnonzero(tokens == self.shards.eot) for tokens in self.shards.tokens]
+        self.documents = [(i, start) for i, starts in enumerate(begin) for start in starts.tolist()]
+        self._order = {}
+        if not self.documents:
+            raise ValueError(f"{self.shards.paths[0].parent}: no document begins in these shards")
+
+    @property
+    def epoch(self) -> int:
+        return self.position // len(self.documents)
+
+    def _row(self, n: int) -> np.ndarray:
+        epoch, n = divmod(n, len(self.documents))
+        if (key := (self.seed, epoch)) not in self._order:
+            self._order = {key: permutation(len(self.documents), *key)}
+        i, start = self.documents[self._order[key][n]]
+        row = self.shards.tokens[i].take(np.arange(start, start + self.T + 1), mode="wrap")
+        return self.shards.check(row, i)
+
+    def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """x, y: int64 tensors (B, T) on the device; y[b, t] is the token that follows x[b, t]."""
+        first = self.position + self.rank * self.B
+        rows = np.stack([self._row(n) for n in range(first, first + self.B)])  # (B, T + 1)
+        self.position += self.world_size * self.B
+        return to_device(rows[:, :-1], rows[:, 1:], self.device)
+
+    def state_dict(self) -> dict:
+        """What resumes the stream at exactly this row, with any B and number of ranks."""
+        return {"counts": "rows", "seed": self.seed, "position": self.position, "shards": self.shards.sha256}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.seed, self.position = resumed(state, "rows", self.shards)
 
 
 # %%
