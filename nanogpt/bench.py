@@ -6,73 +6,17 @@ Exported from notebooks/09_measuring.ipynb.
 import json
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from statistics import median, quantiles
 
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from nanogpt.model import GPTConfig, flops_per_token, num_params
-from nanogpt.roofline import Roofline, synchronize
-
-
-def event_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
-    """Seconds of each call by the GPU's clock: CUDA events between the calls, one synchronize at the end."""
-    with torch.cuda.device(device):  # an event belongs to the current device's stream
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-        events[0].record()
-        for event in events[1:]:
-            call()
-            event.record()
-        torch.cuda.synchronize()
-    return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
-
-
-def wall_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
-    """Seconds of each call by the host's clock, with an empty queue before and after."""
-    times = []
-    for _ in range(repeats):
-        synchronize(device)
-        start = time.perf_counter()
-        call()
-        synchronize(device)
-        times.append(time.perf_counter() - start)
-    return times
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of each call in the order they came, their median, and the quartiles around it."""
-
-    median: float
-    q1: float
-    q3: float
-    times: tuple[float, ...]
-
-    def __str__(self) -> str:
-        return f"{1e3 * self.median:.3f} ms (middle half {1e3 * self.q1:.3f} ms to {1e3 * self.q3:.3f} ms)"
-
-
-def measure(call: Callable[[], object], device: torch.device, repeats: int = 20, warmup: int = 3) -> Timing:
-    """Time `call` on `device`: CUDA events on a CUDA device, elsewhere the host's clock with synchronize.
-
-    `warmup` calls come first and do not count. Raises ValueError for fewer than two repeats.
-    """
-    if repeats < 2:
-        raise ValueError(f"repeats={repeats} shows no spread; measure at least twice, better 20 times")
-    for _ in range(warmup):
-        call()
-    synchronize(device)
-    clock = event_times if device.type == "cuda" else wall_times
-    times = clock(call, device, repeats)
-    q1, _, q3 = quantiles(times, n=4, method="inclusive")
-    return Timing(median(times), q1, q3, tuple(times))
+from nanogpt.roofline import Roofline
 
 
 def step_flops(config: GPTConfig, B: int, T: int) -> int:

@@ -1,7 +1,6 @@
-"""Laws of measuring: a clock that waits, and predictions that the real step meets to the byte."""
+"""What a training step must compute, move and keep: predictions that the real step meets to the byte."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,12 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from nanogpt import bench
 from nanogpt.bench import (
     PRODUCTS,
     activation_bytes,
-    event_times,
-    measure,
     memory_by_category,
     mfu,
     peak_memory,
@@ -47,54 +43,6 @@ configs = st.builds(
 
 def batch(config, B, T):
     return torch.randint(config.vocab_size, (2, B, T), generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture
-def device(monkeypatch):
-    """A device with a queue and a clock of its own: work is done, and takes time, when somebody waits for it."""
-    fake = SimpleNamespace(now=0.0, queued=0.0, calls=0)
-
-    def wait(_):
-        fake.now, fake.queued = fake.now + fake.queued, 0.0
-
-    monkeypatch.setattr(bench, "synchronize", wait)
-    monkeypatch.setattr(bench.time, "perf_counter", lambda: fake.now)
-    return fake
-
-
-def queue_seconds(device, costs):
-    """A call that puts the next of `costs` into the queue and returns at once."""
-    costs = iter(costs)
-
-    def call():
-        device.queued += next(costs)
-        device.calls += 1
-
-    return call
-
-
-def test_measure_waits_for_the_queue_and_leaves_the_warm_up_out(device):
-    timing = measure(queue_seconds(device, [100.0, 50.0, 1.0, 2.0, 3.0, 4.0, 5.0]), CPU, repeats=5, warmup=2)
-    assert timing.times == (1.0, 2.0, 3.0, 4.0, 5.0)
-    assert (timing.q1, timing.median, timing.q3) == (2.0, 3.0, 4.0)
-    assert device.calls == 7
-
-
-def test_an_outlier_moves_neither_the_median_nor_the_quartiles(device):
-    quiet = measure(queue_seconds(device, [1.0] * 20), CPU, repeats=20, warmup=0)
-    noisy = measure(queue_seconds(device, [1.0] * 19 + [1000.0]), CPU, repeats=20, warmup=0)
-    assert (quiet.q1, quiet.median, quiet.q3) == (noisy.q1, noisy.median, noisy.q3) == (1.0, 1.0, 1.0)
-    assert max(noisy.times) == 1000.0
-
-
-def test_work_queued_before_is_not_charged(device):
-    device.queued = 77.0
-    assert bench.wall_times(queue_seconds(device, [1.0, 2.0]), CPU, repeats=2) == [1.0, 2.0]
-
-
-def test_one_repeat_is_refused():
-    with pytest.raises(ValueError, match="repeats=1"):
-        measure(lambda: None, CPU, repeats=1)
 
 
 def test_mfu_is_a_share():
@@ -288,13 +236,6 @@ def test_the_roofline_s_two_limits():
 
 class TestGPU:
     pytestmark = gpu
-
-    def test_events_see_what_the_host_s_clock_does_not(self):
-        a = torch.randn(4096, 4096, device="cuda")
-        by_events = measure(lambda: a @ a, torch.device("cuda")).median
-        by_wall = bench.wall_times(lambda: a @ a, torch.device("cuda"), 20)
-        assert by_events == pytest.approx(sorted(by_wall)[10], rel=0.5)
-        assert len(event_times(lambda: a @ a, a.device, 7)) == 7
 
     def test_peak_memory_counts_above_what_is_held(self):
         held = torch.zeros(2**20, device="cuda")

@@ -31,7 +31,8 @@ from nanogpt.corpus import ensure_corpus
 from nanogpt.data import BatchStream
 from nanogpt.shards import document_starts, open_shards, read_shard
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.roofline import autocast_dtype, synchronize
+from nanogpt.precision import PRECISIONS, best_precision
+from nanogpt.roofline import synchronize
 from nanogpt.model import GPT, GPTConfig, num_params
 from nanogpt.tokenizer import BPETokenizer
 
@@ -76,7 +77,7 @@ config, B, steps, lr = {
     "laptop": (small, 4, 1800, 2e-3),
     "gpu": (GPTConfig(), 32, 2000, 3e-4),
 }[pick_scale(device)]
-dtype = None if device.type == "cpu" else autocast_dtype(device)
+dtype = None if device.type == "cpu" else PRECISIONS[best_precision(device)]
 dtype = None if dtype == torch.float16 else dtype  # float16 needs loss scaling, chapter 10
 print(f"{TEXT}: {steps} steps of {B} rows of {config.block_size} tokens")
 

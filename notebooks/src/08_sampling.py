@@ -27,7 +27,7 @@ from course.notebook import checkpoint, show
 from nanogpt.corpus import ensure_corpus
 from nanogpt.data import BatchStream
 from nanogpt.device import seed_everything
-from nanogpt.roofline import copy_bandwidth, timings
+from nanogpt.roofline import copy_bandwidth, measure
 
 # %%
 #| export
@@ -439,11 +439,11 @@ head = nn.Linear(768, 50257, bias=False)
 row, nbytes, cpu = torch.randn(1, 1, 768), 50257 * 768 * 4, torch.device("cpu")
 with torch.no_grad():
     times = {
-        "nn.Linear": timings(lambda: head(row), cpu),
-        "shared rows": timings(lambda: linear(row, head), cpu),
+        "nn.Linear": measure(lambda: head(row), cpu).times,
+        "shared rows": measure(lambda: linear(row, head), cpu).times,
     }
     expected, head = head(row), by_columns(head)
-    times["shared columns"] = timings(lambda: linear(row, head), cpu)
+    times["shared columns"] = measure(lambda: linear(row, head), cpu).times
     assert torch.allclose(expected, linear(row, head), atol=1e-5)
 copy = copy_bandwidth(cpu, 256)
 print(
@@ -601,7 +601,7 @@ ms = {"without cache": [], "with cache": []}
 for n in lengths:
     filled = replace(cache, lengths=[n])
     for name, call in zip(ms, (partial(all_again, n), partial(one_more, filled, idx[:, n : n + 1]))):
-        ms[name].append(1e3 * min(timings(call, cpu, budget=0.1)))  # the least disturbed of several
+        ms[name].append(1e3 * measure(call, cpu, repeats=6).fastest)  # the least disturbed of several
 
 
 # %% tags=["nbval-ignore-output"]
@@ -632,7 +632,7 @@ Reading the weights once serves a whole batch. How much is that worth?
 for B in (1, 4, 16):
     cache = KVCache.empty(larger, B, size=128)
     cached_logits(larger, torch.randint(0, 1024, (B, 127)), cache)
-    t = min(timings(partial(one_more, cache, torch.randint(0, 1024, (B, 1))), cpu, budget=0.2))
+    t = measure(partial(one_more, cache, torch.randint(0, 1024, (B, 1))), cpu, repeats=6).fastest
     print(f"{B} texts: {1e3 * t:.2f} ms for one token of each, {B / t:.0f} tok/s")
 
 # %% [markdown]

@@ -32,7 +32,6 @@ from course.notebook import checkpoint, show
 from nanogpt.model import GPT, GPTConfig, SIZES
 
 # %% tags=["nbval-ignore-output"]
-from nanogpt.roofline import Roofline, copy_bandwidth, matmul_flops, peak_of
 from nanogpt.device import pick_device, pick_scale, seed_everything
 
 device = pick_device()
@@ -42,50 +41,13 @@ if device.type == "mps":
 scale = pick_scale(device)
 print(f"device {device}, scale {scale}, {torch.get_num_threads()} threads")
 
-# %% [markdown]
-r"""
-From here on, every function of this course that draws random numbers takes a `generator`.
-
-## Half the bits
-
-Chapter 10 is about number formats. Here we only need to know which 16-bit format a device multiplies fast:
-bfloat16 on CPUs and on NVIDIA GPUs since Ampere (compute capability 8.0), float16 on older ones.
-"""
-
-
-# %%
-#| export roofline
-import torch
-
-
-def autocast_dtype(device: torch.device) -> torch.dtype:
-    """The 16-bit dtype for `torch.autocast(device.type, dtype=...)`.
-
-    bfloat16 from compute capability 8.0 on; everywhere else what PyTorch itself uses for that device type:
-    float16 on older NVIDIA GPUs and on mps, bfloat16 on the CPU. float16 needs loss scaling (chapter 10).
-    """
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
-        return torch.bfloat16
-    return torch.get_autocast_dtype(device.type)
-
-
-# %%
-print("on the CPU:", autocast_dtype(torch.device("cpu")))
-
-# %% [markdown]
-r"""
-## Timing, the short version
-
-A GPU works through a queue: a Python call returns when the work has been *queued*. Reading the clock then
-times the queueing. So wait for the queue to drain, before and after. Chapter 09 shows the mistake, and what
-else can go wrong. For now: warm up, repeat and synchronise. What usually happens is the median of the times;
-what the machine *can* do is the fastest one, since another program can only ever slow us down.
-"""
-
 # %%
 #| export roofline
 import time
 from collections.abc import Callable
+from itertools import pairwise
+
+import torch
 
 
 def synchronize(device: torch.device) -> None:
@@ -96,17 +58,72 @@ def synchronize(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def timings(call: Callable[[], object], device: torch.device, budget: float = 1.0) -> list[float]:
-    """Seconds of each call, after a warm-up: at least 5 calls, then until `budget` seconds are spent."""
-    call()
-    times: list[float] = []
-    while len(times) < 5 or sum(times) < budget:
+def event_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
+    """Seconds of each call by the GPU's clock: CUDA events between the calls, one synchronize at the end."""
+    with torch.cuda.device(device):  # an event belongs to the current device's stream
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+        events[0].record()
+        for event in events[1:]:
+            call()
+            event.record()
+        torch.cuda.synchronize()
+    return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
+
+
+# %%
+#| export roofline
+def wall_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
+    """Seconds of each call by the host's clock, with an empty queue before and after."""
+    times = []
+    for _ in range(repeats):
         synchronize(device)
         start = time.perf_counter()
         call()
         synchronize(device)
         times.append(time.perf_counter() - start)
     return times
+
+
+# %%
+#| export roofline
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of each call in the order they came, their median, and the quartiles around it."""
+
+    median: float
+    q1: float
+    q3: float
+    times: tuple[float, ...]
+
+    @property
+    def fastest(self) -> float:
+        """What the machine can do: other programs only ever slow it down."""
+        return min(self.times)
+
+    def __str__(self) -> str:
+        return f"{1e3 * self.median:.3f} ms (middle half {1e3 * self.q1:.3f} ms to {1e3 * self.q3:.3f} ms)"
+
+
+# %%
+#| export roofline
+def measure(call: Callable[[], object], device: torch.device, repeats: int = 20, warmup: int = 3) -> Timing:
+    """Time `call` on `device`: CUDA events on a CUDA device, elsewhere the host's clock with synchronize.
+
+    `warmup` calls come first and do not count. Raises ValueError for fewer than two repeats.
+    """
+    if repeats < 2:
+        raise ValueError(f"repeats={repeats} shows no spread; measure at least twice, better 20 times")
+    for _ in range(warmup):
+        call()
+    synchronize(device)
+    clock = event_times if device.type == "cuda" else wall_times
+    times = clock(call, device, repeats)
+    q1, _, q3 = quantiles(times, n=4, method="inclusive")
+    return Timing(median(times), q1, q3, tuple(times))
 
 
 # %% [markdown]
@@ -123,21 +140,39 @@ number down.
 
 # %%
 #| export roofline
-def matmul_flops(device: torch.device, dtype: torch.dtype, n: int) -> float:
-    """Measured FLOP/s of an n × n matrix product, fastest of several."""
-    a, b = torch.randn(2, n, n, device=device).to(dtype)
-    return 2 * n**3 / min(timings(lambda: a @ b, device))
+def matmul_formats(device: torch.device) -> list[str]:
+    """The number formats in which this device multiplies matrices, by itself or emulated: at least float32.
+
+    bfloat16 and TF32 need compute capability 8.0 on NVIDIA (CUDA C++ Programming Guide, "Alternate Floating Point").
+    """
+    if device.type != "cuda":
+        return ["float32", "bfloat16"]
+    if torch.version.hip:
+        return ["float32", "bfloat16", "float16"]
+    ampere = torch.cuda.get_device_capability(device) >= (8, 0)
+    return ["float32", "tf32", "bfloat16", "float16"] if ampere else ["float32", "float16"]
+
+
+# %%
+#| export roofline
+def matmul_flops(device: torch.device, dtype: str | torch.dtype, n: int, repeats: int = 10) -> float:
+    """FLOP/s of an n × n matrix product, the fastest of several. dtype: float32, bfloat16, float16 or "tf32"."""
+    name = str(dtype).removeprefix("torch.")
+    g = torch.Generator(device).manual_seed(0)  # its own: measuring must not change what is drawn later
+    a, b = torch.randn(2, n, n, device=device, generator=g)
+    if name != "tf32":  # TF32 (chapter 10) is how a product reads float32, and a global switch
+        a, b = a.to(getattr(torch, name)), b.to(getattr(torch, name))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+    try:
+        return 2 * n**3 / measure(lambda: a @ b, device, repeats).fastest
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 # %% tags=["nbval-ignore-output"]
-n = {"ci": 512, "laptop": 1536, "gpu": 8192}[scale]
-flops = {"float32": matmul_flops(device, torch.float32, n)}
-if device.type == "cuda":
-    torch.set_float32_matmul_precision("high")  # TF32, chapter 10
-    flops["tf32"] = matmul_flops(device, torch.float32, n)
-    torch.set_float32_matmul_precision("highest")
-half = autocast_dtype(device)
-flops[str(half).removeprefix("torch.")] = matmul_flops(device, half, n)
+n = {"ci": 512, "laptop": 1024, "gpu": 8192}[scale]
+flops = {name: matmul_flops(device, name, n) for name in matmul_formats(device)}
 for name, rate in flops.items():
     print(f"{name:9} {rate / 1e9:8.0f} GFLOP/s   {rate / flops['float32']:5.1f} × float32")
 
@@ -157,11 +192,11 @@ measures what memory can deliver. The array must be larger than the caches, or i
 
 # %%
 #| export roofline
-def copy_bandwidth(device: torch.device, mebibytes: int) -> float:
-    """Measured bytes/s of a copy, fastest of several; each byte counts twice, once read and once written."""
+def copy_bandwidth(device: torch.device, mebibytes: int, repeats: int = 10) -> float:
+    """Bytes/s of a copy, the fastest of several; each byte counts twice, once read and once written."""
     source = torch.zeros(mebibytes * 2**20, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * source.numel() / min(timings(lambda: target.copy_(source), device, budget=0.5))
+    return 2 * source.numel() / measure(lambda: target.copy_(source), device, repeats).fastest
 
 
 # %% tags=["nbval-ignore-output"]
@@ -278,7 +313,7 @@ numbers = 2**24
 x, y = torch.ones(2, numbers, device=device)
 out = torch.empty_like(x)
 predicted = roofline.seconds(flops=numbers, nbytes=3 * 4 * numbers)
-measured = median(timings(lambda: torch.add(x, y, out=out), device))
+measured = measure(lambda: torch.add(x, y, out=out), device).median
 print(
     f"predicted {1e3 * predicted:.2f} ms, measured {1e3 * measured:.2f} ms: {measured / predicted:.2f} × the prediction"
 )
@@ -367,23 +402,17 @@ PAGE = mmap.PAGESIZE  # bytes: 4096 on most systems, 16384 on Apple silicon
 def fault_seconds(mebibytes: int = 64) -> float:
     """Seconds that a page of fresh memory costs on the CPU: filling a new tensor, less filling an old one."""
     cpu, old = torch.device("cpu"), torch.empty(mebibytes * 2**20, dtype=torch.uint8)
-    fresh = min(timings(lambda: torch.empty_like(old).fill_(1), cpu, budget=0.2))
-    again = min(timings(lambda: old.fill_(1), cpu, budget=0.2))
+    fresh = measure(lambda: torch.empty_like(old).fill_(1), cpu, 8).fastest
+    again = measure(lambda: old.fill_(1), cpu, 8).fastest
     return max(0.0, fresh - again) * PAGE / old.numel()
 
 
 # %%
 #| export roofline
-
-
 def measure_roofline(device: torch.device) -> Roofline:
-    """This machine's measured peaks, FLOP/s by dtype (float32, bfloat16, and tf32 on CUDA) and bytes/s."""
-    n, mebibytes = (8192, 2048) if device.type == "cuda" else (1024, 256)
-    torch.set_float32_matmul_precision("highest")
-    flops = {str(t)[6:]: matmul_flops(device, t, n) for t in (torch.float32, torch.bfloat16)}
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-        flops["tf32"] = matmul_flops(device, torch.float32, n)
+    """This machine's measured peaks: FLOP/s by format (those of `matmul_formats`) and bytes/s."""
+    n, mebibytes = (8192, 512) if device.type == "cuda" else (1024, 256)
+    flops = {name: matmul_flops(device, name, n) for name in matmul_formats(device)}
     return Roofline(device.type, flops, copy_bandwidth(device, mebibytes))
 
 
@@ -543,54 +572,6 @@ times = np.diff(marks)
 assert len(times) == 5 and (times > 0.009).all()
 print(f"between events: median {1e3 * median(times):.2f} ms")
 
-# %% [markdown]
-r"""
-`torch.cuda.Event` is that mark:
-"""
-
-# %%
-#| export
-import time
-from collections.abc import Callable
-from itertools import pairwise
-
-import torch
-
-
-def event_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
-    """Seconds of each call by the GPU's clock: CUDA events between the calls, one synchronize at the end."""
-    with torch.cuda.device(device):  # an event belongs to the current device's stream
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-        events[0].record()
-        for event in events[1:]:
-            call()
-            event.record()
-        torch.cuda.synchronize()
-    return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
-
-
-# %% [markdown]
-r"""
-Elsewhere the host's clock has to do, with an empty queue before and after.
-"""
-
-# %%
-#| export
-from nanogpt.roofline import synchronize
-
-
-def wall_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
-    """Seconds of each call by the host's clock, with an empty queue before and after."""
-    times = []
-    for _ in range(repeats):
-        synchronize(device)
-        start = time.perf_counter()
-        call()
-        synchronize(device)
-        times.append(time.perf_counter() - start)
-    return times
-
-
 # %% tags=["nbval-ignore-output"]
 by_wall = median(wall_times(lambda: a @ b, device, 20))
 print(f"{n} × {n} product: {1e3 * by_wall:.3f} ms by the host's clock")
@@ -708,43 +689,6 @@ calls are disturbed; the quartiles say how far to trust it. Two medians whose mi
 That is all that `measure` does.
 """
 
-# %%
-#| export
-from dataclasses import dataclass
-from statistics import median, quantiles
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of each call in the order they came, their median, and the quartiles around it."""
-
-    median: float
-    q1: float
-    q3: float
-    times: tuple[float, ...]
-
-    def __str__(self) -> str:
-        return f"{1e3 * self.median:.3f} ms (middle half {1e3 * self.q1:.3f} ms to {1e3 * self.q3:.3f} ms)"
-
-
-# %%
-#| export
-def measure(call: Callable[[], object], device: torch.device, repeats: int = 20, warmup: int = 3) -> Timing:
-    """Time `call` on `device`: CUDA events on a CUDA device, elsewhere the host's clock with synchronize.
-
-    `warmup` calls come first and do not count. Raises ValueError for fewer than two repeats.
-    """
-    if repeats < 2:
-        raise ValueError(f"repeats={repeats} shows no spread; measure at least twice, better 20 times")
-    for _ in range(warmup):
-        call()
-    synchronize(device)
-    clock = event_times if device.type == "cuda" else wall_times
-    times = clock(call, device, repeats)
-    q1, _, q3 = quantiles(times, n=4, method="inclusive")
-    return Timing(median(times), q1, q3, tuple(times))
-
-
 # %% tags=["nbval-ignore-output"]
 print(f"{n} × {n} product:", measure(lambda: a @ b, device))
 print("training step:    ", measure(step, device, repeats={"gpu": 20}.get(scale, 10), warmup=1))
@@ -776,6 +720,11 @@ numbers: FLOPs and bytes. The FLOPs of matrix products are chapter 05's, three t
 
 # %%
 #| export
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
 from nanogpt.model import GPTConfig, flops_per_token
 
 

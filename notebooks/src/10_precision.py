@@ -23,15 +23,16 @@ from nanogpt.corpus import ensure_corpus
 from nanogpt.data import BatchStream
 from nanogpt.shards import open_shards
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.roofline import autocast_dtype
 from nanogpt.model import GPT, GPTConfig
 
 # %% tags=["nbval-ignore-output"]
 import torch
 
 device = pick_device()
-if autocast_dtype(device) != torch.bfloat16:
-    print(f"this {device.type} device lacks a format that the chapter needs, so it runs on the CPU")
+if device.type == "mps":
+    print(
+        "float16 without a scaler, TF32's switch and float64 are missing on an Apple GPU; the chapter runs on the CPU"
+    )
     device = torch.device("cpu")
 scale = pick_scale(device)
 print(f"device {device}, scale {scale}")
@@ -455,34 +456,81 @@ The four precisions of this course, in one place:
 
 # %%
 #| export
-PRECISIONS = {"float32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+from functools import cache
+
+from nanogpt.roofline import matmul_flops, matmul_formats
+
+# precision -> what autocast casts to, and the format that the products read
+PRECISIONS = {
+    "float32": None,
+    "tf32": None,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "bf16-masters": None,
+}
+READS = {
+    "float32": "float32",
+    "tf32": "tf32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "bf16-masters": "bfloat16",
+}
 
 
 def why_not(precision: str, device: torch.device) -> str | None:
-    """Why a device cannot train in this precision, in one sentence; None if it can. ValueError: no such precision."""
+    """Why a device cannot train in this precision, in one sentence; None if it can. ValueError: no such precision.
+
+    That it can does not make it fast: see `speedup`.
+    """
     if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r} is not known; choose one of {', '.join(PRECISIONS)}")
     nvidia = device.type == "cuda" and torch.version.cuda is not None
     if precision == "tf32" and not nvidia:
         here = "an AMD GPU" if device.type == "cuda" else device.type
         return f"tf32 is a mode of NVIDIA's tensor cores, and this device is {here}; use float32"
-    if precision in ("tf32", "bf16") and nvidia and torch.cuda.get_device_capability(device) < (8, 0):
+    if nvidia and READS[precision] not in matmul_formats(device):
         return f"{precision} needs an NVIDIA GPU of compute capability 8.0 (Ampere) or later; use fp16"
     return None
 
 
 # %%
 #| export
-def forward_context(precision: str, device: torch.device) -> torch.autocast:
+def autocast(precision: str, device: torch.device) -> torch.autocast:
     """The context for a model's forward pass and loss. Backward belongs outside: it follows what forward did.
 
-    Also turns the global TF32 switch on or off. fp16 needs a LossScaler. ValueError where the device cannot.
+    Also turns the global TF32 switch on or off. fp16 needs a LossScaler; bf16-masters casts nothing, since
+    MasterAdamW has turned the weights to bfloat16. Raises ValueError where the device cannot.
     """
     if reason := why_not(precision, device):
         raise ValueError(reason)
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     dtype = PRECISIONS[precision]
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+
+
+# %%
+#| export
+@cache
+def speedup(precision: str, device: torch.device) -> float:
+    """How many times float32's rate matrix products reach in a precision: measured, once a process.
+
+    Well below 1 the format is emulated. Processor flags do not say it: libraries decide which instructions they use.
+    """
+    if reason := why_not(precision, device):
+        raise ValueError(reason)
+    n = 4096 if device.type == "cuda" else 256
+    best = {"float32": 0.0, READS[precision]: 0.0}
+    for _ in range(3):  # in turn, so that a disturbance meets both
+        for name in best:
+            best[name] = max(best[name], matmul_flops(device, name, n, repeats=3))
+    return best[READS[precision]] / best["float32"]
+
+
+def best_precision(device: torch.device) -> str:
+    """bf16 where the device multiplies it faster than float32, else fp16 on a CUDA GPU, else float32."""
+    if device.type == "cuda":
+        return "fp16" if why_not("bf16", device) else "bf16"
+    return "bf16" if device.type == "cpu" and speedup("bf16", device) > 1 else "float32"
 
 
 # %%
@@ -606,7 +654,7 @@ class LossScaler:
     """Dynamic loss scaling for fp16 (Micikevicius et al. 2018, §3.2), with torch.amp.GradScaler's constants.
 
     A step is: (loss * scaler.scale).backward(); finite = scaler.unscale(model.parameters()); if finite, clip and
-    optimizer.step(); scaler.update(finite). dataclasses.asdict() is its state.
+    optimizer.step(); scaler.update(finite).
     """
 
     scale: float = 2.0**16
@@ -648,6 +696,14 @@ class LossScaler(LossScaler):
             self.good_steps = 0
             if 2 * self.scale <= torch.finfo(torch.float32).max:
                 self.scale *= 2
+
+    def state_dict(self) -> dict[str, float]:
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        if set(state) != set(vars(self)):
+            raise ValueError(f"a scaler's state has {', '.join(vars(self))}; given: {', '.join(state)}")
+        vars(self).update(state)
 
 
 # %% [markdown]
@@ -692,7 +748,7 @@ def gradient(model, inside, around):
 
 model = GPT(config, seed_everything(1)).to(device)
 exact = gradient(model, nullcontext(), nullcontext())
-real = gradient(model, forward_context("fp16", device), nullcontext())
+real = gradient(model, autocast("fp16", device), nullcontext())
 modelled = gradient(model, nullcontext(), Emulated(to_half, to_half))
 errors = [((approximate - exact).norm() / exact.norm()).item() for approximate in (real, modelled)]
 assert all(FORMATS["float16"].eps / 10 < error < FORMATS["float16"].eps * 2 for error in errors)
@@ -728,7 +784,7 @@ def training_step(model, optimizer, scaler, x, y, precision):
     native = "float32" if isinstance(emulate, Emulated) else precision
     optimizer.zero_grad()
     with emulate:
-        with forward_context(native, device):
+        with autocast(native, device):
             loss = model(x, y)[1]
         (loss * scaler.scale).backward()
     if finite := scaler.unscale(model.parameters()):
@@ -907,7 +963,95 @@ A learning rate falls towards the end of training, so more and more weights stop
 weights* (Micikevicius et al. 2018, §3.1): float32 weights take the updates, 16-bit copies do the multiplying. Under
 autocast the parameters are the masters, and the copies are made on the fly. (A rounding that is random and right on
 average would do as well: exercise 3.)
+"""
 
+
+# %%
+#| export
+def adamw_update(weight, grad, master, m, v, rates, beta1: float, beta2: float, eps: float) -> None:
+    """AdamW on the float32 master, rounded into the weight; in place (Loshchilov & Hutter 2019, algorithm 2).
+
+    rates: lr / (1 - beta1^t), 1 / (1 - beta2^t) and 1 - lr * weight_decay, each a tensor of one number, so that a
+    compiled update is not compiled again in every step.
+    """
+    step_size, correction, keep = rates
+    grad = grad.float()
+    m.lerp_(grad, 1 - beta1)
+    v.lerp_(grad * grad, 1 - beta2)
+    master.mul_(keep)
+    master.sub_(step_size * m / ((v * correction).sqrt() + eps))
+    weight.copy_(master)
+
+
+# %%
+#| export
+class MasterAdamW(torch.optim.Optimizer):
+    """AdamW that turns its parameters to bfloat16 and keeps float32 masters and moments of them.
+
+    The weights of a group lie end to end in one tensor, of which the parameters are views: an update is one call, which
+    `compiled=True` fuses. So make it after the model is on its device. Every parameter needs a gradient in every step.
+    """
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, compiled=False):
+        self.flat = []  # for each group: weight, master, m, v
+        self.update = torch.compile(adamw_update) if compiled else adamw_update
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, steps=0))
+
+    def add_param_group(self, group: dict) -> None:
+        super().add_param_group(group)
+        params = self.param_groups[-1]["params"]
+        master = torch.cat([p.detach().float().flatten() for p in params])  # before rounding
+        flat = master.bfloat16(), master, torch.zeros_like(master), torch.zeros_like(master)
+        self.flat.append(flat)
+        parts = zip(*(tensor.split([p.numel() for p in params]) for tensor in flat))
+        for p, (weight, *kept) in zip(params, parts):
+            p.data = weight.view_as(p)
+            self.state[p] = {name: t.view_as(p) for name, t in zip(("master", "exp_avg", "exp_avg_sq"), kept)}
+
+
+# %%
+#| export
+class MasterAdamW(MasterAdamW):
+    @torch.no_grad()
+    def step(self, closure=None):
+        """One update of every group. Returns the closure's loss, if there is one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group, (weight, *kept) in zip(self.param_groups, self.flat):
+            if any(p.grad is None for p in group["params"]):
+                raise ValueError("MasterAdamW: a parameter has no gradient; call loss.backward() first")
+            group["steps"] += 1
+            grad = torch.cat([p.grad.flatten() for p in group["params"]])
+            lr, (beta1, beta2), t = group["lr"], group["betas"], group["steps"]
+            rates = lr / (1 - beta1**t), 1 / (1 - beta2**t), 1 - lr * group["weight_decay"]
+            rates = [torch.full((), rate, device=grad.device) for rate in rates]
+            self.update(weight, grad, *kept, rates, beta1, beta2, group["eps"])
+        return loss
+
+
+# %%
+#| export
+class MasterAdamW(MasterAdamW):
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Masters, moments and options from `state_dict()`; the weights become the masters, rounded."""
+        groups, saved = self.param_groups, state_dict["param_groups"]
+        if [len(group["params"]) for group in groups] != [len(group["params"]) for group in saved]:
+            raise ValueError(
+                "MasterAdamW: the saved state belongs to other parameter groups than this optimizer's"
+            )
+        for group, other, (weight, master, *_) in zip(groups, saved, self.flat):
+            for p, number in zip(group["params"], other["params"]):
+                for name, tensor in self.state[p].items():
+                    tensor.copy_(state_dict["state"][number][name])
+            group.update({name: value for name, value in other.items() if name != "params"})
+            weight.copy_(master)
+
+
+# %% [markdown]
+r"""
 ## Which hardware has what
 
 | | float16 | bfloat16 | TF32 | source |

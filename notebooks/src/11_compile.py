@@ -28,9 +28,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from course.notebook import checkpoint, show
-from nanogpt.bench import measure
+from nanogpt.roofline import measure, synchronize
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.roofline import synchronize
 from nanogpt.model import GPT, MLP, GPTConfig, check_ids
 from nanogpt.sample import generate
 

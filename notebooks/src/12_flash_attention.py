@@ -19,9 +19,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course.notebook import checkpoint, show
 from nanogpt.attention import attention_weights
-from nanogpt.bench import measure, peak_memory, saved_bytes
+from nanogpt.bench import peak_memory, saved_bytes
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.roofline import peak_of
+from nanogpt.roofline import measure, peak_of
 from nanogpt.model import GPT, GPTConfig
 
 device = pick_device()

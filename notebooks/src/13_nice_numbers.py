@@ -15,9 +15,8 @@ import torch
 import torch.nn.functional as F
 
 from course.notebook import checkpoint, show
-from nanogpt.bench import measure
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.roofline import matmul_flops
+from nanogpt.roofline import matmul_flops, measure
 from nanogpt.model import num_params
 
 device = pick_device()

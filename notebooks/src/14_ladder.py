@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 
 from course.notebook import checkpoint, show
-from nanogpt.bench import measure
+from nanogpt.roofline import measure
 from nanogpt.device import pick_device, pick_scale, seed_everything
 from nanogpt.model import num_params
 
@@ -566,7 +566,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nanogpt.bench import measure
+from nanogpt.roofline import measure
 from nanogpt.roofline import fault_seconds, measure_roofline
 from nanogpt.rungs import obstacles
 from nanogpt.model import GPT, GPTConfig
