@@ -242,8 +242,13 @@ def count(terms: list[tuple[int, str]], facts: dict) -> str:
     return NUMBERS[sum(sign * NUMBERS.index(facts[key][0]) for sign, key in terms)]
 
 
-def tell(symbol: str, rng: random.Random, facts: dict, out: list[str], answers: list[int]) -> float:
-    """Appends one random expansion of symbol to out, and where in out answers stand; returns its log-probability."""
+def tell(
+    symbol: str, rng: random.Random, facts: dict, out: list[str], answers: list[tuple[int, str]]
+) -> float:
+    """Appends one random expansion of symbol to out, and to answers where in out they stand and their kind.
+
+    Returns its log-probability.
+    """
     choices = alternatives(symbol)
     logprob = -math.log(len(choices))
     for kind, what, *more in choices[int(rng.random() * len(choices))]:
@@ -259,7 +264,7 @@ def tell(symbol: str, rng: random.Random, facts: dict, out: list[str], answers: 
         elif kind == "recall":
             out.append(facts[what][more[0]])
         elif kind == "count":
-            answers += [len(out)] if more[0] else []
+            answers += [(len(out), "copied" if len(what) == 1 else "computed")] if more[0] else []
             out.append(count(what, facts))
         else:
             out.append(what)
@@ -270,12 +275,14 @@ def tell(symbol: str, rng: random.Random, facts: dict, out: list[str], answers: 
 class Story:
     """A text, the natural logarithm of its probability, and where its who-has-how-many answers stand.
 
-    For each (start, end) in answers, text[start:end] is a number word that follows from what was said before.
+    For each (start, end) in answers, text[start:end] is a number word that follows from what was said before; kinds
+    says of each whether it was "copied" or "computed", that is, whether it had been said or is a sum of what was.
     """
 
     text: str
     logprob: float
     answers: tuple[tuple[int, int], ...]
+    kinds: tuple[str, ...] = ()
 
 
 def stories(n: int | None = None, seed: int = 0) -> Iterator[Story]:
@@ -284,9 +291,9 @@ def stories(n: int | None = None, seed: int = 0) -> Iterator[Story]:
     while n is None or told < n:
         out, answers = [], []
         logprob = tell("story", rng, {}, out, answers)
-        starts = [sum(map(len, out[:i])) for i in answers]
-        spans = tuple((start, start + len(out[i])) for start, i in zip(starts, answers))
-        yield Story("".join(out), logprob, spans)
+        starts = [sum(map(len, out[:i])) for i, _ in answers]
+        spans = tuple((start, start + len(out[i])) for start, (i, _) in zip(starts, answers))
+        yield Story("".join(out), logprob, spans, tuple(kind for _, kind in answers))
         told += 1
 
 

@@ -3,6 +3,7 @@
 Exported from notebooks/07_training.ipynb.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -10,8 +11,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from nanogpt.corpus import Story
 from nanogpt.model import GPT
+from nanogpt.precision import forward_context as autocast
 from nanogpt.shards import document_starts
 
 
@@ -27,7 +28,7 @@ def windows(tokens: np.ndarray, T: int, eot: int) -> Iterator[tuple[int, int, in
         while new < end:
             stop = min(start + T, end)
             yield start, new, stop
-            start, new = min(start + T // 2, end - T) if stop < end else start, stop
+            start, new = max(start, min(stop - T // 2, end - T)), stop
 
 
 @contextmanager
@@ -43,7 +44,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
 
 @torch.no_grad()
 def total_loss(
-    model: GPT, tokens: np.ndarray, eot: int, B: int = 32, dtype: torch.dtype | None = None
+    model: GPT, tokens: np.ndarray, eot: int, B: int = 32, precision: str = "float32"
 ) -> tuple[float, int]:
     """Sum of the losses of a shard's tokens, in nats, and how many they are: all but the first, each once.
 
@@ -60,7 +61,7 @@ def total_loss(
                 piece = torch.from_numpy(tokens[start : stop + 1].astype(np.int64))
                 x[row, : stop - start] = piece[:-1]
                 y[row, new - start : stop - start] = piece[1 + new - start :]
-            with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
+            with autocast(precision, device):
                 logits, _ = model(x.to(device))
             loss = F.cross_entropy(logits.flatten(0, 1).float(), y.flatten().to(device), reduction="sum")
             nats, count = nats + loss.item(), count + int((y != -100).sum())
@@ -68,35 +69,40 @@ def total_loss(
 
 
 def evaluate(
-    model: GPT, shards: Iterable[np.ndarray], eot: int, B: int = 32, dtype: torch.dtype | None = None
+    model: GPT, shards: Iterable[np.ndarray], eot: int, B: int = 32, precision: str = "float32"
 ) -> float:
     """Mean loss in nats per token over all tokens of the shards; the batch size B changes nothing but the time."""
-    totals = [total_loss(model, tokens, eot, B, dtype) for tokens in shards]
+    totals = [total_loss(model, tokens, eot, B, precision) for tokens in shards]
     if not sum(count for _, count in totals):
         raise ValueError("there is nothing to evaluate on: a loss needs at least two tokens")
     return sum(nats for nats, _ in totals) / sum(count for _, count in totals)
 
 
 @torch.no_grad()
-def answer_accuracy(model: torch.nn.Module, stories: Iterable[Story], tokenizer) -> float:
+def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dict[str, float]:
     """The share of who-has-how-many answers whose every token is the model's first choice, given all before it.
 
-    model: ids (1, T) -> (logits (1, T, V), anything). ValueError if no story has an answer.
+    By kind, "copied" or "computed", and of "all". stories: chapter 02's; one longer than the model's context is read
+    through `windows`. model: ids (1, T) -> (logits (1, T, V), anything). ValueError if no story has an answer.
     """
-    right, asked = 0, 0
+    right, asked = Counter(), Counter()
     with evaluating(model) as device:
         for story in stories:
-            ids = [tokenizer.eot, *tokenizer.encode(story.text)]
-            best = model(torch.tensor([ids[:-1]], device=device))[0][0].argmax(-1).tolist()
+            ids = np.array([tokenizer.eot, *tokenizer.encode(story.text)])
+            limit = model.config.block_size if hasattr(model, "config") else len(ids)
+            hit = []  # of ids[1:], whether it was the first choice
+            for start, new, stop in windows(ids, limit, tokenizer.eot):
+                logits, _ = model(torch.from_numpy(ids[None, start:stop]).to(device))
+                best = logits[0, new - start :].argmax(-1).cpu().numpy()
+                hit += (best == ids[new + 1 : stop + 1]).tolist()
             ends = np.cumsum(
-                [len(tokenizer.decode([i])) for i in ids[1:]]
-            )  # where in the text each token ends
-            for start, end in story.answers:
+                [len(tokenizer.decode([i])) for i in ids[1:].tolist()]
+            )  # of each token, in the text
+            for (start, end), kind in zip(story.answers, story.kinds):
                 first, last = np.searchsorted(ends, [start + 1, end])
-                right += (
-                    best[first : last + 1] == ids[first + 1 : last + 2]
-                )  # best[j] is a guess at ids[j + 1]
-                asked += 1
+                for which in (kind, "all"):
+                    right[which] += all(hit[first : last + 1])
+                    asked[which] += 1
     if not asked:
         raise ValueError("an accuracy needs at least one story with an answer in it")
-    return right / asked
+    return {which: right[which] / asked[which] for which in sorted(asked)}

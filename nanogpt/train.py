@@ -4,14 +4,16 @@ Exported from notebooks/07_training.ipynb.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from nanogpt.model import GPT
-from nanogpt.optim import decayed
+from nanogpt.optim import decayed  # below
+from nanogpt.precision import LossScaler
+from nanogpt.precision import forward_context as autocast
 
 
 @torch.no_grad()
@@ -26,14 +28,59 @@ def scale_init(model: GPT) -> GPT:
     return model
 
 
-def train_step(model: GPT, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, dtype=None) -> float:
-    """One step on a batch x, y, both (B, T); the loss before it, in nats per token. dtype: autocast's, or none."""
-    with torch.autocast(x.device.type, dtype=dtype, enabled=dtype is not None):
-        _, loss = model(x, y)
+def target_shares(micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Of all targets that count, those that are not -100, the share in each micro-batch."""
+    if not micro_batches:
+        raise ValueError("a step needs at least one micro-batch (x, y)")
+    counts = torch.stack([(y != -100).sum() for _, y in micro_batches])
+    return counts / counts.sum()
+
+
+def gradient_is_fine(model: GPT, loss: Tensor, clip: float | None, scaler: LossScaler | None) -> bool:
+    """Unscales and clips the gradient in place. False if the scaler says skip; FloatingPointError if not finite."""
+    parameters = [p for p in model.parameters() if p.grad is not None]
+    if scaler is not None:
+        finite = scaler.unscale(parameters)
+        scaler.update(finite)
+        if not finite:
+            return False
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
+    if scaler is None and not torch.isfinite(norm + loss):  # the one wait for the device
+        raise FloatingPointError(
+            f"loss {loss:.3g} with a gradient of norm {norm:.3g}; the weights are as they were before this step"
+        )
+    if clip is not None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, clip, norm)
+    return True
+
+
+def train_step(
+    model: GPT,
+    optimizer: torch.optim.Optimizer,
+    micro_batches: Sequence[tuple[Tensor, Tensor]],
+    precision: str = "float32",
+    clip: float | None = None,
+    scaler: LossScaler | None = None,
+) -> Tensor:
+    """One update from micro-batches (x, y), each (B, T): the mean loss before it, in nats per token, on the device.
+
+    The mean is over all targets but -100, however they are dealt to micro-batches. precision: chapter 10's word; fp16
+    takes a scaler, which skips an update that overflowed. clip: the largest norm that the gradient may have.
+    FloatingPointError, the weights untouched, if loss or gradient is not finite.
+    """
+    shares = target_shares(micro_batches)
+    if precision == "fp16" and scaler is None:
+        raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
     optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss.item()
+    loss = torch.zeros((), device=shares.device)
+    for (x, y), share in zip(micro_batches, shares):
+        with autocast(precision, x.device):
+            part = share * model(x, y)[1]
+        (part if scaler is None else part * scaler.scale).backward()
+        loss += torch.where(share > 0, part.detach(), 0.0)
+    if gradient_is_fine(model, loss, clip, scaler):
+        optimizer.step()
+    return loss
 
 
 def train(
@@ -44,27 +91,30 @@ def train(
     *,
     decay: float = 0.3,
     generator: torch.Generator | None = None,
-    dtype: torch.dtype | None = None,
-    on_step: Callable[[int, float], object] | None = None,
+    precision: str = "float32",
+    clip: float | None = None,
+    on_step: Callable[[int, Tensor], object] | None = None,
 ) -> list[float]:
     """Train in place with AdamW (Loshchilov and Hutter 2019) on `steps` batches; the loss of each, in nats per token.
 
     stream: has next_batch() -> (x, y), both (B, T), on the model's device. decay: see `decayed`. generator seeds
-    dropout; nothing else is random. dtype: autocast's, or none. on_step(step, loss) is called after each step.
-    FloatingPointError once a loss is not finite.
+    dropout; nothing else is random. precision, clip: see `train_step`. on_step(step, loss) is called after each step;
+    the loss is on the device, and whoever reads it waits. FloatingPointError once loss or gradient is not finite.
     """
     device = next(model.parameters()).device
     optimizer = torch.optim.AdamW(model.parameters(), lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
+    scaler = LossScaler() if precision == "fp16" else None
     seed = int(torch.randint(2**31, (), generator=generator or torch.Generator()))
-    losses: list[float] = []
+    losses: list[Tensor] = []
     model.train()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for step in tqdm(range(steps), unit="step", disable=None):
             torch.manual_seed(seed + step)  # dropout depends on the step, not on what ran before
             optimizer.param_groups[0]["lr"] = lr * decayed(step, steps, decay)
-            losses.append(train_step(model, optimizer, *stream.next_batch(), dtype))
-            if not math.isfinite(losses[-1]):
-                raise FloatingPointError(f"the loss is {losses[-1]} at step {step}; lower lr={lr}")
+            try:
+                losses.append(train_step(model, optimizer, [stream.next_batch()], precision, clip, scaler))
+            except FloatingPointError as error:
+                raise FloatingPointError(f"step {step}: {error}; lower lr={lr:g}") from None
             if on_step:
                 on_step(step, losses[-1])
-    return losses
+    return torch.stack(losses).tolist()

@@ -3,6 +3,7 @@
 Exported from notebooks/07_training.ipynb.
 """
 
+import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -15,35 +16,71 @@ from nanogpt.files import atomically, save_json
 from nanogpt.model import GPT, GPTConfig
 
 
+def digest(config: dict, weights: bytes) -> str:
+    """SHA-256 of both files: the configuration as canonical JSON, then the weights."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode() + weights).hexdigest()
+
+
 def save_model(model: GPT, folder: str | Path) -> None:
-    """Write model.safetensors and config.json into a folder, each atomically."""
-    weights = {
-        name: p.detach().cpu().contiguous() for name, p in model.named_parameters()
-    }  # tied ones come once
+    """Write model.safetensors and config.json, with the SHA-256 of both, into a folder, each atomically."""
+    config = asdict(model.config)
+    tensors = {n: p.detach().cpu().contiguous() for n, p in model.named_parameters()}  # tied ones come once
+    weights = save(tensors)
     with atomically(Path(folder) / "model.safetensors") as file:
-        file.write(save(weights))
-    save_json(Path(folder) / "config.json", asdict(model.config))
+        file.write(weights)
+    save_json(Path(folder) / "config.json", config | {"sha256": digest(config, weights)})
 
 
 def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
-    """The GPT that save_model wrote, in evaluation mode. OSError or ValueError, in one sentence, if it cannot be."""
+    """The GPT that save_model wrote, in evaluation mode and the dtype it was saved in.
+
+    OSError or ValueError, in one sentence, if it cannot be, or if a bit of either file has changed.
+    """
     folder = Path(folder)
     for path in (folder / "config.json", folder / "model.safetensors"):
-        if not path.exists():
+        if not path.is_file():
             raise FileNotFoundError(
                 f"{path} is not there; chapter 07 writes it, or save_model(model, folder)"
             )
     try:
-        config = GPTConfig(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
-        weights = load((folder / "model.safetensors").read_bytes())
-    except (TypeError, ValueError, SafetensorError) as error:
+        fields = json.loads((folder / "config.json").read_bytes())
+        sha256 = fields.pop("sha256", None)
+        data = (folder / "model.safetensors").read_bytes()
+        weights = load(data)
+        model = empty_model(GPTConfig(**fields), weights)
+    except (
+        AttributeError,
+        KeyError,
+        OverflowError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+        SafetensorError,
+    ) as error:
         raise ValueError(f"{folder} holds no model that save_model wrote whole: {error}") from None
-    model = GPT(config, generator=torch.Generator())  # a generator of its own: loading moves no random state
-    expected = dict(model.named_parameters())
-    shapes, found = ({name: p.shape for name, p in ps.items()} for ps in (expected, weights))
-    if wrong := sorted({name for name, _ in shapes.items() ^ found.items()}):
-        raise ValueError(f"{folder}: config.json and model.safetensors disagree about {', '.join(wrong[:3])}")
-    with torch.no_grad():
-        for name, p in expected.items():
-            p.copy_(weights[name])
+    if sha256 != digest(fields, data):
+        raise ValueError(
+            f"{folder}: config.json or model.safetensors was changed since save_model wrote them"
+        )
+    if bad := [name for name, p in weights.items() if not p.isfinite().all()]:
+        raise ValueError(
+            f"{folder}: {bad[0]} holds NaN or infinity; it was saved after its training had failed"
+        )
+    model.load_state_dict(weights, strict=False, assign=True)
+    model.lm_head.weight = model.transformer.wte.weight  # tied
     return model.to(device).eval()
+
+
+def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
+    """A GPT without memory, on the meta device, whose names and shapes are those of weights; else ValueError."""
+    layers = len({name.split(".")[2] for name in weights if name.startswith("transformer.h.")})
+    if layers != config.n_layer:  # first: even without memory, a hundred thousand layers take minutes
+        raise ValueError(f"config.json says n_layer={config.n_layer}, model.safetensors has {layers}")
+    with torch.device("meta"):
+        model = GPT(config)
+    expected = {name: p.shape for name, p in model.named_parameters()}
+    kinds = (torch.float32, torch.bfloat16, torch.float16)
+    found = {name: p.shape if p.dtype in kinds else p.dtype for name, p in weights.items()}
+    if wrong := sorted({name for name, _ in expected.items() ^ found.items()}):
+        raise ValueError(f"config.json and model.safetensors disagree about {', '.join(wrong[:3])}")
+    return model

@@ -14,10 +14,11 @@ be, and what does a model know that is there?
 #| doc weights: A model on disk: weights as safetensors, configuration as JSON.
 #| doc evals: How good a model is: its loss on whole documents, and how often its answers are right.
 #| doc optim: The learning rate as a function of the step.
-import math
+import json
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -31,33 +32,23 @@ from nanogpt.corpus import ensure_corpus
 from nanogpt.data import BatchStream
 from nanogpt.shards import document_starts, open_shards, read_shard
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.precision import PRECISIONS, best_precision
+from nanogpt.precision import best_precision
 from nanogpt.roofline import synchronize
 from nanogpt.model import GPT, GPTConfig, num_params
 from nanogpt.tokenizer import BPETokenizer
 
 # %%
 #| export
-import json
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 from tqdm import tqdm
 
-from nanogpt.corpus import Story
-from nanogpt.shards import document_starts
-from nanogpt.files import atomically, save_json
-from nanogpt.model import GPT, GPTConfig
+from nanogpt.model import GPT
+from nanogpt.optim import decayed  # below
+from nanogpt.precision import LossScaler, MasterAdamW, autocast
 
 # %% [markdown]
 r"""
@@ -77,8 +68,7 @@ config, B, steps, lr = {
     "laptop": (small, 4, 1800, 2e-3),
     "gpu": (GPTConfig(), 32, 2000, 3e-4),
 }[pick_scale(device)]
-dtype = None if device.type == "cpu" else PRECISIONS[best_precision(device)]
-dtype = None if dtype == torch.float16 else dtype  # float16 needs loss scaling, chapter 10
+precision = "float32" if device.type == "cpu" else best_precision(device)
 print(f"{TEXT}: {steps} steps of {B} rows of {config.block_size} tokens")
 
 
@@ -234,20 +224,67 @@ device: given `cuda:0`, as configs tend to say, it has crashed programs that ran
 
 # %%
 #| export
-def train_step(model: GPT, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, dtype=None) -> float:
-    """One step on a batch x, y, both (B, T); the loss before it, in nats per token. dtype: autocast's, or none."""
-    with torch.autocast(x.device.type, dtype=dtype, enabled=dtype is not None):
-        _, loss = model(x, y)
+def target_shares(micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Of all targets that count, those that are not -100, the share in each micro-batch."""
+    if not micro_batches:
+        raise ValueError("a step needs at least one micro-batch (x, y)")
+    counts = torch.stack([(y != -100).sum() for _, y in micro_batches])
+    return counts / counts.sum()
+
+
+def gradient_is_fine(model: GPT, loss: Tensor, clip: float | None, scaler: LossScaler | None) -> bool:
+    """Unscales and clips the gradient in place. False if the scaler says skip; FloatingPointError if not finite."""
+    parameters = [p for p in model.parameters() if p.grad is not None]
+    if scaler is not None:
+        finite = scaler.unscale(parameters)
+        scaler.update(finite)
+        if not finite:
+            return False
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
+    if scaler is None and not torch.isfinite(norm + loss):  # the one wait for the device
+        raise FloatingPointError(
+            f"loss {loss:.3g} with a gradient of norm {norm:.3g}; the weights are as they were before this step"
+        )
+    if clip is not None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, clip, norm)
+    return True
+
+
+# %%
+#| export
+def train_step(
+    model: GPT,
+    optimizer: torch.optim.Optimizer,
+    micro_batches: Sequence[tuple[Tensor, Tensor]],
+    precision: str = "float32",
+    clip: float | None = None,
+    scaler: LossScaler | None = None,
+) -> Tensor:
+    """One update from micro-batches (x, y), each (B, T): the mean loss before it, in nats per token, on the device.
+
+    The mean is over all targets but -100, however they are dealt to micro-batches. precision: chapter 10's word; fp16
+    takes a scaler, which skips an update that overflowed. clip: the largest norm that the gradient may have.
+    FloatingPointError, the weights untouched, if loss or gradient is not finite.
+    """
+    shares = target_shares(micro_batches)
+    if precision == "fp16" and scaler is None:
+        raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
     optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss.item()
+    loss = torch.zeros((), device=shares.device)
+    for (x, y), share in zip(micro_batches, shares):
+        with autocast(precision, x.device):
+            part = share * model(x, y)[1]
+        (part if scaler is None else part * scaler.scale).backward()
+        loss += torch.where(share > 0, part.detach(), 0.0)
+    if gradient_is_fine(model, loss, clip, scaler):
+        optimizer.step()
+    return loss
 
 
 # %%
 model, (x, y) = new_model(), (t.to(device) for t in batch)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-print("two steps on the same batch:", *(f"{train_step(model, optimizer, x, y):.2f}" for _ in range(2)))
+print("two steps on the same batch:", *(f"{train_step(model, optimizer, [(x, y)]):.2f}" for _ in range(2)))
 
 # %% [markdown]
 r"""
@@ -286,30 +323,37 @@ def train(
     *,
     decay: float = 0.3,
     generator: torch.Generator | None = None,
-    dtype: torch.dtype | None = None,
-    on_step: Callable[[int, float], object] | None = None,
+    precision: str = "float32",
+    clip: float | None = None,
+    on_step: Callable[[int, Tensor], object] | None = None,
 ) -> list[float]:
     """Train in place with AdamW (Loshchilov and Hutter 2019) on `steps` batches; the loss of each, in nats per token.
 
     stream: has next_batch() -> (x, y), both (B, T), on the model's device. decay: see `decayed`. generator seeds
-    dropout; nothing else is random. dtype: autocast's, or none. on_step(step, loss) is called after each step.
-    FloatingPointError once a loss is not finite.
+    dropout; nothing else is random. precision, clip: see `train_step`. on_step(step, loss) is called after each step;
+    the loss is on the device, and whoever reads it waits. FloatingPointError once loss or gradient is not finite.
     """
     device = next(model.parameters()).device
-    optimizer = torch.optim.AdamW(model.parameters(), lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
+    options = dict(lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
+    if precision == "bf16-masters":
+        optimizer = MasterAdamW(model.parameters(), **options)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), **options, fused=True)
+    scaler = LossScaler() if precision == "fp16" else None
     seed = int(torch.randint(2**31, (), generator=generator or torch.Generator()))
-    losses: list[float] = []
+    losses: list[Tensor] = []
     model.train()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for step in tqdm(range(steps), unit="step", disable=None):
             torch.manual_seed(seed + step)  # dropout depends on the step, not on what ran before
             optimizer.param_groups[0]["lr"] = lr * decayed(step, steps, decay)
-            losses.append(train_step(model, optimizer, *stream.next_batch(), dtype))
-            if not math.isfinite(losses[-1]):
-                raise FloatingPointError(f"the loss is {losses[-1]} at step {step}; lower lr={lr}")
+            try:
+                losses.append(train_step(model, optimizer, [stream.next_batch()], precision, clip, scaler))
+            except FloatingPointError as error:
+                raise FloatingPointError(f"step {step}: {error}; lower lr={lr:g}") from None
             if on_step:
                 on_step(step, losses[-1])
-    return losses
+    return torch.stack(losses).tolist()
 
 
 # %% [markdown]
@@ -366,7 +410,7 @@ learner, snapshots = new_model(), {}
 probe = torch.from_numpy(val[0][: 16 * 128].astype(np.int64)).view(16, 128).to(device)
 
 
-def snapshot(step: int, loss: float = math.nan) -> None:
+def snapshot(step: int, loss: torch.Tensor | None = None) -> None:
     """Mean prediction over all positions, and the distance to the counts of that mean and of each prediction."""
     if step + 1 in (0, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100):
         with torch.no_grad():
@@ -442,6 +486,7 @@ at least half a context. The result is a sum over tokens divided by their number
 
 # %%
 #| export evals
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -449,8 +494,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from nanogpt.corpus import Story
 from nanogpt.model import GPT
+from nanogpt.precision import autocast
 from nanogpt.shards import document_starts
 
 
@@ -468,7 +513,7 @@ def windows(tokens: np.ndarray, T: int, eot: int) -> Iterator[tuple[int, int, in
         while new < end:
             stop = min(start + T, end)
             yield start, new, stop
-            start, new = min(start + T // 2, end - T) if stop < end else start, stop
+            start, new = max(start, min(stop - T // 2, end - T)), stop
 
 
 # %%
@@ -500,7 +545,7 @@ print("as before:", with_dropout.training == was)
 #| export evals
 @torch.no_grad()
 def total_loss(
-    model: GPT, tokens: np.ndarray, eot: int, B: int = 32, dtype: torch.dtype | None = None
+    model: GPT, tokens: np.ndarray, eot: int, B: int = 32, precision: str = "float32"
 ) -> tuple[float, int]:
     """Sum of the losses of a shard's tokens, in nats, and how many they are: all but the first, each once.
 
@@ -517,7 +562,7 @@ def total_loss(
                 piece = torch.from_numpy(tokens[start : stop + 1].astype(np.int64))
                 x[row, : stop - start] = piece[:-1]
                 y[row, new - start : stop - start] = piece[1 + new - start :]
-            with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
+            with autocast(precision, device):
                 logits, _ = model(x.to(device))
             loss = F.cross_entropy(logits.flatten(0, 1).float(), y.flatten().to(device), reduction="sum")
             nats, count = nats + loss.item(), count + int((y != -100).sum())
@@ -527,10 +572,10 @@ def total_loss(
 # %%
 #| export evals
 def evaluate(
-    model: GPT, shards: Iterable[np.ndarray], eot: int, B: int = 32, dtype: torch.dtype | None = None
+    model: GPT, shards: Iterable[np.ndarray], eot: int, B: int = 32, precision: str = "float32"
 ) -> float:
     """Mean loss in nats per token over all tokens of the shards; the batch size B changes nothing but the time."""
-    totals = [total_loss(model, tokens, eot, B, dtype) for tokens in shards]
+    totals = [total_loss(model, tokens, eot, B, precision) for tokens in shards]
     if not sum(count for _, count in totals):
         raise ValueError("there is nothing to evaluate on: a loss needs at least two tokens")
     return sum(nats for nats, _ in totals) / sum(count for _, count in totals)
@@ -557,28 +602,33 @@ stand. Does the model put its highest probability on the right word?
 # %%
 #| export evals
 @torch.no_grad()
-def answer_accuracy(model: torch.nn.Module, stories: Iterable[Story], tokenizer) -> float:
+def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dict[str, float]:
     """The share of who-has-how-many answers whose every token is the model's first choice, given all before it.
 
-    model: ids (1, T) -> (logits (1, T, V), anything). ValueError if no story has an answer.
+    By kind, "copied" or "computed", and of "all". stories: chapter 02's; one longer than the model's context is read
+    through `windows`. model: ids (1, T) -> (logits (1, T, V), anything). ValueError if no story has an answer.
     """
-    right, asked = 0, 0
+    right, asked = Counter(), Counter()
     with evaluating(model) as device:
         for story in stories:
-            ids = [tokenizer.eot, *tokenizer.encode(story.text)]
-            best = model(torch.tensor([ids[:-1]], device=device))[0][0].argmax(-1).tolist()
+            ids = np.array([tokenizer.eot, *tokenizer.encode(story.text)])
+            limit = model.config.block_size if hasattr(model, "config") else len(ids)
+            hit = []  # of ids[1:], whether it was the first choice
+            for start, new, stop in windows(ids, limit, tokenizer.eot):
+                logits, _ = model(torch.from_numpy(ids[None, start:stop]).to(device))
+                best = logits[0, new - start :].argmax(-1).cpu().numpy()
+                hit += (best == ids[new + 1 : stop + 1]).tolist()
             ends = np.cumsum(
-                [len(tokenizer.decode([i])) for i in ids[1:]]
-            )  # where in the text each token ends
-            for start, end in story.answers:
+                [len(tokenizer.decode([i])) for i in ids[1:].tolist()]
+            )  # of each token, in the text
+            for (start, end), kind in zip(story.answers, story.kinds):
                 first, last = np.searchsorted(ends, [start + 1, end])
-                right += (
-                    best[first : last + 1] == ids[first + 1 : last + 2]
-                )  # best[j] is a guess at ids[j + 1]
-                asked += 1
+                for which in (kind, "all"):
+                    right[which] += all(hit[first : last + 1])
+                    asked[which] += 1
     if not asked:
         raise ValueError("an accuracy needs at least one story with an answer in it")
-    return right / asked
+    return {which: right[which] / asked[which] for which in sorted(asked)}
 
 
 # %% [markdown]
@@ -597,7 +647,7 @@ class Bigram(torch.nn.Embedding):
 
 asked = list(stories(400, seed=1))  # from another seed than the shards: the model has not read these
 if TEXT == "stories":
-    baseline = answer_accuracy(Bigram.from_pretrained(bigram), asked, tokenizer)
+    baseline = answer_accuracy(Bigram.from_pretrained(bigram), asked, tokenizer)["all"]
     print(f"{sum(len(story.answers) for story in asked)} answers, of which the bigram knows {baseline:.0%}")
 
 # %% [markdown]
@@ -650,7 +700,7 @@ class LivePlot:
         self.handle = display({"text/plain": "waiting for the first losses"}, raw=True, display_id=True)
 
     def __call__(self, step: int, loss: float) -> None:
-        self.losses.append(loss)
+        self.losses.append(loss.item())
         if (step + 1) % self.every == 0 or step + 1 == self.steps:
             show(
                 self.draw(), alt="The training loss so far, between the lines of the map.", handle=self.handle
@@ -684,12 +734,12 @@ model, live, right = new_model(), LivePlot(lines, steps), {}
 def watch(step: int, loss: float) -> None:
     live(step, loss)
     if TEXT == "stories" and (step + 1) % 100 == 0:
-        right[step + 1] = answer_accuracy(model, asked[:60], tokenizer)
+        right[step + 1] = answer_accuracy(model, asked[:60], tokenizer)["all"]
 
 
 start = time.perf_counter()
 losses = train(
-    model, stream, steps, lr, generator=torch.Generator().manual_seed(0), dtype=dtype, on_step=watch
+    model, stream, steps, lr, generator=torch.Generator().manual_seed(0), precision=precision, on_step=watch
 )
 synchronize(device)
 seconds = time.perf_counter() - start
@@ -728,7 +778,7 @@ last one: rows of `WholeStories` hold more beginnings than ends, and beginnings 
 
 # %% tags=["nbval-ignore-output"]
 start = time.perf_counter()
-loss = evaluate(model, val, tokenizer.eot, dtype=dtype)
+loss = evaluate(model, val, tokenizer.eot, precision=precision)
 record = {
     "text": TEXT,
     "steps": steps,
@@ -740,7 +790,7 @@ record = {
 record |= {"losses": losses[:: max(1, steps // 200)], "parameters": num_params(config), "device": str(device)}
 print(f"held-out loss {loss:.3f} nats per token, on {sum(map(len, val)):,} tokens")
 if TEXT == "stories":
-    accuracy = answer_accuracy(model, asked, tokenizer)
+    accuracy = answer_accuracy(model, asked, tokenizer)["all"]
     record |= {"floor": manifest["floor"], "accuracy": accuracy, "bigram_accuracy": baseline}
     print(f"floor {manifest['floor']:.3f}, {loss / manifest['floor'] - 1:.1%} above it")
     print(f"who has how many: {accuracy:.0%} right; the bigram {baseline:.0%}")
@@ -810,6 +860,7 @@ can hold nothing else, and the config as JSON. The tied matrix is stored once.
 
 # %%
 #| export weights
+import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -824,14 +875,19 @@ from nanogpt.model import GPT, GPTConfig
 
 # %%
 #| export weights
+def digest(config: dict, weights: bytes) -> str:
+    """SHA-256 of both files: the configuration as canonical JSON, then the weights."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode() + weights).hexdigest()
+
+
 def save_model(model: GPT, folder: str | Path) -> None:
-    """Write model.safetensors and config.json into a folder, each atomically."""
-    weights = {
-        name: p.detach().cpu().contiguous() for name, p in model.named_parameters()
-    }  # tied ones come once
+    """Write model.safetensors and config.json, with the SHA-256 of both, into a folder, each atomically."""
+    config = asdict(model.config)
+    tensors = {n: p.detach().cpu().contiguous() for n, p in model.named_parameters()}  # tied ones come once
+    weights = save(tensors)
     with atomically(Path(folder) / "model.safetensors") as file:
-        file.write(save(weights))
-    save_json(Path(folder) / "config.json", asdict(model.config))
+        file.write(weights)
+    save_json(Path(folder) / "config.json", config | {"sha256": digest(config, weights)})
 
 
 # %%
@@ -844,27 +900,60 @@ print(*sorted(path.name for path in MODEL.iterdir()))
 # %%
 #| export weights
 def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
-    """The GPT that save_model wrote, in evaluation mode. OSError or ValueError, in one sentence, if it cannot be."""
+    """The GPT that save_model wrote, in evaluation mode and the dtype it was saved in.
+
+    OSError or ValueError, in one sentence, if it cannot be, or if a bit of either file has changed.
+    """
     folder = Path(folder)
     for path in (folder / "config.json", folder / "model.safetensors"):
-        if not path.exists():
+        if not path.is_file():
             raise FileNotFoundError(
                 f"{path} is not there; chapter 07 writes it, or save_model(model, folder)"
             )
     try:
-        config = GPTConfig(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
-        weights = load((folder / "model.safetensors").read_bytes())
-    except (TypeError, ValueError, SafetensorError) as error:
+        fields = json.loads((folder / "config.json").read_bytes())
+        sha256 = fields.pop("sha256", None)
+        data = (folder / "model.safetensors").read_bytes()
+        weights = load(data)
+        model = empty_model(GPTConfig(**fields), weights)
+    except (
+        AttributeError,
+        KeyError,
+        OverflowError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+        SafetensorError,
+    ) as error:
         raise ValueError(f"{folder} holds no model that save_model wrote whole: {error}") from None
-    model = GPT(config, generator=torch.Generator())  # a generator of its own: loading moves no random state
-    expected = dict(model.named_parameters())
-    shapes, found = ({name: p.shape for name, p in ps.items()} for ps in (expected, weights))
-    if wrong := sorted({name for name, _ in shapes.items() ^ found.items()}):
-        raise ValueError(f"{folder}: config.json and model.safetensors disagree about {', '.join(wrong[:3])}")
-    with torch.no_grad():
-        for name, p in expected.items():
-            p.copy_(weights[name])
+    if sha256 != digest(fields, data):
+        raise ValueError(
+            f"{folder}: config.json or model.safetensors was changed since save_model wrote them"
+        )
+    if bad := [name for name, p in weights.items() if not p.isfinite().all()]:
+        raise ValueError(
+            f"{folder}: {bad[0]} holds NaN or infinity; it was saved after its training had failed"
+        )
+    model.load_state_dict(weights, strict=False, assign=True)
+    model.lm_head.weight = model.transformer.wte.weight  # tied
     return model.to(device).eval()
+
+
+# %%
+#| export weights
+def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
+    """A GPT without memory, on the meta device, whose names and shapes are those of weights; else ValueError."""
+    layers = len({name.split(".")[2] for name in weights if name.startswith("transformer.h.")})
+    if layers != config.n_layer:  # first: even without memory, a hundred thousand layers take minutes
+        raise ValueError(f"config.json says n_layer={config.n_layer}, model.safetensors has {layers}")
+    with torch.device("meta"):
+        model = GPT(config)
+    expected = {name: p.shape for name, p in model.named_parameters()}
+    kinds = (torch.float32, torch.bfloat16, torch.float16)
+    found = {name: p.shape if p.dtype in kinds else p.dtype for name, p in weights.items()}
+    if wrong := sorted({name for name, _ in expected.items() ^ found.items()}):
+        raise ValueError(f"config.json and model.safetensors disagree about {', '.join(wrong[:3])}")
+    return model
 
 
 # %%
