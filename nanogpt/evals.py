@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from nanogpt.model import GPT
-from nanogpt.precision import forward_context as autocast
+from nanogpt.precision import autocast
 from nanogpt.shards import document_starts
 
 

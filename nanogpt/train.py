@@ -12,8 +12,7 @@ from tqdm import tqdm
 
 from nanogpt.model import GPT
 from nanogpt.optim import decayed  # below
-from nanogpt.precision import LossScaler
-from nanogpt.precision import forward_context as autocast
+from nanogpt.precision import LossScaler, MasterAdamW, autocast
 
 
 @torch.no_grad()
@@ -102,7 +101,11 @@ def train(
     the loss is on the device, and whoever reads it waits. FloatingPointError once loss or gradient is not finite.
     """
     device = next(model.parameters()).device
-    optimizer = torch.optim.AdamW(model.parameters(), lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
+    options = dict(lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
+    if precision == "bf16-masters":
+        optimizer = MasterAdamW(model.parameters(), **options)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), **options, fused=True)
     scaler = LossScaler() if precision == "fp16" else None
     seed = int(torch.randint(2**31, (), generator=generator or torch.Generator()))
     losses: list[Tensor] = []
