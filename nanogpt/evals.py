@@ -33,13 +33,14 @@ def windows(tokens: np.ndarray, T: int, eot: int) -> Iterator[tuple[int, int, in
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
-    """Dropout off within the block, and the model's mode restored after it; gives the model's device."""
-    mode = model.training
+    """Dropout off within the block, and each module's mode restored after it; gives the model's device."""
+    training = [module for module in model.modules() if module.training]  # some may be frozen
     model.eval()
     try:
         yield next(model.parameters()).device
     finally:
-        model.train(mode)
+        for module in training:
+            module.training = True
 
 
 @torch.no_grad()

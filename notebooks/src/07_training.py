@@ -525,13 +525,14 @@ for case in ([9, 1, 2, 3, 9, 4], [9, *range(9)]):
 #| export evals
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
-    """Dropout off within the block, and the model's mode restored after it; gives the model's device."""
-    mode = model.training
+    """Dropout off within the block, and each module's mode restored after it; gives the model's device."""
+    training = [module for module in model.modules() if module.training]  # some may be frozen
     model.eval()
     try:
         yield next(model.parameters()).device
     finally:
-        model.train(mode)
+        for module in training:
+            module.training = True
 
 
 # %%
