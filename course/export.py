@@ -119,6 +119,7 @@ def export(nb, name: str) -> dict[str, str]:
         module: render(
             [c for c in cells if c.module == module],
             f'"""{docs[module]}\n\nExported from notebooks/{name}.\n"""',
+            {n: c.module for c in cells if c.module != module for n in c.names()},
         )
         for module in modules
     }
@@ -133,8 +134,11 @@ def module_docs(nb, name: str) -> dict[str, str]:
     return docs
 
 
-def render(cells: list[ExportedCell], docstring: str) -> str:
-    """Imports gathered on top, then the cells in order, linted and formatted."""
+def render(cells: list[ExportedCell], docstring: str, elsewhere: dict[str, str]) -> str:
+    """Imports gathered on top, then the cells in order, linted and formatted.
+
+    elsewhere: names that the notebook exports to its other modules; those that are used here are imported from there.
+    """
     owner: dict[str, ExportedCell] = {}
     for cell in cells:
         for name in cell.names():
@@ -147,6 +151,10 @@ def render(cells: list[ExportedCell], docstring: str) -> str:
             owner[name] = cell
     cells = join_classes(cells)
     imports, bodies = zip(*map(split_imports, cells))
+    used = {leaf.id for cell in cells for leaf in ast.walk(cell.tree) if isinstance(leaf, ast.Name)}
+    imports += tuple(
+        f"from nanogpt.{elsewhere[name]} import {name}" for name in sorted(used & set(elsewhere))
+    )
     parts = [docstring, "\n".join(imports), *bodies]
     text = "\n\n\n".join(part for part in parts if part.strip()) + "\n"
     return tidy(text, cells)

@@ -37,7 +37,8 @@ def pick_scale(device: torch.device) -> str:
 def seed_everything(seed: int) -> torch.Generator:
     """Seed PyTorch's global generators, and return a CPU generator of its own with the same seed.
 
-    Pass the returned generator to whatever draws random numbers: then no other cell can disturb them.
+    Pass the returned one to what draws random numbers: then no other cell can disturb it. Both begin with the same
+    numbers, so two things that must be independent are drawn from one of them, not one from each.
     """
     torch.manual_seed(seed)  # also seeds every CUDA and MPS device
     return torch.Generator().manual_seed(seed)

@@ -1,21 +1,20 @@
-"""Byte-level BPE: training it, and GPT-2's ids exactly.
+"""Text to ids and back as GPT-2 does it: chunks, special tokens, files.
 
 Exported from notebooks/01_tokenizer.ipynb.
 """
 
 import hashlib
-import heapq
 import json
 import operator
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable
-from itertools import pairwise
 from pathlib import Path
 
 import regex
 
-from nanogpt.files import save_json
+from nanogpt.bpe import learn_merges, merge_chunk, spell
+from nanogpt.files import save_json  # chapter 03 builds it: a file is whole, or not there
 
 
 def utf8(text: str) -> bytes:
@@ -27,27 +26,6 @@ def utf8(text: str) -> bytes:
             f"character {error.start} of the text is the lone surrogate U+{ord(text[error.start]):04X}, which UTF-8 "
             "cannot express; replace it, for example with text.encode('utf-8', 'replace').decode()"
         ) from None
-
-
-def replace(ids: list[int], pair: tuple[int, int], new: int) -> list[int]:
-    """`ids` with every occurrence of `pair`, taken from left to right, replaced by the id `new`."""
-    out, i = [], 0
-    while i < len(ids):
-        if ids[i] == pair[0] and i + 1 < len(ids) and ids[i + 1] == pair[1]:
-            out.append(new)
-            i += 2
-        else:
-            out.append(ids[i])
-            i += 1
-    return out
-
-
-def spell(merges: list[tuple[int, int]]) -> list[bytes]:
-    """The bytes behind every id: 256 single ones, then one string for each merge."""
-    vocab = [bytes([i]) for i in range(256)]
-    for left, right in merges:
-        vocab.append(vocab[left] + vocab[right])
-    return vocab
 
 
 EOT = "<|endoftext|>"
@@ -64,66 +42,6 @@ def count_chunks(texts: Iterable[str], pattern: str = GPT2_PATTERN) -> Counter[b
     return Counter({utf8(chunk): times for chunk, times in counts.items()})
 
 
-def learn_merges(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
-    """At most `n` merges of byte-level BPE; merge k makes id 256 + k (Sennrich et al. 2016, §3.2).
-
-    chunks: how often each byte string occurs. The most frequent pair is merged; among equals, the pair with the
-    smallest ids, left first. Fewer than `n` come back if nothing is left to merge.
-    """
-    words, times = [list(chunk) for chunk in chunks], list(chunks.values())
-    counts, places, changed, merges = Counter(), defaultdict(set), set(), []
-
-    def tally(w: int, sign: int) -> None:
-        for pair in pairwise(words[w]):
-            counts[pair] += sign * times[w]
-            places[pair].add(w)
-            changed.add(pair)
-
-    for w in range(len(words)):
-        tally(w, +1)
-    heap = [(-count, pair) for pair, count in counts.items()]
-    heapq.heapify(heap)
-    while heap and len(merges) < n:
-        count, pair = heapq.heappop(heap)
-        if count == 0 or counts[pair] != -count:
-            continue  # out of date
-        changed.clear()
-        for w in places.pop(pair):
-            tally(w, -1)
-            words[w] = replace(words[w], pair, 256 + len(merges))
-            tally(w, +1)
-        merges.append(pair)
-        for p in changed:
-            heapq.heappush(heap, (-counts[p], p))
-    return merges
-
-
-def merge_chunk(chunk: bytes, ranks: dict[bytes, int]) -> list[int]:
-    """The ids of one chunk: of all neighbours whose joined bytes have a rank, the lowest merges first.
-
-    Equal ranks go from left to right. Every single byte must have a rank.
-    """
-    n = len(chunk)
-    stop = [*range(1, n + 1), 0]  # the token at i is chunk[i:stop[i]]
-    start = list(range(-1, n))  # the token that ends at j begins at start[j]
-    heap = [(ranks[chunk[i : i + 2]], i, i + 2) for i in range(n - 1) if chunk[i : i + 2] in ranks]
-    heapq.heapify(heap)
-    while heap:
-        _, i, j = heapq.heappop(heap)
-        middle = stop[i]
-        if stop[middle] != j:
-            continue  # one of the two has merged with somebody else
-        stop[i], start[j], stop[middle] = j, i, n  # n: a place where no token begins
-        for a, b in (start[i], j), (i, stop[j]):
-            if a >= 0 and b > 0 and chunk[a:b] in ranks:
-                heapq.heappush(heap, (ranks[chunk[a:b]], a, b))
-    ids, i = [], 0
-    while i < n:
-        ids.append(ranks[chunk[i : stop[i]]])
-        i = stop[i]
-    return ids
-
-
 def split_special(text: str, special: Collection[str]) -> list[str]:
     """`text` cut so that each name in `special` stands alone; of overlapping names the longest counts."""
     if not special:
@@ -132,14 +50,14 @@ def split_special(text: str, special: Collection[str]) -> list[str]:
     return [part for part in regex.split("(" + "|".join(map(regex.escape, names)) + ")", text) if part]
 
 
-def learn_vocab(texts: Iterable[str], vocab_size: int) -> list[bytes]:
+def learn_vocab(texts: Iterable[str], vocab_size: int, pattern: str = GPT2_PATTERN) -> list[bytes]:
     """256 bytes and `vocab_size` - 257 merges learned from `texts`; the last id is left for `<|endoftext|>`.
 
     ValueError if `vocab_size` is below 257, or more than the texts have merges for.
     """
     if vocab_size < 257:
         raise ValueError(f"vocab_size {vocab_size} is too small; 256 bytes and {EOT} need 257")
-    merges = learn_merges(count_chunks(texts), vocab_size - 257)
+    merges = learn_merges(count_chunks(texts, pattern), vocab_size - 257)
     if 257 + len(merges) < vocab_size:
         raise ValueError(
             f"vocab_size {vocab_size} is too large: after {len(merges)} merges nothing is left to merge in this text; "
@@ -174,13 +92,13 @@ def unpack(path: Path) -> tuple[list[bytes], str, list[str]]:
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         parts = [token.encode("latin-1") for token in saved["vocab"]], saved["pattern"], saved["special"]
-        whole = pack(*parts) == saved
+        whole = pack(*parts) == saved and all(isinstance(name, str) for name in saved["special"])
     except FileNotFoundError:
         raise FileNotFoundError(f"no tokenizer at {path}; chapter 01 trains one and saves it") from None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         whole = False
     if not whole:
-        raise ValueError(f"{path} is damaged, or not a tokenizer; delete it and save it there again")
+        raise ValueError(f"{path} is no tokenizer that `save` wrote, or is damaged; chapter 01 trains one")
     return parts
 
 
@@ -206,12 +124,17 @@ class BPETokenizer:
     """
 
     def __init__(self, vocab: list[bytes], pattern: str = GPT2_PATTERN, special: Iterable[str] = (EOT,)):
+        special = list(special)
+        if len(set(vocab) | {bytes([b]) for b in range(256)}) != len(vocab):
+            raise ValueError("a vocabulary holds each of the 256 bytes, and nothing twice; this one does not")
+        if EOT not in special:
+            raise ValueError(f"special={special} lacks {EOT}, which ends a document; add it")
         self.vocab, self.pattern = vocab, pattern
         self.ranks = {token: i for i, token in enumerate(vocab)}
         self.special = {name: len(vocab) + i for i, name in enumerate(special)}
         self.tokens = vocab + [utf8(name) for name in self.special]  # the bytes of every id
         self.vocab_size, self.eot = len(self.tokens), self.special[EOT]
-        self.fingerprint = pack(vocab, pattern, list(self.special))["fingerprint"]
+        self.fingerprint = pack(vocab, pattern, special)["fingerprint"]
         self._compiled, self._cache = regex.compile(pattern), {}
 
     def encode(self, text: str, allowed_special: Collection[str] = ()) -> list[int]:
@@ -240,9 +163,9 @@ class BPETokenizer:
         return b"".join([self.tokens[i] for i in ids]).decode("utf-8", errors="replace")
 
     @classmethod
-    def train(cls, text: str | Iterable[str], vocab_size: int) -> "BPETokenizer":
+    def train(cls, text: str | Iterable[str], vocab_size: int, pattern: str = GPT2_PATTERN) -> "BPETokenizer":
         """Learn from one text or from many; see `learn_vocab`. `<|endoftext|>` gets the last id."""
-        return cls(learn_vocab([text] if isinstance(text, str) else text, vocab_size))
+        return cls(learn_vocab([text] if isinstance(text, str) else text, vocab_size, pattern), pattern)
 
     @classmethod
     def gpt2(cls) -> "BPETokenizer":

@@ -1,5 +1,6 @@
 """Chapter 01: byte-level BPE. Laws, GPT-2's ids, damaged files, speed."""
 
+import hashlib
 import json
 import os
 import pickle
@@ -13,16 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nanogpt import tokenizer as module
-from nanogpt.tokenizer import (
-    EOT,
-    BPETokenizer,
-    count_chunks,
-    learn_merges,
-    merge_chunk,
-    replace,
-    split_special,
-    utf8,
-)
+from nanogpt.bpe import learn_merges, merge_chunk, replace
+from nanogpt.tokenizer import EOT, BPETokenizer, count_chunks, split_special, utf8
 
 # Text as people write it, text as machines mangle it: any code point but surrogates, emoji with joiners,
 # white space of all kinds, control characters, apostrophe endings, the special token's name.
@@ -62,7 +55,7 @@ PIECES += [
 ]
 PIECES += ["the", " the", "1234567", " 3.14", "def f(x):\n    return x\n", "!!!", "\U0010ffff", "aaaaaaa"]
 TEXT = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=8)), max_size=20).map("".join)
-FEW = settings(deadline=None, max_examples=300)
+FEW = settings(deadline=None, max_examples=120)
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +126,7 @@ def test_merges_are_those_of_a_recount_on_shakespeare(tinyshakespeare):
     assert learn_merges(chunks, 767) == recount(chunks, 767)
 
 
+@pytest.mark.slow
 def test_merges_are_those_of_hugging_face(tinyshakespeare):
     """Its Rust trainer has the same rule for ties. Bytes stand in for its characters, so that ids correspond."""
     tokenizers = pytest.importorskip(
@@ -206,14 +200,6 @@ def test_the_largest_possible_size_is_accepted():
     assert BPETokenizer.train("abab b", 260).vocab[256:] == [b"ab", b" b", b"abab"]
 
 
-def test_training_speed(tinyshakespeare):
-    """1,024 tokens in 2.5 s on an idle core; here twice that, since the machine may be busy."""
-    text = tinyshakespeare.read_bytes().decode()
-    start = time.process_time()
-    BPETokenizer.train(text, 1024)
-    assert time.process_time() - start < 5
-
-
 # --- encoding ---------------------------------------------------------------------------------------------------
 
 
@@ -254,7 +240,7 @@ def in_rust(tokenizer, made={}):  # noqa: B006
     return made.setdefault(tokenizer.fingerprint, tokenizer.to_tiktoken())
 
 
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None, max_examples=200)
 @given(TEXT)
 def test_gpt2_matches_tiktoken(gpt2, text):
     import tiktoken
@@ -371,6 +357,7 @@ def test_ids_may_be_an_array(trained):
     assert trained.decode(np.array(trained.encode("the other mother"), dtype=np.uint16)) == "the other mother"
 
 
+@pytest.mark.slow
 def test_the_cache_is_bounded_and_changes_nothing(trained, monkeypatch):
     fresh = BPETokenizer(trained.vocab)
     rng = random.Random(1)
@@ -397,16 +384,6 @@ def test_long_chunks_take_no_quadratic_time(trained):
         trained.encode(text[:n])
         seconds.append(time.process_time() - start)
     assert seconds[1] < 40 * seconds[0]
-
-
-def test_encoding_speed(tinyshakespeare):
-    """3 MB/s on an idle core; here half of it, since the machine may be busy. The benchmark prints the ratio."""
-    text = tinyshakespeare.read_bytes().decode()
-    tokenizer = BPETokenizer.train(text, 1024)
-    tokenizer.encode(text)
-    start = time.process_time()
-    tokenizer.encode(text)
-    assert len(text.encode()) / 1e6 / (time.process_time() - start) > 1.5
 
 
 # --- files and downloads ------------------------------------------------------------------------------------------
@@ -447,7 +424,7 @@ def test_every_damage_is_noticed(trained, tmp_path):
     path = tmp_path / "tokenizer.json"
     trained.save(path)
     whole, rng = path.read_bytes(), random.Random(3)
-    for _ in range(400):
+    for _ in range(150):
         broken = bytearray(whole)
         broken[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
         path.write_bytes(broken)
@@ -455,7 +432,7 @@ def test_every_damage_is_noticed(trained, tmp_path):
             assert BPETokenizer.load(path).fingerprint == trained.fingerprint
             assert json.loads(broken) == json.loads(whole)
         except ValueError as error:
-            assert str(error).startswith(f"{path} is damaged, or not a tokenizer;")
+            assert str(error).startswith(f"{path} is no tokenizer that `save` wrote, or is damaged;")
             assert len(str(error).splitlines()) == 1
 
 
@@ -466,7 +443,9 @@ def test_every_damage_is_noticed(trained, tmp_path):
 def test_foreign_files_are_refused(text, tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"tokenizer\.json is damaged, or not a tokenizer; "):
+    with pytest.raises(
+        ValueError, match=r"tokenizer\.json is no tokenizer that `save` wrote, or is damaged; "
+    ):
         BPETokenizer.load(path)
 
 
@@ -478,6 +457,38 @@ def test_truncated_files_are_refused(trained, tmp_path):
         path.write_bytes(whole[:n])
         with pytest.raises(ValueError, match="damaged"):
             BPETokenizer.load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"vocab": ["a", "b"]}, {"special": []}, {"special": ["<|user|>"]}, {"special": [3, EOT]}],
+    ids=str,
+)
+def test_a_file_with_a_right_fingerprint_and_wrong_contents_is_refused(trained, change, tmp_path):
+    """Whoever edits the file can compute its fingerprint as well."""
+    path, packed = tmp_path / "tokenizer.json", module.pack(trained.vocab, trained.pattern, [EOT])
+    contents = {name: packed[name] for name in ("pattern", "special", "vocab")} | change
+    fingerprint = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
+    path.write_text(json.dumps({"fingerprint": fingerprint, **contents}))
+    with pytest.raises(ValueError, match=r"lacks|256 bytes|no tokenizer"):
+        BPETokenizer.load(path)
+
+
+def test_a_tokenizer_without_an_end_of_text_is_refused(trained):
+    with pytest.raises(ValueError, match=r"lacks <\|endoftext\|>"):
+        BPETokenizer(trained.vocab, special=("<|user|>",))
+    with pytest.raises(ValueError, match="nothing twice"):
+        BPETokenizer([*trained.vocab, b"a"])
+
+
+def test_another_pattern_cuts_other_chunks():
+    """Digits one by one: no token of two digits is learned, and the tokenizer remembers its pattern."""
+    text = "12 123 1234 " * 20 + "number " * 20
+    digits = module.GPT2_PATTERN.replace(r" ?\p{N}+", r" ?\p{N}")
+    ours, plain = (BPETokenizer.train(text, 264, pattern) for pattern in (digits, module.GPT2_PATTERN))
+    assert not any(sum(chr(b).isdigit() for b in token) > 1 for token in ours.vocab)
+    assert any(sum(chr(b).isdigit() for b in token) > 1 for token in plain.vocab)
+    assert ours.pattern == digits and ours.decode(ours.encode(text)) == text
 
 
 def test_a_missing_file_says_who_makes_it(tmp_path):
@@ -544,7 +555,7 @@ def test_the_module_stands_alone():
         if isinstance(n, ast.Import | ast.ImportFrom)
         for a in n.names
     }
-    top.remove("nanogpt.files")
+    top -= {"nanogpt.bpe", "nanogpt.files"}
     assert not any(
         name.split(".")[0] in ("nanogpt", "course", "tiktoken", "torch", "IPython") for name in top
     )

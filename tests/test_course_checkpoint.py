@@ -119,6 +119,21 @@ def test_build_executes_exports_and_is_deterministic(house):
     assert ((house / "notebooks/04_tiny.ipynb").read_bytes(), module(house)) == first
 
 
+def test_modules_of_one_chapter_import_from_each_other():
+    """In the notebook the name is there already; an import in the cell would put the package's old one in its place."""
+    from nbformat.v4 import new_code_cell, new_notebook
+
+    from course.export import export
+
+    cells = [
+        "#| doc one: One.\n#| doc two: Two.\n#| export one\ndef double(x):\n    return 2 * x",
+        "#| export two\ndef fourfold(x):\n    return double(double(x))",
+    ]
+    modules = export(new_notebook(cells=[new_code_cell(cell) for cell in cells]), "04_tiny.ipynb")
+    assert "from nanogpt.one import double" in modules["two"]
+    assert "import" not in modules["one"]
+
+
 def test_the_module_reads_as_if_written_by_hand(house):
     assert (
         module(house).decode()

@@ -1,28 +1,68 @@
 # %% [markdown]
 r"""
-# 00 · Setup: what can this machine do?
+# 00 · Setup: the map, the machine, the dice
 
-By chapter 14 the same GPT-2 will train many times faster than it did in chapter 07, and each step of that
-ladder starts with a prediction. A prediction needs two numbers about the machine: how many multiplications
-it does in a second, and how many bytes it moves in a second. Vendors print such numbers. This chapter
-measures them, since a program only ever gets what can be measured.
-
-The result is one picture, the machine's *roofline*. Every later claim about speed refers to it.
+This course builds GPT-2 and then makes it fast. A *language model* gets a text and says how likely each possible
+next piece of it is. Training shows it much text and makes what really came next more likely; sampling draws a next piece,
+again and again, and so the model writes.
 """
 
 # %%
 #| default_exp device
 #| doc device: Which device, how large, and which random numbers: what every chapter asks first.
 
-from course.notebook import checkpoint
+from course.figures import setup as figures
+from course.notebook import answer, checkpoint, predict, predictions, show
+
+show(
+    figures.course_map(),
+    alt="The path of the course: text becomes ids (01), ids become batches (03), a model (05) turns a batch into scores for every next token, their loss trains it (07), and a draw from them continues the text (08); corpus (02) and real text (16) feed it, part III makes it fast, parts IV and V make it long and large.",
+)
 
 # %% [markdown]
 r"""
+Every box is a chapter. A chapter builds its part in small steps, checks it, and puts the finished code into the package
+`nanogpt/`, from which later chapters import it. The package that you got holds all of them, so the whole path can be
+walked now, with a model that has not learned anything:
+"""
+
+# %%
+import torch
+
+from nanogpt.corpus import stories  # 02
+from nanogpt.model import GPT, GPTConfig  # 04, 05
+from nanogpt.sample import generate  # 08
+from nanogpt.tokenizer import BPETokenizer  # 01
+
+texts = [story.text for story in stories(500, seed=0)]
+tokenizer = BPETokenizer.train(texts, vocab_size=512)
+ids = torch.tensor([tokenizer.encode(texts[0])])  # (1, T)
+config = GPTConfig(block_size=256, vocab_size=512, n_layer=2, n_head=2, n_embd=64)
+model = GPT(config, torch.Generator().manual_seed(0))
+logits, loss = model(ids[:, :-1], targets=ids[:, 1:])  # each position is asked for the token after it
+print("text    ", texts[0][:60])
+print("ids     ", ids[0, :12].tolist(), f"... {ids.numel()} of them")
+print("logits  ", tuple(logits.shape), "one score for each of 512 tokens, at each position")
+print(f"loss     {loss.item():.2f}")
+print("sample  ", repr(tokenizer.decode(generate(model, ids[0, :8].tolist(), 12))))
+
+# %% [markdown]
+r"""
+The sample is noise. The loss says how surprised the model was by the text. Spread evenly over 512 tokens, its bets would
+cost ln 512 = 6.24 for each; chapter 07 brings it to a tenth of that, and then the model writes stories.
+
+**How to use a notebook.** Run cells from top to bottom with Shift+Enter. Where it says *Predict*, write your guess into the
+cell below it before you go on, in place of `None`: half of what is to be learned here is the difference. Change numbers
+and run again; `course restore 00` in a terminal brings a chapter back as it was. The last cell checks the chapter's code
+and exports it. Save before you run it.
+
+Three questions come before every chapter: on which device, how large, and with which random numbers?
+
 ## Which device?
 
-PyTorch runs the same code on an NVIDIA (or AMD) GPU, `cuda`, on an Apple GPU, `mps`, and on the processor
-itself, `cpu`. The rule for choosing is short, and it has an override, because a test or a lesson must be
-able to say "on the CPU, please" without editing code.
+PyTorch runs the same code on an NVIDIA or AMD GPU, `cuda`, on an Apple GPU, `mps`, and on the processor itself, `cpu`.
+The rule for choosing is short, and it has an override, because a test or a lesson must be able to say "on the CPU, please"
+without editing code.
 """
 
 # %%
@@ -49,8 +89,8 @@ def pick_device(prefer: str | None = None) -> torch.device:
 
 # %% [markdown]
 r"""
-A laptop and an H200 should run the same notebook, but not at the same size. Each chapter keeps its sizes in a
-small table with a row for each *scale*, and never asks you to edit one.
+A laptop and an H200 run the same notebook, but not at the same size. Each chapter keeps its sizes in a small table with a
+row for each *scale*.
 """
 
 # %%
@@ -88,13 +128,17 @@ except ValueError as error:
 r"""
 ## Seeds: one generator, passed on
 
-People who follow a course report that their loss curve differs on each run, although they set the seed. The
-usual cause: all random numbers come from one hidden global generator, so a cell that is run twice, or a
-sample drawn in between, shifts everything after it.
+People who follow a course report that their loss curve differs on each run, although they set the seed. A usual cause:
+all random numbers come from one hidden global generator, so a cell that is run twice, or a sample drawn in between, shifts
+everything after it.
 
-*Predict.* Two trainings below draw the same two batches of random weights; in the second one, somebody draws a
-sample in between. With the global generator, and with one of its own: which second batch stays the same?
+*Predict.* Two runs below draw the same two batches of random numbers; in the second run, somebody draws a sample in
+between. The batches come first from the global generator, then from one of their own. In how many of the two cases is the
+second batch the same in both runs?
 """
+
+# %%
+predict("00.1", "cases in which the second batch stays the same", guess=None)
 
 
 # %%
@@ -102,7 +146,8 @@ sample in between. With the global generator, and with one of its own: which sec
 def seed_everything(seed: int) -> torch.Generator:
     """Seed PyTorch's global generators, and return a CPU generator of its own with the same seed.
 
-    Pass the returned generator to whatever draws random numbers: then no other cell can disturb them.
+    Pass the returned one to what draws random numbers: then no other cell can disturb it. Both begin with the same
+    numbers, so two things that must be independent are drawn from one of them, not one from each.
     """
     torch.manual_seed(seed)  # also seeds every CUDA and MPS device
     return torch.Generator().manual_seed(seed)
@@ -118,21 +163,36 @@ def second_batch(disturb: bool, own: bool) -> torch.Tensor:
     return torch.randn(3, **draw)
 
 
-for own in (False, True):
-    same = torch.equal(second_batch(False, own), second_batch(True, own))
+unchanged = {own: torch.equal(second_batch(False, own), second_batch(True, own)) for own in (False, True)}
+for own, same in unchanged.items():
     print(f"{'own' if own else 'global'} generator: second batch {'unchanged' if same else 'changed'}")
+answer("00.1", sum(unchanged.values()))
 
 # %% [markdown]
 r"""
-Read the last column downwards: from a T4 to an H100 the arithmetic grew fifteenfold, the bandwidth tenfold.
-Most of GPT-2's operations stand left of the ridge on every one of these. That is why half of the speed ladder
-is about moving fewer bytes.
+One. From here on, what must be repeatable takes a `generator`, or a `seed` where it makes its own; dropout, which PyTorch draws from the
+global one alone, gets its seed at every step (chapter 07).
+
+One thing to know about the pair that `seed_everything` leaves behind:
+"""
+
+# %%
+own = seed_everything(7)
+print("own:   ", [round(x, 2) for x in torch.randn(3, generator=own).tolist()])
+print("global:", [round(x, 2) for x in torch.randn(3).tolist()])
+
+# %% [markdown]
+r"""
+The two streams are equal. Weights from one and "independent" noise from the other would be the same numbers.
 
 ## Checkpoint
 
-The last cell of every chapter exports the cells that begin with `#| export` into `nanogpt/`, imports the result
-in a fresh process and runs the chapter's tests on it. Only if all of that works is the module replaced.
+The last cell of every chapter exports the cells that begin with `#| export` into `nanogpt/`, imports the result in a
+fresh process and runs the chapter's tests on it. Only if all of that works are the old modules replaced.
 """
+
+# %%
+predictions("00")
 
 # %%
 checkpoint("00")
@@ -141,16 +201,13 @@ checkpoint("00")
 r"""
 ## Exercises
 
-1. Repeat the product for n = 64, 128, …, 2048 and draw the rate against n over the roofline. From which n on is
-   the peak reached, and where does the roofline alone predict it? *Check:* no measured rate lies above the
-   roofline by more than a few percent. If one does, which cache explains it?
-2. `torch.set_num_threads(1)`: predict how the peak and the bandwidth change on your machine before you measure.
-   They need not change by the same factor.
-3. At what batch size does "matrix × vector" become compute-bound? Derive it from the ridge, then measure it.
+1. Set `NANOGPT_DEVICE=cuda:7` and start the notebook again. *Check:* one sentence names the device and what is there.
+2. Make `second_batch` draw its disturbance from the *own* generator. *Check:* now both cases change.
+3. In the cell that walks the whole path, double `n_embd`, then the number of stories. *Check:* one of them changes the shape of
+   the logits, the other the tokens, none brings the loss far from ln 512. Why not?
 
 ## Further reading
 
-- S. Williams, A. Waterman, D. Patterson, *Roofline: An Insightful Visual Performance Model*, CACM 52(4), 2009.
-- NVIDIA, *GPU Performance Background User's Guide*: arithmetic intensity, tiles and waves.
-- H. He, *Making Deep Learning Go Brrrr From First Principles*, 2022: compute, memory bandwidth, overhead.
+- PyTorch, *Reproducibility* (notes): what a seed fixes, and what it does not.
+- A. Karpathy, *Let's reproduce GPT-2 (124M)*, video lecture, 2024: the same path in four hours, on a GPU.
 """

@@ -14,48 +14,27 @@ reach, then with special tokens. The result is quick in pure Python and gives GP
 
 # %%
 #| default_exp tokenizer
-#| doc tokenizer: Byte-level BPE: training it, and GPT-2's ids exactly.
+#| doc bpe: Byte pair encoding: merges learned from chunks of bytes, and a chunk's ids by them.
+#| doc tokenizer: Text to ids and back as GPT-2 does it: chunks, special tokens, files.
 import random
 import time
 
-import matplotlib.pyplot as plt
+from course.figures import tokenizer as figures
+from course.figures.tokenizer import visible
+from course.notebook import answer, checkpoint, predict, predictions, show
+from nanogpt.corpus import stories  # chapter 02's; here only a source of text
 
-from course.notebook import checkpoint, show
-from nanogpt.corpus import stories
-
-documents = [story.text for story in stories(5000, seed=0)]
+STORIES, VOCAB = 5000, 1024  # how much text to learn from, and how many tokens to learn
+documents = [story.text for story in stories(STORIES, seed=0)]
 held_out = [story.text for story in stories(500, seed=1)]
 print(f"{len(documents)} stories, {sum(map(len, documents)) / 1e6:.2f} MB; the first one begins:")
 print(documents[0][:120])
 
 # %% [markdown]
 r"""
-The text is the course's own: small stories from a grammar, which chapter 02 explains. Here they are any text.
-One sentence of them, changed a little, and cut both ways:
+The text is the course's own: small stories, whose grammar is chapter 02's subject. For now they are text like any other.
+A sentence in their style, but with one word of its own, cut in both ways:
 """
-
-
-# %%
-def visible(piece: bytes) -> str:
-    """A token for human eyes: spaces as ·, line ends as ↵, and in hex what is not UTF-8 by itself."""
-    try:
-        return piece.decode("utf-8").replace(" ", "·").replace("\n", "↵")
-    except UnicodeDecodeError:
-        return piece.hex(" ")
-
-
-def draw_cuts(ax, y: float, pieces: list[bytes], wrong=()) -> None:
-    """One row of boxes, as wide as what is written in them; pieces named in `wrong` are red."""
-    x, colours = 0.0, ["#cfe2f3", "#d9ead3", "#fff2cc", "#ead1dc", "#d9d2e9"]
-    for i, piece in enumerate(pieces):
-        label = visible(piece)
-        width = max(1, len(label))
-        face = "#f4a6a0" if piece in wrong else colours[i % len(colours)]
-        ax.add_patch(plt.Rectangle((x, y), width, 0.7, facecolor=face, edgecolor="white"))
-        ax.text(x + width / 2, y + 0.35, label, ha="center", va="center", family="monospace", fontsize=8)
-        x += width
-    ax.set_xlim(0, max(x, ax.get_xlim()[1]))
-
 
 # %%
 sentence = "Rosa gave three unicorns to Leo."
@@ -63,27 +42,29 @@ words = {word.strip('.,"?!') for text in documents for word in text.split()}
 as_words = [word.encode() for word in sentence.rstrip(".").split()]
 unknown = [word for word in as_words if word.decode() not in words]
 
-fig, ax = plt.subplots(figsize=(6.5, 1.5))
-draw_cuts(ax, 1, [bytes([b]) for b in sentence.encode()])
-draw_cuts(ax, 0, as_words, wrong=unknown)
-ax.set(
-    ylim=(-0.1, 1.9),
-    yticks=[0.35, 1.35],
-    yticklabels=[f"{len(as_words)} words", f"{len(sentence)} bytes"],
-    xticks=[],
-)
-ax.grid(False)
-ax.spines[:].set_visible(False)
+rows = {
+    f"{len(sentence)} bytes": [bytes([b]) for b in sentence.encode()],
+    f"{len(as_words)} words": as_words,
+}
+fig = figures.cuts(rows, red=unknown)
 show(fig, alt="A sentence cut into 32 bytes, each known, and into 6 words, of which unicorns is unknown")
 
 # %% [markdown]
 r"""
 Red: the word is not in the stories, so a vocabulary of words has nothing to say here.
 
-*Predict.* Write three numbers down. In these stories, what share of the length is left after the single most
-frequent pair of neighbours has become one token? How many bytes does a token cover on average when there are
-1,024 of them? And how many code points are in the one emoji below that shows a woman astronaut?
+*Predict.* Three numbers. In these stories, what share of the length is left after the most frequent pair of neighbours
+has become one token? How many bytes does a token cover on average when there are 1,024 of them? How many code points are
+in an emoji that shows a woman astronaut?
+"""
 
+# %%
+predict("01.1", "length left after one merge", guess=None, unit="%")
+predict("01.2", "bytes per token with 1,024 tokens", guess=None)
+predict("01.3", "code points in a woman astronaut", guess=None)
+
+# %% [markdown]
+r"""
 ## Code points and bytes
 
 Python's `str` is a sequence of code points, the numbers up to 1,114,111 to which Unicode gives meanings. UTF-8 writes each as
@@ -91,14 +72,16 @@ one to four bytes (RFC 3629, §3).
 """
 
 # %%
-for text in ["A", "ë", "и", "写", "\u200d", "🙂", "👩\u200d🚀"]:
+for text in ["A", "ë", "и", "ह", "写", "\u200d", "🙂", "👩\u200d🚀"]:
     points = " ".join(f"U+{ord(c):04X}" for c in text)
     print(f"{len(text)} code points, {len(text.encode()):2} bytes: {points:23} {text.encode().hex(' ')}")
+answer("01.3", len(text))
 
 # %% [markdown]
 r"""
 What looks like one character may be several code points: the astronaut is a woman, a joiner and a rocket.
-ASCII costs one byte, most other alphabets two, Chinese three, emoji four. Ids for code points would need a table
+ASCII costs one byte; Latin letters with accents, Greek, Cyrillic, Hebrew and Arabic cost two; Devanagari and most other
+scripts of Asia, Chinese included, three; emoji four. Ids for code points would need a table
 of a million rows, nearly all of them never trained; ids for bytes need 256, and no text is ever unknown. The price
 is that a byte is not a character, so a sequence of ids can end in the middle of one.
 
@@ -137,7 +120,7 @@ of neighbours, give the most frequent one a new id, replace it everywhere, repea
 """
 
 # %%
-#| export
+#| export bpe
 from itertools import pairwise
 
 
@@ -161,8 +144,8 @@ print(replace([97, 97, 97, 98], (97, 97), 256))
 r"""
 Three a's hold the pair twice, and only one of the two can be replaced: the left one. Such a rule must be fixed,
 or two machines learn different vocabularies. A second one is needed for equal counts: **the most frequent pair is
-merged; among equally frequent ones, the pair with the smallest ids**, the left id compared first. Gage's own
-example, followed by hand:
+merged; among equally frequent ones, the pair with the smallest ids**, the left id compared first. The
+example of Wikipedia's article, followed by hand:
 """
 
 # %%
@@ -171,18 +154,20 @@ from collections import Counter
 ids, vocab = list(b"aaabdaaabac"), [bytes([i]) for i in range(256)]
 for new in range(256, 260):
     counts = Counter(pairwise(ids))
+    if not counts:
+        break  # a single token is left
     pair = min(counts, key=lambda p: (-counts[p], p))
     vocab.append(vocab[pair[0]] + vocab[pair[1]])
     ids = replace(ids, pair, new)
     print(
         f"{new} = {vocab[pair[0]]!r} + {vocab[pair[1]]!r} ({counts[pair]}×): ",
-        *[vocab[i].decode() for i in ids],
+        *[visible(vocab[i]) for i in ids],
     )
 
 # %% [markdown]
 r"""
 `ab` came second because its ids are smaller than those of `aa` + `a`, which was as frequent. The last merge joins
-a pair that occurs once: BPE stops when the vocabulary is full, or when a single token is left, whichever is first.
+a pair that occurs once. BPE stops when the vocabulary is full, or when nothing is left to merge.
 
 ## Step 2: where a token may not reach
 
@@ -192,7 +177,7 @@ What does this learn from stories? Each one is a sequence; the counts are summed
 
 # %%
 def learn_by_recount(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
-    """`n` merges, straight from the definition: count every pair anew for each merge."""
+    """At most `n` merges, straight from the definition: count every pair anew for each merge."""
     words = [(list(chunk), times) for chunk, times in chunks.items()]
     merges = []
     while len(merges) < n:
@@ -200,6 +185,8 @@ def learn_by_recount(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
         for ids, times in words:
             for pair in pairwise(ids):
                 counts[pair] += times
+        if not counts:
+            break  # every chunk is one token
         pair = min(counts, key=lambda p: (-counts[p], p))
         words = [(replace(ids, pair, 256 + len(merges)), times) for ids, times in words]
         merges.append(pair)
@@ -213,7 +200,7 @@ A list of pairs of ids is hard on the eyes. Spelled out:
 
 
 # %%
-#| export
+#| export bpe
 def spell(merges: list[tuple[int, int]]) -> list[bytes]:
     """The bytes behind every id: 256 single ones, then one string for each merge."""
     vocab = [bytes([i]) for i in range(256)]
@@ -282,49 +269,76 @@ r"""
 This cut also makes training cheap. A merge happens inside a chunk, so it is enough to look at each distinct chunk
 once and to weigh it by how often it occurs.
 
-It remains wasteful to recount everything after each merge. A merge changes only the chunks that contain the pair:
-take their old pairs out of the counts, put their new pairs in. `places` says which chunks those are, and a heap
-says which pair is the most frequent. When a count changes, the pair enters the heap again; an entry whose count is
-out of date is dropped on its way out.
+It remains wasteful to recount everything after each merge. A merge changes only the words that contain the pair: take their
+old pairs out of the counts, put their new pairs in. `places` says which words those are, and a heap says which pair is the
+most frequent. When a count changes, the pair enters the heap again; an entry whose count is out of date is dropped on its way
+out.
 """
 
 # %%
-#| export
+#| export bpe
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 
+class _PairCounts:
+    """How often each pair of neighbours occurs in some words, kept up to date while pairs are replaced."""
+
+    def __init__(self, chunks: dict[bytes, int]):
+        self.words, self.times = [list(chunk) for chunk in chunks], list(chunks.values())
+        self.counts, self.places = Counter(), defaultdict(set)
+        for w in range(len(self.words)):
+            self.tally(w, +1)
+        self.heap = [(-count, pair) for pair, count in self.counts.items()]
+        heapq.heapify(self.heap)
+
+    def tally(self, w: int, sign: int) -> None:
+        """Add the pairs of word w to the counts, or take them out."""
+        for pair in pairwise(self.words[w]):
+            self.counts[pair] += sign * self.times[w]
+            self.places[pair].add(w)
+
+
+# %% [markdown]
+r"""
+With that, learning is a loop of two steps:
+"""
+
+
+# %%
+#| export bpe
+class _PairCounts(_PairCounts):
+    def best(self) -> tuple[int, int] | None:
+        """The most frequent pair, among equals the one with the smallest ids; None if nothing is left."""
+        while self.heap:
+            count, pair = heapq.heappop(self.heap)
+            if count < 0 and self.counts[pair] == -count:  # else it is out of date
+                return pair
+
+    def replace(self, pair: tuple[int, int], new: int) -> None:
+        changed = set()
+        for w in self.places.pop(pair):
+            changed.update(pairwise(self.words[w]))
+            self.tally(w, -1)
+            self.words[w] = replace(self.words[w], pair, new)
+            self.tally(w, +1)
+            changed.update(pairwise(self.words[w]))
+        for p in changed:
+            heapq.heappush(self.heap, (-self.counts[p], p))
+
+
+# %%
+#| export bpe
 def learn_merges(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
     """At most `n` merges of byte-level BPE; merge k makes id 256 + k (Sennrich et al. 2016, §3.2).
 
     chunks: how often each byte string occurs. The most frequent pair is merged; among equals, the pair with the
     smallest ids, left first. Fewer than `n` come back if nothing is left to merge.
     """
-    words, times = [list(chunk) for chunk in chunks], list(chunks.values())
-    counts, places, changed, merges = Counter(), defaultdict(set), set(), []
-
-    def tally(w: int, sign: int) -> None:
-        for pair in pairwise(words[w]):
-            counts[pair] += sign * times[w]
-            places[pair].add(w)
-            changed.add(pair)
-
-    for w in range(len(words)):
-        tally(w, +1)
-    heap = [(-count, pair) for pair, count in counts.items()]
-    heapq.heapify(heap)
-    while heap and len(merges) < n:
-        count, pair = heapq.heappop(heap)
-        if count == 0 or counts[pair] != -count:
-            continue  # out of date
-        changed.clear()
-        for w in places.pop(pair):
-            tally(w, -1)
-            words[w] = replace(words[w], pair, 256 + len(merges))
-            tally(w, +1)
+    pairs, merges = _PairCounts(chunks), []
+    while len(merges) < n and (pair := pairs.best()):
+        pairs.replace(pair, 256 + len(merges))
         merges.append(pair)
-        for p in changed:
-            heapq.heappush(heap, (-counts[p], p))
     return merges
 
 
@@ -351,37 +365,43 @@ saved = sum(
 )
 length = sum(times * len(chunk) for chunk, times in chunks.items())
 print(f"one merge leaves {1 - saved / length:.1%} of the length")
+answer("01.1", 100 * (1 - saved / length))
 
 # %% [markdown]
 r"""
 ## From merges to ids
 
-To encode a chunk, apply the merges to it in the order in which they were learned. There is a shortcut. No two
-merges spell the same bytes: where two neighbours spell `s`, the merges made so far have already decided how `s` is
-cut, in the same way wherever it stands, so there is one pair that can become `s`, and after its merge there is
-none. Hence the list of byte strings says everything that the list of pairs says. A token's id is its *rank*, and
-two neighbours may merge exactly if their bytes, joined, have one. The lowest rank goes first.
+To encode a chunk, apply the merges to it in the order in which they were learned. No two of them spell the same bytes, so
+the list of byte strings says everything that the list of pairs says: a token's id is its *rank*, and two neighbours may
+merge exactly if their bytes, joined, have one. The lowest rank goes first.
 """
 
 # %%
 vocab = spell(merges)
-assert len(set(vocab)) == len(vocab)
+assert len(set(vocab)) == len(vocab), "two merges spell the same bytes"
+
+
+def merge_slowly(chunk: bytes, ranks: dict[bytes, int]) -> list[int]:
+    """The ids of one chunk: look at all neighbours, merge the pair with the lowest rank, look again."""
+    pieces = [bytes([b]) for b in chunk]
+    while joined := {i: ranks[a + b] for i, (a, b) in enumerate(pairwise(pieces)) if a + b in ranks}:
+        i = min(joined, key=lambda i: (joined[i], i))  # of equal ranks the left one
+        pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]
+    return [ranks[piece] for piece in pieces]
+
 
 # %% [markdown]
 r"""
-The function below keeps a chunk's possible merges in a heap, each with where it starts and ends in the chunk.
-So `n` bytes without a space, a web address or a line of base64, take O(n log n) steps; searching for the best pair
-again after each merge would take n².
+Each merge looks at the whole chunk, so `n` bytes without a space, a web address or a line of base64, take n² steps. The
+version that is exported gives the same ids in n log n: it keeps the possible merges in a heap, each with where it starts
+and ends in the chunk. Read past its details if you like; the check below is what counts.
 """
 
 
 # %%
-#| export
+#| export bpe
 def merge_chunk(chunk: bytes, ranks: dict[bytes, int]) -> list[int]:
-    """The ids of one chunk: of all neighbours whose joined bytes have a rank, the lowest merges first.
-
-    Equal ranks go from left to right. Every single byte must have a rank.
-    """
+    """The ids of one chunk: the neighbours whose joined bytes have the lowest rank merge first, equal ones from the left."""
     n = len(chunk)
     stop = [*range(1, n + 1), 0]  # the token at i is chunk[i:stop[i]]
     start = list(range(-1, n))  # the token that ends at j begins at start[j]
@@ -389,8 +409,7 @@ def merge_chunk(chunk: bytes, ranks: dict[bytes, int]) -> list[int]:
     heapq.heapify(heap)
     while heap:
         _, i, j = heapq.heappop(heap)
-        middle = stop[i]
-        if stop[middle] != j:
+        if stop[middle := stop[i]] != j:
             continue  # one of the two has merged with somebody else
         stop[i], start[j], stop[middle] = j, i, n  # n: a place where no token begins
         for a, b in (start[i], j), (i, stop[j]):
@@ -411,24 +430,18 @@ for word in [b" marbles", b" marvellous", "naïve".encode()]:
 
 # %% [markdown]
 r"""
-*Check.* The shortcut against the definition, on every chunk of the stories and on noise that the merges have never
-seen:
+*Check.* Both against the definition, on every chunk of the stories and on noise that the merges have never seen:
 """
 
 
 # %%
-def merge_in_order(chunk: bytes, merges: list[tuple[int, int]]) -> list[int]:
-    """The definition: every merge, in the order learned."""
-    ids = list(chunk)
-    for k, pair in enumerate(merges):
-        ids = replace(ids, pair, 256 + k)
-    return ids
-
-
 rng = random.Random(0)
 noise = [bytes(rng.choices(b" aehnorst", k=rng.randrange(1, 40))) for _ in range(500)]
 for chunk in [*chunks, *noise]:
-    assert merge_chunk(chunk, ranks) == merge_in_order(chunk, merges)
+    ids = list(chunk)
+    for k, pair in enumerate(merges):  # the definition: every merge, in the order learned
+        ids = replace(ids, pair, 256 + k)
+    assert merge_chunk(chunk, ranks) == merge_slowly(chunk, ranks) == ids, f"{chunk!r} is cut differently"
 print(f"{len(chunks) + len(noise)} chunks agree")
 
 # %% [markdown]
@@ -469,14 +482,14 @@ as a model of the wrong size.
 
 # %%
 #| export
-def learn_vocab(texts: Iterable[str], vocab_size: int) -> list[bytes]:
+def learn_vocab(texts: Iterable[str], vocab_size: int, pattern: str = GPT2_PATTERN) -> list[bytes]:
     """256 bytes and `vocab_size` - 257 merges learned from `texts`; the last id is left for `<|endoftext|>`.
 
     ValueError if `vocab_size` is below 257, or more than the texts have merges for.
     """
     if vocab_size < 257:
         raise ValueError(f"vocab_size {vocab_size} is too small; 256 bytes and {EOT} need 257")
-    merges = learn_merges(count_chunks(texts), vocab_size - 257)
+    merges = learn_merges(count_chunks(texts, pattern), vocab_size - 257)
     if 257 + len(merges) < vocab_size:
         raise ValueError(
             f"vocab_size {vocab_size} is too large: after {len(merges)} merges nothing is left to merge in this text; "
@@ -487,7 +500,7 @@ def learn_vocab(texts: Iterable[str], vocab_size: int) -> list[bytes]:
 
 # %%
 start = time.perf_counter()
-vocab = learn_vocab(documents, 1024)
+vocab = learn_vocab(documents, VOCAB)
 print(f"{len(vocab)} tokens learned in {time.perf_counter() - start:.2f} s; the last: {visible(vocab[-1])}")
 try:
     learn_vocab(["to be or not to be"], 300)
@@ -543,28 +556,19 @@ def unpack(path: Path) -> tuple[list[bytes], str, list[str]]:
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         parts = [token.encode("latin-1") for token in saved["vocab"]], saved["pattern"], saved["special"]
-        whole = pack(*parts) == saved
+        whole = pack(*parts) == saved and all(isinstance(name, str) for name in saved["special"])
     except FileNotFoundError:
         raise FileNotFoundError(f"no tokenizer at {path}; chapter 01 trains one and saves it") from None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         whole = False
     if not whole:
-        raise ValueError(f"{path} is damaged, or not a tokenizer; delete it and save it there again")
+        raise ValueError(f"{path} is no tokenizer that `save` wrote, or is damaged; chapter 01 trains one")
     return parts
 
 
 # %%
 packed = pack(vocab, GPT2_PATTERN, [EOT])
 print(packed["fingerprint"][:16], packed["special"], "...", packed["vocab"][-6:])
-
-# %%
-#| export
-from nanogpt.files import save_json
-
-
-# %%
-saved = Path("../data/built/tokenizer.json")
-save_json(saved, packed)
 
 # %% [markdown]
 r"""
@@ -592,14 +596,10 @@ def encode_ordinary(text: str, pattern: regex.Pattern, ranks: dict[bytes, int], 
     return ids
 
 
-# %%
-cache, ranks = {}, {token: i for i, token in enumerate(vocab)}
-print(encode_ordinary("to be or not to be", regex.compile(GPT2_PATTERN), ranks, cache))
-print(cache)
-
 # %% [markdown]
 r"""
-The class holds the parts together; nearly every method is one line.
+The class holds the parts together; nearly every method is one line. What it is given must make sense: every byte has an
+id, no id is there twice, and documents can be ended.
 """
 
 
@@ -612,12 +612,17 @@ class BPETokenizer:
     """
 
     def __init__(self, vocab: list[bytes], pattern: str = GPT2_PATTERN, special: Iterable[str] = (EOT,)):
+        special = list(special)
+        if len(set(vocab) | {bytes([b]) for b in range(256)}) != len(vocab):
+            raise ValueError("a vocabulary holds each of the 256 bytes, and nothing twice; this one does not")
+        if EOT not in special:
+            raise ValueError(f"special={special} lacks {EOT}, which ends a document; add it")
         self.vocab, self.pattern = vocab, pattern
         self.ranks = {token: i for i, token in enumerate(vocab)}
         self.special = {name: len(vocab) + i for i, name in enumerate(special)}
         self.tokens = vocab + [utf8(name) for name in self.special]  # the bytes of every id
         self.vocab_size, self.eot = len(self.tokens), self.special[EOT]
-        self.fingerprint = pack(vocab, pattern, list(self.special))["fingerprint"]
+        self.fingerprint = pack(vocab, pattern, special)["fingerprint"]
         self._compiled, self._cache = regex.compile(pattern), {}
 
 
@@ -653,6 +658,10 @@ class BPETokenizer(BPETokenizer):
                 ids += encode_ordinary(part, self._compiled, self.ranks, self._cache)
         return ids
 
+
+# %%
+#| export
+class BPETokenizer(BPETokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         """The text. Bytes that are not UTF-8, as in half a character, become U+FFFD. ValueError for a foreign id."""
         ids = [operator.index(i) for i in ids]
@@ -680,14 +689,14 @@ in Rust.
 #| export
 import os
 
-from nanogpt.files import save_json
+from nanogpt.files import save_json  # chapter 03 builds it: a file is whole, or not there
 
 
 class BPETokenizer(BPETokenizer):
     @classmethod
-    def train(cls, text: str | Iterable[str], vocab_size: int) -> "BPETokenizer":
+    def train(cls, text: str | Iterable[str], vocab_size: int, pattern: str = GPT2_PATTERN) -> "BPETokenizer":
         """Learn from one text or from many; see `learn_vocab`. `<|endoftext|>` gets the last id."""
-        return cls(learn_vocab([text] if isinstance(text, str) else text, vocab_size))
+        return cls(learn_vocab([text] if isinstance(text, str) else text, vocab_size, pattern), pattern)
 
     @classmethod
     def gpt2(cls) -> "BPETokenizer":
@@ -699,6 +708,10 @@ class BPETokenizer(BPETokenizer):
         """What `save` wrote; ValueError in one sentence if the file is damaged."""
         return cls(*unpack(Path(path)))
 
+
+# %%
+#| export
+class BPETokenizer(BPETokenizer):
     def save(self, path: str | os.PathLike) -> None:
         """Write a JSON file, atomically (see `save_json`)."""
         save_json(path, pack(self.vocab, self.pattern, list(self.special)))
@@ -713,7 +726,7 @@ class BPETokenizer(BPETokenizer):
 
 
 # %%
-tokenizer = BPETokenizer.train(documents, 1024)
+tokenizer = BPETokenizer.train(documents, VOCAB)
 tokenizer.save("../data/built/tokenizer.json")
 text = "Zoë paid <|endoftext|> for 17 marbles 🙂."
 ids = tokenizer.encode(text)
@@ -726,31 +739,27 @@ r"""
 Known words are one token; `Zoë` and the emoji fall back to bytes, in hex here because none of them is a character
 by itself. Nothing is unknown, and nothing is lost.
 
-*Check.* Six laws, on strings made to hurt:
+*Check.* Five laws, on strings made to hurt:
 """
 
 # %%
 again = BPETokenizer.load("../data/built/tokenizer.json")
-assert (
-    again.fingerprint == tokenizer.fingerprint and again.encode(text) == ids
-)  # what is loaded is what was saved
+assert again.fingerprint == tokenizer.fingerprint, "what is loaded is not what was saved"
 
 alphabet = (
-    [chr(c) for c in range(0x250)] + list("写字アب🙂👩\u200d🚀\u2028\u3000") + [" ", "\n", "'s", EOT] * 40
+    [chr(c) for c in range(0x250)] + list("写字アब🙂👩\u200d🚀\u2028\u3000") + [" ", "\n", "'s", EOT] * 40
 )
-strings = ["".join(rng.choices(alphabet, k=rng.randrange(60))) for _ in range(2000)]
+strings = ["".join(rng.choices(alphabet, k=rng.randrange(60))) for _ in range(1000)]
 in_rust = tokenizer.to_tiktoken()
 for string in strings:
     ids = tokenizer.encode(string)
-    assert tokenizer.decode(ids) == string  # decoding undoes encoding
-    assert tokenizer.eot not in ids  # typing a special token's name does not make one
-    assert in_rust.encode_ordinary(string) == ids  # Rust agrees
-    assert tokenizer.encode(string, {EOT}).count(tokenizer.eot) == string.count(
-        EOT
-    )  # unless it is allowed to
+    assert tokenizer.decode(ids) == string, "decoding does not undo encoding"
+    assert tokenizer.eot not in ids, "typing a special token's name made one"
+    assert in_rust.encode_ordinary(string) == ids, "tiktoken's ids differ"
 
-small = BPETokenizer.train(documents, 600)
-assert small.vocab == tokenizer.vocab[: len(small.vocab)]  # a small vocabulary begins a larger one
+smaller = BPETokenizer.train(documents, VOCAB // 2)
+same = smaller.vocab == tokenizer.vocab[: len(smaller.vocab)]
+assert same, "a small vocabulary is not the beginning of a larger one"
 print(f"{len(strings)} strings, {sum(map(len, strings))} code points: all laws hold")
 
 # %% [markdown]
@@ -770,23 +779,17 @@ def bytes_per_token(vocab: list[bytes], texts: list[str]) -> float:
 
 
 everything = spell(learn_merges(chunks, 100_000))
-sizes = [size for size in (256, 288, 320, 384, 448, 512, 640, 768, 1023) if size < len(everything)] + [
-    len(everything)
-]
+sizes = [size for size in (256, 288, 320, 384, 448, 512, 640, 768) if size < len(everything)]
+sizes.append(len(everything))
 curve = [bytes_per_token(everything[:size], held_out) for size in sizes]
 for size, ratio in zip(sizes, curve):
     print(f"{size:5} tokens: {ratio:.2f} bytes per token")
+answer("01.2", bytes_per_token(vocab, held_out))
+print(f"nothing is left to merge after {len(everything)} tokens; with {EOT} that is {len(everything) + 1}")
 
 # %%
 recorded = json.loads(Path("../data/measurements/tokenizer.json").read_text(encoding="utf-8"))
-fig, ax = plt.subplots()
-ax.plot(sizes, curve, "o-", label="stories, measured here")
-ax.plot(recorded["vocab"], recorded["bytes_per_token"], "s-", label="Shakespeare, recorded")
-ax.plot(50_256, recorded["gpt2_bytes_per_token"], "k*", markersize=10, label="GPT-2's tokens on Shakespeare")
-ax.set(xscale="log", xlabel="vocabulary (tokens)", ylabel="bytes per token", ylim=(0, None))
-ax.set_xticks([256, 1024, 4096, 16384, 50256], ["256", "1,024", "4,096", "16,384", "50,256"])
-ax.minorticks_off()
-ax.legend(loc="lower right")
+fig = figures.bytes_per_token(sizes, curve, recorded)
 show(
     fig,
     alt="Bytes per token against vocabulary size: stories rise steeply and stop early, Shakespeare rises slowly and bends",
@@ -794,41 +797,40 @@ show(
 
 # %% [markdown]
 r"""
-An early id saves a place each time its pair occurs; a late one, hardly ever. The stories run out of merges, because
-their grammar knows few words: then every chunk is one token. Shakespeare goes on, and then bends too. GPT-2's tokens were learned from the web, and on Shakespeare they do what a fraction of their number does
-when it is learned from him. More ids also cost: each needs a row of the embedding, and rare ids get little training.
+An early id saves a place each time its pair occurs; a late one, hardly ever. The stories end at 1,024 because their grammar
+knows few words: by then every chunk is one token, and the "subwords" are a table of words. Halfway there, tokens are
+what they usually are, pieces that words share:
+"""
+
+# %%
+held = [chunk for chunk, _ in count_chunks(held_out).most_common()]
+for coder in (smaller, tokenizer):
+    whole = sum(len(coder.encode(chunk.decode())) == 1 for chunk in held)
+    print(
+        f"{coder.vocab_size} tokens: {whole} of the {len(held)} chunks in held-out stories are one token;",
+        end=" ",
+    )
+    print(
+        *["".join(f"[{visible(coder.tokens[i])}]" for i in coder.encode(c.decode())) for c in held[205:210]]
+    )
+
+# %% [markdown]
+r"""
+Shakespeare goes on, and then bends too. GPT-2's tokens were learned from the web, and on Shakespeare they do what a
+fraction of their number does when it is learned from him. More ids also cost: each needs a row of the embedding, and rare ids get
+little training.
 
 How the first sentence comes together, each row some merges further:
 """
 
-
 # %%
-def merge_steps(text: str, tokenizer: BPETokenizer) -> list[list[bytes]]:
-    """The pieces of `text` at the start and after each merge, in order of rank."""
-    chunks = [[bytes([b]) for b in utf8(chunk)] for chunk in regex.findall(tokenizer.pattern, text)]
-    steps = []
-    while True:
-        steps.append([piece for chunk in chunks for piece in chunk])
-        joined = {a + b for chunk in chunks for a, b in pairwise(chunk)} & tokenizer.ranks.keys()
-        if not joined:
-            return steps
-        token = min(joined, key=tokenizer.ranks.get)
-        for chunk in chunks:
-            for i in range(len(chunk)):
-                if len(pair := chunk[i : i + 2]) == 2 and pair[0] + pair[1] == token:
-                    chunk[i : i + 2] = [token]
-
-
-steps = merge_steps(sentence, tokenizer)
+steps = figures.merge_steps(sentence, tokenizer)
 shown = [round(k * (len(steps) - 1) / 4) for k in range(5)]
-fig, ax = plt.subplots(figsize=(6.5, 2.6))
-for row, k in enumerate(shown):
-    draw_cuts(ax, 4 - row, steps[k])
-labels = [f"{k} merges: {len(steps[k])} tokens" for k in shown]
-ax.set(ylim=(-0.1, 4.8), yticks=[4.35 - row for row in range(5)], yticklabels=labels, xticks=[])
-ax.grid(False)
-ax.spines[:].set_visible(False)
-show(fig, alt="The sentence after more and more merges: letters join until each known word is one token")
+rows = {f"{k} merges: {len(steps[k])} tokens": steps[k] for k in shown}
+show(
+    figures.cuts(rows, size=(6.5, 2.6)),
+    alt="The sentence after more and more merges: letters join until each known word is one token",
+)
 
 # %% [markdown]
 r"""
@@ -836,48 +838,18 @@ The same for a sentence of yours. Type, then move the slider.
 """
 
 # %% tags=["nbval-ignore-output"]
-import html
-
-import ipywidgets as widgets
-
-PASTEL = ["#cfe2f3", "#d9ead3", "#fff2cc", "#ead1dc", "#d9d2e9", "#d0e0e3"]
-
-
-def as_html(text: str, step: int) -> str:
-    steps = merge_steps(text[:300], tokenizer)
-    pieces = steps[min(step, len(steps) - 1)]
-    box = "<span style='background:{};color:black;padding:2px 3px;margin:1px;font-family:monospace'>{}</span>"
-    boxes = [box.format(PASTEL[tokenizer.ranks[p] % len(PASTEL)], html.escape(visible(p))) for p in pieces]
-    return (
-        f"<p>{len(pieces)} tokens after {min(step, len(steps) - 1)} of {len(steps) - 1} merges</p>"
-        + " ".join(boxes)
-    )
-
-
-sentence_box = widgets.Text(sentence, description="text", layout=widgets.Layout(width="90%"))
-slider = widgets.IntSlider(0, 0, len(steps) - 1, description="merges", layout=widgets.Layout(width="90%"))
-picture = widgets.HTML(as_html(sentence, 0))
-
-
-def redraw(change) -> None:
-    try:
-        slider.max = len(merge_steps(sentence_box.value[:300], tokenizer)) - 1
-        picture.value = as_html(sentence_box.value, slider.value)
-    except ValueError as error:
-        picture.value = html.escape(str(error))
-
-
-sentence_box.observe(redraw, "value")
-slider.observe(redraw, "value")
-widgets.VBox([sentence_box, slider, picture])
+figures.merging_widget(sentence, tokenizer)
 
 # %% [markdown]
 r"""
 ## GPT-2's own tokens
 
-The same class with GPT-2's list. *Predict:* how many tokens are `1234`, `12345` and `123456`? And the years 2022,
-2023 and 2024?
+The same class with GPT-2's list. *Predict:* into how many tokens does it cut `123456`, and which of the years 2022, 2023
+and 2024 into more than one?
 """
+
+# %%
+predict("01.4", "tokens of 123456", guess=None)
 
 # %% tags=["nbval-ignore-output"]
 try:
@@ -885,20 +857,36 @@ try:
 except OSError as error:
     gpt2 = None
     print(error)
+    print("recorded: 12 34, 123 45, 123 456; ·2022 and ·2024 are one token, ·2023 is two")
+    answer("01.4", 2)
 else:
     import tiktoken
 
     published = tiktoken.get_encoding("gpt2")
-    assert all(gpt2.encode(string) == published.encode_ordinary(string) for string in strings + held_out)
-    print(f"{gpt2.vocab_size} ids; the same as tiktoken's on {len(strings) + len(held_out)} strings")
-    for text in ["Hello", " Hello", " hello", " HELLO", "1234", "12345", "123456", " 2022", " 2023", " 2024"]:
+    assert all(gpt2.encode(s) == published.encode_ordinary(s) for s in strings), "ids differ from tiktoken's"
+    print(f"{gpt2.vocab_size} ids; the same as tiktoken's on {len(strings)} strings")
+    for text in [
+        "Only",
+        " Only",
+        " only",
+        " ONLY",
+        "1234",
+        "12345",
+        "123456",
+        " 2022",
+        " 2023",
+        " 2024",
+        " SolidGoldMagikarp",
+    ]:
         ids = gpt2.encode(text)
         print(f"{visible(text.encode()):11}", *[f"{visible(gpt2.tokens[i])}={i}" for i in ids])
+    answer("01.4", len(gpt2.encode("123456")))
 
 # %% [markdown]
 r"""
 One word has a different id at the start of a line, in a sentence and in capitals; the model has to learn that these
-belong together. Numbers fare worse. Digits were merged like letters, by how often they stood together on the web:
+belong together. `O` alone is 46 here and 79 in ASCII: GPT-2's list begins with the 188 bytes that print, then come the
+other 68. Numbers fare worse than words. Digits were merged like letters, by how often they stood together on the web:
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -906,20 +894,19 @@ if gpt2 is None:
     print("This figure needs GPT-2's vocabulary.")
 else:
     lengths = [[len(gpt2.encode(f" {100 * row + column}")) for column in range(100)] for row in range(100)]
-    fig, ax = plt.subplots(figsize=(5, 4))
-    picture = ax.imshow(lengths, cmap="viridis", vmin=1, vmax=3, origin="lower")
-    ax.set(xlabel="last two digits", ylabel="the digits before", title="tokens for the numbers 0 to 9999")
-    ax.grid(False)
-    fig.colorbar(picture, ticks=[1, 2, 3], shrink=0.8)
+    one = [sum(n == 1 for n in lengths[0] + lengths[1]), sum(row[0] == 1 for row in lengths[10:])]
     show(
-        fig,
-        alt="One token for small numbers, the years since 1900 and round numbers; two for most others, three for some",
+        figures.token_counts(lengths),
+        alt="One token for most numbers below 300 and for years of the twentieth century; two for most others, three for some",
     )
+    print(f"one token: {one[0]} of the numbers 0 to 199, {one[1]} of the 90 multiples of 100 from 1000 on")
+    few = sum(n == 1 for row in lengths[:10] for n in row)
+    print(f"{few} of the numbers 0 to 999; the years 1900 to 1999: {sum(n == 1 for n in lengths[19])}")
 
 # %% [markdown]
 r"""
-Small numbers, most years since 1900 and round numbers are one token, their neighbours two or three. What a token is
-worth depends on what follows it: the same `123` counts hundreds in `12345` and thousands in `123456`. Adding in
+What the web counts often has a token of its own: small numbers, and years. What a token is worth
+depends on what follows it: the same `123` stands for hundreds in `12345` and for thousands in `123456`. Adding in
 columns is hard when the columns move. Later models cut numbers into single digits or into threes, and then it
 matters from which end (Singh & Strouse 2024).
 
@@ -927,38 +914,49 @@ Code meets another gap in the vocabulary:
 """
 
 # %% tags=["nbval-ignore-output"]
-code = """def total(rows):
-    result = 0
-    for row in rows:
-        if row.valid:
-            result += row.value
-    return result
-"""
-if gpt2 is None:
-    print("This figure needs GPT-2's vocabulary.")
-else:
-    fig, ax = plt.subplots(figsize=(6, 2.4))
-    for row, line in enumerate(code.splitlines(keepends=True)):
-        draw_cuts(ax, 5 - row, [gpt2.tokens[i] for i in gpt2.encode(line)], wrong=[b" "])
-    ax.set(ylim=(-0.1, 5.8), xticks=[], yticks=[])
-    ax.grid(False)
-    ax.spines[:].set_visible(False)
-    show(
-        fig,
-        alt="A Python function in GPT-2's tokens; every space of the indentation but the last is its own token",
-    )
+if gpt2:
+    code = "def total(rows):\n    for row in rows:\n        if row.valid:\n            result += row.value\n"
     ids = gpt2.encode(code)
-    print(f"{len(ids)} tokens, {ids.count(gpt2.ranks[b' '])} of them single spaces (red)")
-    print(
-        "tokens of two or more spaces in the vocabulary:", sum(t.isspace() and b"  " in t for t in gpt2.vocab)
-    )
+    print("".join(f"[{visible(gpt2.tokens[i])}]" for i in ids))
+    print(f"{len(ids)} tokens, {ids.count(gpt2.ranks[b' '])} of them single spaces;", end=" ")
+    print(sum(t.isspace() and b"  " in t for t in gpt2.vocab), "tokens of two or more spaces exist")
 
 # %% [markdown]
 r"""
 The pattern would have allowed a token for a run of spaces; the text that it was learned from had no use for one. So
 indentation fills the context, and the model has to count. For Codex, tokens for runs of spaces were added, and code
-became about 30 % shorter (Chen et al. 2021, §3.2).
+became about 30 % shorter (Chen et al. 2021, §3.2). Other languages pay as code does, and more:
+"""
 
+# %% tags=["nbval-ignore-output"]
+greetings = """English: Good morning, how are you?
+German:  Guten Morgen, wie geht es dir?
+Russian: Доброе утро, как дела?
+Hindi:   शुभ प्रभात, आप कैसे हैं?
+Chinese: 早上好，你好吗？"""
+for line in greetings.splitlines() if gpt2 else ():
+    text = line[9:]
+    print(f"{line[:8]} {len(text)} characters, {len(text.encode())} bytes, {len(gpt2.encode(text))} tokens")
+# %% [markdown]
+r"""
+A reader of Hindi pays five times as much as one of English for the same question. And some ids stand in hardly any text. ` SolidGoldMagikarp`, one token above, is a user's name that was frequent where the merges were
+counted, and rare where the model was trained; asked to repeat it, the model wrote something else (Rumbelow and Watkins 2023).
+
+GPT-4's pattern mends several of these: endings in capitals too, digits in threes, one token for line ends. The vocabulary behind it
+was learned anew; the algorithm is this chapter's.
+"""
+
+# %%
+GPT4_PATTERN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
+    r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
+text = "SHE'LL pay 1234567 coins.\n\n    Yes"
+print("GPT-2:", regex.findall(GPT2_PATTERN, text))
+print("GPT-4:", regex.findall(GPT4_PATTERN, text))
+
+# %% [markdown]
+r"""
 ## How fast?
 """
 
@@ -967,16 +965,10 @@ text = "\n".join(documents)
 megabytes = len(text.encode()) / 1e6
 
 
-def rate(call) -> float:
+for name, encode in (("ours", tokenizer.encode), ("tiktoken, one thread", in_rust.encode_ordinary)):
     start = time.perf_counter()
-    call()
-    return megabytes / (time.perf_counter() - start)
-
-
-in_rust = tokenizer.to_tiktoken()
-print(f"training:              {rate(lambda: BPETokenizer.train(documents, 1024)):.1f} MB/s")
-print(f"encoding:              {rate(lambda: tokenizer.encode(text)):.1f} MB/s")
-print(f"tiktoken, one thread:  {rate(lambda: in_rust.encode_ordinary(text)):.1f} MB/s")
+    encode(text)
+    print(f"{name}: {megabytes / (time.perf_counter() - start):.1f} MB/s")
 
 # %% [markdown]
 r"""
@@ -986,8 +978,11 @@ Face's trainer beside it.
 
 ## Checkpoint
 
-The exported cells become `nanogpt/files.py` and `nanogpt/tokenizer.py`, if they pass this chapter's tests.
+The algorithm becomes `nanogpt/bpe.py`, what GPT-2 does with it `nanogpt/tokenizer.py`, if both pass this chapter's tests.
 """
+
+# %%
+predictions("01")
 
 # %%
 checkpoint("01")
@@ -997,11 +992,12 @@ r"""
 ## Exercises
 
 1. **Longest match first.** Write an encoder that takes, from left to right, the longest token that fits. Does it need
-   fewer tokens than BPE on `held_out`? Find a word that the two cut differently. *Check:* both decode to the same text.
+   fewer tokens than BPE on `held_out`, with `smaller`'s list? (With `tokenizer`'s, every chunk is one token and the two cannot
+   differ.) Find a word that the two cut differently. *Check:* both decode to the same text.
 2. **Two spellings.** Find two lists of ids that `decode` to the same text. Which of them can a model have seen in
    training? *Check:* `tokenizer.encode(tokenizer.decode(ids)) == ids` holds for one of them only.
-3. **Digits.** Change the pattern so that every digit is a chunk of its own, then so that digits go in threes counted
-   from the right. Draw the 100 × 100 figure for both. *Check:* with the second, `1234567` is cut into 1, 234 and 567.
+3. **Digits.** Give `BPETokenizer.train` a `pattern` so that every digit is a chunk of its own, then so that digits go in threes counted
+   from the right. Draw the 100 × 100 figure for both, trained on TinyShakespeare and a list of numbers. *Check:* with the second, `1234567` is cut into 1, 234 and 567.
 4. **A new special token.** Add `<|user|>` to the trained tokenizer without training again. *Check:* all old ids are
    unchanged, the fingerprint is not, and the name in plain text is still plain text.
 
@@ -1012,5 +1008,6 @@ r"""
 - Radford et al. (2019), *Language models are unsupervised multitask learners*, §2.2: bytes, and the split by category.
 - Zouhar et al. (2023), *A formal perspective on byte-pair encoding*: how far from the best compression greedy merges are.
 - Singh & Strouse (2024), *Tokenization counts*, arXiv:2402.14903: which end digits are cut from, and arithmetic.
+- Rumbelow & Watkins (2023), *SolidGoldMagikarp*, LessWrong: tokens that a model never met.
 - Chen et al. (2021), *Evaluating large language models trained on code*, §3.2: tokens for white space.
 """

@@ -1,0 +1,111 @@
+"""Figures of chapter 01."""
+
+import html
+from itertools import pairwise
+
+import matplotlib.pyplot as plt
+import regex
+
+PASTEL = ["#cfe2f3", "#d9ead3", "#fff2cc", "#ead1dc", "#d9d2e9", "#d0e0e3"]
+RED = "#f4a6a0"
+
+
+def visible(piece: bytes) -> str:
+    """A token for human eyes: spaces as ·, line ends as ↵, and in hex what is not UTF-8 by itself."""
+    try:
+        return piece.decode("utf-8").replace(" ", "·").replace("\n", "↵")
+    except UnicodeDecodeError:
+        return piece.hex(" ")
+
+
+def cuts(rows: dict[str, list[bytes]], red=(), size=(6.5, 1.5)):
+    """One row of boxes for each way to cut a text, as wide as what is written in them; pieces in `red` are red."""
+    fig, ax = plt.subplots(figsize=size)
+    for y, pieces in enumerate(rows.values()):
+        x = 0
+        for i, piece in enumerate(pieces):
+            label = visible(piece)
+            face = RED if piece in red else PASTEL[i % 5]
+            ax.add_patch(plt.Rectangle((x, y), max(1, len(label)), 0.7, facecolor=face, edgecolor="white"))
+            where = x + max(1, len(label)) / 2, y + 0.35
+            ax.text(*where, label, ha="center", va="center", family="monospace", fontsize=8)
+            x += max(1, len(label))
+        ax.set_xlim(0, max(x, ax.get_xlim()[1]))
+    ax.set(ylim=(len(rows) - 0.1, -0.2), xticks=[])
+    ax.set_yticks([y + 0.35 for y in range(len(rows))], rows)
+    bare(ax)
+    return fig
+
+
+def bare(ax) -> None:
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+
+
+def bytes_per_token(sizes, curve, recorded):
+    """Bytes per token against the size of the vocabulary: stories, and Shakespeare as recorded."""
+    fig, ax = plt.subplots()
+    ax.plot(sizes, curve, "o-", label="stories, measured here")
+    ax.plot(recorded["vocab"], recorded["bytes_per_token"], "s-", label="Shakespeare, recorded")
+    ax.plot(50_256, recorded["gpt2_bytes_per_token"], "k*", ms=10, label="GPT-2's tokens on Shakespeare")
+    ax.set(xscale="log", xlabel="vocabulary (tokens)", ylabel="bytes per token", ylim=(0, None))
+    ax.set_xticks([256, 1024, 4096, 16384, 50256], ["256", "1,024", "4,096", "16,384", "50,256"])
+    ax.minorticks_off()
+    ax.legend(loc="lower right")
+    return fig
+
+
+def token_counts(lengths):
+    """How many tokens each number from 0 to 9999 takes: a row for each hundred."""
+    fig, ax = plt.subplots(figsize=(5, 4))
+    picture = ax.imshow(lengths, cmap="viridis", vmin=1, vmax=3, origin="lower")
+    ax.set(xlabel="last two digits", ylabel="the digits before", title="tokens for the numbers 0 to 9999")
+    ax.grid(False)
+    fig.colorbar(picture, ticks=[1, 2, 3], shrink=0.8)
+    return fig
+
+
+def merge_steps(text: str, tokenizer) -> list[list[bytes]]:
+    """The pieces of `text` at the start and after each merge, in order of rank."""
+    chunks = [[bytes([b]) for b in chunk.encode()] for chunk in regex.findall(tokenizer.pattern, text)]
+    steps = []
+    while True:
+        steps.append([piece for chunk in chunks for piece in chunk])
+        joined = {a + b for chunk in chunks for a, b in pairwise(chunk)} & tokenizer.ranks.keys()
+        if not joined:
+            return steps
+        token = min(joined, key=tokenizer.ranks.get)
+        for chunk in chunks:
+            for i in range(len(chunk)):
+                if len(pair := chunk[i : i + 2]) == 2 and pair[0] + pair[1] == token:
+                    chunk[i : i + 2] = [token]
+
+
+def merging_widget(text: str, tokenizer):
+    """A field for a text and a slider for how many of its merges are done."""
+    import ipywidgets as widgets
+
+    wide = widgets.Layout(width="90%")
+    field = widgets.Text(text, description="text", layout=wide)
+    slider = widgets.IntSlider(0, 0, 1, description="merges", layout=wide)
+    picture = widgets.HTML()
+
+    def redraw(_=None) -> None:
+        try:
+            steps = merge_steps(field.value[:300], tokenizer)
+        except ValueError as error:
+            picture.value = html.escape(str(error))
+            return
+        last = len(steps) - 1
+        slider.max, slider.disabled = max(1, last), last == 0
+        step = min(slider.value, last)
+        box = "<span style='background:{};color:black;padding:2px 3px;margin:1px;font-family:monospace'>{}</span>"
+        boxes = [box.format(PASTEL[tokenizer.ranks[p] % 6], html.escape(visible(p))) for p in steps[step]]
+        head = f"<p>{len(steps[step])} tokens after {step} of {last} merges</p>"
+        picture.value = head + " ".join(boxes)
+
+    for knob in (field, slider):
+        knob.observe(redraw, "value")
+    redraw()
+    return widgets.VBox([field, slider, picture])
