@@ -3,46 +3,126 @@ r"""
 # 02 · Corpus: text with a known floor
 
 Is a loss of 1.3 good? On text from the web nobody knows, because nobody knows how surprising that text is. So this
-course trains on a text of which we do know: small stories drawn from a grammar by known choices. A story's
-probability is the product of theirs, and no model can be surprised less than that, on average. The first half
-of this chapter writes the grammar and works out this *floor*. The second half turns any text, this one or ten billion
-tokens from the web, into files that a training loop can read.
-
-A table of which word follows which would do well on a grammar alone. So these stories have facts: who is there, what
-they hold, how many, what was promised. Each is chosen once and decides words far behind it.
+course trains on a text of which we do know: small stories drawn from a grammar by known choices. No model can be
+surprised by them less than the choices are surprising. This chapter says why, writes the grammar, and works
+out this *floor* to as many digits as you like.
 """
 
 # %%
 #| default_exp corpus
+#| doc grammar: The grammar of the stories: its text, and the parts that its lines are made of.
 #| doc corpus: Stories from a grammar whose every choice can be read back, so that the floor of a loss is known.
 import bz2
 import statistics
 import time
+from types import SimpleNamespace
 
-import matplotlib.pyplot as plt
-
-from course.notebook import checkpoint, show
+from course.figures import corpus as figures
+from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.tokenizer import BPETokenizer
+
+# %%
+#| export grammar
+import difflib
+import re
+from functools import cache
+from typing import NamedTuple
 
 # %%
 #| export
 import math
 import random
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+
+# corpus.py finds the grammar in the package; the cells below build it anew, as you change it.
+from nanogpt.grammar import NUMBERS, POOLS, Count, Draw, Part, Pick, Recall, Text, alternatives, check
 
 # %% [markdown]
 r"""
-## Facts
+## What a loss is
 
-A fact is drawn from a *pool*, every entry equally likely. An entry may have two forms: whoever promised to "light the lamp" has later "lit the lamp".
+A language model reads a text word by word. Before each word it gives every word of its vocabulary a probability, and
+its loss is −log of what it gave to the word that came. With the natural logarithm the unit is the *nat*.
 """
 
 # %%
-#| export
+for probability in (1, 1 / 2, 1 / 10, 1 / 1000):
+    print(f"a word that was given {probability:5} costs {math.log(1 / probability):.3f} nats")
+
+# %% [markdown]
+r"""
+What was certain costs nothing, a coin toss ln 2 = 0.693 nats, one of *k* equally likely words ln *k*. Probabilities
+of successive words multiply, so their losses add: summed over a text, the loss is −log of the probability that the
+model gave to the whole text.
+
+*Predict.* Somewhere the sun shines on 80% of the days, and no day tells anything about the next. Every morning a model
+says the same q(sun). Which q has the least mean loss, and how much is that?
+"""
+
+# %%
+predict("02.1", "the q(sun) that loses least", guess=None)
+predict("02.2", "what it loses a day, in nats", guess=None)
+
+
+# %%
+def mean_loss(p: dict[str, float], q: dict[str, float]) -> float:
+    """What a model that says q loses on average, in nats, where words come with probabilities p."""
+    return sum(p[word] * math.log(1 / q[word]) for word in p)
+
+
+p = {"sun": 0.8, "rain": 0.2}
+for sun in (0.5, p["sun"], 0.95, 0.999):
+    q = {"sun": sun, "rain": 1 - sun}
+    print(
+        f"q(sun) = {sun:5}: {mean_loss(p, q):.3f} nats a day, {mean_loss(p, q) - mean_loss(p, p):.3f} too many"
+    )
+answer("02.1", p["sun"])
+answer("02.2", mean_loss(p, p))
+
+# %%
+qs = [i / 100 for i in range(1, 100)]
+losses = [mean_loss(p, {"sun": q, "rain": 1 - q}) for q in qs]
+show(
+    figures.mean_losses(qs, losses, p["sun"], mean_loss(p, p)),
+    alt="Mean loss against q(sun): a valley whose lowest point lies at q = p, above zero; at the sides it rises without end.",
+)
+
+# %% [markdown]
+r"""
+The best q is p itself, and still it loses: the weather is surprising. That rest, Σ p log 1/p, is the *entropy* of p.
+What another q loses more is their *Kullback–Leibler divergence*, Σ p log p/q. It is never negative: since log x ≤ x − 1,
+Σ p log q/p ≤ Σ q − Σ p = 0.
+
+*Check.* A thousand models and truths about ten words, none of which beats the truth.
+"""
+
+# %%
+rng = random.Random(0)
+for _ in range(1000):
+    p, q = ({word: rng.random() for word in range(10)} for _ in "pq")
+    p, q = ({word: x / sum(d.values()) for word, x in d.items()} for d in (p, q))
+    assert mean_loss(p, q) > mean_loss(p, p), "a wrong q has lost less than the right one"
+print("1,000 times the right probabilities lose least")
+
+# %% [markdown]
+r"""
+So a mean loss has a floor, the entropy of the text, and who knows the right probabilities reaches it. We shall know
+them, since we tell the stories.
+
+A table of which word follows which would do well on a simple grammar. So these stories have facts: who is there, what
+they hold, how many, what was promised. Each is chosen once and decides words far behind it: a reason to look
+back, which is what attention does.
+
+## Facts
+
+A fact is drawn from a *pool*, every entry equally likely. An entry may have two forms: whoever promised to "light the
+lamp" has later "lit the lamp". Sums of numbers must stay within `NUMBERS`.
+"""
+
+# %%
+#| export grammar
 NUMBERS = [
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
     *("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen"),
@@ -67,13 +147,15 @@ POOLS = {  # entries are separated by commas, an entry's forms by slashes
 r"""
 ## A grammar
 
-A *symbol* in braces stands for any of its alternatives, all equally likely. `{A:girl}` draws a fact and says it;
-`{A}` recalls it; `{n-k}` is arithmetic on two facts, with `?` where it tells who has how many. A story is one of
-seven rows of sentences:
+A *symbol* stands for any of the lines below it, all equally likely; in a line it stands in braces. `{A:girl}` draws a
+fact and says it; `{A}` recalls it. `{n-k}` is arithmetic on two facts. A question mark, `{?n-k}`, changes no
+text: it marks an answer to "who has how many", and chapter 07 asks how often a model gets just these words
+right. A story is one of seven rows of sentences. Read this first cell of the grammar and pass over the next five; they
+are more of the same.
 """
 
 # %%
-#| export
+#| export grammar
 PLOTS = """
 story
   {open} {both} {proud} {aside} {tell_both} {give} {thanks} {gave} {close}
@@ -96,13 +178,8 @@ close
   {A} ate some {food} and {B} had {food}.
 """
 
-# %% [markdown]
-r"""
-Sentences that say who has how many. They repeat themselves, as children's stories do.
-"""
-
 # %%
-#| export
+#| export grammar
 COUNTS = """
 both
   {A} had {n:many} {color} {T:things}, and {B} had {m:few}.
@@ -126,14 +203,8 @@ tell_both
   {A} counted her {?n} {T} and {B} counted his {?m} {T}.
 """
 
-# %% [markdown]
-r"""
-Sentences that change it. If she had `{n:many}` and gives `{k:some}` away, she has `{n-k}` left. The pools are chosen so
-that this is never less than two, for then English would want a singular.
-"""
-
 # %%
-#| export
+#| export grammar
 CHANGES = """
 give
   {A} {handed} {k:some} of them to {B}.
@@ -159,13 +230,8 @@ together
   They put the {T} together and counted {?n+m} {T}.
 """
 
-# %% [markdown]
-r"""
-Sentences about what was promised, who holds what, and what was hidden:
-"""
-
 # %%
-#| export
+#| export grammar
 DEEDS = """
 vow
   "I will {V:promise}," said {B}. "I promise."
@@ -182,9 +248,6 @@ deal
 traded
   Now {A} had the {O} and {?n-k} {T}.
   The {O} was hers now, and {A} still had {?n-k} {T}.
-hid
-  {A} hid {n:many} {color} {T:things} in a {box}.
-  {A} put {n:many} {color} {T:things} into a {box} and closed it.
 seek
   {B} looked {where}, and then {where}.
   "Are the {T} {where}?" asked {B}. "No, look {where}," said {A}.
@@ -193,14 +256,12 @@ found
   "How many {T} are there?" asked {A}. "There are {?n} {T}," said {B}.
 """
 
-# %% [markdown]
-r"""
-Animals, moods and thanks decide nothing later. They make the stories differ, and nobody can predict them.
-"""
-
 # %%
-#| export
+#| export grammar
 DETAILS = """
+hid
+  {A} hid {n:many} {color} {T:things} in a {box}.
+  {A} put {n:many} {color} {T:things} into a {box} and closed it.
 aside
   A {look} {animal} {acted} {where}.
   {Where}, a {look} {animal} {acted}.
@@ -219,13 +280,8 @@ thanks
   That made him {mood}.
 """
 
-# %% [markdown]
-r"""
-A symbol whose alternatives are single words takes one line.
-"""
-
 # %%
-#| export
+#| export grammar
 WORDS = """
 where
   {near} the {spot}
@@ -250,73 +306,115 @@ late: dark dinner five midnight noon six
 food: bread cake cheese corn fish honey jam milk pie porridge rice soup
 """
 
-
 # %% [markdown]
 r"""
-That is written for people. A program wants a dictionary:
+That is written for people. A program wants a dictionary, and one clear sentence where the grammar is wrong. A line
+that stands twice is: then two series of choices tell the same story, and its probability is the sum of both.
 """
 
 
 # %%
-#| export
+#| export grammar
+def check(lines: list[str], where: str) -> None:
+    """ValueError if a line stands twice, or a brace alone."""
+    for line in lines:
+        if lines.count(line) > 1:
+            raise ValueError(f"two readings of one text: {line!r} stands twice under {where}; remove one")
+        if re.search("[{}]", re.sub(r"\{[^{}]*\}", "", line)):
+            raise ValueError(f"a brace is missing its partner under {where}: {line}")
+
+
+# %%
+#| export grammar
 @cache
-def grammar() -> dict[str, list[str]]:
+def rules() -> dict[str, list[str]]:
     """Symbol → its alternatives: the indented lines below it, or the words that stand behind its colon."""
-    rules, symbol = {}, ""
+    found, symbol = {}, ""
     for line in (PLOTS + COUNTS + CHANGES + DEEDS + DETAILS + WORDS).split("\n"):
         if line.startswith("  "):
-            rules[symbol].append(line.strip())
+            found[symbol].append(line.strip())
         elif line:
             symbol, _, words = line.partition(":")
-            rules[symbol] = words.split()
-    return rules
+            if symbol in found:
+                raise ValueError(f"the grammar says twice what {symbol} is; give one another name")
+            found[symbol] = words.split()
+    for symbol, lines in found.items():
+        check(lines, symbol)
+    return found
 
 
 # %%
-print(f"{len(grammar())} symbols; three of them:")
+print(f"{len(rules())} symbols; three of them:")
 for symbol in ("gave", "feel", "handed"):
-    print(f"{symbol}: {' | '.join(grammar()[symbol])}")
+    print(f"{symbol}: {' | '.join(rules()[symbol])}")
 
 # %% [markdown]
 r"""
-## Telling a story
-
-First the templates are cut into parts. The question mark changes no text; chapter 07 asks how often a model gets
-just these words right.
+Each line is cut into parts, of five kinds:
 """
 
 
 # %%
-#| export
+#| export grammar
+class Text(NamedTuple):
+    words: str
+
+
+class Pick(NamedTuple):
+    symbol: str
+
+
+class Draw(NamedTuple):
+    key: str
+    pool: str
+
+
+class Recall(NamedTuple):
+    key: str
+    form: int  # 0: as it was drawn, -1: its last form
+
+
+class Count(NamedTuple):
+    terms: tuple[tuple[int, str], ...]  # (sign, key)
+    asked: bool  # does it answer who has how many?
+
+
+# %%
+#| export grammar
+Part = Text | Pick | Draw | Recall | Count
+
+
 @cache
-def alternatives(symbol: str) -> list[list[tuple]]:
-    """A symbol's templates, each cut into parts.
-
-    A part is ("text", words), ("pick", symbol), ("draw", key, pool), ("recall", key, form) or
-    ("count", terms, asked): a sum of signed facts, and whether it answers who has how many.
-    """
-    cut = []
-    for template in grammar()[symbol]:
-        pieces = re.split(r"[{}]", template)
-        cut.append([_part(piece) if i % 2 else ("text", piece) for i, piece in enumerate(pieces) if piece])
-    return cut
+def alternatives(symbol: str) -> list[list[Part]]:
+    """A symbol's lines, each cut into parts."""
+    cut = [re.findall(r"([^{}]+)|\{([^{}]*)\}", line) for line in rules()[symbol]]
+    return [[Text(words) if words else parse(inside, symbol) for words, inside in line] for line in cut]
 
 
-def _part(inside: str) -> tuple:
-    key, colon, pool = inside.partition(":")
-    if colon:
-        return "draw", key, pool
-    if inside in grammar():
-        return "pick", inside
-    if inside[0].isupper():
-        return "recall", inside[0], 1 if inside.endswith(".did") else 0
-    terms = [(-1 if sign == "-" else 1, key) for sign, key in re.findall(r"([+-]?)(\w)", inside)]
-    return "count", terms, inside[0] == "?"
+def parse(inside: str, symbol: str) -> Part:
+    """What stands in braces, in a line of symbol. ValueError if it is no part."""
+    if inside in rules():
+        return Pick(inside)
+    if re.fullmatch(r"\w:\w+", inside) and inside[2:] in POOLS:
+        return Draw(inside[0], inside[2:])
+    if re.fullmatch(r"[A-Z](\.did)?", inside):
+        return Recall(inside[0], -1 if inside.endswith(".did") else 0)
+    if re.fullmatch(r"\??[a-z]([+-][a-z])*", inside):
+        signed = re.findall("([+-]?)([a-z])", inside)
+        return Count(tuple((-1 if sign == "-" else 1, key) for sign, key in signed), inside[0] == "?")
+    near = difflib.get_close_matches(inside, [*rules(), *(f"{inside[:1]}:{pool}" for pool in POOLS)], 1)
+    hint = f"; did you mean {{{near[0]}}}?" if near else ""
+    raise ValueError(f"{{{inside}}} under {symbol} is no symbol, draw, fact or sum{hint}")
 
 
 # %%
 for part in alternatives("gave")[1]:
     print(part)
+
+# %% [markdown]
+r"""
+What a part says follows from the facts, except where it picks or draws:
+"""
 
 
 # %%
@@ -324,64 +422,92 @@ for part in alternatives("gave")[1]:
 @cache
 def entries(pool: str) -> list[tuple[str, ...]]:
     """What a fact of this pool can be, in all its forms; the first is the one that is drawn."""
+    check(POOLS[pool].split(", "), pool)
     return [tuple(entry.split("/")) for entry in POOLS[pool].split(", ")]
 
 
-def count(terms: list[tuple[int, str]], facts: dict) -> str:
-    """The number word for a sum of signed facts."""
-    return NUMBERS[sum(sign * NUMBERS.index(facts[key][0]) for sign, key in terms)]
+def fact(key: str, facts: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    if key not in facts:
+        raise ValueError(f"{{{key}}} recalls a fact that no sentence before it has drawn")
+    return facts[key]
+
+
+# %%
+#| export
+def said(part: Text | Recall | Count, facts: dict[str, tuple[str, ...]]) -> str:
+    """The words of a part that has no choice."""
+    if isinstance(part, Text):
+        return part.words
+    if isinstance(part, Recall):
+        return fact(part.key, facts)[part.form]
+    total, words = 0, [fact(key, facts)[0] for _, key in part.terms]
+    for (sign, _), word in zip(part.terms, words):
+        if word not in NUMBERS:
+            raise ValueError(f"{word} is no number word; NUMBERS holds {NUMBERS[0]} to {NUMBERS[-1]}")
+        total += sign * NUMBERS.index(word)
+    if not 0 <= total < len(NUMBERS):
+        how = f"a sum or difference of {' and '.join(words)} is {total}"
+        raise ValueError(f"{how}; NUMBERS holds {NUMBERS[0]} to {NUMBERS[-1]}")
+    return NUMBERS[total]
 
 
 # %%
 print(len(entries("promise")), "promises, of which the first is", entries("promise")[0])
-print("six less two:", count([(1, "n"), (-1, "k")], {"n": ("six",), "k": ("two",)}))
+print("six less two:", said(parse("n-k", "gave"), {"n": ("six",), "k": ("two",)}))
 
 # %% [markdown]
 r"""
-Telling is one walk through the parts. Every choice among *k* possibilities costs log *k* nats, and the story's
-log-probability is minus their sum. Two facts of one pool differ, so a second draw has fewer possibilities.
+## Telling a story
+
+Telling is one walk through the parts. Every choice among *k* possibilities costs ln *k* nats, and the story's
+log-probability is minus their sum.
 """
 
 
 # %%
 #| export
-def tell(
-    symbol: str, rng: random.Random, facts: dict, out: list[str], answers: list[tuple[int, str]]
-) -> float:
-    """Appends one random expansion of symbol to out, and to answers where in out they stand and their kind.
+@dataclass
+class Telling:
+    """A story as it is told: its text, its facts, and each choice as (where in the text, out of how many)."""
 
-    Returns its log-probability.
-    """
-    choices = alternatives(symbol)
-    logprob = -math.log(len(choices))
-    for kind, what, *more in choices[int(rng.random() * len(choices))]:
-        if kind == "pick":
-            logprob += tell(what, rng, facts, out, answers)
-        elif kind == "draw":
-            taken = facts.setdefault(more[0], [])
-            free = [entry for entry in entries(more[0]) if entry not in taken]
-            facts[what] = free[int(rng.random() * len(free))]
-            taken.append(facts[what])
-            logprob -= math.log(len(free))
-            out.append(facts[what][0])
-        elif kind == "recall":
-            out.append(facts[what][more[0]])
-        elif kind == "count":
-            answers += [(len(out), "copied" if len(what) == 1 else "computed")] if more[0] else []
-            out.append(count(what, facts))
-        else:
-            out.append(what)
-    return logprob
+    text: str = ""
+    facts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    choices: list[tuple[int, int]] = field(default_factory=list)
+    answers: list[tuple[int, int]] = field(default_factory=list)  # text[start:end] says who has how many,
+    kinds: list[str] = field(default_factory=list)  # a fact "copied", or "computed" from two
 
 
 # %%
-out, facts = [], {}
-logprob = tell("story", random.Random(3), facts, out, [])
-print("".join(out))
-print(
-    f"\nlog-probability {logprob:.3f} nats; facts: {', '.join(f'{key} = {facts[key][0]}' for key in facts if len(key) == 1)}"
-)
+#| export
+def tell(symbol: str, rng: random.Random, told: Telling) -> None:
+    """Adds one random expansion of symbol to what was told."""
+    for part in choose(alternatives(symbol), rng, told):
+        if isinstance(part, Pick):
+            tell(part.symbol, rng, told)
+            continue
+        if isinstance(part, Draw):
+            told.facts[part.key] = choose(entries(part.pool), rng, told)
+            words = told.facts[part.key][0]
+        else:
+            words = said(part, told.facts)
+        if isinstance(part, Count) and part.asked:
+            told.answers.append((len(told.text), len(told.text) + len(words)))
+            told.kinds.append("copied" if len(part.terms) == 1 else "computed")
+        told.text += words
 
+
+def choose(options: list, rng: random.Random, told: Telling):
+    told.choices.append((len(told.text), len(options)))
+    return options[int(rng.random() * len(options))]
+
+
+# %%
+told = Telling()
+tell("story", random.Random(3), told)
+print(told.text, "\n")
+print("facts:  ", ", ".join(f"{key} = {entry[0]}" for key, entry in told.facts.items()))
+print("choices:", *(options for _, options in told.choices))
+print(f"probability e^-{sum(math.log(options) for _, options in told.choices):.3f}")
 
 # %% [markdown]
 r"""
@@ -397,7 +523,7 @@ class Story:
     """A text, the natural logarithm of its probability, and where its who-has-how-many answers stand.
 
     For each (start, end) in answers, text[start:end] is a number word that follows from what was said before; kinds
-    says of each whether it was "copied" or "computed", that is, whether it had been said or is a sum of what was.
+    says of each whether it is "copied" from there or "computed" from two numbers.
     """
 
     text: str
@@ -408,19 +534,46 @@ class Story:
 
 def stories(n: int | None = None, seed: int = 0) -> Iterator[Story]:
     """Yields n stories, or stories for ever. The same seed always gives the same stories in the same order."""
-    rng, told = random.Random(seed), 0
-    while n is None or told < n:
-        out, answers = [], []
-        logprob = tell("story", rng, {}, out, answers)
-        starts = [sum(map(len, out[:i])) for i, _ in answers]
-        spans = tuple((start, start + len(out[i])) for start, (i, _) in zip(starts, answers))
-        yield Story("".join(out), logprob, spans, tuple(kind for _, kind in answers))
-        told += 1
+    rng, number = random.Random(seed), 0
+    while n is None or number < n:
+        told = Telling()
+        tell("story", rng, told)
+        logprob = -sum(math.log(options) for _, options in told.choices)
+        yield Story(told.text, logprob, tuple(told.answers), tuple(told.kinds))
+        number += 1
 
 
 # %%
 for story in stories(3, seed=1):
-    print(story.text, [story.text[start:end] for start, end in story.answers], "\n")
+    found = [f"{story.text[start:end]} ({kind})" for (start, end), kind in zip(story.answers, story.kinds)]
+    print(f"{story.text}\nanswers: {', '.join(found)}\n")
+
+# %% [markdown]
+r"""
+Now it is visible where a perfect reader is surprised. The darker a word, the more nats the choices cost that are made
+where it begins; on white there is no choice left. Framed: the answers to who has how many.
+"""
+
+
+# %%
+def surprise(told: Telling) -> list[tuple[str, float, bool]]:
+    """Each word of a story, the nats of the choices made in it, and whether an answer begins in it."""
+    shaded = []
+    for word in re.finditer(r"\S+", told.text):
+        inside = range(*word.span())
+        nats = sum(math.log(options) for at, options in told.choices if at in inside)
+        shaded.append((word.group(), nats, any(start in inside for start, _ in told.answers)))
+    return shaded
+
+
+# %%
+rng, shown = random.Random(5), [Telling(), Telling()]
+for told in shown:
+    tell("story", rng, told)
+show(
+    figures.surprise([surprise(told) for told in shown]),
+    alt="Two stories, each word shaded by the nats of its choices: names and counts are dark at first and white when repeated.",
+)
 
 # %% [markdown]
 r"""
@@ -428,160 +581,100 @@ r"""
 
 Is that the log-probability of the *text*? Only if no other choices lead to the same text, for their probability
 would have to be added. So read stories backwards, from the text to the choices, trying every alternative at every
-place. The reader is the teller turned around; it carries the facts that it has read so far.
-"""
-
-
-# %%
-def read(symbol: str, text: str, at: int, facts: dict):
-    """Every way to read symbol at text[at:], as (end, facts, choices); a choice is (where, out of how many)."""
-    for parts in alternatives(symbol):
-        for end, known, choices in read_parts(parts, text, at, facts):
-            yield end, known, [(at, len(alternatives(symbol))), *choices]
-
-
-def read_parts(parts: list, text: str, at: int, facts: dict):
-    """The same for the parts of one template: the first part, then the rest."""
-    if not parts:
-        yield at, facts, []
-    for end, known, first in read_part(*parts[0], text=text, at=at, facts=facts) if parts else ():
-        for stop, all_known, rest in read_parts(parts[1:], text, end, known):
-            yield stop, all_known, first + rest
-
-
-def read_part(kind: str, what, *more, text: str, at: int, facts: dict):
-    """The same for one part. Only "pick" and "draw" choose; the rest must be what the facts say."""
-    if kind == "pick":
-        yield from read(what, text, at, facts)
-    elif kind == "draw":
-        taken = facts.get(more[0], [])
-        free = [entry for entry in entries(more[0]) if entry not in taken]
-        for entry in free:
-            if text.startswith(entry[0], at):
-                yield at + len(entry[0]), facts | {what: entry, more[0]: [*taken, entry]}, [(at, len(free))]
-    else:
-        said = what if kind == "text" else facts[what][more[0]] if kind == "recall" else count(what, facts)
-        if text.startswith(said, at):
-            yield at + len(said), facts, []
-
-
-# %%
-story = next(stories(1, seed=3))
-for end, _, choices in read("story", story.text, 0, {}):
-    print(
-        f"one way to read all {end} of {len(story.text)} characters, by {len(choices)} choices, each out of:"
-    )
-    print(*(options for _, options in choices))
-    print(f"log-probability of these choices {-sum(math.log(options) for _, options in choices):.3f}")
-print(f"log-probability as told          {story.logprob:.3f}")
-
-# %% [markdown]
-r"""
-*Check.* One way each, which has the probability stated and leaves nothing unread. The reader never stops early
-either: what begins a story is not a story yet. So its end costs nothing, for whoever knows the grammar sees it coming.
-"""
-
-# %%
-for story in stories(500, seed=4):
-    ((end, _, choices),) = read("story", story.text, 0, {})
-    assert end == len(story.text)
-    assert math.isclose(story.logprob, -sum(math.log(options) for _, options in choices), abs_tol=1e-9)
-print("500 stories, one reading each")
-
-# %% [markdown]
-r"""
-Now it is visible where a perfect reader is surprised. The darker a word, the more nats its choice costs; on white
-there is no choice left. Framed: the answers to who has how many.
-"""
-
-
-# %%
-def draw_surprise(ax, story: Story, width: int = 74) -> None:
-    """The story's words, shaded by the nats of the choices that are made where they begin."""
-    ((_, _, choices),) = read("story", story.text, 0, {})
-    x = y = 0
-    for word in re.finditer(r"\S+", story.text):
-        start, end = word.span()
-        x, y = (0, y - 1) if x + end - start > width else (x, y)
-        nats = sum(math.log(options) for at, options in choices if start <= at < end)
-        answer = any(start <= a < end for a, _ in story.answers)
-        ax.text(
-            *(x, y, word.group()),
-            fontfamily="monospace",
-            fontsize=8.5,
-            color="white" if nats > 2.4 else "black",
-            bbox={
-                "facecolor": plt.cm.Blues(min(1, nats / 4.5)),
-                "edgecolor": "crimson" if answer else "none",
-                "pad": 1.6,
-            },
-        )
-        x += end - start + 1
-    ax.set(xlim=(0, width), ylim=(y - 0.6, 0.9))
-    ax.axis("off")
-
-
-# %%
-fig, axes = plt.subplots(2, figsize=(7, 3.1), layout="constrained")
-for ax, story in zip(axes, stories(2, seed=5)):
-    draw_surprise(ax, story)
-fig.colorbar(
-    plt.cm.ScalarMappable(plt.Normalize(0, 4.5), "Blues"), ax=axes, label="nats", aspect=40, fraction=0.03
-)
-show(
-    fig,
-    alt="Two stories with every word shaded by how many nats its choice costs; repeated names and counts cost none.",
-)
-
-# %% [markdown]
-r"""
-## The entropy, without a sample
-
-*Predict.* How many bytes does a story need at least, if teller and reader share the grammar? How many does a good
-general compressor need, which knows only what it has seen?
-
-The mean of −log p over all stories is their entropy, and the grammar gives it exactly. A template costs the sum of its
-parts; a symbol costs log *k* for the choice among its alternatives, and then what they cost on average. Only draws
-remember anything: how many of their pool are gone.
+place. (You may pass over the code. Chapter 08 asks with it which share of a model's stories follow the grammar.)
 """
 
 
 # %%
 #| export
-def entropy(symbol: str = "story") -> float:
-    """Mean of -logprob over all expansions of symbol, in nats, exact (Cover & Thomas 2006, theorem 2.5.1)."""
-    return _entropy(symbol, Counter())[0]
+def readings(text: str) -> list[tuple[tuple[int, int], ...]]:
+    """All ways to tell a text, each as its choices (where, out of how many); none if the grammar does not tell it."""
+    return list(read([Pick("story")], text, 0, {}, ()))
 
 
-def _entropy(symbol: str, drawn: Counter) -> tuple[float, Counter]:
-    """The entropy, after so many draws from each pool, and the draws after it: the same for every alternative."""
-    choices = alternatives(symbol)
-    total = math.log(len(choices))
-    for parts in choices:
-        now = drawn.copy()
-        for kind, what, *more in parts:
-            if kind == "pick":
-                inner, now = _entropy(what, now)
-                total += inner / len(choices)
-            elif kind == "draw":
-                total += math.log(len(entries(more[0])) - now[more[0]]) / len(choices)
-                now[more[0]] += 1
-    return total, now
+def read(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> Iterator[tuple]:
+    """The same for parts that are to be all of text[at:], after some choices."""
+    if not parts:
+        yield from [choices] if at == len(text) else []
+        return
+    part, *rest = parts
+    if isinstance(part, Pick):
+        made = (*choices, (at, len(alternatives(part.symbol))))
+        for line in alternatives(part.symbol):
+            yield from read([*line, *rest], text, at, facts, made)
+    elif isinstance(part, Draw):
+        made = (*choices, (at, len(entries(part.pool))))
+        for entry in entries(part.pool):
+            if text.startswith(entry[0], at):
+                yield from read(rest, text, at + len(entry[0]), facts | {part.key: entry}, made)
+    elif text.startswith(words := said(part, facts), at):
+        yield from read(rest, text, at + len(words), facts, choices)
+
+
+# %% [markdown]
+r"""
+*Check.* One way each, which has the probability stated. What begins a story is no story yet, so its end costs
+nothing: whoever knows the grammar sees it coming. The chapter's tests show both for all stories, not only for sampled
+ones.
+"""
+
+# %%
+for story in stories(300, seed=4):
+    found = readings(story.text)
+    assert len(found) == 1, f"{len(found)} readings, so its probability is another: {story.text}"
+    logprob = -sum(math.log(options) for _, options in found[0])
+    assert math.isclose(logprob, story.logprob), (
+        f"told with {story.logprob}, read with {logprob}: {story.text}"
+    )
+print("300 stories, one reading each; without its last letter:", len(readings(story.text[:-1])))
+
+# %% [markdown]
+r"""
+## The entropy, without a sample
+
+The mean of −log p over all stories is their entropy, and the grammar gives it exactly. A line costs the sum of its
+parts; a symbol costs ln *k* for the choice among its lines, and then what they cost on average; a draw costs ln *k*.
+
+*Predict.* How many bytes does a story need at least, if teller and reader share the grammar? How many does a good
+general compressor need, bz2, which knows only what it has seen?
+"""
+
+# %%
+predict("02.3", "bytes a story, at least", guess=None)
+predict("02.4", "bytes a story, by bz2", guess=None)
 
 
 # %%
-sample = list(stories(20_000, seed=6))
+#| export
+def entropy(symbol: str = "story") -> float:
+    """Mean of -log p over all expansions of symbol, in nats, exact (Cover & Thomas 2006, theorem 2.5.1)."""
+    lines, total = alternatives(symbol), 0.0
+    for part in (part for line in lines for part in line):
+        if isinstance(part, Pick):
+            total += entropy(part.symbol)
+        elif isinstance(part, Draw):
+            total += math.log(len(entries(part.pool)))
+    return math.log(len(lines)) + total / len(lines)
+
+
+# %%
+SAMPLE, SEED = 10_000, 6
+sample = list(stories(SAMPLE, SEED))
 costs = [-story.logprob for story in sample]
-mean, error = statistics.fmean(costs), statistics.stdev(costs) / math.sqrt(len(costs))
+mean, error = statistics.fmean(costs), statistics.stdev(costs) / math.sqrt(SAMPLE)
+print(f"entropy from the grammar   {entropy():.3f} nats a story")
+print(f"mean over {SAMPLE:,} stories   {mean:.3f} ± {error:.3f}")
 text = "\n".join(story.text for story in sample).encode()
-print(f"entropy from the grammar {entropy():.3f} nats a story")
-print(f"mean over 20,000 stories {mean:.3f} ± {error:.3f}")
+zipped = len(bz2.compress(text)) / SAMPLE
 print(
-    f"\nbytes a story: {len(text) / len(sample):.0f} as text, {len(bz2.compress(text)) / len(sample):.0f} by bz2,",
-    end=" ",
+    f"bytes a story: {len(text) / SAMPLE:.0f} as text, {zipped:.0f} by bz2, {entropy() / math.log(256):.1f} at least"
 )
-print(f"{entropy() / math.log(256):.1f} at least")
-assert abs(mean - entropy()) < 2 * error
+answer("02.3", entropy() / math.log(256))
+answer("02.4", zipped)
+off = abs(mean - entropy()) / error
+assert off < 4, (
+    f"{off:.1f} standard errors apart, which chance does once in 16,000 seeds: is a choice not counted?"
+)
 
 # %% [markdown]
 r"""
@@ -611,21 +704,14 @@ def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
 
 
 # %%
-class Bytes:
-    """The tokenizer that does nothing: one token a byte."""
-
-    encode = staticmethod(str.encode)
-
-
-held_out = sample[:1000]
-for name, coder in [
-    ("bytes", Bytes()),
-    ("BPE, 512", BPETokenizer.train((story.text for story in stories(2000)), 512)),
-    ("BPE, 1,024", BPETokenizer.train((story.text for story in stories(2000)), 1024)),
-]:
-    nats, tokens = floor_per_token(held_out, coder), sum(len(coder.encode(s.text)) + 1 for s in held_out)
+few = sample[:1000]
+coders = {"bytes": SimpleNamespace(encode=str.encode)}  # the tokenizer that does nothing
+for size in (512, 1024):
+    coders[f"BPE, {size:,}"] = BPETokenizer.train((story.text for story in stories(1000)), size)
+for name, coder in coders.items():
+    tokens, floor = statistics.fmean(len(coder.encode(s.text)) + 1 for s in few), floor_per_token(few, coder)
     print(
-        f"{name:10}  {tokens / 1000:5.1f} tokens a story × {nats:.3f} nats a token = {nats * tokens / 1000:.2f} nats a story"
+        f"{name:10}  {tokens:5.1f} tokens a story × {floor:.3f} nats a token = {tokens * floor:.2f} nats a story"
     )
 
 # %% [markdown]
@@ -636,42 +722,21 @@ The same stories, the same nats, three floors: a loss per token says nothing wit
 
 It gets close when three things hold.
 
-1. *It has learned the grammar*: which sentences follow, which words are equally likely. Every imperfect probability
-   costs a little.
-2. *It sees the facts.* A row of a batch is cut from the stream where it falls. Its first tokens belong to a story whose
-   names and counts are out of sight, and no model can know those.
+1. *It has learned the grammar*: which sentences follow, which words are equally likely. Every wrong probability
+   costs its divergence.
+2. *It sees the facts.* If its text begins in the middle of a story, names and counts are out of sight, and no model
+   can know them. Chapter 03 counts how often that happens, and makes rows that begin with a story.
 3. *It is measured on enough.* A lucky set of stories is less surprising than the entropy says. So the floor is always
    that of the very stories the loss was measured on, not the grammar's mean.
-
-How much does the second point matter? For a row of *T* tokens cut at random, the share of tokens whose story
-begins before the row:
-"""
-
-# %%
-lengths = [len(coder.encode(story.text)) + 1 for story in held_out]
-print(f"a story has {min(lengths)} to {max(lengths)} tokens, {statistics.fmean(lengths):.0f} on average")
-for T in (32, 64, 128, 256, 1024):
-    unseen = sum(min(offset, T) / T for n in lengths for offset in range(n)) / sum(lengths)
-    print(f"T = {T:4}: {unseen:4.0%}")
-
-# %% [markdown]
-r"""
-In training, such tokens teach little. An evaluation that is compared with the floor cannot afford them: chapter 07
-measures document by document.
 
 On text that people wrote, nobody knows the floor. Shannon had people guess letters, and concluded between
 0.6 and 1.3 bits a letter for printed English (*Prediction and Entropy of Printed English*, 1951, table I and fig. 4).
 
-"""
+## The corpus on disk
 
-# %% [markdown]
-r"""
-GPT-2's 124M parameters take some 0.8 GFLOP a token in training, so a GPU that is used at 400 TFLOP/s eats half a
-million tokens a second. Compare: does the loader need worker processes?
-
-## The embedded corpus on disk
-
-All pieces together: the stories, divided by their hashes, as shards with tokenizer and manifest.
+Later chapters ask for the stories as token ids in files. What these files hold, and why a story's hash decides whether
+it is trained on (*train*) or kept for measuring (*val*, *test*), is chapter 03's subject; here its module
+`nanogpt/shards.py` is used as it comes. Equal stories have equal hashes, so none is in two of the three.
 """
 
 
@@ -697,48 +762,36 @@ from nanogpt.shards import (
 #| export
 def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
     """The stories that `source` describes, one shard for each split; returns the manifest, which is written last."""
-    encode = tokenizer.to_tiktoken().encode_ordinary
-    ids = {split: [] for split in SPLITS}
-    held = {split: {"documents": 0, "bytes": 0, "tokens": 0, "shards": []} for split in SPLITS}
-    nats = 0.0  # of val
+    members: dict[str, list[Story]] = {split: [] for split in SPLITS}
     for story in stories(source["stories"], source["seed"]):
-        text = story.text.encode()
-        split = split_of(hashlib.sha256(text).digest(), val=0.05, test=0.05)
-        ids[split] += [tokenizer.eot, *encode(story.text)]
-        held[split]["documents"] += 1
-        held[split]["bytes"] += len(text)
-        nats -= story.logprob if split == "val" else 0
-    for split, tokens in ids.items():
-        if not tokens:
-            raise ValueError(f"{source['stories']} stories leave none for {split}; take 200 or more")
-        path = folder / f"{split}_000000.bin"
-        write_shard(path, tokens)
-        shard = {"file": path.name, "tokens": len(tokens), "sha256": file_sha256(path)}
-        held[split] |= {"tokens": len(tokens), "shards": [shard]}
+        members[split_of(hashlib.sha256(story.text.encode()).digest(), val=0.05, test=0.05)].append(story)
+    if empty := [split for split in SPLITS if not members[split]]:
+        raise ValueError(
+            f"{source['stories']} stories leave none for {empty[0]}, a twentieth; take 200 or more"
+        )
+    encoding, held = tokenizer.to_tiktoken(), {}
+    for split, told in members.items():
+        text = "".join(f"<|endoftext|>{story.text}" for story in told)
+        ids, path = encoding.encode_to_numpy(text, allowed_special="all"), folder / f"{split}_000000.bin"
+        write_shard(path, ids)
+        shard = {"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}
+        size = sum(len(story.text.encode()) for story in told)
+        held[split] = {"documents": len(told), "bytes": size, "tokens": len(ids), "shards": [shard]}
     tokenizer.save(folder / "tokenizer.json")
     manifest = {"source": source, "tokenizer": "tokenizer.json", **identity(tokenizer), "splits": held}
-    return save_manifest(folder, manifest | {"floor": nats / len(ids["val"])})
-
-
-# %%
-manifest = _write_corpus(folder / "few", tokenizer, {"stories": 200, "seed": 0})
-print({split: held["documents"] for split, held in manifest["splits"].items()}, manifest["splits"]["val"])
-
-# %% [markdown]
-r"""
-Later chapters call the next function and find their data, made now or before.
-"""
+    manifest["floor"] = -sum(story.logprob for story in members["val"]) / held["val"]["tokens"]
+    return save_manifest(folder, manifest)
 
 
 # %%
 #| export
 def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, seed: int = 0) -> dict:
-    """The embedded corpus as shards in `folder`, with tokenizer.json and manifest.json; made where absent or damaged.
+    """The stories as shards in `folder`, with tokenizer.json and manifest.json; made where absent, other or damaged.
 
-    tokenizer: a BPETokenizer; by default the one that chapter 01 left in the folder above, or else the same,
-    trained here. n: stories. Returns the manifest; its "floor" is val's entropy in nats per token.
+    tokenizer: a BPETokenizer; by default the one that chapter 01 left in the folder above, or else the same, trained
+    here. n: stories. Returns the manifest; its "floor" is val's entropy in nats per token.
     """
-    from nanogpt.tokenizer import BPETokenizer  # here, because the grammar does without its packages
+    from nanogpt.tokenizer import BPETokenizer  # here, so that telling stories needs none of its packages
 
     folder = Path(folder)
     if tokenizer is None and (folder.parent / "tokenizer.json").exists():
@@ -750,26 +803,29 @@ def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, se
         if same and manifest["source"] == source:
             check_shards(folder, manifest)
             return manifest
-    except (OSError, ValueError):
-        pass  # absent or damaged
+    except (OSError, ValueError):  # absent or damaged: made again
+        pass
     (folder / "manifest.json").unlink(
         missing_ok=True
-    )  # first: it must never describe files that are being replaced
+    )  # first: it must never describe files that are replaced
     tokenizer = tokenizer or BPETokenizer.train((story.text for story in stories(5000)), 1024)
     return _write_corpus(folder, tokenizer, source)
 
 
 # %%
 start = time.perf_counter()
-manifest = ensure_corpus("../data/built/stories", tokenizer)
-print(f"{time.perf_counter() - start:.1f} s")
+manifest = ensure_corpus("../data/built/stories")
+print(f"made or found, and every byte checked, in {time.perf_counter() - start:.1f} s")
 for split, held in manifest["splits"].items():
-    print(
-        f"{split:5} {held['documents']:6,} stories {held['tokens']:9,} tokens  {held['bytes'] / held['tokens']:.2f} bytes a token"
-    )
+    ratio = held["bytes"] / held["tokens"]
+    print(f"{split:5} {held['documents']:6,} stories {held['tokens']:9,} tokens  {ratio:.2f} bytes a token")
+size = manifest["vocab_size"]
 print(
-    f"floor of val: {manifest['floor']:.3f} nats a token; ln {manifest['vocab_size']:,} = {np.log(manifest['vocab_size']):.3f}"
+    f"floor of val: {manifest['floor']:.3f} nats a token; who knows nothing: ln {size:,} = {math.log(size):.3f}"
 )
+
+# %%
+predictions("02")
 
 # %% [markdown]
 r"""
@@ -783,21 +839,20 @@ checkpoint("02")
 r"""
 ## Exercises
 
-1. **Too many ids.** Take the check out of `write_shard` and write ids up to 100,000. Which ids come back?
-2. **Rows that begin with a document.** Write a stream whose rows all begin at `<|endoftext|>`, so that nothing is said of
-   facts that cannot be seen. How large a part of the tokens does it leave out at T = 64, and at T = 256?
-3. **More places to cut.** Is it safe between a letter and a digit? Between punctuation and a letter? Let hypothesis look
-   for counterexamples before you argue, as `tests/test_ch16_prepare.py` does.
-4. **TinyShakespeare.** `course data tinyshakespeare`, then prepare it with and without `--paragraphs`. Explain the
-   difference in the number of tokens. llm.c takes the first 32,768 tokens for validation: what does that measure
-   that a split by hash does not?
+1. **A lie that pays.** In the weather's mean loss, take the probability that the model gave instead of −log of it
+   (its mean, the larger the better). Which q is best now? So why is the logarithm right?
+2. **One more fact.** Let the girl wear a coloured hat in `{open}` and be called "the girl with the green hat" in
+   `{close}`. By how much does the entropy rise, by hand? Does the test that finds two readings still pass?
+3. **Too much.** Put "twelve" into `many`. Which sentence breaks, and after how many stories? What is the largest
+   number that `few` may hold?
+4. **How lucky?** How many stories must a validation set have, so that its own floor is within 0.1% of the entropy
+   in two of three cases?
 
 ## Further reading
 
-- The format: llm.c, `dev/data/data_common.py` (writing) and `llmc/dataloader.h` (reading).
-- Radford et al. 2019, *Language Models are Unsupervised Multitask Learners*, §2.1: how GPT-2's text was chosen.
-- Lee et al. 2022, *Deduplicating Training Data Makes Language Models Better*, §4: near-duplicates, and what they do.
-- Penedo et al. 2024, *The FineWeb Datasets*, §3: what is filtered out of the web, and how each decision was measured.
-- Ding et al. 2024, *Fewer Truncations Improve Language Modeling*, §2: what packing costs, and a better packing.
-- NumPy's NEP 19: which random numbers are promised to stay the same.
+- Shannon 1948, *A Mathematical Theory of Communication*, §6 and §7: entropy, and of texts.
+- Cover & Thomas 2006, *Elements of Information Theory*, §2.1 to §2.6: entropy, divergence, the inequality above.
+- Eldan & Li 2023, *TinyStories*, §2: small stories by a large model; how small a model can be that tells them.
+- Allen-Zhu & Li 2023, *Physics of Language Models: Part 1, Learning Hierarchical Language Structures*, §2: grammars as
+  training text, and what a model makes of them.
 """
