@@ -1,19 +1,23 @@
 """`notebooks/src/05_gpt.py` → `notebooks/05_gpt.ipynb`: stable ids, executed in order, clean outputs."""
 
+import asyncio
+import contextlib
 import difflib
 import hashlib
 import os
 import re
+import signal
+import tempfile
 from collections import Counter
 from pathlib import Path
 
 import jupytext
 import nbformat
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 from course.files import notebook_bytes, read_notebook, write_atomically
-from course.paths import NOTEBOOKS, CourseError, relative, source_path
+from course.paths import ASIDE, NOTEBOOKS, CourseError, relative, source_path
 
 PERCENT = {"extension": ".py", "format_name": "percent"}
 METADATA = {
@@ -21,70 +25,92 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 WIDGET = "application/vnd.jupyter.widget-view+json"
+CELL_SECONDS = 3600  # for a cell that never ends; a slow machine with other work stays far below
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def notebook_from_source(path: Path) -> nbformat.NotebookNode:
-    """The notebook that a source describes, not yet executed. A cell's id is a hash of its text."""
-    nb = jupytext.read(path, fmt=PERCENT)
+    """The notebook that a source describes, not yet executed."""
+    return notebook_from_text(path.read_text(encoding="utf-8"))
+
+
+def notebook_from_text(text: str) -> nbformat.NotebookNode:
+    """The notebook that a source's text describes. A cell's id is a hash of what it says."""
+    nb = jupytext.reads(text, fmt=PERCENT)
     seen: Counter = Counter()
     for cell in nb.cells:
         seen[cell.source] += 1
         cell.id = hashlib.sha256(f"{cell.source}\n{seen[cell.source]}".encode()).hexdigest()[:8]
         cell.metadata = {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
-    nb.metadata = nbformat.from_dict(METADATA)
+    nb.metadata = nbformat.from_dict(METADATA | {"course": {"source": fingerprint(nb)}})
     nb.nbformat, nb.nbformat_minor = 4, 5
     return nb
 
 
-def source_from_notebook(nb: nbformat.NotebookNode) -> str:
-    """The percent-format source of a notebook: `notebook_from_source` backwards."""
-    plain = nbformat.from_dict(nb)
-    plain.metadata = {"jupytext": {"notebook_metadata_filter": "-all", "cell_metadata_filter": "tags,-all"}}
-    for cell in plain.cells:
-        if cell.cell_type == "markdown":
-            cell.metadata = {"cell_marker": 'r"""'}
-    return jupytext.writes(plain, fmt=PERCENT)
-
-
-def pull(chapter: str) -> str:
-    """Bring an edit made in the notebook back into its source."""
-    path = NOTEBOOKS / f"{source_path(chapter).stem}.ipynb"
-    write_atomically(source_path(chapter), source_from_notebook(read_notebook(path)).encode())
-    return f"{relative(source_path(chapter))} now says what {path.name} says; `course build {chapter}` makes it official"
+def fingerprint(nb: nbformat.NotebookNode) -> str:
+    """A hash of all cells. A notebook keeps that of its source, so that `course pull` knows what it was built from."""
+    return hashlib.sha256("\n".join(cell_lines(nb)).encode()).hexdigest()[:16]
 
 
 def build(chapter: str, draft: bool = False) -> str:
     """Make a chapter's notebook from its source, executed unless `draft`.
 
-    While it executes, the unexecuted notebook stands in place, since its last cell exports from the saved
-    file; if a cell fails, the old notebook is put back.
+    A copy is executed, aside, and replaces the notebook when all is done; its last cell exports from that copy.
     """
     source = source_path(chapter)
     path = NOTEBOOKS / f"{source.stem}.ipynb"
     nb = notebook_from_source(source)
-    old = path.read_bytes() if path.exists() else None
-    write_atomically(path, notebook_bytes(nb))
     if draft:
+        write_atomically(path, notebook_bytes(nb))
         return f"{relative(path)} written, not executed"
-    try:
-        execute(nb, path.name, os.environ | {"NANOGPT_SCALE": "laptop", "NANOGPT_DEVICE": "cpu"})
-    except BaseException:
-        if old is None:
-            path.unlink()
-        else:
-            write_atomically(path, old)
-        raise
+    with tempfile.TemporaryDirectory(prefix="build-") as aside:
+        write_atomically(Path(aside) / path.name, notebook_bytes(nb))
+        env = {"NANOGPT_SCALE": "laptop", "NANOGPT_DEVICE": "cpu", ASIDE: aside}
+        execute(nb, path.name, os.environ | env)
     clean(nb)
+    settle_checkpoint(nb)
     write_atomically(path, notebook_bytes(nb))
     return f"{relative(path)} executed, {len(notebook_bytes(nb)) // 1000} kB"
 
 
+def settle_checkpoint(nb: nbformat.NotebookNode) -> None:
+    """A released notebook says what its checkpoint says the second time, so that every run of it says the same."""
+    for cell in nb.cells:
+        for output in cell.get("outputs", []):
+            if output.output_type == "stream":
+                output.text = re.sub(
+                    r"^(nanogpt/\w+\.py) updated:", r"\1 unchanged:", output.text, flags=re.MULTILINE
+                )
+
+
+class Client(NotebookClient):
+    """nbclient, but for signals: its own handler ends the kernel and goes on, to fail wherever it stands."""
+
+    stopped_by = None
+
+    async def async_start_new_kernel(self, **kwargs) -> None:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+        def stop(number: int) -> None:
+            if self.stopped_by is None:
+                self.stopped_by, self.shutdown_kernel = number, "immediate"
+                task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(RuntimeError):  # not the main thread, or Windows
+                loop.add_signal_handler(number, stop, number)
+        await super().async_start_new_kernel(**kwargs)
+
+
 def execute(nb: nbformat.NotebookNode, name: str, env: dict, on_cell=None) -> None:
-    """Run all cells in order in a fresh kernel whose working folder is `notebooks/`."""
-    client = NotebookClient(
+    """Run all cells in order in a fresh kernel whose working folder is `notebooks/`.
+
+    CourseError if a cell fails or the kernel dies; Ctrl-C and SIGTERM end the kernel, then raise KeyboardInterrupt
+    and SystemExit.
+    """
+    client = Client(
         nb,
-        timeout=900,
+        timeout=CELL_SECONDS,
         kernel_name="python3",
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
         resources={"metadata": {"path": str(NOTEBOOKS)}},
@@ -94,15 +120,24 @@ def execute(nb: nbformat.NotebookNode, name: str, env: dict, on_cell=None) -> No
     )
     try:
         client.execute(env=env)
-    except CellExecutionError as error:
-        raise CourseError(describe_failure(nb, name, error)) from None
+    except CellExecutionError:
+        raise CourseError(describe_failure(nb, name)) from None
+    except (DeadKernelError, CellTimeoutError) as error:
+        number, cell = next(
+            (i, c) for i, c in enumerate(nb.cells, 1) if c.cell_type == "code" and not c.execution_count
+        )
+        why = "does not end" if isinstance(error, CellTimeoutError) else "ends Python (out of memory?)"
+        text = "\n".join(indent(cell.source.splitlines()[:12]))
+        raise CourseError(f"{name}, cell {number} {why}:\n{text}") from None
+    except asyncio.CancelledError:
+        raise (SystemExit(128 + 15) if client.stopped_by == signal.SIGTERM else KeyboardInterrupt) from None
 
 
-def describe_failure(nb: nbformat.NotebookNode, name: str, error: CellExecutionError) -> str:
-    """Which cell failed, its text, and its error."""
+def describe_failure(nb: nbformat.NotebookNode, name: str) -> str:
+    """Which cell failed, its text, and its error. Cells are counted from 1."""
     number, cell, output = next(
         (i, cell, out)
-        for i, cell in enumerate(nb.cells)
+        for i, cell in enumerate(nb.cells, 1)
         for out in cell.get("outputs", [])
         if out.output_type == "error" and "raises-exception" not in cell.metadata.get("tags", [])
     )
@@ -118,7 +153,8 @@ def indent(lines: list[str]) -> list[str]:
 
 def clean(nb: nbformat.NotebookNode) -> None:
     """Drop what differs from run to run or cannot be shown without a kernel."""
-    nb.metadata = nbformat.from_dict(METADATA)
+    kept = {"course": nb.metadata["course"]} if "course" in nb.metadata else {}
+    nb.metadata = nbformat.from_dict(METADATA | kept)
     for cell in nb.cells:
         cell.metadata = {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
         if cell.cell_type == "code":

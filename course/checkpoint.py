@@ -1,24 +1,34 @@
-"""A notebook's finished code → `nanogpt/`: written aside, tested there, then replaced in one step."""
+"""A notebook's finished code → `nanogpt/`: written aside, tested there, then replaced, all of it or nothing."""
 
+import json
 import os
 import re
+import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from course.export import cell_at, export, exported_cell, exported_cells, is_exported, refuse_double_claims
+from course.blame import likely_cell
+from course.directives import read_head
+from course.export import ExportedCell, export, exported_cell, exported_cells, refuse_double_claims
 from course.files import diff, read_notebook, write_atomically
-from course.paths import PACKAGE, ROOT, TESTS, CourseError, notebook_path, relative
+from course.paths import PACKAGE, ROOT, TESTS, CourseError, notebook_path, relative, two_digits
+
+IMPORT_SECONDS = 180  # what takes seconds may take a minute on a machine with other work
+TEST_SECONDS = 1200
+KEPT_LINES = 14  # of pytest's own text
+EXAMPLE = re.compile(r"\n(?:E +)?(?:Falsifying example|Failing test case): ")  # hypothesis's note
+NOISE = re.compile(r"^E?\s+\+  |most recent call|importlib|course[/\\]trial\.py|^ *\^+$")
 
 
 def export_chapter(chapter: str) -> dict[str, str]:
     """Module name → text, as the chapter's saved notebook says."""
     path = notebook_path(chapter)
-    nb = read_notebook(path)
-    modules = export(nb, path.name)
-    refuse_double_claims(set(modules), path)
+    modules = export(read_notebook(path), path.name)
+    refuse_double_claims(set(modules), path.name)
     return modules
 
 
@@ -26,8 +36,8 @@ def checkpoint_chapter(chapter: str, executed: list[str] | None = None) -> list[
     """Export a chapter into the package and say what it now holds.
 
     executed: the cells that were run, in order, when called from the notebook itself.
-    Raises CourseError, and leaves every module as it was, if an exported cell is broken, the module does
-    not import, a test of the chapter fails, or the saved notebook is not the one that was run.
+    Raises CourseError, and leaves every module as it was, if an exported cell is broken, a module does not
+    import, a test of the chapter fails, or the saved notebook is not the one that was run.
     """
     modules = export_chapter(chapter)
     path = notebook_path(chapter)
@@ -36,38 +46,65 @@ def checkpoint_chapter(chapter: str, executed: list[str] | None = None) -> list[
         compare_with_run(cells, executed, path.name)
     if not modules:
         return [f"{path.name} exports nothing"]
-    tests = sorted(TESTS.glob(f"test_ch{chapter}_*.py"))
+    tests = sorted(TESTS.glob(f"test_ch{two_digits(chapter)}_*.py"))
+    for module in modules:
+        if (PACKAGE / f"{module}.py").is_dir():
+            raise CourseError(f"nanogpt/{module}.py is a folder; remove it, then checkpoint")
     try_aside(modules, cells, tests)
-    for module, text in modules.items():
-        if current(module) != text:
-            write_atomically(PACKAGE / f"{module}.py", text.encode())
-    return [*map(describe, modules, modules.values()), *(f"{relative(test)} passes" for test in tests)]
+    changed = {module: text for module, text in modules.items() if current(module) != text}
+    install(changed)
+    said = [describe(m, text, "updated" if m in changed else "unchanged") for m, text in modules.items()]
+    return [*said, *(f"{relative(test)} passes" for test in tests)]
 
 
 def current(module: str) -> str:
     path = PACKAGE / f"{module}.py"
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
-def describe(module: str, text: str) -> str:
+def install(modules: dict[str, str]) -> None:
+    """Replace all these modules; if one cannot be written, put back those that were."""
+    old = {m: path.read_bytes() if (path := PACKAGE / f"{m}.py").exists() else None for m in modules}
+    done: list[str] = []
+    try:
+        for module, text in modules.items():
+            done.append(module)
+            write_atomically(PACKAGE / f"{module}.py", text.encode())
+    except BaseException:
+        for module in done:
+            if (before := old[module]) is None:
+                (PACKAGE / f"{module}.py").unlink(missing_ok=True)
+            elif (PACKAGE / f"{module}.py").read_bytes() != before:
+                write_atomically(PACKAGE / f"{module}.py", before)
+        raise
+
+
+def describe(module: str, text: str, state: str) -> str:
     names = re.findall(r"^(?:class|def) ([A-Za-z]\w*)", text, re.MULTILINE)
-    return f"nanogpt/{module}.py: {len(text.splitlines())} lines with {', '.join(names)}"
+    return f"nanogpt/{module}.py {state}: {len(text.splitlines())} lines with {', '.join(names)}"
 
 
-def compare_with_run(cells, executed: list[str], notebook: str) -> None:
-    """The saved notebook must say what the student just ran: else the module would not be what they saw work."""
+def compare_with_run(cells: list[ExportedCell], executed: list[str], notebook: str) -> None:
+    """The saved notebook must say what the student ran last: else the module would not be what they saw work."""
     last_run: dict[str, str] = {}
     for source in executed:
-        if is_exported(source):
-            cell = exported_cell(source, "the cell that was run", "_")
+        try:
+            head = read_head(source, "the cell that was run")
+            cell = exported_cell(head, "the cell that was run", "_") if head.exported else None
+        except CourseError:  # an earlier try, with a magic in it, say
+            continue
+        if cell:
             last_run.update(dict.fromkeys(cell.names(), cell.source))
     for cell in cells:
         for name in cell.names():
             if name not in last_run:
-                raise CourseError(f"{cell.where} ({name}) has not been run; run all cells, then checkpoint")
-            if last_run[name] != cell.source:
                 raise CourseError(
-                    f"{cell.where} ({name}) is not the cell that was run: save {notebook} first, then checkpoint"
+                    f"{cell.where} ({name}) has not been run: run it and all before it, save, checkpoint"
+                )
+            if last_run[name].strip() != cell.source.strip():
+                raise CourseError(
+                    f"{cell.where} ({name}): the saved cell is not the one that was run last: run it, save {notebook}, "
+                    "checkpoint"
                 )
     unsaved = set(last_run) - {name for cell in cells for name in cell.names()}
     if unsaved:
@@ -76,59 +113,122 @@ def compare_with_run(cells, executed: list[str], notebook: str) -> None:
         )
 
 
-def try_aside(modules: dict[str, str], cells, tests: list[Path]) -> None:
-    """Import the new modules and run the chapter's tests in fresh processes, in a copy of the package."""
-    with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
-        trial = Path(folder) / "nanogpt"
+def try_aside(modules: dict[str, str], cells: list[ExportedCell], tests: list[Path]) -> None:
+    """Import the new modules and run the chapter's tests in a fresh process, in a copy of the package."""
+    with tempfile.TemporaryDirectory(prefix="checkpoint-", ignore_cleanup_errors=True) as name:
+        folder = Path(name).resolve()
+        trial = folder / "nanogpt"
         shutil.copytree(PACKAGE, trial, ignore=shutil.ignore_patterns("__pycache__"))
         for module, text in modules.items():
             (trial / f"{module}.py").write_text(text, encoding="utf-8", newline="\n")
-        for module in modules:
-            done = run_in(folder, "-c", f"import nanogpt.{module}")
-            if done.returncode:
-                raise CourseError(
-                    f"{blame(done, modules, cells)}: {last_line(done.stderr)}\nnanogpt/{module}.py is unchanged"
-                )
-        if tests:
-            options = [
-                "-m",
-                "pytest",
-                "-x",
-                "-q",
-                "-m",
-                "not slow",
-                "--tb=short",
-                "--no-header",
-                "-p",
-                "no:cacheprovider",
-            ]
-            done = run_in(folder, *options, *map(str, tests))
-            if done.returncode not in (0, 5):  # 5: every test skipped or deselected
-                names = ", ".join(f"nanogpt/{module}.py" for module in modules)
-                report = "\n".join(done.stdout.strip().splitlines()[-25:]) or done.stderr.strip()
-                raise CourseError(f"{blame(done, modules, cells)}: a test fails\n{report}\n{names} unchanged")
+        report, said = run_trial(folder, list(modules), tests)
+        problem = trial_problem(report, said, modules, tests)
+        if not problem and not all(is_whole(trial / f"{m}.py", text) for m, text in modules.items()):
+            problem = "importing or testing it changes files of nanogpt/", ""
+    if problem:
+        line, text = problem
+        text = text.replace(f"{folder}{os.sep}", "").replace(f"{ROOT}{os.sep}", "")
+        text = re.sub(r"\S*tests[/\\]test_ch", "tests/test_ch", text)
+        where = likely_cell(
+            text + said, report.get("failure", {}), cells, modules, {m: current(m) for m in modules}
+        )
+        names = ", ".join(f"nanogpt/{module}.py" for module in modules)
+        raise CourseError(f"{line}\nlikely {where}; {names} unchanged{excerpt(text)}")
 
 
-def run_in(folder: str, *args: str) -> subprocess.CompletedProcess:
-    """A fresh Python in which `import nanogpt` means the copy in `folder`."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    env |= {"PYTHONPATH": folder, "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"}
-    return subprocess.run(
-        [sys.executable, *args], cwd=ROOT, env=env, capture_output=True, encoding="utf-8", errors="replace"
-    )
+def is_whole(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_bytes() == text.encode()
 
 
-def blame(done: subprocess.CompletedProcess, modules: dict[str, str], cells) -> str:
-    """The cell of the deepest frame that lies in one of the new modules; the notebook where there is none."""
-    frames = re.findall(r"nanogpt[/\\](\w+)\.py(?:\", line |:)(\d+)", done.stdout + done.stderr)
-    for module, row in reversed(frames):
-        if module in modules:
-            return cell_at(modules[module], int(row), [c for c in cells if c.module == module])
-    return cells[0].where.split(",")[0]
+def trial_problem(
+    report: dict, said: str, modules: dict[str, str], tests: list[Path]
+) -> tuple[str, str] | None:
+    """What went wrong, in one line, and the text that shows where; None if nothing did."""
+    if "error" in report:
+        module = next(m for m in modules if m not in report["imported"])
+        return f"nanogpt/{module}.py cannot be imported: {report['error']}", report["text"]
+    if failure := report.get("failure"):
+        return first_line(failure), failure["text"]
+    if "Timeout (" in said:
+        doing = "a test" if len(report["imported"]) == len(modules) else "the import"
+        seconds = TEST_SECONDS if doing == "a test" else IMPORT_SECONDS
+        return f"{doing} does not end within {seconds} s", said[said.index("Timeout (") :]
+    if len(report["imported"]) < len(modules):
+        return "importing it ends Python", said
+    if not report["finished"] or (tests and report["exit"] not in (0, 5)):  # 5: all are slow
+        return "its tests do not run to their end", said
+    if tests and report["exit"] == 0 and not report["passed"] + report["skipped"]:
+        return "its tests were not run", said
+    return None
 
 
-def last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no message"])[-1]
+def first_line(failure: dict) -> str:
+    """`test_name: the assertion's message (hypothesis's example)`."""
+    message, *notes = EXAMPLE.split(failure["message"], maxsplit=1)
+    message = re.sub(r"^(AssertionError|Failed):? ?", "", message).strip().split("\n")[0]
+    example = re.match(r"\w+\((.*?)\)\s*(\n|$)", notes[0], re.DOTALL) if notes else None
+    given = ", ".join(part.strip() for part in example.group(1).strip(" ,\n").split(",\n")) if example else ""
+    return f"{failure['test']}: {message or 'fails'}" + (f" ({given})" if given else "")
+
+
+def excerpt(text: str) -> str:
+    """The end of pytest's text or a traceback, without values of every subexpression and hypothesis's notes."""
+    lines = EXAMPLE.split(text, maxsplit=1)[0].rstrip().split("\n")
+    lines = [line for line in lines if not NOISE.search(line)]
+    lines = lines[:KEPT_LINES] if text.startswith("Timeout") else lines[-KEPT_LINES:]
+    return "\n" + "".join(f"\n    {line[:160]}".rstrip() for line in lines) if any(lines) else ""
+
+
+def run_trial(folder: Path, modules: list[str], tests: list[Path]) -> tuple[dict, str]:
+    """The trial's report, and all that it wrote. `import nanogpt` means the copy in `folder`, where it also works."""
+    nonce, report, log = secrets.token_hex(8), folder / "report.json", folder / "log.txt"
+    script = [sys.executable, str(Path(__file__).with_name("trial.py"))]
+    limits = [str(IMPORT_SECONDS), str(TEST_SECONDS)]
+    with open(log, "wb") as out:
+        process = subprocess.Popen(
+            [*script, str(report), nonce, *limits, ",".join(modules), *map(str, tests)],
+            cwd=folder,
+            env=trial_environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            process.wait(IMPORT_SECONDS + TEST_SECONDS + 60)
+        except BaseException as error:
+            end_group(process)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+    said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    try:
+        found = json.loads(report.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = {}
+    return (found if found.get("nonce") == nonce else {"imported": [], "finished": False}), said
+
+
+def trial_environment(folder: Path) -> dict[str, str]:
+    colours = ("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "PY_COLORS")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_") and k not in colours}
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    return env | {
+        "PYTHONPATH": path,
+        "PYTHONSAFEPATH": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUTF8": "1",
+        "NO_COLOR": "1",
+        "TERM": "dumb",
+    }
+
+
+def end_group(process: subprocess.Popen) -> None:
+    """End a process and those that it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (AttributeError, ProcessLookupError):  # Windows has no groups
+        process.kill()
+    process.wait()
 
 
 def check_chapter(chapter: str) -> str:

@@ -4,7 +4,7 @@ import argparse
 import subprocess
 import sys
 
-from course.paths import ROOT, CourseError, chapters, source_chapters
+from course.paths import ROOT, CourseError, chapters, plainly, source_chapters
 
 HELP = """\
 for students      course doctor          is this machine ready?
@@ -42,6 +42,9 @@ def main(argv: list[str] | None = None) -> int:
         return args.call(args)
     except CourseError as error:
         print(f"course: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:  # a full disk, a folder that cannot be written
+        print(f"course: {plainly(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\ncourse: stopped; nothing is half-written", file=sys.stderr)
@@ -115,7 +118,7 @@ def call_build(args) -> int:
 
 
 def call_pull(args) -> int:
-    from course.build import pull
+    from course.pull import pull
 
     print(pull(args.chapter))
     return 0
@@ -157,3 +160,7 @@ def report_differences(check, chosen: list[str]) -> int:
     differences = list(filter(None, map(check, chosen)))
     print("\n".join(differences) if differences else f"{len(chosen)} chapters agree")
     return 1 if differences else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,25 +1,26 @@
-"""Exported cells of a notebook → the text of its modules.
+"""Exported cells of a notebook → the text of its modules. The directives are in directives.py.
 
-The directives are nbdev's: `#| default_exp model` names the notebook's module once, `#| export` starts a
-cell that goes into it, `#| export data` one that goes into another module of the same chapter. One is ours:
-`#| doc model: The model, ...` gives a module its first line, once, in any code cell.
-
-A long class may be built up over several cells: a later `class GPT(GPT):` adds methods, in the notebook by
-inheritance, in the module by joining the bodies.
+A module holds what its cells define, import and assign, in their order, imports first. A long class may be built up
+over several cells: a later `class GPT(GPT):` adds methods, in the notebook by inheritance, in the module by joining
+the bodies. Where the module would be another program than the cells, the cell is refused.
 """
 
 import ast
+import itertools
 import json
 import re
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
+from course.directives import Head, read_head
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError
 
-DIRECTIVE = re.compile(r"^#\|\s*(default_exp|export)\b[ \t]*(\w*)[ \t]*$", re.MULTILINE)
-DOC = re.compile(r"^#\|\s*doc\s+(\w+):[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
-MAGIC = re.compile(r"^\s*[%!?]", re.MULTILINE)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+ONLY = "an exported cell holds definitions, imports and assignments of names only"
 
 
 @dataclass
@@ -37,20 +38,34 @@ class ExportedCell:
 
 
 def defined_names(node: ast.stmt) -> list[str]:
-    """The names that a top-level statement defines (imports define none that we export)."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return [node.name]
+    """The names that a statement of a module or a class defines (imports are looked at by `imported_names`)."""
+    if isinstance(node, Function):
+        return [] if any(last_name(d) == "overload" for d in node.decorator_list) else [node.name]
     if isinstance(node, ast.ClassDef):
         methods = [f"{node.name}.{name}" for part in node.body for name in defined_names(part)]
         return methods if continues_itself(node) else [node.name, *methods]
-    targets = (
+    found = [leaf.id for target in targets(node) for leaf in ast.walk(target) if stored(leaf)]
+    return [name for name in found if name != "_"]
+
+
+def targets(node: ast.stmt) -> list[ast.expr]:
+    """What an assignment assigns to."""
+    return (
         node.targets
         if isinstance(node, ast.Assign)
         else [node.target]
         if isinstance(node, ast.AnnAssign)
         else []
     )
-    return [leaf.id for target in targets for leaf in ast.walk(target) if isinstance(leaf, ast.Name)]
+
+
+def stored(leaf: ast.AST) -> bool:
+    return isinstance(leaf, ast.Name) and isinstance(leaf.ctx, ast.Store)
+
+
+def last_name(node: ast.expr) -> str:
+    """`overload` of `typing.overload`."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def continues_itself(node: ast.stmt) -> bool:
@@ -60,50 +75,96 @@ def continues_itself(node: ast.stmt) -> bool:
     )
 
 
-def is_exported(source: str) -> bool:
-    return any(kind == "export" for kind, _ in DIRECTIVE.findall(source))
+def heads(nb, name: str) -> list[tuple[str, Head]]:
+    """What the directives of each code cell say, and where it stands; cells are counted from 1."""
+    return [
+        (f"{name}, cell {number}", read_head(cell.source, f"{name}, cell {number}"))
+        for number, cell in enumerate(nb.cells, 1)
+        if cell.cell_type == "code"
+    ]
 
 
 def exported_cells(nb, name: str) -> list[ExportedCell]:
     """All exported cells of a notebook, in order; `name` is the notebook's file name, for messages."""
-    defaults = [
-        m
-        for cell in nb.cells
-        if cell.cell_type == "code"
-        for k, m in DIRECTIVE.findall(cell.source)
-        if k == "default_exp"
-    ]
-    if len(set(defaults)) > 1:
+    read = heads(nb, name)
+    defaults = list(dict.fromkeys(head.default for _, head in read if head.default))
+    if len(defaults) > 1:
         raise CourseError(f"{name}: `#| default_exp` names {' and '.join(defaults)}; keep one")
     default = (defaults or [""])[0]
-    return [
-        exported_cell(cell.source, f"{name}, cell {number}", default)
-        for number, cell in enumerate(nb.cells)
-        if cell.cell_type == "code" and is_exported(cell.source)
-    ]
+    return [exported_cell(head, where, default) for where, head in read if head.exported]
 
 
-def exported_cell(source: str, where: str, default_module: str) -> ExportedCell:
+def exported_cell(head: Head, where: str, default_module: str) -> ExportedCell:
     """Read one cell that carries `#| export`."""
-    module = next(m for k, m in DIRECTIVE.findall(source) if k == "export") or default_module
+    module = head.module or default_module
     if not module:
         raise CourseError(
             f"{where} is exported but no module is named; write `#| default_exp MODULE` in the first code cell"
         )
-    source = DOC.sub("", DIRECTIVE.sub("", source)).strip("\n")
-    return ExportedCell(where, module, source, parse(source, where))
+    tree = parse(head.source, where)
+    for node in tree.body:
+        refuse_statement(node, where)
+    refuse_shared_lines(tree.body, where)
+    return ExportedCell(where, module, head.source, tree)
 
 
 def parse(source: str, where: str) -> ast.Module:
     try:
-        return ast.parse(source)
+        source.encode()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the student has seen them when the cell ran
+            return ast.parse(source)
     except SyntaxError as error:
         line = (error.text or "").strip()
-        if MAGIC.search(source):
+        if line.startswith(("%", "!", "?")) or line.endswith("?"):
             raise CourseError(
                 f"{where}: a magic ({line}) cannot be exported; move it to a cell of its own"
             ) from None
-        raise CourseError(f"{where}: {error.msg} in line {error.lineno}: {line}") from None
+        raise CourseError(f"{where}: {error.msg} in line {error.lineno or 1}: {shortened(line)}") from None
+    except (
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ) as error:  # half a character, a null byte, a bracket too deep
+        raise CourseError(f"{where} cannot be read as Python: {error or type(error).__name__}") from None
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def refuse_statement(node: ast.stmt, where: str) -> None:
+    """Nothing may be computed or changed when the module is imported, beyond giving names their values."""
+    where = f"{where}, line {node.lineno}"
+    if isinstance(node, Function | ast.ClassDef | ast.Import | ast.ImportFrom):
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            raise CourseError(
+                f"{where}: `from {node.module} import *` cannot be exported; name what you import"
+            )
+        return
+    text = shortened(ast.unparse(node).split("\n")[0])
+    for target in targets(node):
+        for leaf in ast.walk(target):
+            if isinstance(leaf, ast.Attribute | ast.Subscript):
+                raise CourseError(
+                    f"{where}: `{text}` changes {ast.unparse(leaf.value)} and cannot be exported; {ONLY}: "
+                    f"write it where {ast.unparse(leaf.value)} is defined"
+                )
+    if not isinstance(node, ast.Assign | ast.AnnAssign):
+        raise CourseError(
+            f"{where}: `{text}` would run whenever the module is imported; {ONLY}: move it to a cell without `#| export`"
+        )
+
+
+def refuse_shared_lines(body: list[ast.stmt], where: str) -> None:
+    """Imports move to the top of the module by whole lines, so no line may hold part of something else."""
+    for one, other in itertools.pairwise(body):
+        if one.end_lineno == other.lineno and any(
+            isinstance(n, ast.Import | ast.ImportFrom) for n in (one, other)
+        ):
+            raise CourseError(
+                f"{where}, line {other.lineno}: an import shares its line; give it a line of its own"
+            )
 
 
 def export(nb, name: str) -> dict[str, str]:
@@ -118,8 +179,9 @@ def export(nb, name: str) -> dict[str, str]:
     return {
         module: render(
             [c for c in cells if c.module == module],
-            f'"""{docs[module]}\n\nExported from notebooks/{name}.\n"""',
-            {n: c.module for c in cells if c.module != module for n in c.names()},
+            docs[module],
+            name,
+            [c for c in cells if c.module != module],
         )
         for module in modules
     }
@@ -127,18 +189,51 @@ def export(nb, name: str) -> dict[str, str]:
 
 def module_docs(nb, name: str) -> dict[str, str]:
     """Module name → the sentence that `#| doc` gives it."""
-    found = [pair for cell in nb.cells if cell.cell_type == "code" for pair in DOC.findall(cell.source)]
-    docs = dict(found)
-    if len(docs) < len(found):
-        raise CourseError(f"{name}: two `#| doc` lines name the same module; keep one")
+    read = heads(nb, name)
+    default = next((head.default for _, head in read if head.default), "")
+    exported = {head.module or default for _, head in read if head.exported}
+    docs: dict[str, str] = {}
+    for where, head in read:
+        for module, sentence in head.docs:
+            if module in docs:
+                raise CourseError(f"{where}: a second `#| doc {module}`; keep one")
+            if module not in exported:
+                raise CourseError(f"{where}: `#| doc {module}`, but no cell is exported to {module}")
+            docs[module] = sentence
     return docs
 
 
-def render(cells: list[ExportedCell], docstring: str, elsewhere: dict[str, str]) -> str:
-    """Imports gathered on top, then the cells in order, linted and formatted.
+def render(cells: list[ExportedCell], doc: str, notebook: str, others: list[ExportedCell]) -> str:
+    """The sentence and the imports on top, then the cells in order, linted and formatted.
 
-    elsewhere: names that the notebook exports to its other modules; those that are used here are imported from there.
+    others: the cells that go to other modules of the notebook; names of theirs that are used here are imported.
     """
+    refuse_collisions(cells)
+    cells = join_classes(cells)
+    imports, bodies = zip(*map(split_imports, cells))
+    doc = doc.encode("utf-8", "replace").decode().replace("\\", "\\\\").replace('"""', r"\"\"\"")
+    docstring = f'"""{doc}\n\nExported from notebooks/{notebook}.\n"""'
+    parts = [docstring, "\n".join([*imports, *imports_from(others, cells)]), *bodies]
+    text = "\n\n\n".join(part for part in parts if part.strip()) + "\n"
+    return tidy(text, cells)
+
+
+def imports_from(others: list[ExportedCell], cells: list[ExportedCell]) -> list[str]:
+    """The imports by which `cells` get what they use of the notebook's other modules, where they were defined too."""
+    own = {name for cell in cells for name in [*cell.names(), *dict(imported_names(cell.tree))]}
+    used = {leaf.id for cell in cells for leaf in ast.walk(cell.tree) if isinstance(leaf, ast.Name)}
+    homes: dict[str, str] = {}
+    for cell in others:
+        for name in used.intersection(cell.names()) - own:
+            if homes.setdefault(name, cell.module) != cell.module:
+                raise CourseError(
+                    f"{cell.where}: {name} is in {homes[name]}.py too, and {cells[0].module}.py uses it; rename one"
+                )
+    return [f"from nanogpt.{module} import {name}" for name, module in sorted(homes.items())]
+
+
+def refuse_collisions(cells: list[ExportedCell]) -> None:
+    """A name is defined once or imported from one place, whichever cell comes first."""
     owner: dict[str, ExportedCell] = {}
     for cell in cells:
         for name in cell.names():
@@ -149,15 +244,30 @@ def render(cells: list[ExportedCell], docstring: str, elsewhere: dict[str, str])
                     f"{cell.where}: {name} is defined already in {owner[name].where}; rename or remove one"
                 )
             owner[name] = cell
-    cells = join_classes(cells)
-    imports, bodies = zip(*map(split_imports, cells))
-    used = {leaf.id for cell in cells for leaf in ast.walk(cell.tree) if isinstance(leaf, ast.Name)}
-    imports += tuple(
-        f"from nanogpt.{elsewhere[name]} import {name}" for name in sorted(used & set(elsewhere))
-    )
-    parts = [docstring, "\n".join(imports), *bodies]
-    text = "\n\n\n".join(part for part in parts if part.strip()) + "\n"
-    return tidy(text, cells)
+    origin: dict[str, tuple[str, ExportedCell]] = {}
+    for cell in cells:
+        for name, what in imported_names(cell.tree):
+            first, elsewhere = origin.setdefault(name, (what, cell))
+            if name in owner:
+                raise CourseError(
+                    f"{cell.where} imports {name}, which {owner[name].where} defines; rename one"
+                )
+            if first != what:
+                raise CourseError(
+                    f"{cell.where}: {name} is {what} here and {first} in {elsewhere.where}; import one under another name"
+                )
+
+
+def imported_names(tree: ast.Module) -> list[tuple[str, str]]:
+    """The names that top-level imports bind, each with what it stands for."""
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            found += [(a.asname, a.name) if a.asname else (a.name.split(".")[0],) * 2 for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            origin = "." * node.level + (node.module or "")
+            found += [(a.asname or a.name, f"{origin}.{a.name}") for a in node.names]
+    return found
 
 
 def join_classes(cells: list[ExportedCell]) -> list[ExportedCell]:
@@ -166,19 +276,43 @@ def join_classes(cells: list[ExportedCell]) -> list[ExportedCell]:
     for cell in cells:
         # Last first, so that cutting one leaves the others' lines in place.
         for node in filter(continues_itself, reversed(cell.tree.body)):
-            lines = cell.source.splitlines()
-            home = next((c for c in joined if node.name in c.names()), None)
-            if home is None:
+            homes = [
+                (c, n)
+                for c in joined
+                for n in c.tree.body
+                if isinstance(n, ast.ClassDef) and n.name == node.name
+            ]
+            if not homes:
                 raise CourseError(
                     f"{cell.where}: {node.name} continues a class that no earlier exported cell defines"
                 )
-            first = next(n for n in home.tree.body if isinstance(n, ast.ClassDef) and n.name == node.name)
-            start, text = node.lineno, home.source.splitlines()
+            home, first = homes[0]
+            refuse_continuation(cell, node, first)
+            lines, text = cell.source.split("\n"), home.source.split("\n")
+            start = node.lineno
             text[first.end_lineno : first.end_lineno] = ["", *lines[start : node.end_lineno]]
             joined[joined.index(home)] = with_source(home, "\n".join(text))
             cell = with_source(cell, "\n".join(lines[: start - 1] + lines[node.end_lineno :]))
         joined.append(cell)
     return joined
+
+
+def refuse_continuation(cell: ExportedCell, node: ast.ClassDef, first: ast.ClassDef) -> None:
+    """Joined bodies must mean what inheritance meant in the notebook."""
+    header = cell.source.split("\n")[node.lineno - 1]
+    problem = ""
+    if node.decorator_list:
+        problem = "has a decorator; decorate the first"
+    elif not re.fullmatch(rf"class {node.name}\({node.name}\):\s*(#.*)?", header):
+        problem = "goes on with a class: it names itself alone, and its body begins on the next line"
+    elif first.body[0].lineno == first.lineno:
+        problem = "goes on with a class written on one line; begin that body on a line of its own"
+    elif any(isinstance(leaf, ast.Name) and leaf.id == "super" for leaf in ast.walk(node)):
+        problem = "uses super(), which means another class once the two are one; call the base by its name"
+    elif first.decorator_list and not all(isinstance(n, Function) and n.name[:2] != "__" for n in node.body):
+        problem = "adds more than plain methods to a decorated class; write them where it begins"
+    if problem:
+        raise CourseError(f"{cell.where}: `{header.strip()}` {problem}")
 
 
 def with_source(cell: ExportedCell, source: str) -> ExportedCell:
@@ -187,7 +321,7 @@ def with_source(cell: ExportedCell, source: str) -> ExportedCell:
 
 def split_imports(cell: ExportedCell) -> tuple[str, str]:
     """A cell's top-level import lines, and the rest."""
-    lines = cell.source.splitlines()
+    lines = cell.source.split("\n")
     taken = {
         number
         for node in cell.tree.body
@@ -213,25 +347,25 @@ def tidy(text: str, cells: list[ExportedCell]) -> str:
 
 def ruff(text: str, *args: str) -> str:
     """ruff reads the text as if it were a file of the package, under the package's own settings."""
-    command = [
-        sys.executable,
-        "-m",
-        "ruff",
-        *args,
-        "--no-cache",
-        "--stdin-filename",
-        str(PACKAGE / "_.py"),
-        "-",
-    ]
-    done = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", cwd=ROOT)
+    command = [*ruff_program(), *args, "--no-cache", "--stdin-filename", str(PACKAGE / "_.py"), "-"]
+    done = subprocess.run(command, input=text.encode(), capture_output=True, cwd=ROOT)
     if done.returncode:
-        raise CourseError(f"ruff could not read the exported text: {done.stderr.strip()}")
-    return done.stdout
+        raise CourseError(
+            f"ruff could not read the exported text: {done.stderr.decode(errors='replace').strip()}"
+        )
+    return done.stdout.decode()
+
+
+@cache
+def ruff_program() -> list[str]:
+    """ruff beside this Python, or through it: the same program, a little later."""
+    beside = Path(sys.executable).with_name("ruff.exe" if sys.platform == "win32" else "ruff")
+    return [str(beside)] if beside.exists() else [sys.executable, "-m", "ruff"]
 
 
 def cell_at(text: str, row: int, cells: list[ExportedCell]) -> str:
     """Which cell the module's line `row` came from: the one that defines the method, class or statement there."""
-    body, prefix = ast.parse(text).body, ""
+    body, prefix = parse(text, "").body, ""
     where = cells[0].where.split(",")[0]
     while node := next((n for n in body if first_line(n) <= row <= n.end_lineno), None):
         wanted, statement = {prefix + name for name in defined_names(node)[:1]}, ast.unparse(node)
@@ -248,24 +382,21 @@ def first_line(node: ast.stmt) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
 
 
-def claimed_modules(nb) -> set[str]:
-    """The modules that a notebook's directives name."""
-    return {
-        module
-        for cell in nb.cells
-        if cell.cell_type == "code"
-        for _, module in DIRECTIVE.findall(cell.source)
-        if module
-    }
+def claimed_modules(path: Path) -> set[str]:
+    """The modules that a notebook exports to; none where it cannot be read, since that is not this chapter's fault."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        read = [read_head("".join(c["source"]), "") for c in cells if c["cell_type"] == "code"]
+    except (OSError, ValueError, KeyError, TypeError, CourseError):
+        return set()
+    default = next((head.default for head in read if head.default), "")
+    return {head.module or default for head in read if head.exported}
 
 
-def refuse_double_claims(modules: set[str], path) -> None:
+def refuse_double_claims(modules: set[str], name: str) -> None:
     """A module belongs to one notebook."""
-    from course.files import read_notebook
-
     for other in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")):
-        both = modules & claimed_modules(read_notebook(other)) if other != path else set()
-        if both:
+        if other.name != name and (both := modules & claimed_modules(other)):
             raise CourseError(
-                f"nanogpt/{both.pop()}.py is exported by both {path.name} and {other.name}; rename one"
+                f"nanogpt/{both.pop()}.py is exported by both {name} and {other.name}; rename one"
             )

@@ -30,9 +30,9 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
     try:
         return nbformat.read(path, as_version=4)
     except Exception as error:
-        raise CourseError(
-            f"{relative(path)} is not a readable notebook ({error}); `course restore` brings it back"
-        ) from None
+        remedy = f"; `course restore {path.name[:2]}` brings it back" if path.name[:2].isdigit() else ""
+        problem = (str(error).strip() or type(error).__name__).split("\n")[0][:100]
+        raise CourseError(f"{relative(path)} is not a readable notebook ({problem}){remedy}") from None
 
 
 def notebook_bytes(nb: nbformat.NotebookNode) -> bytes:

@@ -7,6 +7,7 @@ from IPython import get_ipython
 from IPython.display import display
 
 from course.checkpoint import checkpoint_chapter
+from course.paths import CourseError, plainly
 from course.predictions import answer, predict, predictions
 
 __all__ = ["answer", "checkpoint", "predict", "predictions", "show"]
@@ -40,7 +41,10 @@ if get_ipython():  # an event, not the kernel's history: some runners keep none
 
 def checkpoint(chapter: str) -> None:
     """Export this notebook's finished code into `nanogpt/`, if it imports and its tests pass."""
-    print("\n".join(checkpoint_chapter(chapter, executed=RUN if get_ipython() else None)))
+    try:
+        print("\n".join(checkpoint_chapter(chapter, executed=RUN if get_ipython() else None)))
+    except OSError as error:  # a full disk, a folder that cannot be written
+        raise CourseError(plainly(error)) from None
 
 
 def show(fig, alt: str, handle=None) -> None:

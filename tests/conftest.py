@@ -1,3 +1,4 @@
+import contextlib
 import os
 from pathlib import Path
 
@@ -12,6 +13,33 @@ os.environ.setdefault("NANOGPT_DEVICE", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if "TIKTOKEN_CACHE_DIR" not in os.environ and (SHARED / "tiktoken_cache").is_dir():
     os.environ["TIKTOKEN_CACHE_DIR"] = str(SHARED / "tiktoken_cache")
+
+# No test fails for being slow; a failure is told without hypothesis's guesses at an explanation.
+with contextlib.suppress(ImportError):
+    from hypothesis import HealthCheck, Phase, settings
+
+    settings.register_profile(
+        "course",
+        deadline=None,
+        phases=[phase for phase in Phase if phase is not Phase.explain],
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    if settings.get_current_profile_name() == "default":
+        settings.load_profile("course")
+
+
+@pytest.fixture(scope="session")
+def built_house(tmp_path_factory):
+    """The machinery's tests: a small course of one chapter, built once."""
+    from house import House
+
+    return House.made(tmp_path_factory.mktemp("course") / "house")
+
+
+@pytest.fixture
+def house(built_house, tmp_path):
+    """A copy of the small course, to be changed at will."""
+    return built_house.copied(tmp_path / "house")
 
 
 @pytest.fixture(scope="session")

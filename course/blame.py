@@ -1,0 +1,67 @@
+"""Which cell a failing test most likely means."""
+
+import ast
+import re
+
+from course.export import ExportedCell, cell_at, parse
+
+
+def likely_cell(
+    text: str, failure: dict, cells: list[ExportedCell], modules: dict[str, str], installed: dict[str, str]
+) -> str:
+    """The cell to look at first, with what it defines.
+
+    Best are cells that differ from the installed module, whose tests pass: of those the one where the error arose, or
+    all if they are few. Then the cell where the error arose; then one whose name the test calls; then any.
+    """
+    raised = frames(text, cells, modules)
+    changed = [cell for cell in cells if differs(cell, installed.get(cell.module, ""))]
+    named = [
+        cell for cell in cells if any(re.search(rf"\b{n}\b", failure.get("text", "")) for n in cell.names())
+    ]
+    for found in (
+        [cell for cell in raised if cell in changed][:1],
+        changed if len(changed) <= 3 else [],
+        raised[:1],
+        [cell for cell in named if cell in changed][:1] or named[:1],
+    ):
+        if found:
+            return " or ".join(described(cell, number) for number, cell in enumerate(found))
+    return cells[0].where.split(",")[0]
+
+
+def described(cell: ExportedCell, number: int) -> str:
+    """`04_attention.ipynb, cell 19 (attention_weights)`; further ones without the notebook's name."""
+    names = [name for name in cell.names() if "." not in name] or cell.names()
+    where = cell.where if number == 0 else cell.where.split(", ")[-1]
+    return f"{where} ({', '.join(names[:2])})" if names else where
+
+
+def frames(text: str, cells: list[ExportedCell], modules: dict[str, str]) -> list[ExportedCell]:
+    """The cells that a traceback runs through, the deepest first."""
+    found = []
+    for module, row in re.findall(r"nanogpt[/\\](\w+)\.py(?:\", line |:)(\d+)", text):
+        if module in modules:
+            where = cell_at(modules[module], int(row), [c for c in cells if c.module == module])
+            found += [cell for cell in cells if cell.where == where]
+    return found[::-1]
+
+
+def differs(cell: ExportedCell, installed: str) -> bool:
+    """True if the module in the package lacks a definition of this cell, or has another one."""
+    there = pieces(parse(installed, "the package").body)
+    return any(there.get(name) != text for name, text in pieces(cell.tree.body).items())
+
+
+def pieces(body: list[ast.stmt], prefix: str = "") -> dict[str, str]:
+    """What a module or a class holds, by name, without its formatting; a class is its members."""
+    found: dict[str, str] = {}
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            found |= pieces(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            name = prefix + node.name  # a property and its setter share a name
+            found[name] = found.get(name, "") + ast.unparse(node)
+        elif not isinstance(node, ast.Import | ast.ImportFrom):
+            found[prefix + ast.unparse(node).split("=")[0].split(":")[0].strip()] = ast.unparse(node)
+    return found

@@ -1,0 +1,97 @@
+"""Run by a checkpoint as a script of its own, aside: imports new modules, runs a chapter's tests, writes a report.
+
+    python trial.py REPORT NONCE IMPORT_SECONDS TEST_SECONDS MODULE,MODULE TEST.py ...
+
+The report, a JSON file, counts only if it holds the nonce: code under trial may end the process at any point, with any
+exit code. Knows nothing of the course, since `nanogpt` means the trial's copy here.
+"""
+
+import contextlib
+import faulthandler
+import importlib
+import json
+import os
+import sys
+import traceback
+
+
+def main(path: str, nonce: str, import_limit: str, test_limit: str, modules: str, *tests: str) -> None:
+    report: dict = {"nonce": nonce, "imported": [], "passed": 0, "skipped": 0, "finished": False}
+
+    def write() -> None:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(report, file)
+
+    write()
+    # A hanging import or test ends the process after the limit, having said where it hangs.
+    log = os.dup(2)  # pytest will capture 2 itself
+    faulthandler.dump_traceback_later(float(import_limit), exit=True, file=log)
+    for module in modules.split(","):
+        try:
+            importlib.import_module(f"nanogpt.{module}")
+        except BaseException as error:  # sys.exit() too
+            report["error"] = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+            report["text"] = traceback.format_exc()
+            return write()
+        report["imported"].append(module)
+        write()
+    faulthandler.dump_traceback_later(float(test_limit), exit=True, file=log)
+    if tests:
+        run_tests(list(tests), report)
+    report["finished"] = True
+    write()
+
+
+def run_tests(tests: list[str], report: dict) -> None:
+    import pytest
+
+    with contextlib.suppress(ImportError):
+        from hypothesis import HealthCheck, Phase, settings
+
+        phases = [phase for phase in Phase if phase is not Phase.explain]
+        settings.register_profile(
+            "trial",
+            database=None,
+            deadline=None,
+            phases=phases,
+            report_multiple_bugs=False,
+            suppress_health_check=[HealthCheck.too_slow],
+        )
+        settings.load_profile("trial")
+
+    class Watch:
+        """Counts, and keeps the first failure."""
+
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            note(report, report.nodeid.split("::")[-1], report.when == "call")
+
+        def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+            note(report, report.nodeid.split("/")[-1], False)
+
+    def note(result, name: str, counts: bool) -> None:
+        if result.failed and "failure" not in report:
+            crash = getattr(result.longrepr, "reprcrash", None)
+            message = (crash.message if crash else result.longreprtext).strip() or "fails"
+            if crash is None:  # a test file that cannot be collected: its last line says why
+                message = message.splitlines()[-1].removeprefix("E").strip()
+            report["failure"] = {"test": name, "message": message, "text": result.longreprtext}
+        report["passed"] += counts and result.passed
+        report["skipped"] += result.skipped
+
+    options = [
+        "-x",
+        "-q",
+        "-m",
+        "not slow",
+        "--tb=short",
+        "--no-header",
+        "--color=no",
+        "-p",
+        "no:cacheprovider",
+    ]
+    options += ["-p", "no:faulthandler", "-p", "no:nbval", "-p", "no:anyio"]
+    report["exit"] = int(pytest.main([*options, *tests], plugins=[Watch()]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

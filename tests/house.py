@@ -1,0 +1,155 @@
+"""A small house of its own for the machinery's tests: a copy of course/ with one tiny chapter."""
+
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).parent.parent
+SOURCE = '''\
+# %% [markdown]
+r"""
+# 04 · Tiny
+Half of $\\alpha$.
+"""
+
+# %%
+#| default_exp tiny
+#| doc tiny: Circles, and how many there are.
+from course.notebook import checkpoint
+
+# %%
+#| export
+import math
+import os
+import math
+
+
+def area(r: float) -> float:
+    """The area of a circle."""
+    return math.pi*r**2
+
+
+# %%
+print(round(area(2), 3))
+
+# %%
+#| export
+from collections import Counter
+def count(xs): return Counter(xs)   # a comment stays
+LIMIT = 3
+_hidden = 1
+
+# %%
+checkpoint("04")
+'''
+
+TEST = """\
+from nanogpt.tiny import area
+
+
+def test_area_grows_with_the_square():
+    assert area(2) == 4 * area(1), "twice the radius, four times the area"
+"""
+
+
+class House:
+    """A folder laid out as the repository is; its own copy of course/ works on it."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.notebook = path / "notebooks/04_tiny.ipynb"
+        self.source = path / "notebooks/src/04_tiny.py"
+        self.module = path / "nanogpt/tiny.py"
+
+    @classmethod
+    def made(cls, path: Path) -> "House":
+        shutil.copytree(ROOT / "course", path / "course", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "constraints.txt"):
+            shutil.copy(ROOT / name, path)
+        for folder in ("nanogpt", "notebooks/src", "tests"):
+            (path / folder).mkdir(parents=True)
+        (path / "nanogpt/__init__.py").write_text('"""Empty."""\n')
+        shutil.copy(ROOT / "nanogpt/device.py", path / "nanogpt")
+        house = cls(path)
+        house.source.write_text(SOURCE, encoding="utf-8")
+        (path / "tests/test_ch04_tiny.py").write_text(TEST)
+        house.course("build", "04")
+        return house
+
+    def copied(self, path: Path) -> "House":
+        return House(Path(shutil.copytree(self.path, path)))
+
+    @contextlib.contextmanager
+    def own_course(self):
+        """`import course` means the house's own copy within the block."""
+        ours = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "course"}
+        before, path = dict(os.environ), list(sys.path)
+        sys.path.insert(0, str(self.path))
+        os.environ |= {"PYTHONPATH": str(self.path), "PYTHONSAFEPATH": "1", "NANOGPT_DEVICE": "cpu"}
+        try:
+            yield
+        finally:
+            sys.path[:] = path
+            os.environ.clear()
+            os.environ |= before
+            for name in [name for name in sys.modules if name.split(".")[0] == "course"]:
+                del sys.modules[name]
+            sys.modules |= ours
+
+    def course(self, *args: str, code: int = 0, answer: str | None = "n\n") -> str:
+        """`course ...` in the house, in this process, and all that it prints."""
+        said, stdin = io.StringIO(), sys.stdin
+        with self.own_course(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            from course.cli import main
+
+            sys.stdin = io.StringIO(answer or "")
+            try:
+                found = main(list(args))
+            except SystemExit as error:
+                found = error.code
+            finally:
+                sys.stdin = stdin
+        assert found == code, said.getvalue()
+        return said.getvalue()
+
+    def command(self, *args: str) -> list[str]:
+        return [sys.executable, "-c", "from course.cli import main; raise SystemExit(main())", *args]
+
+    def environment(self) -> dict[str, str]:
+        return os.environ | {"PYTHONPATH": str(self.path), "PYTHONSAFEPATH": "1", "NANOGPT_DEVICE": "cpu"}
+
+    def edit(self, old: str, new: str) -> None:
+        """An edit that a student makes in the notebook."""
+        nb = nbformat.read(self.notebook, as_version=4)
+        assert any(old in cell.source for cell in nb.cells)
+        for cell in nb.cells:
+            cell.source = cell.source.replace(old, new)
+        nbformat.write(nb, self.notebook)
+
+    def run_cells(self, sources: list[str], code: int) -> str:
+        """Run cells in a fresh IPython, as a student who has not saved would have run them, then checkpoint."""
+        script = (
+            "from IPython.core.interactiveshell import InteractiveShell as Shell\nshell = Shell.instance()\n"
+        )
+        for source in ["from course.notebook import checkpoint", *sources, 'checkpoint("04")']:
+            script += f"result = shell.run_cell({source!r}, store_history=True)\n"
+        script += "raise SystemExit(0 if result.success else 1)"
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=self.path,
+            env=self.environment(),
+            capture_output=True,
+            encoding="utf-8",
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def git(self, *args: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *identity, *args], cwd=self.path, check=True, capture_output=True)
