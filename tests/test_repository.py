@@ -37,7 +37,7 @@ def test_every_module_comes_from_a_notebook():
 
 
 def outputs(path):
-    for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
+    for number, cell in enumerate(nbformat.read(path, as_version=4).cells, 1):
         for output in cell.get("outputs", []):
             yield number, cell, output
 
