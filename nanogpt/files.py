@@ -21,7 +21,7 @@ def atomically(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # another process writes another one
     try:
         with open(aside, "wb") as file:
             if path.exists():

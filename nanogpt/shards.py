@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nanogpt.files import atomically, save_json
+from nanogpt.files import atomically, save_json  # for shards.py; this chapter builds them below
 
 MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024
 SPLITS = ("train", "val", "test")
@@ -59,15 +59,15 @@ def file_sha256(path: str | os.PathLike) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def identity(tokenizer) -> dict:
-    """What a manifest says of the tokenizer that made the ids."""
-    return {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
-
-
 def manifest_sha256(manifest: dict) -> str:
     """Hex SHA-256 of all that a manifest says, but for this hash itself."""
     said = {key: value for key, value in manifest.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def identity(tokenizer) -> dict:
+    """What a manifest says of the tokenizer that made the ids."""
+    return {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
 
 
 def manifest_fault(manifest: dict) -> str | None:
@@ -76,31 +76,28 @@ def manifest_fault(manifest: dict) -> str | None:
         splits = manifest["splits"]
         shards = [shard for split in splits.values() for shard in split["shards"]]
         names, sizes = [shard["file"] for shard in shards], [shard["tokens"] for shard in shards]
-        rules = {
+        sums = [sum(shard["tokens"] for shard in split["shards"]) for split in splits.values()]
+        right = {
             "its own hash": manifest["sha256"] == manifest_sha256(manifest),
             "source or fingerprint": "source" in manifest and isinstance(manifest["fingerprint"], str),
-            "vocab_size or eot": 0 <= manifest["eot"] < manifest["vocab_size"] <= 65536,
-            "the names of splits": set(splits) <= set(SPLITS),
-            "a shard's name": all(re.fullmatch(r"[\w-][\w.-]*", name) for name in names),
-            "a shard listed twice": len(set(names)) == len(names),
-            "a shard's hash": all(re.fullmatch("[0-9a-f]{64}", shard["sha256"]) for shard in shards),
-            "a shard's tokens": all(type(size) is int and size > 0 for size in sizes),
-            "a sum of tokens": all(
-                s["tokens"] == sum(x["tokens"] for x in s["shards"]) for s in splits.values()
-            ),
+            "eot or vocab_size": 0 <= manifest["eot"] < manifest["vocab_size"] <= 65536,
+            "a split's name": set(splits) <= set(SPLITS),
+            "a file's name": all(re.fullmatch(r"\w[\w.-]*", name) for name in names),
+            "a file listed twice": len(set(names)) == len(names),
+            "a file's hash": all(re.fullmatch("[0-9a-f]{64}", shard["sha256"]) for shard in shards),
+            "a file's tokens": all(type(size) is int and size > 0 for size in sizes),
+            "a sum of tokens": sums == [split["tokens"] for split in splits.values()],
         }
-        return next((what for what, right in rules.items() if not right), None)
-    except KeyError as error:
-        return f"no {error}"
-    except (TypeError, AttributeError):
-        return "not in a manifest's form"
+        return next((what for what in right if not right[what]), None)
+    except (LookupError, TypeError, AttributeError) as error:
+        return f"no {error}" if isinstance(error, KeyError) else "not in a manifest's form"
 
 
 def save_manifest(folder: str | os.PathLike, manifest: dict) -> dict:
-    """Write folder/manifest.json with a hash of itself, atomically; returns what it says. ValueError if it is none."""
+    """Write folder/manifest.json with a hash of itself, atomically; returns it. ValueError if it cannot be right."""
     manifest = manifest | {"sha256": manifest_sha256(manifest)}
     if fault := manifest_fault(manifest):
-        raise ValueError(f"{folder}: this manifest cannot be right: {fault}")
+        raise ValueError(f"{folder}: this manifest cannot be right ({fault})")
     save_json(Path(folder) / "manifest.json", manifest)
     return manifest
 
@@ -166,3 +163,16 @@ def document_starts(tokens: np.ndarray, eot: int) -> np.ndarray:
     """Where documents begin: at every `<|endoftext|>`, and at 0, where the rest of a longer one may stand."""
     starts = np.flatnonzero(tokens == eot)
     return starts if starts.size and starts[0] == 0 else np.append(0, starts)
+
+
+def described(path: Path) -> dict:
+    """What the manifest beside a shard says of it and of its tokenizer; without one it is GPT-2's, as in llm.c."""
+    if not (path.parent / "manifest.json").exists():
+        return {"fingerprint": None, "vocab_size": 50257, "eot": 50256}
+    manifest = load_manifest(path.parent)
+    for shard in (shard for split in manifest["splits"].values() for shard in split["shards"]):
+        if shard["file"] == path.name:
+            return {key: manifest[key] for key in ("fingerprint", "vocab_size", "eot")} | shard
+    raise ValueError(
+        f"{path} is not in the manifest beside it; prepare it again, or keep it in another folder"
+    )

@@ -2,7 +2,10 @@
 r"""
 # 03 · Data: shards, and batches that lose no token
 
-(to be written)
+Training asks one question over and over: give me the next batch. It is asked thousands of times an hour, by one process
+or by a hundred, of a text that may not fit into memory, and after a crash it goes on at the very token where it
+stopped. A loader that gets this wrong does not crash: it reads some tokens twice and others never. This chapter turns
+text into files of ids, and files into batches of which each of these things can be proved.
 """
 
 # %%
@@ -12,19 +15,12 @@ r"""
 #| doc data: Batches from shards: no token lost, none seen twice, resumed at exactly the same token.
 import tempfile
 import time
+from itertools import pairwise
 
-import matplotlib.pyplot as plt
-
-from course.notebook import checkpoint, show
+from course.figures import data as figures
+from course.notebook import answer, checkpoint, predict, predictions, show
+from nanogpt.corpus import stories
 from nanogpt.tokenizer import BPETokenizer
-
-# %% [markdown]
-r"""
-A file that is half written, because the machine was switched off, would be refused too, but the good one before it
-would be gone. So every file of this course is written aside, brought to the disk, and only then given its name, which
-the system does in one step: a reader finds the old contents or the new ones. These two functions go to a module of
-their own, `nanogpt/files.py`, which needs nothing but Python.
-"""
 
 # %%
 #| export files
@@ -35,61 +31,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
-
-
-@contextmanager
-def atomically(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Open a file for writing bytes; it gets its name when it is whole and on the disk. The folder is made if absent.
-
-    Whatever ends the block early leaves the old file as it was, and no other. A file that is replaced keeps its
-    mode; a symbolic link stays one, and the file that it points to is replaced.
-    """
-    path = Path(os.path.realpath(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(aside, "wb") as file:
-            if path.exists():
-                shutil.copymode(path, aside)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-# %%
-#| export files
-def save_json(path: str | os.PathLike, contents: dict) -> None:
-    """Write `contents` as JSON, atomically."""
-    with atomically(path) as file:
-        file.write((json.dumps(contents, indent=1) + "\n").encode())
-
-
-# %%
-saved = Path("../data/built/tokenizer.json")
-save_json(saved, packed)
-files = set(saved.parent.iterdir())
-try:
-    with atomically(saved) as file:
-        file.write(b"half a")
-        raise OSError("the disk is full")
-except OSError as error:
-    print(f"{error}; the file is whole: {unpack(saved) == (vocab, GPT2_PATTERN, [EOT])}", end=", ")
-    print(f"and nothing else is left: {set(saved.parent.iterdir()) == files}")
-
-# %% [markdown]
-r"""
-## Shards: ids on disk
-
-A training loop reads ids, not text. Tokenizing is slow, so it is done once, and the ids are kept in llm.c's format: a
-header of 256 int32, then the ids. No lengths, no index: a document begins where `<|endoftext|>` stands, which is
-*before* each one, the first included.
-
-*Predict.* FineWeb-Edu's sample has ten billion tokens. How many gigabytes is that with two bytes an id? With the
-eight that torch wants for an index?
-"""
 
 # %%
 #| export shards
@@ -102,25 +43,148 @@ from pathlib import Path
 
 import numpy as np
 
-from nanogpt.files import atomically, save_json
-
-MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024
-SPLITS = ("train", "val", "test")
+from nanogpt.files import atomically, save_json  # for shards.py; this chapter builds them below
 
 # %%
-largest = {"uint16": 2**16 - 1, "int32": 2**31 - 1, "int64": 2**63 - 1}
-for name, most in largest.items():
-    print(f"{name:6} {10e9 * np.dtype(name).itemsize / 1e9:3.0f} GB, ids up to {most:,}")
+#| export data
+from functools import cached_property
+from numbers import Integral
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nanogpt.shards import described, document_starts, file_sha256, permutation, read_shard  # the same
 
 # %% [markdown]
 r"""
-GPT-2 has 50,257 ids, so two bytes do. A file that takes minutes to write must never be there by half: `atomically` is
-chapter 01's.
+## What a model learns from
+
+A text of *n* tokens is *n* − 1 questions with their answers: after these tokens, which one came next?
+"""
+
+# %%
+STORIES = 5000
+documents = [story.text for story in stories(STORIES)]
+left_by_01 = Path("../data/built/tokenizer.json")
+tokenizer = BPETokenizer.load(left_by_01) if left_by_01.exists() else BPETokenizer.train(documents, 1024)
+ids = tokenizer.encode(documents[0])
+words = [tokenizer.decode([i]) for i in ids]
+for n in range(1, 7):
+    print(f"{ids[n - 1]:4} {''.join(words[:n]):32} → {words[n]!r}, which is {ids[n]}")
+
+# %% [markdown]
+r"""
+All questions of a row are asked at once: a row of x is *T* tokens, and the same row of y is the tokens that come one
+later. Where x has its t-th token, the model sees x up to there and is to say y's t-th (that it cannot see more is
+chapter 04's work). A batch is `B` such rows, cut from one text:
+"""
+
+# %%
+B, T = 2, 5
+tokens = np.array(ids[: B * T + 1])
+x, y = tokens[:-1].reshape(B, T), tokens[1:].reshape(B, T)
+for b in range(B):
+    print(f"x[{b}]", *(f"{tokenizer.decode([i]):>9}" for i in x[b].tolist()))
+    print(f"y[{b}]", *(f"{tokenizer.decode([i]):>9}" for i in y[b].tolist()), "\n")
+
+# %% [markdown]
+r"""
+Each of the first B·T tokens is an input once, each but the first a target once. This function hands both to PyTorch:
 """
 
 
 # %%
+#| export data
+def to_device(x: np.ndarray, y: np.ndarray, device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets as int64 tensors on the device. They share no memory, so that y may be masked in place."""
+    tensors = torch.from_numpy(x.astype(np.int64)), torch.from_numpy(y.astype(np.int64))
+    if torch.device(device).type == "cuda":  # from pinned memory the copy runs beside the GPU's work
+        return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
+    return tuple(tensor.to(device) for tensor in tensors)
+
+
+# %% [markdown]
+r"""
+## Whole or not there
+
+Tokenizing is slow, so it is done once and the ids are kept in files. A file that takes minutes to write must never be
+there by half: the next run would take it for whole, and the good one before it would be gone. So every file of this
+course is written aside, brought to the disk, and only then given its name, which the system does in one step. A reader
+finds the old contents or the new ones.
+"""
+
+
+# %%
+#| export files
+@contextmanager
+def atomically(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """Open a file for writing bytes; it gets its name when it is whole and on the disk. The folder is made if absent.
+
+    Whatever ends the block early leaves the old file as it was, and no other. A file that is replaced keeps its
+    mode; a symbolic link stays one, and the file that it points to is replaced.
+    """
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # another process writes another one
+    try:
+        with open(aside, "wb") as file:
+            if path.exists():
+                shutil.copymode(path, aside)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def save_json(path: str | os.PathLike, contents: dict) -> None:
+    """Write `contents` as JSON, atomically."""
+    with atomically(path) as file:
+        file.write((json.dumps(contents, indent=1) + "\n").encode())
+
+
+# %%
+scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # for what is only tried out here
+folder = Path(scratch.name)
+save_json(folder / "note.json", {"written": "whole"})
+try:
+    with atomically(folder / "note.json") as file:
+        file.write(b'{"written": ')
+        raise OSError("the disk is full")
+except OSError as error:
+    print(f"{error}; in the folder: {[path.name for path in folder.iterdir()]}, which says", end=" ")
+    print(json.loads((folder / "note.json").read_bytes()))
+
+# %% [markdown]
+r"""
+## Shards: ids on disk
+
+The format is llm.c's: a header of 256 int32, then the ids. No lengths, no index: a document begins where
+`<|endoftext|>` stands, which is *before* each one, the first included.
+
+*Predict.* FineWeb-Edu's sample has ten billion tokens. How many gigabytes is that with the eight bytes an id that
+torch wants for an index? With as few as GPT-2's 50,257 ids need?
+"""
+
+# %%
+predict("03.1", "ten billion ids with eight bytes each, in GB", guess=None)
+predict("03.2", "with as few bytes as they need, in GB", guess=None)
+
+# %%
+for name in ("int64", "int32", "uint16"):
+    size, most = 10e9 * np.dtype(name).itemsize / 1e9, np.iinfo(name).max
+    print(f"{name:6} {size:3.0f} GB, ids up to {most:,}")
+answer("03.1", 10 * np.dtype("int64").itemsize)
+answer("03.2", 10 * np.dtype("uint16").itemsize)
+
+# %%
 #| export shards
+MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024
+SPLITS = ("train", "val", "test")
+
+
 def shard_header(n: int) -> bytes:
     """The 1,024 bytes before n tokens: 256 little-endian int32, of which the first three say something."""
     if not 0 < n < 2**31:
@@ -141,36 +205,14 @@ def write_shard(path: str | os.PathLike, tokens: Iterable[int]) -> None:
 
 
 # %%
-scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # for what is only tried out here
-folder, left_by_01 = Path(scratch.name), Path("../data/built/tokenizer.json")
-documents = [story.text for story in stories(5000)]
-tokenizer = BPETokenizer.load(left_by_01) if left_by_01.exists() else BPETokenizer.train(documents, 1024)
 ids = [i for text in documents[:3] for i in (tokenizer.eot, *tokenizer.encode(text))]
 write_shard(folder / "three.bin", ids)
 raw = (folder / "three.bin").read_bytes()
 print(f"{len(ids)} tokens, {len(raw):,} bytes = 1,024 + 2 · {len(ids)}; <|endoftext|> is {tokenizer.eot}")
-
-# %% tags=["hide-input"]
 fields = [("magic", raw[:4]), ("version", raw[4:8]), ("tokens", raw[8:12]), ("zeros", raw[12:16]), ("", b"")]
 fields += [(tokenizer.decode([i]), raw[1024 + 2 * n : 1026 + 2 * n]) for n, i in enumerate(ids[:6])]
-fig, ax = plt.subplots(figsize=(7, 1.2))
-x = 0
-for n, (label, content) in enumerate(fields):
-    width = 1.4 * len(content) or 1.4
-    ax.add_patch(
-        plt.Rectangle((x, 0), width, 1, facecolor=["#cfe2f3", "#d9ead3"][n % 2] if content else "white")
-    )
-    ax.text(
-        x + width / 2, 0.5, content.hex(" ") or "…", ha="center", va="center", family="monospace", fontsize=7
-    )
-    ax.text(
-        x + width / 2, -0.4 - 0.4 * (n % 2), label.replace(" ", "·"), ha="center", va="center", fontsize=8
-    )
-    x += width
-ax.set(xlim=(0, x), ylim=(-1, 1))
-ax.axis("off")
 show(
-    fig,
+    figures.shard_bytes(fields),
     alt="The first bytes of a shard: magic, version, number of tokens, zeros up to byte 1024, then two bytes for each id",
 )
 
@@ -211,22 +253,28 @@ for name, content in [("cut.bin", raw[:-7]), ("photo.bin", b"\x89PNG" + raw[4:])
         print(str(error).replace(str(folder), "..."))
 
 # %%
-write_shard(folder / "large.bin", np.zeros(50_000_000, np.uint16))  # 100 MB
+LARGE = 25_000_000  # tokens, in documents of about 500
+noise = np.random.default_rng(0).integers(0, 50_257, LARGE, dtype=np.uint16)
+noise[np.random.default_rng(1).integers(0, LARGE, LARGE // 500)] = 50256
+write_shard(folder / "large" / "train_000000.bin", noise)
 start = time.perf_counter()
-tokens = read_shard(folder / "large.bin")
+tokens = read_shard(folder / "large" / "train_000000.bin")
 opened = time.perf_counter()
-some = tokens[30_000_000 : 30_000_000 + 8192].sum()
+some = tokens[LARGE // 2 : LARGE // 2 + 8192].sum()
 touched = time.perf_counter()
-whole = np.fromfile(folder / "large.bin", "<u2")
+whole = np.fromfile(folder / "large" / "train_000000.bin", "<u2")
 print(f"open {(opened - start) * 1e6:.0f} µs, use 8,192 tokens {(touched - opened) * 1e6:.0f} µs, ")
-print(f"read the whole file instead {(time.perf_counter() - touched) * 1e3:.0f} ms")
-(folder / "large.bin").unlink()
+print(
+    f"read the whole file of {2 * LARGE / 1e6:.0f} million bytes instead {(time.perf_counter() - touched) * 1e3:.0f} ms"
+)
 
 # %% [markdown]
 r"""
-A flipped bit passes: the length is right and the id valid. And ids do not say which tokenizer made them. So a folder
-of shards has a `manifest.json` with each file's SHA-256 and the tokenizer's fingerprint, and training opens shards
-through it.
+## A manifest that proves them
+
+A flipped bit passes: the length is right and the id valid. And ids do not say which tokenizer made them. So a folder of
+shards has a `manifest.json` with each file's SHA-256, the tokenizer's fingerprint, and a hash of the manifest
+itself. What it says must fit together: sums of tokens, plain file names, none listed twice.
 """
 
 
@@ -238,6 +286,12 @@ def file_sha256(path: str | os.PathLike) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def manifest_sha256(manifest: dict) -> str:
+    """Hex SHA-256 of all that a manifest says, but for this hash itself."""
+    said = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
 def identity(tokenizer) -> dict:
     """What a manifest says of the tokenizer that made the ids."""
     return {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
@@ -245,45 +299,36 @@ def identity(tokenizer) -> dict:
 
 # %%
 #| export shards
-def manifest_sha256(manifest: dict) -> str:
-    """Hex SHA-256 of all that a manifest says, but for this hash itself."""
-    said = {key: value for key, value in manifest.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-
-
 def manifest_fault(manifest: dict) -> str | None:
     """What is wrong with a manifest, in a few words, or None."""
     try:
         splits = manifest["splits"]
         shards = [shard for split in splits.values() for shard in split["shards"]]
         names, sizes = [shard["file"] for shard in shards], [shard["tokens"] for shard in shards]
-        rules = {
+        sums = [sum(shard["tokens"] for shard in split["shards"]) for split in splits.values()]
+        right = {
             "its own hash": manifest["sha256"] == manifest_sha256(manifest),
             "source or fingerprint": "source" in manifest and isinstance(manifest["fingerprint"], str),
-            "vocab_size or eot": 0 <= manifest["eot"] < manifest["vocab_size"] <= 65536,
-            "the names of splits": set(splits) <= set(SPLITS),
-            "a shard's name": all(re.fullmatch(r"[\w-][\w.-]*", name) for name in names),
-            "a shard listed twice": len(set(names)) == len(names),
-            "a shard's hash": all(re.fullmatch("[0-9a-f]{64}", shard["sha256"]) for shard in shards),
-            "a shard's tokens": all(type(size) is int and size > 0 for size in sizes),
-            "a sum of tokens": all(
-                s["tokens"] == sum(x["tokens"] for x in s["shards"]) for s in splits.values()
-            ),
+            "eot or vocab_size": 0 <= manifest["eot"] < manifest["vocab_size"] <= 65536,
+            "a split's name": set(splits) <= set(SPLITS),
+            "a file's name": all(re.fullmatch(r"\w[\w.-]*", name) for name in names),
+            "a file listed twice": len(set(names)) == len(names),
+            "a file's hash": all(re.fullmatch("[0-9a-f]{64}", shard["sha256"]) for shard in shards),
+            "a file's tokens": all(type(size) is int and size > 0 for size in sizes),
+            "a sum of tokens": sums == [split["tokens"] for split in splits.values()],
         }
-        return next((what for what, right in rules.items() if not right), None)
-    except KeyError as error:
-        return f"no {error}"
-    except (TypeError, AttributeError):
-        return "not in a manifest's form"
+        return next((what for what in right if not right[what]), None)
+    except (LookupError, TypeError, AttributeError) as error:
+        return f"no {error}" if isinstance(error, KeyError) else "not in a manifest's form"
 
 
 # %%
 #| export shards
 def save_manifest(folder: str | os.PathLike, manifest: dict) -> dict:
-    """Write folder/manifest.json with a hash of itself, atomically; returns what it says. ValueError if it is none."""
+    """Write folder/manifest.json with a hash of itself, atomically; returns it. ValueError if it cannot be right."""
     manifest = manifest | {"sha256": manifest_sha256(manifest)}
     if fault := manifest_fault(manifest):
-        raise ValueError(f"{folder}: this manifest cannot be right: {fault}")
+        raise ValueError(f"{folder}: this manifest cannot be right ({fault})")
     save_json(Path(folder) / "manifest.json", manifest)
     return manifest
 
@@ -301,6 +346,12 @@ def load_manifest(folder: str | os.PathLike) -> dict:
     if fault:
         raise ValueError(f"{path} is damaged ({fault}); prepare the data again")
     return manifest
+
+
+# %% [markdown]
+r"""
+Training opens shards through it, and reads nothing that is not what it was when it was written.
+"""
 
 
 # %%
@@ -335,8 +386,9 @@ def open_shards(folder: str | os.PathLike, split: str, fingerprint: str | None =
 # %%
 path = folder / "small" / "val_000000.bin"
 write_shard(path, ids)
-held = {"tokens": len(ids), "shards": [{"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}]}
-save_json(path.parent / "manifest.json", {"source": "", **identity(tokenizer), "splits": {"val": held}})
+listed = {"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}
+splits = {"val": {"tokens": len(ids), "shards": [listed]}}
+manifest = save_manifest(path.parent, {"source": "three stories", **identity(tokenizer), "splits": splits})
 print([shard.name for shard in open_shards(path.parent, "val", tokenizer.fingerprint)])
 path.write_bytes(raw[:1100] + bytes([raw[1100] ^ 1]) + raw[1101:])  # one bit
 for split, fingerprint in (("val", "0123456789"), ("train", None), ("val", None)):
@@ -344,12 +396,18 @@ for split, fingerprint in (("val", "0123456789"), ("train", None), ("val", None)
         open_shards(path.parent, split, fingerprint)
     except ValueError as error:
         print(str(error).replace(str(folder), "..."))
+for change in ({"eot": 7}, {"splits": {"val": {"tokens": 9, "shards": [listed | {"file": "../val.bin"}]}}}):
+    print("a manifest with", *change, "changed:", manifest_fault(manifest | change), end="; ")
+    sealed = manifest | change | {"sha256": manifest_sha256(manifest | change)}
+    print("and sealed again:", manifest_fault(sealed))
 
 # %% [markdown]
 r"""
+(A seal that anybody can renew proves no honesty, only that nothing changed by accident: the first change passes then.)
+
 ## Train, validation, test: ask the document
 
-Validation losses can be compared over months only if the validation text stays the same. Shuffle and take the last
+Validation losses can be compared over months only if the validation text stays the same. Shuffle and take a
 tenth, and every document added changes the split: what was validation yesterday is trained on today. So nothing
 decides but the document itself: its SHA-256, read as a number between 0 and 1.
 """
@@ -372,103 +430,24 @@ def by_shuffling(texts: list[str]) -> set[str]:
     return set(np.random.default_rng(0).permutation(texts)[: len(texts) // 10])
 
 
+before = documents[: STORIES * 4 // 5]
+print(
+    f"val of {len(before):,} documents, and how many of it are trained on after {STORIES - len(before):,} more:"
+)
 for split in (by_shuffling, by_hash):
-    yesterday, today = split(documents[:4000]), split(documents)
-    moved = len(yesterday - today)
-    print(
-        f"{split.__name__:12} {len(yesterday)} val documents of 4,000; with 1,000 more, {moved} of them are trained on"
-    )
+    yesterday, today = split(before), split(documents)
+    print(f"{split.__name__:12} {len(yesterday)} documents, {len(yesterday - today)} trained on")
 
 # %% [markdown]
 r"""
 Equal documents fall on the same side, so an exact duplicate cannot leak. One that differs in a single space can
 (Lee et al. 2022, §4).
 
-## Batches
+## One shard, one reader
 
-A batch is x, `B` rows of `T` tokens, and y, the same rows one token later. With several processes, *ranks*, each
-reads a different part. Often a loader is written like this: the shards are read one after another, each rank begins at
-its own offset, and everybody advances by what all ranks read together.
-
-*Find the bug.* It shows only with more than one shard and more than one rank.
-"""
-
-
-# %%
-class Loader:
-    """x of each step, as a range of token numbers. Two shards, B * T tokens a step for each rank."""
-
-    def __init__(self, shards: list[range], BT: int, rank: int, world_size: int):
-        self.shards, self.BT, self.rank, self.world_size = shards, BT, rank, world_size
-        self.shard, self.position = 0, BT * rank
-
-    def next_batch(self) -> range:
-        tokens = self.shards[self.shard][self.position : self.position + self.BT]
-        self.position += self.BT * self.world_size
-        if self.position + self.BT * self.world_size + 1 > len(self.shards[self.shard]):  # no room for a step
-            self.shard = (self.shard + 1) % len(self.shards)
-            self.position = self.BT * self.rank
-        return tokens
-
-
-# %%
-shards = [range(0, 43), range(43, 80)]
-loaders = [Loader(shards, 4, rank, 2) for rank in range(2)]
-reads = [[loader.next_batch() for loader in loaders] for _ in range(9)]
-
-
-# %% tags=["hide-input"]
-def draw(reads, seams, title):
-    """One row a step; what each rank reads of the corpus, in its colour."""
-    fig, ax = plt.subplots(figsize=(6.8, 2.4))
-    for step, ranks in enumerate(reads):
-        for rank, tokens in enumerate(ranks):
-            ax.scatter(
-                list(tokens),
-                [step] * len(tokens),
-                marker="s",
-                s=14,
-                color=f"C{rank}",
-                label=f"rank {rank}" if step == 0 else None,
-            )
-    for seam in seams:
-        ax.axvline(seam - 0.5, color="black", linewidth=0.8)
-    ax.set(xlabel="token of the corpus; lines: where a shard begins", ylabel="step", title=title)
-    ax.invert_yaxis()
-    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    return fig
-
-
-show(
-    draw(reads, [43], "a loader with a bug"),
-    alt="Rank 0 reads the first shard one step longer than rank 1; afterwards they are never side by side again, and the last tokens of both shards are not read",
-)
-
-# %%
-times = np.zeros(80, int)
-for ranks in reads[:9]:
-    for tokens in ranks:
-        times[list(tokens)] += 1
-first_wrong = next(step for step, (a, b) in enumerate(reads) if b.start != a.stop)
-print(
-    f"ranks drift apart at step {first_wrong}: rank 0 reads from {reads[first_wrong][0].start}, rank 1 from {reads[first_wrong][1].start}"
-)
-print(
-    "after 9 steps of 8 tokens: " + ", ".join(f"{(times == n).sum()} tokens read {n} times" for n in range(3))
-)
-
-# %% [markdown]
-r"""
-Rank 0 still finds room for a step where rank 1, standing further on, does not. They change shard at different
-steps, and never stand side by side again. Nothing crashes. And the end of each shard, too short for a step, is never
-read.
-
-The cure is that no rank decides anything. Let there be one endless stream of tokens, the same for all ranks. Step k
-takes the next `world_size * B * T` of them, rank r the r-th part, across the ends of shards and epochs. Then a law can
-hold: **each token is an input exactly once an epoch.**
-
-The stream is epoch after epoch, and every epoch shuffles the documents. If the order is a function of (seed, epoch),
-a token can be found without remembering anything:
+Read a shard from its beginning, B·T tokens a step, and x and y are as above. Read it again for the next *epoch*, and
+its documents should come in another order. That order is to be a function of (seed, epoch): then where any token of
+the stream stands can be computed, and nothing has to be remembered to go on after a crash.
 """
 
 
@@ -491,15 +470,6 @@ def document_starts(tokens: np.ndarray, eot: int) -> np.ndarray:
 
 # %%
 #| export data
-from functools import cached_property
-from pathlib import Path
-
-import numpy as np
-import torch
-
-from nanogpt.shards import document_starts, file_sha256, load_manifest, permutation, read_shard
-
-
 def shuffle_documents(tokens: np.ndarray, eot: int, *key: int) -> tuple[np.ndarray, np.ndarray]:
     """An order for a shard's documents: where each ends in it, and by how much it was moved to get there."""
     starts = document_starts(tokens, eot)
@@ -519,58 +489,89 @@ def read_shuffled(
 
 
 # %%
-shard = np.array([9, 1, 1, 1, 9, 2, 9, 3, 3, 9, 4, 4, 4])  # four documents, <|endoftext|> is 9
+EOT = 9  # in this example
+shard = np.array([EOT, 1, 1, 1, EOT, 2, EOT, 3, 3, EOT, 4, 4, 4])
 for epoch in range(3):
-    ends, moved = shuffle_documents(shard, 9, epoch)
-    print(
-        f"epoch {epoch}: {read_shuffled(shard, ends, moved, 0, 13)}   tokens 5 to 9: {read_shuffled(shard, ends, moved, 5, 9)}"
-    )
+    ends, moved = shuffle_documents(shard, EOT, epoch)
+    everything, some = (read_shuffled(shard, ends, moved, *span) for span in ((0, len(shard)), (5, 9)))
+    print(f"epoch {epoch}: {everything}   tokens 5 to 9: {some}")
 
 # %% [markdown]
 r"""
 No loop over tokens or documents: where every token of a batch stands in the file is computed, and one indexing
-operation takes them all. Ids then become tensors:
+operation takes them all.
+
+## Many shards, many readers
+
+With several processes, *ranks*, each reads a different part of every step. Often a loader is written like this: the
+shards are read one after another, each rank begins at its own offset, and everybody advances by what all ranks read
+together. *Find the bug.* It shows only with more than one rank, and only where a shard ends.
 """
 
 
 # %%
-#| export data
-def to_device(x: np.ndarray, y: np.ndarray, device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets as int64 tensors on the device. They share no memory, so that y may be masked in place."""
-    tensors = torch.from_numpy(x.astype(np.int64)), torch.from_numpy(y.astype(np.int64))
-    if torch.device(device).type == "cuda":  # from pinned memory the copy runs beside the GPU's work
-        return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
-    return tuple(tensor.to(device) for tensor in tensors)
+class Loader:
+    """x of each step, as a range of token numbers: BT tokens a step for each rank."""
+
+    def __init__(self, shards: list[range], BT: int, rank: int, world_size: int):
+        self.shards, self.BT, self.rank, self.world_size = shards, BT, rank, world_size
+        self.shard, self.position = 0, BT * rank
+
+    def next_batch(self) -> range:
+        tokens = self.shards[self.shard][self.position : self.position + self.BT]
+        self.position += self.BT * self.world_size
+        if self.position + self.BT * self.world_size + 1 > len(self.shards[self.shard]):  # no room for a step
+            self.shard = (self.shard + 1) % len(self.shards)
+            self.position = self.BT * self.rank
+        return tokens
 
 
 # %%
-tokens = np.arange(7)
-x, y = to_device(tokens[:-1].reshape(2, 3), tokens[1:].reshape(2, 3), "cpu")
-print(f"x {x.tolist()}\ny {y.tolist()}")
-
+FIRST, SECOND, BT, RANKS = 43, 37, 4, 2  # two shards' tokens; a rank's tokens a step
+TOTAL = FIRST + SECOND
+ranges = [range(FIRST), range(FIRST, TOTAL)]
+loaders = [Loader(ranges, BT, rank, RANKS) for rank in range(RANKS)]
+reads = [[loader.next_batch() for loader in loaders] for _ in range(TOTAL // (RANKS * BT) - 1)]
+show(
+    figures.reads(reads, [FIRST], "a loader with a bug"),
+    alt="Rank 0 reads the first shard one step longer than rank 1; afterwards they are never side by side, and the last tokens of both shards are not read",
+)
+apart = [step for step, ranks in enumerate(reads) if any(b.start != a.stop for a, b in pairwise(ranks))]
+print(f"of {len(reads)} steps the ranks are apart in {len(apart)}:", *apart)
+times = np.bincount([t for ranks in reads for tokens in ranks for t in tokens], minlength=TOTAL)
+print("read", ", ".join(f"{n} times: {(times == n).sum()} tokens" for n in np.unique(times)))
 
 # %% [markdown]
 r"""
-A stream knows its shards, who reads how much of them, and `position`: how far all ranks together have come.
+Rank 0 still finds room for a step where rank 1, standing further on, does not. They change shard at different
+steps, and then do not stand side by side. Nothing crashes. And the end of each shard, too short for a step, is
+never read.
+
+The cure is that no rank decides anything. Let there be one endless stream of tokens, the same for all ranks: epoch
+after epoch, each with its shards and their documents in another order. Step k takes the next `world_size * B * T` of
+them, rank r the r-th part, across the ends of shards and epochs. Then a law can hold: **each token is an input
+exactly once an epoch.** First the shards. What a manifest says of them counts; without one they are GPT-2's, as llm.c's
+are.
 """
 
 
 # %%
-#| export data
+#| export shards
 def described(path: Path) -> dict:
     """What the manifest beside a shard says of it and of its tokenizer; without one it is GPT-2's, as in llm.c."""
     if not (path.parent / "manifest.json").exists():
         return {"fingerprint": None, "vocab_size": 50257, "eot": 50256}
     manifest = load_manifest(path.parent)
-    shards = [shard for split in manifest["splits"].values() for shard in split["shards"]]
-    for shard in shards:
+    for shard in (shard for split in manifest["splits"].values() for shard in split["shards"]):
         if shard["file"] == path.name:
             return {key: manifest[key] for key in ("fingerprint", "vocab_size", "eot")} | shard
     raise ValueError(
-        f"{path} is not in the manifest beside it; prepare it again, or keep it in a folder of its own"
+        f"{path} is not in the manifest beside it; prepare it again, or keep it in another folder"
     )
 
 
+# %%
+#| export data
 class Shards:
     """Shards that belong together: their tokens as memory maps, and the vocabulary of their ids."""
 
@@ -578,38 +579,40 @@ class Shards:
         self.paths = sorted(map(Path, paths))
         if not self.paths:
             raise ValueError("a stream needs at least one shard; got none")
-        self.tokens = [read_shard(path) for path in self.paths]
+        self.tokens = [np.asarray(read_shard(path)) for path in self.paths]
         self.total = sum(map(len, self.tokens))
         self.described = [described(path) for path in self.paths]
-        for path, there, said in zip(self.paths, self.tokens, self.described):
-            if said.get("tokens", len(there)) != len(there):
+        for path, tokens, said in zip(self.paths, self.tokens, self.described):
+            if said.get("tokens", len(tokens)) != len(tokens):
                 raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")
             if said["fingerprint"] != self.described[0]["fingerprint"]:
                 raise ValueError(f"{path} and {self.paths[0]} were made with different tokenizers")
         self.eot, self.vocab_size = self.described[0]["eot"], self.described[0]["vocab_size"]
-
-    @cached_property
-    def sha256(self) -> list[str]:
-        """What tells these shards from others, even of equal names: their hashes, read if no manifest has them."""
-        return [said.get("sha256") or file_sha256(path) for path, said in zip(self.paths, self.described)]
-
-    def check(self, tokens: np.ndarray, i: int) -> np.ndarray:
-        """The tokens, read from shard i. ValueError if one is not in the vocabulary."""
-        if tokens.max() >= self.vocab_size:
-            what = f"id {tokens.max()}, but its vocabulary has {self.vocab_size}"
-            raise ValueError(f"{self.paths[i]} holds {what}; prepare it again")
-        return tokens
+        self._order = {}
 
 
 # %%
-for i, tokens in enumerate(
-    shards
-):  # as above, with a document every ten tokens; ids are places in the corpus
-    as_documents = [50256 if t % 10 == 0 else t for t in tokens]
-    write_shard(folder / "two" / f"train_{i:06d}.bin", as_documents)
-paths = sorted((folder / "two").glob("*.bin"))
-small = Shards(paths)
-print(f"{small.total} tokens in shards of {list(map(len, small.tokens))}, vocabulary {small.vocab_size}")
+#| export data
+class Shards(Shards):
+    @cached_property
+    def sha256(self) -> list[str]:
+        """What tells these shards from others, even of equal names: their hashes, computed if no manifest has them."""
+        return [said.get("sha256") or file_sha256(path) for path, said in zip(self.paths, self.described)]
+
+    def order(self, i: int, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """How the documents of shard i are shuffled in an epoch. The last order asked for is kept."""
+        key = seed, epoch, i
+        if key not in self._order:
+            self._order = {key: shuffle_documents(self.tokens[i], self.eot, seed, epoch, i + 1)}
+        return self._order[key]
+
+    def checked(self, tokens: np.ndarray, i: int) -> np.ndarray:
+        """Tokens of shard i. ValueError if one is not in the vocabulary."""
+        if tokens.max() < self.vocab_size:
+            return tokens
+        what = f"id {tokens.max()}, but its vocabulary has {self.vocab_size}"
+        raise ValueError(f"{self.paths[i]} holds {what}; prepare it again")
+
 
 # %% [markdown]
 r"""
@@ -619,47 +622,57 @@ A place in the stream is an epoch, a shard and an offset. A batch may begin in o
 
 # %%
 #| export data
-class Epochs:
-    """The tokens of shards, epoch after epoch: each shuffles the shards, and the documents within each.
-
-    Where a token stands follows from (seed, epoch) alone, so that nothing has to be remembered.
-    """
-
-    def __init__(self, shards: Shards, seed: int):
-        self.shards, self.seed, self._order = shards, seed, {}
-
-    def find(self, place: int) -> tuple[int, int, int]:
-        """Where token number `place` stands: epoch, shard, and offset in the shuffled shard."""
-        epoch, offset = divmod(place, self.shards.total)
-        for i in permutation(len(self.shards.tokens), self.seed, epoch, 0).tolist():
-            if offset < len(self.shards.tokens[i]):
-                break
-            offset -= len(self.shards.tokens[i])
-        return epoch, i, offset
-
-    def read(self, start: int, n: int) -> np.ndarray:
-        """Tokens start to start + n, which may lie in several shards and epochs."""
-        parts = []
-        while n > 0:
-            epoch, i, offset = self.find(start)
-            tokens, key = self.shards.tokens[i], (self.seed, epoch, i)
-            if key not in self._order:  # the one shard's whose turn it is
-                self._order = {key: shuffle_documents(tokens, self.shards.eot, self.seed, epoch, i + 1)}
-            part = read_shuffled(tokens, *self._order[key], offset, min(offset + n, len(tokens)))
-            parts.append(self.shards.check(part, i))
-            start, n = start + len(part), n - len(part)
-        return np.concatenate(parts)
+def find(shards: Shards, seed: int, place: int) -> tuple[int, int, int]:
+    """Where the stream's token number `place` stands: epoch, shard, and offset in the shuffled shard."""
+    epoch, offset = divmod(place, shards.total)
+    for i in permutation(len(shards.tokens), seed, epoch, 0).tolist():
+        if offset < len(shards.tokens[i]):
+            break
+        offset -= len(shards.tokens[i])
+    return epoch, i, offset
 
 
-# %%
-small = Epochs(Shards(paths), seed=0)
-for place in (0, 36, 37, 79, 80):
-    print("token {:2} is in epoch {}, shard {}, at {}".format(place, *small.find(place)))
-print("tokens 33 to 41:", small.read(33, 8))
+def read(shards: Shards, seed: int, start: int, n: int) -> np.ndarray:
+    """Tokens start to start + n of the stream, which may lie in several shards and epochs."""
+    parts = []
+    while n > 0:
+        epoch, i, offset = find(shards, seed, start)
+        stop = min(offset + n, len(shards.tokens[i]))
+        part = read_shuffled(shards.tokens[i], *shards.order(i, seed, epoch), offset, stop)
+        parts.append(shards.checked(part, i))
+        start, n = start + len(part), n - len(part)
+    return np.concatenate(parts)
+
 
 # %% [markdown]
 r"""
-What a training loop calls, and the state that resumes it:
+To see where a token comes from, let its id be its place: the numbers 0, 1, 2 … with GPT-2's `<|endoftext|>`, 50,256,
+where a document begins. Which one that is, the next token tells.
+"""
+
+
+# %%
+def write_places(folder: Path, *shards: list[int]) -> list[Path]:
+    """Shards whose documents have these lengths, each at least 2; an id is the token's place in all of them."""
+    place, paths = 0, [folder / f"train_{i:06d}.bin" for i in range(len(shards))]
+    for path, lengths in zip(paths, shards):
+        starts = place + np.cumsum([0, *lengths[:-1]])
+        places = np.arange(place, place + sum(lengths))
+        write_shard(path, np.where(np.isin(places, starts), 50256, places))
+        place += sum(lengths)
+    return paths
+
+
+two = write_places(folder / "two", [10] * (FIRST // 10) + [FIRST % 10], [10] * (SECOND // 10) + [SECOND % 10])
+opened = Shards(two)
+print(f"{opened.total} tokens in shards of {list(map(len, opened.tokens))}, vocabulary {opened.vocab_size:,}")
+for place in (0, SECOND - 1, SECOND, TOTAL - 1, TOTAL):
+    print("token {:2} is in epoch {}, shard {}, at {}".format(place, *find(opened, 0, place)))
+print(f"tokens {SECOND - 4} to {SECOND + 4}:", read(opened, 0, SECOND - 4, 8))
+
+# %% [markdown]
+r"""
+What a training loop calls:
 """
 
 
@@ -667,109 +680,237 @@ What a training loop calls, and the state that resumes it:
 #| export data
 def check_sizes(B: int, T: int, rank: int, world_size: int) -> None:
     """ValueError unless rank is one of world_size that each take B rows of T tokens."""
-    whole = all(isinstance(n, int) for n in (B, T, rank, world_size))
+    whole = all(isinstance(n, Integral) for n in (B, T, rank, world_size))
     if not whole or min(B, T) < 1 or not 0 <= rank < world_size:
         given = f"B={B}, T={T}, rank={rank}, world_size={world_size}"
         raise ValueError(f"a stream needs integers, B and T from 1 on, 0 <= rank < world_size; got {given}")
 
 
 def resumed(state: dict, counts: str, shards: Shards) -> tuple[int, int]:
-    """Seed and position of a state. ValueError if it is of other shards or of another kind of stream."""
-    if state.get("counts") != counts or state.get("shards") != shards.sha256:
+    """Seed and position from a state. ValueError if it is of other shards or of another kind of stream."""
+    if missing := {"counts", "seed", "position", "shards"} - set(state):
+        raise ValueError(f"this is no stream's state: it lacks {', '.join(sorted(missing))}")
+    if state["counts"] != counts:
+        raise ValueError(f"this state counts {state['counts']}, and this stream counts {counts}")
+    if state["shards"] != shards.sha256:
         raise ValueError(
-            f"{shards.paths[0].parent} does not hold the shards of this state, or it is no {counts}'s"
+            f"{shards.paths[0].parent} does not hold the shards of this state, which their hashes tell"
         )
     return state["seed"], state["position"]
 
 
+# %%
+#| export data
 class BatchStream:
     """Batches from an endless stream of tokens, dealt to ranks without gap or overlap.
 
-    The stream is epoch after epoch. Each epoch shuffles the shards, and the documents within each shard, by
-    (seed, epoch). Step k takes the next world_size * B * T tokens, and rank r the r-th part of them. So every token
-    is an input exactly once an epoch; what is left at an epoch's end is completed with the beginning of the next.
-    Documents are packed: a row may begin within one, whose facts it then does not see.
+    Each epoch shuffles the shards, and the documents within each, by (seed, epoch). Step k takes the next
+    world_size * B * T tokens, and rank r the r-th part. So every token is an input exactly once an epoch; what is left
+    at an epoch's end is completed with the beginning of the next. A row may begin within a document.
     """
 
     def __init__(self, shards, B: int, T: int, rank=0, world_size=1, seed=0, device="cpu"):
         check_sizes(B, T, rank, world_size)
-        self.shards = Shards(shards)
-        self.B, self.T, self.rank, self.world_size = B, T, rank, world_size
-        self.epochs, self.device, self.position = (
-            Epochs(self.shards, seed),
-            device,
-            0,
-        )  # position: of all ranks
-        if self.shards.total <= world_size * B * T:
-            step = f"{world_size} ranks × B={B} × T={T} + 1 = {world_size * B * T + 1:,}; lower B or T, or add text"
+        self.shards, self.step = Shards(shards), world_size * B * T
+        self.B, self.T, self.rank, self.seed, self.device = B, T, rank, seed, device
+        self.position = 0  # tokens that all ranks together have consumed
+        if self.shards.total <= self.step:
+            needed = f"{world_size} ranks × B={B} × T={T} + 1 = {self.step + 1:,}; lower B or T, or add text"
             raise ValueError(
-                f"{self.shards.paths[0].parent}: {self.shards.total:,} tokens, but one step takes {step}"
+                f"{self.shards.paths[0].parent}: {self.shards.total:,} tokens, but one step takes {needed}"
             )
-
-    @property
-    def epoch(self) -> int:
-        return self.position // self.shards.total
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """x, y: int64 tensors (B, T) on the device; y[b, t] is the token that follows x[b, t]."""
         n = self.B * self.T
-        tokens = self.epochs.read(self.position + self.rank * n, n + 1)
-        self.position += self.world_size * n
+        tokens = read(self.shards, self.seed, self.position + self.rank * n, n + 1)
+        self.position += self.step
         return to_device(tokens[:-1].reshape(self.B, self.T), tokens[1:].reshape(self.B, self.T), self.device)
+
+
+# %%
+streams = [BatchStream(two, B=1, T=BT, rank=rank, world_size=RANKS) for rank in range(RANKS)]
+xs = [
+    [stream.next_batch()[0].flatten().tolist() for stream in streams]
+    for _ in range(TOTAL // (RANKS * BT) + 1)
+]
+flat = [t for ranks in xs for tokens in ranks for t in tokens]
+places = iter([after - 1 if t == 50256 else t for t, after in zip(flat, [*flat[1:], 1])])
+reads = [[[next(places) for _ in tokens] for tokens in ranks] for ranks in xs]
+show(
+    figures.reads(reads, [FIRST], "BatchStream"),
+    alt="Both ranks are always in the same document or its neighbour; the shards are read completely; the last step continues with the next epoch",
+)
+
+# %% [markdown]
+r"""
+*Check.* The law, on as many places as there are ids, in documents as long as stories: three ranks, a batch that divides
+nothing evenly, two epochs. And the tokens of a step do not depend on how many ranks share them: a run may go on with
+another number of GPUs.
+"""
+
+# %%
+B, T, RANKS = 5, 77, 3
+lengths = [len(tokenizer.encode(text)) + 1 for text in documents[:500]]
+law = write_places(folder / "law", lengths[:200], lengths[200:])
+streams = [BatchStream(law, B, T, rank, RANKS) for rank in range(RANKS)]
+alone, total = BatchStream(law, B * RANKS, T), streams[0].shards.total
+xs, ys = [], []
+while streams[0].position <= 2 * total:
+    x, y = zip(*(stream.next_batch() for stream in streams))
+    assert torch.equal(torch.cat(x), alone.next_batch()[0]), (
+        "the ranks together do not read what one reader reads"
+    )
+    xs, ys = [*xs, *x], [*ys, *y]
+x, y = (torch.cat([tokens.flatten() for tokens in batches]) for batches in (xs, ys))
+places = torch.where(x == 50256, y - 1, x)
+for epoch in range(2):
+    seen = places[epoch * total : (epoch + 1) * total].sort().values
+    assert torch.equal(seen, torch.arange(total)), "a token was read twice in an epoch, or never"
+assert torch.equal(y[:-1], x[1:]), "a target is not the next input"
+print(f"two epochs of {total:,} tokens: each read once an epoch, and every target is the next input")
+
+# %% [markdown]
+r"""
+A stream resumes at the exact token from a seed and one number. The state also says of which shards it speaks, by their
+hashes: a name such as train_000000.bin stands in many folders.
+"""
+
+
+# %%
+#| export data
+class BatchStream(BatchStream):
+    @property
+    def epoch(self) -> int:
+        return self.position // self.shards.total
 
     def state_dict(self) -> dict:
         """What resumes the stream at exactly this token, with any B, T and number of ranks."""
         return {
             "counts": "tokens",
-            "seed": self.epochs.seed,
+            "seed": self.seed,
             "position": self.position,
             "shards": self.shards.sha256,
         }
 
     def load_state_dict(self, state: dict) -> None:
-        self.epochs.seed, self.position = resumed(state, "tokens", self.shards)
+        self.seed, self.position = resumed(state, "tokens", self.shards)
+
+
+# %%
+stream, again = BatchStream(law, B, T, seed=7), BatchStream(law, B, T)
+for _ in range(100):
+    stream.next_batch()
+state = stream.state_dict()
+again.load_state_dict(json.loads(json.dumps(state)))
+assert torch.equal(stream.next_batch()[0], again.next_batch()[0]), "the resumed stream goes on elsewhere"
+print(
+    f"goes on at token {state['position']:,} of epoch {stream.epoch}, of",
+    *(sha[:8] for sha in state["shards"]),
+)
+try:
+    BatchStream(two, 1, BT).load_state_dict(state)
+except ValueError as error:
+    print(str(error).replace(str(folder), "..."))
+
+# %% [markdown]
+r"""
+Is it fast enough? Training GPT-2's 124M parameters takes some 0.8 GFLOP a token, so a GPU at 400 TFLOP/s eats half a
+million tokens a second. Many loaders use worker processes. *Predict.* Does this one need them?
+"""
+
+# %% tags=["nbval-ignore-output"]
+stream = BatchStream(folder.glob("large/*.bin"), B=16, T=1024)
+stream.next_batch()  # finds and shuffles the shard's documents, once an epoch
+start, steps = time.perf_counter(), 100
+for _ in range(steps):
+    stream.next_batch()
+rate = steps * stream.step / (time.perf_counter() - start)
+print(f"{rate / 1e6:.1f} million tok/s, {rate / (400e12 / 0.8e9):.0f} times what that GPU eats:", end=" ")
+print("no worker is needed" if rate > 2 * 400e12 / 0.8e9 else "too close: a worker would help")
+
+# %% [markdown]
+r"""
+## Rows that begin with a document
+
+A row of `BatchStream` begins where it falls, mostly within a story whose names and counts are out of sight.
+*Predict.* In rows of 128 tokens cut at random, which share of all tokens belongs to a story that began before the row?
+"""
+
+# %%
+predict("03.3", "tokens whose story began before their row, T = 128, in percent", guess=None)
+
+
+# %%
+def unseen(lengths: list[int], T: int) -> float:
+    """The share of tokens that stand, in a row of T cut at random, before the first beginning of a document."""
+    return sum(min(left, T) / T for n in lengths for left in range(n)) / sum(lengths)
+
+
+print(f"a story has {min(lengths)} to {max(lengths)} tokens, {np.mean(lengths):.0f} on average")
+for T in (32, 64, 128, 256, 1024):
+    print(f"T = {T:4}: {unseen(lengths, T):4.0%} of all tokens belong to a story that began before their row")
+answer("03.3", 100 * unseen(lengths, 128))
+
+# %% [markdown]
+r"""
+No model can know what such tokens depend on, so they teach little, and no loss on them comes near the floor of chapter
+02. (Where documents are long beside T, most tokens must be like this.) The second stream begins every row with a
+document, as nanochat's does. Chapter 07 trains on it.
+"""
 
 
 # %%
 #| export data
 class DocumentStream:
-    """Batches whose rows each begin with a document, so that a row sees all facts of its first one.
+    """Batches whose rows each begin with a document, at `<|endoftext|>`, so that a row sees all facts of its first one.
 
-    A row runs on for T tokens into the documents behind, and from its shard's end to its beginning. In each epoch
-    every document begins one row, in an order that depends on (seed, epoch); ranks share the rows out in turn. What
-    lies more than T tokens into a document is not read. All shards are read once at first, to find the documents.
+    A row runs on for T tokens into the documents behind, and from its shard's end to its beginning. In each epoch every
+    document begins one row, in an order that depends on (seed, epoch); ranks take turns with B rows. What lies more
+    than T tokens into a document is not read. Opening reads all shards once, to find the documents.
     """
 
     def __init__(self, shards, B: int, T: int, rank=0, world_size=1, seed=0, device="cpu"):
         check_sizes(B, T, rank, world_size)
-        self.shards = Shards(shards)
-        self.B, self.T, self.rank, self.world_size = B, T, rank, world_size
-        self.seed, self.device, self.position = seed, device, 0  # position: rows of all ranks
-        begin = [np.flatnonzero(tokens == self.shards.eot) for tokens in self.shards.tokens]
-        self.documents = [(i, start) for i, starts in enumerate(begin) for start in starts.tolist()]
+        self.shards, self.step = Shards(shards), world_size * B
+        self.B, self.T, self.rank, self.seed, self.device = B, T, rank, seed, device
+        self.position = 0  # rows that all ranks together have consumed
+        starts = [np.flatnonzero(tokens == self.shards.eot) for tokens in self.shards.tokens]
+        self.starts, self.ends = np.concatenate(starts), np.cumsum(list(map(len, starts)))
         self._order = {}
-        if not self.documents:
+        if not len(self.starts):
             raise ValueError(f"{self.shards.paths[0].parent}: no document begins in these shards")
 
+
+# %%
+#| export data
+class DocumentStream(DocumentStream):
     @property
     def epoch(self) -> int:
-        return self.position // len(self.documents)
+        return self.position // len(self.starts)
 
-    def _row(self, n: int) -> np.ndarray:
-        epoch, n = divmod(n, len(self.documents))
+    def row(self, number: int) -> np.ndarray:
+        """The T + 1 tokens of the stream's row with this number."""
+        epoch, number = divmod(number, len(self.starts))
         if (key := (self.seed, epoch)) not in self._order:
-            self._order = {key: permutation(len(self.documents), *key)}
-        i, start = self.documents[self._order[key][n]]
-        row = self.shards.tokens[i].take(np.arange(start, start + self.T + 1), mode="wrap")
-        return self.shards.check(row, i)
+            self._order = {key: permutation(len(self.starts), *key)}
+        document = self._order[key][number]
+        i, start = int(np.searchsorted(self.ends, document, side="right")), self.starts[document]
+        return self.shards.checked(
+            self.shards.tokens[i].take(range(start, start + self.T + 1), mode="wrap"), i
+        )
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """x, y: int64 tensors (B, T) on the device; y[b, t] is the token that follows x[b, t]."""
         first = self.position + self.rank * self.B
-        rows = np.stack([self._row(n) for n in range(first, first + self.B)])  # (B, T + 1)
-        self.position += self.world_size * self.B
+        rows = np.stack([self.row(number) for number in range(first, first + self.B)])  # (B, T + 1)
+        self.position += self.step
         return to_device(rows[:, :-1], rows[:, 1:], self.device)
 
+
+# %%
+#| export data
+class DocumentStream(DocumentStream):
     def state_dict(self) -> dict:
         """What resumes the stream at exactly this row, with any B and number of ranks."""
         return {"counts": "rows", "seed": self.seed, "position": self.position, "shards": self.shards.sha256}
@@ -779,69 +920,37 @@ class DocumentStream:
 
 
 # %%
-streams = [BatchStream(paths, B=1, T=4, rank=rank, world_size=2) for rank in range(2)]
-batches = [[stream.next_batch()[0].flatten().tolist() for stream in streams] for _ in range(11)]
-# where <|endoftext|> stands follows from the token after it
-flat = [t for ranks in batches for tokens in ranks for t in tokens]
-places = [b - 1 if a == 50256 else a for a, b in zip(flat, flat[1:] + [flat[0]])]
-reads = [[places[8 * step + 4 * rank : 8 * step + 4 * rank + 4] for rank in range(2)] for step in range(11)]
-show(
-    draw(reads, [43], "BatchStream"),
-    alt="Both ranks are always in the same document or its neighbour; the shards are read completely; the last step continues with the next epoch",
-)
+path = folder / "stories" / "train_000000.bin"
+ids = [i for text in documents[:100] for i in (tokenizer.eot, *tokenizer.encode(text))]
+write_shard(path, ids)
+listed = {"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}
+splits = {"train": {"tokens": len(ids), "shards": [listed]}}
+save_manifest(path.parent, {"source": "100 stories", **identity(tokenizer), "splits": splits})
+for kind in (BatchStream, DocumentStream):
+    print(f"{kind.__name__}:")
+    for row in kind([path], B=3, T=12).next_batch()[0].tolist():
+        print("  ", tokenizer.decode(row))
 
 # %% [markdown]
 r"""
-*Check.* The law, on the corpus itself: three ranks, a batch that divides nothing evenly, two epochs.
+*Check.* Its law: in every epoch each document begins one row, whatever the number of ranks.
 """
 
 # %%
-held_out = documents[4000:]
-write_shard(
-    folder / "law" / "train_000000.bin", [i for t in held_out[:600] for i in (50256, *tokenizer.encode(t))]
-)
-write_shard(
-    folder / "law" / "train_000001.bin", [i for t in held_out[600:] for i in (50256, *tokenizer.encode(t))]
-)
-paths = sorted((folder / "law").glob("*.bin"))
-corpus = np.concatenate([read_shard(path) for path in paths])
-streams = [BatchStream(paths, B=5, T=77, rank=rank, world_size=3) for rank in range(3)]
-xs, ys = [], []
+streams = [DocumentStream(law, B, T, rank, RANKS, seed=3) for rank in range(RANKS)]
+rows = []
 while streams[0].epoch < 2:
-    for stream in streams:
-        x, y = stream.next_batch()
-        xs.append(x.flatten())
-        ys.append(y.flatten())
-x, y = np.concatenate(xs), np.concatenate(ys)
-for epoch in range(2):
-    assert (np.bincount(x[epoch * len(corpus) : (epoch + 1) * len(corpus)]) == np.bincount(corpus)).all()
-assert (y[:-1] == x[1:]).all()
-print(f"two epochs of {len(corpus):,} tokens: each read once an epoch, and every target is the next input")
-
-# %% [markdown]
-r"""
-The tokens of a step do not depend on how many ranks share them, so a run may go on with another number of GPUs. And a
-stream resumes at the exact batch, from one number and a seed.
-"""
+    for x, y in (stream.next_batch() for stream in streams):
+        assert (x[:, 0] == 50256).all(), "a row does not begin with a document"
+        rows += y[:, 0].tolist()  # which one, the token after <|endoftext|> says
+n = len(lengths)
+first, second = rows[:n], rows[n : 2 * n]
+assert len(set(first)) == n and set(first) == set(second), "a document began two rows of an epoch, or none"
+assert first != second, "two epochs have one order"
+print(f"{n} documents: each begins one row an epoch, in another order")
 
 # %%
-alone = BatchStream(paths, B=4, T=16)
-pair = [BatchStream(paths, B=2, T=16, rank=rank, world_size=2) for rank in range(2)]
-for _ in range(100):
-    x, y = alone.next_batch()
-    assert x.tolist() == [row for stream in pair for row in stream.next_batch()[0].tolist()]
-resumed = BatchStream(paths, B=4, T=16)
-resumed.load_state_dict(alone.state_dict())
-assert all((a == b).all() for a, b in zip(alone.next_batch(), resumed.next_batch()))
-print(alone.state_dict())
-
-# %%
-stream = BatchStream(paths, B=16, T=1024)
-stream.next_batch()
-start = time.perf_counter()
-for _ in range(100):
-    stream.next_batch()
-print(f"{100 * 16 * 1024 / (time.perf_counter() - start):,.0f} tok/s")
+predictions("03")
 
 # %% [markdown]
 r"""
@@ -856,20 +965,19 @@ r"""
 ## Exercises
 
 1. **Too many ids.** Take the check out of `write_shard` and write ids up to 100,000. Which ids come back?
-2. **Rows that begin with a document.** Write a stream whose rows all begin at `<|endoftext|>`, so that nothing is said of
-   facts that cannot be seen. How large a part of the tokens does it leave out at T = 64, and at T = 256?
-3. **More places to cut.** Is it safe between a letter and a digit? Between punctuation and a letter? Let hypothesis look
-   for counterexamples before you argue, as `tests/test_ch16_prepare.py` does.
-4. **TinyShakespeare.** `course data tinyshakespeare`, then prepare it with and without `--paragraphs`. Explain the
-   difference in the number of tokens. llm.c takes the first 32,768 tokens for validation: what does that measure
-   that a split by hash does not?
+2. **Rows and what they leave out.** Which share of the stories' tokens does `DocumentStream` never read as a target at
+   T = 32, and how often does it read the others in an epoch? Which documents of a web text does it favour?
+3. **One bit more.** Flip one bit of a manifest, in a digit of a token count. What does `open_shards` say? Now also mend
+   the manifest's own hash. What is still found, and what is not?
+4. **Mend the loader.** Change `Loader` so that all ranks change shard in the same step. Which tokens does it never
+   read, and does the law hold?
 
 ## Further reading
 
 - The format: llm.c, `dev/data/data_common.py` (writing) and `llmc/dataloader.h` (reading).
-- Radford et al. 2019, *Language Models are Unsupervised Multitask Learners*, §2.1: how GPT-2's text was chosen.
+- Rows that begin with a document: nanochat, `nanochat/dataloader.py`, which also chooses the documents of a row so
+  that little is cut off, and says how much still is.
 - Lee et al. 2022, *Deduplicating Training Data Makes Language Models Better*, §4: near-duplicates, and what they do.
-- Penedo et al. 2024, *The FineWeb Datasets*, §3: what is filtered out of the web, and how each decision was measured.
 - Ding et al. 2024, *Fewer Truncations Improve Language Modeling*, §2: what packing costs, and a better packing.
 - NumPy's NEP 19: which random numbers are promised to stay the same.
 """
