@@ -1,4 +1,4 @@
-"""Time, FLOPs, bytes and memory of a training step, predicted and measured.
+"""What a training step must compute, move and keep, predicted from the model's shape and counted.
 
 Exported from notebooks/09_measuring.ipynb.
 """
@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from nanogpt.model import GPTConfig, flops_per_token, num_params
-from nanogpt.roofline import Roofline
 
 
 def step_flops(config: GPTConfig, B: int, T: int) -> int:
@@ -25,11 +24,7 @@ def step_flops(config: GPTConfig, B: int, T: int) -> int:
 
 
 def mfu(flops: float, seconds: float, peak_flops: float) -> float:
-    """Model FLOPs utilization: which share of `peak_flops` (FLOP/s) the model's own products were.
-
-    Chowdhery et al. 2022 (PaLM), appendix B. Nothing else counts: not the optimizer, not what is computed twice.
-    Raises ValueError unless seconds and peak_flops are positive.
-    """
+    """Model FLOPs utilization: the share of `peak_flops` (FLOP/s) that the model's own products were, nothing else."""
     if not (seconds > 0 and peak_flops > 0):
         raise ValueError(f"seconds={seconds} and peak_flops={peak_flops} must both be positive")
     return flops / seconds / peak_flops
@@ -60,10 +55,8 @@ def linear_work(part: str, N: int, shapes: list[tuple[int, int]], copies: int, b
     b = bias * sum(o for _, o in shapes)
     forward = x + weights + b + y
     backward = 2 * (x + weights + y) + bias * (y + b)  # gradients of the input, the weight and the bias
-    return [
-        Work(part, "forward", copies * 2 * N * weights, copies * width * forward),
-        Work(part, "backward", copies * 4 * N * weights, copies * width * backward),
-    ]
+    work = {"forward": (2, forward), "backward": (4, backward)}
+    return [Work(part, p, copies * f * N * weights, copies * width * n) for p, (f, n) in work.items()]
 
 
 def attention_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Work]:
@@ -82,29 +75,31 @@ def attention_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Wo
     ]
 
 
-def elementwise_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Work]:
-    """All of a step that is no matrix product, by part and phase."""
-    C, L, V, N, P = config.n_embd, config.n_layer, config.vocab_size, B * T, num_params(config)
+def elementwise_work(config: GPTConfig, B: int, T: int, width: int = 4, fused: bool = False) -> list[Work]:
+    """All of a step that is no matrix product, by part and phase. An exp, tanh or root counts as one operation."""
+    C, L, V, N, P = config.n_embd, config.n_layer, config.vocab_rows, B * T, num_params(config)
     NC, TC, NV, VC, norms = N * C, T * C, N * V, V * C, 2 * L + 1
     affine = (1 + config.bias) * C
+    look_up = 4 * NC + 3 * TC  # read and write both embeddings' rows; read both, write their sum
+    tables = 2 * NC + 2 * TC + VC + config.block_size * C + 3 * VC  # the last: wte's gradient plus the head's
     table = [  # part, phase, FLOPs, numbers read and written, bytes of each
-        ("embedding", "forward", NC, 4 * NC + 3 * TC, 4),
-        ("embedding", "backward", NC + VC, 2 * NC + 2 * TC + 4 * VC + config.block_size * C, 4),
-        ("layer norm", "forward", norms * 8 * NC, norms * (2 * NC + 2 * N + affine), 4),
-        ("layer norm", "backward", norms * 16 * NC, norms * (3 * NC + 2 * N + 2 * affine), 4),
+        ("embedding", "forward", NC, look_up, 4),
+        ("embedding", "backward", NC + VC, tables, 4),
+        ("layer norm", "forward", norms * 7 * NC, norms * (2 * NC + 2 * N + affine), 4),
+        ("layer norm", "backward", norms * 13 * NC, norms * (3 * NC + 2 * N + 2 * affine), 4),
         ("residual", "forward", 2 * L * NC, 2 * L * 3 * NC, 4),
         ("residual", "backward", 2 * L * NC, 2 * L * 3 * NC, 4),
-        ("gelu", "forward", L * 40 * NC, L * 8 * NC, width),
-        ("gelu", "backward", L * 80 * NC, L * 12 * NC, width),
-        ("cross-entropy", "forward", 4 * NV, 2 * NV, 4),
+        ("gelu", "forward", 9 * L * 4 * NC, L * 2 * 4 * NC, width),
+        ("gelu", "backward", 17 * L * 4 * NC, L * 3 * 4 * NC, width),
+        ("cross-entropy", "forward", 5 * NV, 2 * NV, 4),
         ("cross-entropy", "backward", 3 * NV, 4 * NV, 4),
-        ("optimizer", "update", 14 * P, 7 * P, 4),
+        ("optimizer", "update", 14 * P, (7 if fused else 20) * P, 4),
     ]
     return [Work(part, phase, flops, size * numbers) for part, phase, flops, numbers, size in table]
 
 
-def step_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Work]:
-    """All work of an eager training step with AdamW, by part and phase; dropout 0.
+def step_work(config: GPTConfig, B: int, T: int, width: int = 4, fused: bool = False) -> list[Work]:
+    """All work of an eager training step with AdamW, in pieces or fused, by part and phase; dropout 0.
 
     Every operation reads its inputs and writes its outputs once. `width`: bytes of a number in the parts that autocast
     (chapter 10) runs in 16 bits, which are PRODUCTS and gelu; all else has 4. Casts, ids and masks are not counted.
@@ -116,23 +111,21 @@ def step_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Work]:
         *attention_work(config, B, T, width),
         *linear("proj", shapes=[(C, C)], copies=L),
         *linear("mlp", shapes=[(C, 4 * C), (4 * C, C)], copies=L),
-        *linear_work("head", N, [(C, config.vocab_size)], 1, False, width),
-        *elementwise_work(config, B, T, width),
+        *linear_work("head", N, [(C, config.vocab_rows)], 1, False, width),
+        *elementwise_work(config, B, T, width, fused),
     ]
 
 
 def activation_bytes(config: GPTConfig, B: int, T: int) -> int:
-    """Bytes that autograd saves in the forward pass of a float32 GPT, ids and targets included; exact on the CPU.
-
-    Fused attention saves one number per row and head; the manual one its (T, T) weights and a mask of bytes.
-    Raises ValueError for dropout, whose masks are not counted.
-    """
+    """Bytes that autograd saves in the forward pass of a float32 GPT, ids and targets included; exact on the CPU."""
     if config.dropout:
         raise ValueError(f"dropout={config.dropout} saves masks that are not predicted here; set it to 0")
     C, N = config.n_embd, B * T
-    attention = 4 * N * config.n_head if config.flash else 4 * config.n_head * N * T + T * T
+    attention = (
+        4 * N * config.n_head if config.flash else 4 * config.n_head * N * T + T * T
+    )  # a mask of bytes
     layer = 4 * (16 * N * C + 4 * N) + attention
-    head = 4 * (2 * N * C + 2 * N + N * config.vocab_size + 1)
+    head = 4 * (2 * N * C + 2 * N + N * config.vocab_rows + 1)
     ids = 8 * (2 * N + T)  # int64: tokens, targets, positions
     return config.n_layer * layer + head + ids
 
@@ -141,12 +134,9 @@ def memory_by_category(config: GPTConfig, B: int, T: int) -> dict[str, int]:
     """Bytes of a float32 training step with AdamW, by category."""
     tensors = 12 * config.n_layer + 4 if config.bias else 6 * config.n_layer + 3
     P = 4 * num_params(config)
-    return {
-        "parameters": P,
-        "gradients": P,
-        "optimizer": 2 * P + 4 * tensors,  # two moments, and for each tensor a count of its steps
-        "activations": activation_bytes(config, B, T),
-    }
+    optimizer = 2 * P + 4 * tensors  # two moments, and for each tensor a count of its steps
+    activations = activation_bytes(config, B, T)
+    return {"parameters": P, "gradients": P, "optimizer": optimizer, "activations": activations}
 
 
 def saved_bytes(call: Callable[[], object], exclude: Iterable[Tensor] = ()) -> int:
@@ -198,14 +188,14 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> int:
 
 
 def predict_step(
-    config: GPTConfig, B: int, T: int, roofline: Roofline, dtype: str = "float32"
+    config: GPTConfig, B: int, T: int, roofline, dtype: str = "float32", fused: bool = False
 ) -> dict[tuple[str, str], float]:
-    """(part, phase) -> the least seconds that the roofline allows, for `step_work`. Its sum predicts the step.
+    """(part, phase) -> seconds that a nanogpt.roofline.Roofline allows for `step_work`. Its sum predicts the step.
 
     dtype names the roofline's rate for PRODUCTS; with a 16-bit one their numbers have two bytes.
     """
     width = 2 if dtype in ("bfloat16", "float16") else 4
     return {
         (w.part, w.phase): roofline.seconds(w.flops, w.nbytes, dtype if w.part in PRODUCTS else "float32")
-        for w in step_work(config, B, T, width)
+        for w in step_work(config, B, T, width, fused)
     }

@@ -1,4 +1,4 @@
-"""What a device can do at most: measured rates, and what its data sheet promises.
+"""A clock, what a device can do at most as measured, and what its data sheet promises.
 
 Exported from notebooks/09_measuring.ipynb.
 """
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median, quantiles
+from statistics import quantiles
 
 import torch
 
@@ -21,23 +21,20 @@ def synchronize(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def event_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
-    """Seconds of each call by the GPU's clock: CUDA events between the calls, one synchronize at the end."""
-    with torch.cuda.device(device):  # an event belongs to the current device's stream
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-        events[0].record()
-        for event in events[1:]:
-            call()
-            event.record()
-        torch.cuda.synchronize()
-    return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
-
-
-def wall_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
-    """Seconds of each call by the host's clock, with an empty queue before and after."""
+def timings(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
+    """Seconds of each call: between CUDA events, elsewhere by the host's clock with an empty queue before and after."""
+    synchronize(device)
+    if device.type == "cuda":
+        with torch.cuda.device(device):  # an event belongs to the current device's stream
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+            events[0].record()
+            for event in events[1:]:
+                call()
+                event.record()
+            torch.cuda.synchronize()
+        return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
     times = []
     for _ in range(repeats):
-        synchronize(device)
         start = time.perf_counter()
         call()
         synchronize(device)
@@ -54,11 +51,6 @@ class Timing:
     q3: float
     times: tuple[float, ...]
 
-    @property
-    def fastest(self) -> float:
-        """What the machine can do: other programs only ever slow it down."""
-        return min(self.times)
-
     def __str__(self) -> str:
         return f"{1e3 * self.median:.3f} ms (middle half {1e3 * self.q1:.3f} ms to {1e3 * self.q3:.3f} ms)"
 
@@ -72,15 +64,13 @@ def measure(call: Callable[[], object], device: torch.device, repeats: int = 20,
         raise ValueError(f"repeats={repeats} shows no spread; measure at least twice, better 20 times")
     for _ in range(warmup):
         call()
-    synchronize(device)
-    clock = event_times if device.type == "cuda" else wall_times
-    times = clock(call, device, repeats)
-    q1, _, q3 = quantiles(times, n=4, method="inclusive")
-    return Timing(median(times), q1, q3, tuple(times))
+    times = timings(call, device, repeats)
+    q1, middle, q3 = quantiles(times, n=4, method="inclusive")
+    return Timing(middle, q1, q3, tuple(times))
 
 
 def matmul_formats(device: torch.device) -> list[str]:
-    """The number formats in which this device multiplies matrices, by itself or emulated: at least float32.
+    """The number formats in which this device multiplies matrices, in hardware or emulated: at least float32.
 
     bfloat16 and TF32 need compute capability 8.0 on NVIDIA (CUDA C++ Programming Guide, "Alternate Floating Point").
     """
@@ -97,12 +87,12 @@ def matmul_flops(device: torch.device, dtype: str | torch.dtype, n: int, repeats
     name = str(dtype).removeprefix("torch.")
     g = torch.Generator(device).manual_seed(0)  # its own: measuring must not change what is drawn later
     a, b = torch.randn(2, n, n, device=device, generator=g)
-    if name != "tf32":  # TF32 (chapter 10) is how a product reads float32, and a global switch
+    if name != "tf32":  # TF32 is how a product reads float32, and a global switch
         a, b = a.to(getattr(torch, name)), b.to(getattr(torch, name))
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
     try:
-        return 2 * n**3 / measure(lambda: a @ b, device, repeats).fastest
+        return 2 * n**3 / min(measure(lambda: a @ b, device, repeats).times)
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -111,15 +101,12 @@ def copy_bandwidth(device: torch.device, mebibytes: int, repeats: int = 10) -> f
     """Bytes/s of a copy, the fastest of several; each byte counts twice, once read and once written."""
     source = torch.zeros(mebibytes * 2**20, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * source.numel() / measure(lambda: target.copy_(source), device, repeats).fastest
+    return 2 * source.numel() / min(measure(lambda: target.copy_(source), device, repeats).times)
 
 
 @dataclass
 class Roofline:
-    """A machine's measured limits (Williams et al. 2009, "Roofline", CACM 52(4)).
-
-    flops: FLOP/s by dtype name; bandwidth: bytes/s.
-    """
+    """A machine's limits (Williams et al. 2009, "Roofline", CACM 52(4)): FLOP/s by format name, and bytes/s."""
 
     device: str
     flops: dict[str, float]
@@ -130,7 +117,7 @@ class Roofline:
         return min(self.flops[dtype], intensity * self.bandwidth)
 
     def seconds(self, flops: float, nbytes: float, dtype: str = "float32") -> float:
-        """The least time for so many operations and bytes moved: the slower of the two."""
+        """The time for so many operations and bytes moved: the slower of the two. A cache can beat it."""
         return max(flops / self.flops[dtype], nbytes / self.bandwidth)
 
     def ridge(self, dtype: str = "float32") -> float:
@@ -138,41 +125,59 @@ class Roofline:
         return self.flops[dtype] / self.bandwidth
 
 
+def measure_roofline(device: torch.device, n: int | None = None, mebibytes: int | None = None) -> Roofline:
+    """The rates of an n × n product in each of `matmul_formats`, and of a copy."""
+    n = n or (8192 if device.type == "cuda" else 1024)
+    mebibytes = mebibytes or (512 if device.type == "cuda" else 256)
+    flops = {name: matmul_flops(device, name, n) for name in matmul_formats(device)}
+    return Roofline(device.type, flops, copy_bandwidth(device, mebibytes))
+
+
 @dataclass(frozen=True)
 class Peak:
-    """A GPU's peak from its data sheet: dense TFLOP/s by dtype, bandwidth in GB/s, and the source."""
+    """A GPU by its data sheet: dense TFLOP/s by format, GB/s, the source, and the driver's names for it."""
 
     float32: float
     tf32: float | None
-    half: float  # bfloat16 with float32 accumulation; float16 where the GPU has no bfloat16
+    half: float  # bfloat16 with float32 sums; float16 where there is neither TF32 nor bfloat16
     bandwidth: float
     source: str
+    reported: tuple[str, ...] = ()  # without NVIDIA, Tesla and GeForce; none: the table's own name
 
 
-# The first name that occurs in torch.cuda.get_device_name() counts, so longer names come first.
-PEAKS = {
-    "H200": Peak(67, 494.7, 989.4, 4800, "NVIDIA H200 data sheet, 2024"),
-    "H100 PCIe": Peak(51, 378, 756, 2000, "NVIDIA H100 data sheet, 2023"),
-    "H100": Peak(67, 494.7, 989.4, 3350, "NVIDIA H100 data sheet, 2023 (SXM)"),
-    "A100-SXM4-80GB": Peak(19.5, 156, 312, 2039, "NVIDIA A100 data sheet, 2021"),
-    "A100 80GB PCIe": Peak(19.5, 156, 312, 1935, "NVIDIA A100 data sheet, 2021"),
-    "A100": Peak(19.5, 156, 312, 1555, "NVIDIA A100 white paper, 2020 (40 GB)"),
-    "L40S": Peak(91.6, 183, 362, 864, "NVIDIA L40S data sheet, 2023"),
-    "L4": Peak(30.3, 60, 121, 300, "NVIDIA L4 data sheet, 2023"),
-    "A10": Peak(31.2, 62.5, 125, 600, "NVIDIA A10 data sheet, 2021"),
-    "RTX 4090": Peak(82.6, 82.6, 165.2, 1008, "NVIDIA Ada architecture white paper, 2022"),
-    "RTX 3090": Peak(35.6, 35.6, 71, 936, "NVIDIA GA102 white paper, 2020"),
-    "V100": Peak(15.7, None, 125, 900, "NVIDIA V100 data sheet, 2020 (SXM2, float16)"),
-    "T4": Peak(8.1, None, 65, 320, "NVIDIA T4 data sheet, 2019 (float16)"),
+PEAKS = {  # sources: NVIDIA's data sheets and white papers
+    "B200": Peak(80, 1100, 2250, 8000, "Blackwell technical brief, 2024 (HGX B200)"),
+    "GH200": Peak(67, 494.7, 989.4, 4000, "GH200 data sheet, 2023 (96 GB)", ("GH200 480GB",)),
+    "H200": Peak(67, 494.7, 989.4, 4800, "H200 data sheet, 2024 (SXM)"),
+    "H100": Peak(67, 494.7, 989.4, 3350, "H100 data sheet, 2023 (SXM)", ("H100 80GB HBM3",)),
+    "H100-NVL": Peak(60, 417.5, 835.5, 3900, "H100 data sheet, 2024", ("H100 NVL",)),
+    "H100-PCIe": Peak(51, 378, 756, 2000, "H100 data sheet, 2023", ("H100 PCIe",)),
+    "H800": Peak(67, 494.7, 989.4, 3350, "as H100 (SXM) but for float64 and NVLink"),
+    "A100-80GB": Peak(19.5, 156, 312, 2039, "A100 data sheet, 2021", ("A100-SXM4-80GB",)),
+    "A100-80GB-PCIe": Peak(19.5, 156, 312, 1935, "A100 data sheet, 2021", ("A100 80GB PCIe",)),
+    "A100-40GB": Peak(19.5, 156, 312, 1555, "A100 white paper", ("A100-SXM4-40GB", "A100-PCIE-40GB")),
+    "A800-80GB-PCIe": Peak(19.5, 156, 312, 1935, "as A100 but for NVLink: NVIDIA", ("A800 80GB PCIe",)),
+    "L40S": Peak(91.6, 183, 362, 864, "L40S data sheet, 2023"),
+    "L4": Peak(30.3, 60, 121, 300, "L4 data sheet, 2023"),
+    "A10": Peak(31.2, 62.5, 125, 600, "A10 data sheet, 2021"),
+    "A10G": Peak(35, 35, 70, 600, "A10G data sheet (AWS), 2022"),
+    "A6000": Peak(38.7, 77.4, 154.8, 768, "GA102 white paper, 2020", ("RTX A6000",)),
+    "RTX 5090": Peak(104.8, 104.8, 209.5, 1792, "RTX Blackwell white paper, 2025"),
+    "RTX 4090": Peak(82.6, 82.6, 165.2, 1008, "Ada white paper, 2022"),
+    "RTX 4070 SUPER": Peak(35.5, 35.5, 71, 504, "7168 cores at 2.475 GHz; Ada white paper"),
+    "RTX 3090": Peak(35.6, 35.6, 71, 936, "GA102 white paper, 2020"),
+    "V100S": Peak(16.4, None, 130, 1134, "V100 data sheet, 2020", ("V100S-PCIE-32GB",)),
+    "V100": Peak(15.7, None, 125, 900, "the same, SXM2", ("V100-SXM2-16GB", "V100-SXM2-32GB")),
+    "V100-PCIe": Peak(14, None, 112, 900, "the same", ("V100-PCIE-16GB", "V100-PCIE-32GB")),
+    "T4": Peak(8.1, None, 65, 320, "T4 data sheet, 2019"),
 }
 
 
-def peak_of(gpu_name: str) -> Peak | None:
-    """The data sheet's peak for a GPU as `torch.cuda.get_device_name()` calls it; None for one not in the table."""
-    padded = f" {gpu_name} "
-    return next(
-        (peak for name, peak in PEAKS.items() if f" {name} " in padded or f" {name}-" in padded), None
-    )
+def peak_of(gpu: str) -> Peak | None:
+    """The data sheet of a GPU by its name in PEAKS or torch.cuda.get_device_name()'s; None for any other name."""
+    words = [word for word in gpu.split() if word not in ("NVIDIA", "Tesla", "GeForce")]
+    name = " ".join(words)
+    return next((peak for key, peak in PEAKS.items() if name in (key, *peak.reported)), None)
 
 
 PAGE = mmap.PAGESIZE  # bytes: 4096 on most systems, 16384 on Apple silicon
@@ -181,13 +186,6 @@ PAGE = mmap.PAGESIZE  # bytes: 4096 on most systems, 16384 on Apple silicon
 def fault_seconds(mebibytes: int = 64) -> float:
     """Seconds that a page of fresh memory costs on the CPU: filling a new tensor, less filling an old one."""
     cpu, old = torch.device("cpu"), torch.empty(mebibytes * 2**20, dtype=torch.uint8)
-    fresh = measure(lambda: torch.empty_like(old).fill_(1), cpu, 8).fastest
-    again = measure(lambda: old.fill_(1), cpu, 8).fastest
+    fresh = min(measure(lambda: torch.empty_like(old).fill_(1), cpu, 8).times)
+    again = min(measure(lambda: old.fill_(1), cpu, 8).times)
     return max(0.0, fresh - again) * PAGE / old.numel()
-
-
-def measure_roofline(device: torch.device) -> Roofline:
-    """This machine's measured peaks: FLOP/s by format (those of `matmul_formats`) and bytes/s."""
-    n, mebibytes = (8192, 512) if device.type == "cuda" else (1024, 256)
-    flops = {name: matmul_flops(device, name, n) for name in matmul_formats(device)}
-    return Roofline(device.type, flops, copy_bandwidth(device, mebibytes))

@@ -21,7 +21,7 @@ from nanogpt.bench import (
     step_flops,
     step_work,
 )
-from nanogpt.model import GPT, GPTConfig
+from nanogpt.model import GPT, GPTConfig, num_params
 from nanogpt.roofline import Roofline
 
 CPU = torch.device("cpu")
@@ -72,9 +72,9 @@ def test_products_sum_to_the_flops_of_the_step(config, B, T):
 class CountBytes(TorchDispatchMode):
     """Bytes of the float tensors that operations read and write; views and single numbers do not count."""
 
-    def __init__(self):
+    def __init__(self, once=False):
         super().__init__()
-        self.total = 0
+        self.total, self.operations, self.once = 0, 0, once
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
@@ -82,7 +82,9 @@ class CountBytes(TorchDispatchMode):
         inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         outputs = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
         storages = {t.untyped_storage().data_ptr() for t in inputs}
-        if not name.endswith("_") and any(t.untyped_storage().data_ptr() in storages for t in outputs):
+        if self.once:  # a tensor read twice by one operation is read once; in-place results are written
+            inputs = list({id(t): t for t in inputs}.values())
+        elif not name.endswith("_") and any(t.untyped_storage().data_ptr() in storages for t in outputs):
             return result  # a view
         if name == "embedding":  # reads the rows that it returns, not the table
             inputs = outputs
@@ -92,6 +94,7 @@ class CountBytes(TorchDispatchMode):
             inputs = []
         counted = [t for t in (*inputs, *outputs) if t.is_floating_point() and t.numel() > 1]
         self.total += sum(t.numel() * t.element_size() for t in counted)
+        self.operations += bool(counted)
         return result
 
 
@@ -109,15 +112,109 @@ def test_bytes_are_those_of_the_operations_that_run(flash, bias, B, T, n_layer):
         assert sum(w.nbytes for w in step_work(config, B, T) if w.phase == phase) == counted, phase
 
 
-def test_the_update_reads_every_number_and_rewrites_all_but_gradients():
+def update_of(fused):
+    (work,) = [w for w in step_work(TOY, 2, 4, fused=fused) if w.phase == "update"]
+    return work
+
+
+def test_the_default_update_moves_what_its_eight_operations_read_and_write():
+    """Each array counts once an operation; the tensors are separate, so that nothing is shared between operations."""
     model = GPT(TOY)
     optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):  # the first step makes the moments
+        model(*batch(TOY, 2, 4))[1].backward()
+        with CountBytes(once=True) as counted:
+            optimizer.step()
+        optimizer.zero_grad()
+    assert counted.total == update_of(fused=False).nbytes == 80 * num_params(TOY)
+    assert counted.operations == 8 * len(list(model.parameters()))
+
+
+def test_a_fused_update_reads_every_number_and_rewrites_all_but_gradients():
+    model = GPT(TOY)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     model(*batch(TOY, 2, 4))[1].backward()
     optimizer.step()
     moments = [t for state in optimizer.state.values() for t in state.values() if t.dim()]
     rewritten = sum(t.nbytes for t in (*model.parameters(), *moments))
-    (update,) = [w for w in step_work(TOY, 2, 4) if w.phase == "update"]
-    assert update.nbytes == 2 * rewritten + sum(p.grad.nbytes for p in model.parameters())
+    assert update_of(fused=True).nbytes == 2 * rewritten + sum(p.grad.nbytes for p in model.parameters())
+
+
+class Counted:
+    """A number that counts the operations it takes part in."""
+
+    operations = 0
+
+    def _count(self, *_):
+        Counted.operations += 1
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _count
+    exp = tanh = sqrt = larger = _count
+
+
+def layer_norm_forward(x, mean, rstd, gain, bias, total):
+    total + x  # the mean's sum
+    centred = x - mean
+    total + centred * centred
+    return centred * rstd * gain + bias
+
+
+def layer_norm_backward(x, mean, rstd, gain, dy, total):
+    normal = (x - mean) * rstd
+    total + dy * normal, total + dy  # the gradients of gain and bias
+    g = dy * gain
+    total + g, total + g * normal  # two sums along the row, `total` here
+    return (g - (normal * total + total)) * rstd
+
+
+def gelu_forward(x, c, k):
+    return 0.5 * x * (1 + (c * (x + k * (x * x * x))).tanh())
+
+
+def gelu_backward(x, c, k, dy):
+    square = x * x
+    t = (c * (x + k * (square * x))).tanh()
+    inner = c + k * square  # with 3ck in place of k
+    half = x * 0.5
+    return dy * ((t + 1) * 0.5 + half * ((1 - t * t) * inner))
+
+
+def cross_entropy_forward(x, total):
+    total.larger(x)
+    shifted = x - total
+    total + shifted.exp()
+    return shifted - total
+
+
+def cross_entropy_backward(logp, dy, total):
+    return dy - logp.exp() * total
+
+
+def adamw(p, g, m, v, decay, b1, b2, correction, eps, rate):
+    p = p * decay
+    m = m + b1 * (g - m)
+    v = v * b2 + b1 * g * g
+    return p - rate * m / (v.sqrt() / correction + eps)
+
+
+@pytest.mark.parametrize(
+    "part, phase, formula, per",
+    [
+        ("layer norm", "forward", layer_norm_forward, 5 * 48),  # 2 blocks: 5 of them; C = 24, N = 2
+        ("layer norm", "backward", layer_norm_backward, 5 * 48),
+        ("gelu", "forward", gelu_forward, 2 * 4 * 48),
+        ("gelu", "backward", gelu_backward, 2 * 4 * 48),
+        ("cross-entropy", "forward", cross_entropy_forward, 2 * 101),
+        ("cross-entropy", "backward", cross_entropy_backward, 2 * 101),
+        ("optimizer", "update", adamw, num_params(TOY)),
+    ],
+)
+def test_flops_of_elementwise_parts_are_the_operations_of_their_formulas(part, phase, formula, per):
+    Counted.operations = 0
+    formula(*(Counted() for _ in range(formula.__code__.co_argcount)))
+    (work,) = [w for w in step_work(TOY, 1, 2) if (w.part, w.phase) == (part, phase)]
+    assert work.flops == Counted.operations * per
 
 
 def test_autocast_halves_the_bytes_of_products_only():
