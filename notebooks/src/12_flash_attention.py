@@ -12,12 +12,12 @@ has only T rows. Does the matrix have to exist at all?
 #| doc flash: Attention in tiles with an online softmax: no T×T matrix.
 import warnings
 
-import matplotlib.pyplot as plt
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from course.notebook import checkpoint, show
+from course.figures import flash_attention as figures
+from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.attention import attention_weights
 from nanogpt.bench import peak_memory, saved_bytes
 from nanogpt.device import pick_device, pick_scale, seed_everything
@@ -31,23 +31,10 @@ g = seed_everything(0)
 # %%
 lengths = [2**n for n in range(8, 16)]
 heads, layers, C = 12, 12, 768  # GPT-2 small
-fig, ax = plt.subplots(figsize=(6.5, 3.2))
-ax.loglog(lengths, [layers * heads * T**2 * 4 / 2**30 for T in lengths], "o-", label="weights, T×T")
-ax.loglog(
-    lengths, [layers * 4 * T * C * 4 / 2**30 for T in lengths], "o-", label="q, k, v and the output, T×d"
-)
-ax.axhline(80, ls=":", c="gray")
-ax.text(lengths[0], 90, "a GPU with 80 GiB", color="gray")
-ax.axvline(1024, ls=":", c="gray")
-ax.text(980, 400, "GPT-2's context", color="gray", ha="right")
-ax.set(
-    xlabel="T (tokens)", ylabel="kept for backward (GiB)", title="One sequence through GPT-2 small, float32"
-)
-ax.set_xticks(lengths, lengths)
-ax.minorticks_off()
-ax.legend()
+weights = [layers * heads * T**2 * 4 / 2**30 for T in lengths]
+rows = [layers * 4 * T * C * 4 / 2**30 for T in lengths]
 show(
-    fig,
+    figures.kept_by_length(lengths, weights, rows),
     alt="Memory of attention for one sequence, log scale: the T by T weights grow with slope 2 and pass 80 GiB, what has T rows grows with slope 1.",
 )
 
@@ -55,14 +42,20 @@ show(
 r"""
 ## Predict
 
-Write three answers down.
-
 1. Softmax divides by a sum over *all* scores, after subtracting the largest of *all*. Can it be computed from
    scores that arrive in pieces, each piece seen once and thrown away?
-2. A version that keeps no weights must compute them a second time in the backward pass. Is it slower?
-3. `F.scaled_dot_product_attention` is called "flash attention" in many scripts. With `dropout_p=0.1` on your
-   machine: does it still save the memory?
+2. A version that keeps no weights must compute them a second time in the backward pass. At a context of 2,048 tokens, how
+   many times as long as the manual version does it take?
+3. `F.scaled_dot_product_attention` is called "flash attention" in many scripts. With `dropout_p=0.1` on a CPU: how many
+   T×T matrices a head does it keep?
+"""
 
+# %%
+predict("12.1", "time of fused attention, manual = 1", guess=None)
+predict("12.2", "T×T matrices a head that dropout brings back", guess=None)
+
+# %% [markdown]
+r"""
 ## What is kept
 
 `attention_weights` from chapter 04, and what autograd holds on to until the backward pass:
@@ -178,24 +171,8 @@ they stand after each block. A block with a new maximum pushes all earlier ones 
 # %%
 shown = torch.tensor([0.5, 1.5, 1.0, 0.0, 2.5, 2.0, 0.5, 1.0, 3.2, 1.4, 0.2, 2.2])
 
-
-def draw_weights(ax, block, step):
-    seen = min(block * step, len(shown))
-    m = shown[:seen].max()
-    ax.bar(range(seen), (shown[:seen] - m).exp(), color="C0")
-    ax.bar(range(seen, len(shown)), 0.02, color="0.8")
-    for edge in range(block, len(shown), block):
-        ax.axvline(edge - 0.5, ls=":", c="gray")
-    total = (shown[:seen] - m).exp().sum()
-    ax.set(ylim=(0, 1.1), xlabel="key", title=f"after block {step}:\nm = {m:.1f}, total = {total:.2f}")
-
-
-fig, axes = plt.subplots(1, 3, figsize=(7, 2.5), sharey=True)
-for step, ax in enumerate(axes, 1):
-    draw_weights(ax, 4, step)
-axes[0].set_ylabel("exp(score − m)")
 show(
-    fig,
+    figures.after_blocks(shown, block=4),
     alt="Bars of exp(score minus m) after one, two and three blocks of four keys: each new maximum shrinks the earlier bars.",
 )
 
@@ -206,30 +183,7 @@ Choose the size of a block, then feed in one after the other. Does the last pict
 """
 
 # %% tags=["nbval-ignore-output"]
-from io import BytesIO
-
-import ipywidgets as widgets
-
-size_knob = widgets.IntSlider(value=3, min=1, max=6, description="block size")
-seen_knob = widgets.IntSlider(value=2, min=1, description="blocks seen")
-picture = widgets.Image(format="png", layout={"align_self": "flex-start"})
-
-
-def look(_=None):
-    seen_knob.max = math.ceil(len(shown) / size_knob.value)
-    fig, ax = plt.subplots(figsize=(4.5, 2.8), layout="constrained")
-    draw_weights(ax, size_knob.value, seen_knob.value)
-    ax.set_ylabel("exp(score − m)")
-    png = BytesIO()
-    fig.savefig(png)
-    plt.close(fig)
-    picture.value = png.getvalue()
-
-
-for knob in (size_knob, seen_knob):
-    knob.observe(look, "value")
-look()
-widgets.VBox([size_knob, seen_knob, picture])
+figures.block_widget(shown)
 
 # %% [markdown]
 r"""
@@ -242,18 +196,8 @@ computed.
 """
 
 # %%
-n = 6
-kinds = torch.eye(n) + 2 * torch.ones(n, n).triu(1)
-fig, ax = plt.subplots(figsize=(3.2, 3))
-ax.imshow(kinds, cmap="Blues_r", vmin=0, vmax=2.2)
-for i in range(n):
-    for j in range(n):
-        text = "skip" if j > i else "mask" if j == i else "all"
-        ax.text(j, i, text, ha="center", va="center", fontsize=8, color="white" if j < i else "black")
-ax.set(xlabel="block of keys", ylabel="block of queries")
-ax.grid(False)
 show(
-    fig,
+    figures.tiles(6),
     alt="Six by six tiles: below the diagonal all of a tile counts, on it a mask applies, above it tiles are skipped.",
 )
 for n in (1, 2, 6, 16, 64):
@@ -482,8 +426,8 @@ for block in (512, 128, 32):
 # %% [markdown]
 r"""
 Half of answer 2: recomputing is paid for by skipping. The clock has the other half, at the end. And what does it
-save? Numbers moved between memory and processor in the forward pass, if a tile and its rows stay in the cache (on
-a GPU: in shared memory). The manual version writes and reads T×T at each of its steps: product, scaling, mask,
+save? Count the numbers that a forward pass moves, if a tile and its rows stay in the fastest memory (on a GPU: registers and
+shared memory). The manual version writes and reads T×T at each of its steps: product, scaling, mask,
 softmax, product. The tiled one reads all earlier keys and values once per block of queries. For one head
 with d = 64:
 """
@@ -502,17 +446,29 @@ T, d = 1024, 64
 for block in (None, 16, 64, 128, 256):
     moved, n = numbers_moved(T, d, block), math.ceil(T / (block or T))
     flops = 4 * d * T * T * (n + 1) / (2 * n)  # two products for each tile computed
+    once = moved if block is None else 4 * T * d  # q, k, v and the output
     name = "manual" if block is None else f"block {block}"
-    print(f"{name:10} {moved / 2**20:6.2f} million numbers, {flops / (2 * moved):4.0f} FLOP/byte in bfloat16")
-for name in ("A100", "H100"):
-    peak = peak_of(name)
+    print(
+        f"{name:10} {moved / 2**20:6.2f} million numbers: {flops / (2 * moved):4.0f} FLOP/byte in bfloat16;",
+        end=" ",
+    )
+    print(f"{flops / (2 * once):4.0f} where memory is read once")
+for name in ("A100-SXM4-80GB", "H100 80GB HBM3"):
+    peak = peak_of(f"NVIDIA {name}")
     print(f"ridge of the {name}'s roofline: {1e3 * peak.half / peak.bandwidth:.0f} FLOP/byte ({peak.source})")
 
 # %% [markdown]
 r"""
-Left of the ridge, memory decides (chapter 00). The manual version is far left of it: the GPU's arithmetic units
-wait. That is the paper's point, in its title: *IO-awareness* (Dao et al. 2022, theorem 2). Larger blocks move
-less, but a block cannot grow at will: the tile must fit where memory is fast.
+By the first column a block of 128 would leave an H100 at a third of its peak; FlashAttention-3 reports 75% (Shah et al.
+2024, abstract). The first column charges every reading of keys and values to memory. But one head's are 256 KiB here, and
+the L2 cache of such a GPU holds 40 to 50 MiB: the second reading need not reach memory. If none does, the last column
+counts, and it is right of the ridge. The manual version has no such help: its matrices are T×T for all heads and
+sequences at once, 384 MiB each for 16 sequences of GPT-2 in bfloat16. That difference is the paper's point, in its title: *IO-awareness* (Dao
+et al. 2022, theorem 2).
+
+A block cannot grow at will. With 128 rows and d = 64 in bfloat16, tiles of q, k and v take 48 KiB and their scores
+64 KiB in float32; a multiprocessor of an H100 has 228 KiB of shared memory and 256 KiB of registers (NVIDIA, *H100 white
+paper*, 2022).
 
 ## `scaled_dot_product_attention`: which one did I get?
 
@@ -566,10 +522,11 @@ print(f"{'kept for backward, in T×T per head':>44}")
 for name, options in cases.items():
     kept = saved_bytes(lambda: F.scaled_dot_product_attention(q, k, v, **options))  # noqa: B023
     print(f"{name:16} {sdpa_backend(q, k, v, **options):6} {kept / (2 * T * T * 4):19.2f}")
+answer("12.2", kept // (2 * T * T * 4))
 
 # %% [markdown]
 r"""
-Answer 3: on the CPU, dropout brings the T×T matrices back, and nothing is said. (On CUDA the flash kernel has
+Answer 3 is in the last row: on the CPU, dropout brings T×T matrices back, and nothing is said. (On CUDA the flash kernel has
 dropout: it draws the same random numbers again in the backward pass, from a saved seed and offset.) A transposed
 head, float32 on a GPU, a head that is too wide: each may end elsewhere. Ask for the reason:
 """
@@ -595,9 +552,22 @@ for name in ("is_causal=True", "a learned bias", "dropout_p=0.1"):
 
 # %% [markdown]
 r"""
-`sdpa_kernel(SDPBackend.FLASH_ATTENTION)` around a training step turns a silent fallback into an error. That is
-worth a line in a script which counts on the memory.
+For a training script that counts on the memory, forbid *math* and nothing else. Then a silent fallback is an error, and
+PyTorch still chooses among the fused kernels; which of them is the fastest differs by GPU and by release.
+"""
 
+# %%
+FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
+with sdpa_kernel(FUSED), warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # the reasons again
+    F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    try:
+        F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=0.1)
+    except RuntimeError as error:
+        print("dropout:", str(error).split(".")[0])
+
+# %% [markdown]
+r"""
 **Masks.** `is_causal=True` and a boolean triangle give the same output. But a mask is itself T×T, and to the
 kernel it is data: it cannot skip tiles that it has to look up.
 """
@@ -681,7 +651,7 @@ for name, way in ways.items():
 
 
 def slope(y, x):
-    return math.log(y[-1] / y[-2]) / math.log(x[-1] / x[-2])
+    return math.log(y[-1] / y[-2]) / math.log(x[len(y) - 1] / x[len(y) - 2])
 
 
 for name in ways:
@@ -711,47 +681,56 @@ seconds = {name: [] for name in ways}
 for T in Ts:
     q, k, v = random_qkv(T, **on)
     for name, way in ways.items():
+        if name == "our tiles" and device.type == "cuda" and T > 2048:
+            continue  # 51 small kernels for each tile: a hundred thousand starts at T = 8192
         timing = measure(lambda: way(q, k, v).sum().backward(), device, repeats=5, warmup=1)  # noqa: B023
         seconds[name].append(min(timing.times))  # what the machine can do, whoever else is on it
 for name, times in seconds.items():
-    faster = seconds["manual"][-1] / times[-1]
+    T, faster = Ts[len(times) - 1], seconds["manual"][len(times) - 1] / times[-1]
     print(
-        f"{name:11} {1e3 * times[-1]:6.1f} ms at T={Ts[-1]}, {faster:.1f} × as fast, slope {slope(times, Ts):.2f}"
+        f"{name:11} {1e3 * times[-1]:6.1f} ms at T={T}, {faster:.1f} × as fast, slope {slope(times, Ts):.2f}"
     )
+share = seconds["SDPA"][-1] / seconds["manual"][-1]
+print(f"answer 2: at T={Ts[-1]} the fused kernel takes {share:.2f} of the manual version's time")
+answer("12.1", share)
 
 # %% tags=["nbval-ignore-output"]
-fig, axes = plt.subplots(1, 3, figsize=(7.4, 3.2))
-for ax, series, unit, title in [
-    (axes[0], kept, 2**20, "kept (MiB)"),
-    (axes[1], peak, 2**20, "peak (MiB)"),
-    (axes[2], seconds, 1e-3, "time (ms)"),
-]:
-    for name, marker, size in zip(ways, "osd^", (4, 4, 8, 4)):  # tiles and SDPA keep the same
-        ax.loglog(Ts, [y / unit for y in series[name]], marker + "-", label=name, ms=size)
-    for power in (1, 2):
-        start = min(y[0] for y in series.values()) / unit * 0.6
-        ax.loglog(Ts, [start * (T / Ts[0]) ** power for T in Ts], "k:", lw=1)
-        ax.text(
-            Ts[-1], start * (Ts[-1] / Ts[0]) ** power, f"slope {power}", fontsize=7, va="bottom", ha="right"
-        )
-    ax.set(xlabel="T (tokens)", title=title, xlim=(Ts[0] * 0.8, Ts[-1] * 1.5))
-    ax.set_xticks(Ts, Ts, fontsize=8)
-    ax.minorticks_off()
-fig.legend(*axes[0].get_legend_handles_labels(), ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.06))
-fig.tight_layout()
+scaled = {
+    "kept (MiB)": {name: [y / 2**20 for y in ys] for name, ys in kept.items()},
+    "peak (MiB)": {name: [y / 2**20 for y in ys] for name, ys in peak.items()},
+    "time (ms)": {name: [1e3 * y for y in ys] for name, ys in seconds.items()},
+}
 show(
-    fig,
+    figures.slopes(Ts, scaled),
     alt="Log plots against T of memory kept, peak memory and time, with dotted lines of slope 1 and 2: manual and math memory rises with slope 2, that of tiles and SDPA with slope 1 or less.",
 )
 
 # %% [markdown]
 r"""
 Memory changes its power; time changes its factor. Both kinds of attention do work for each pair of tokens, so for
-long contexts time has slope 2 with flash attention too. Below that, constant costs hide it; a slope above 2 is memory
+long contexts time has slope 2 with flash attention too. Below that, constant costs hide it; a slope above 2 can be memory
 again, of matrices that no cache holds any more and that the system has to clear (chapter 09). Between our tiles and
-SDPA lies no other algorithm: our loop pays for a Python call and several small kernels per tile, a kernel written
-for the purpose does not. The rest of answer 2 is in the row "our tiles". It computes every weight twice; is it
-slower than "manual"?
+SDPA lies no other algorithm: our loop pays for a Python call and several small kernels per tile.
+
+A short context is another matter: there is little to save, and recomputing is still to be paid. The forward pass alone and
+both passes, at 64 tokens and at more:
+"""
+
+# %% tags=["nbval-ignore-output"]
+short = (64, Ts[-1] // 4)
+for T in short:
+    q, k, v = random_qkv(T, **on)
+    both = {name: lambda way=way: way(q, k, v).sum().backward() for name, way in ways.items()}  # noqa: B023
+    for what, calls in ("forward", {n: lambda w=w: w(q, k, v) for n, w in ways.items()}), ("both", both):  # noqa: B023
+        times = {name: [] for name in ("manual", "SDPA")}
+        for name in 3 * list(times):  # in turns
+            times[name].append(min(measure(calls[name], device, repeats=5, warmup=1).times))
+        print(f"T={T:4} {what:8} SDPA is {min(times['manual']) / min(times['SDPA']):.2f} × as fast")
+
+# %% [markdown]
+r"""
+A factor below 1 says that at this context the fused kernel costs this machine more than it saves. Where it stands above 1 for the
+forward pass and falls with the backward pass, recomputing is what costs.
 
 And in a model? Two layers, one switch, the same loss. The difference in what is kept is that of the T×T matrices:
 """
@@ -769,6 +748,9 @@ for T in (128, 512):
     print(
         f"T={T}: loss {loss[False]:.3f} and {loss[True]:.3f}, kept {kept[False] / 2**20:.2f} and {kept[True] / 2**20:.2f} MiB, weights T×T {matrices / 2**20:.2f} MiB"
     )
+
+# %% tags=["nbval-ignore-output"]
+predictions("12")
 
 # %% [markdown]
 r"""
