@@ -13,11 +13,10 @@ import logging
 import math
 import re
 import time
-from contextlib import contextmanager
+import warnings
 from dataclasses import replace
 from statistics import quantiles
 
-import matplotlib.pyplot as plt
 import torch
 import torch._dynamo
 import torch.nn.functional as F
@@ -27,36 +26,25 @@ from torch._inductor.utils import run_and_get_code
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from course.notebook import checkpoint, show
-from nanogpt.roofline import measure, synchronize
+from course.figures import compile as figures
+from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
 from nanogpt.model import GPT, MLP, GPTConfig, check_ids
+from nanogpt.roofline import measure, synchronize
 from nanogpt.sample import generate
+
+warnings.filterwarnings("ignore", message="TensorFloat32")  # off on purpose: this chapter is about float32
 
 # %%
 device = pick_device()
+torch._logging.set_logs(dynamo=logging.ERROR)  # its warnings are this chapter's subject, and come in order below
 scale = pick_scale(device)
 g = seed_everything(0)
 
 # %%
 names = ["add", "mul", "pow", "mul", "add", "mul", "tanh", "add", "mul"]
-fig, ax = plt.subplots(figsize=(7, 2.2))
-box = dict(boxstyle="round", fc="C0", ec="none", alpha=0.3)
-for i, name in enumerate(names):
-    ax.text(i, 1, name, ha="center", va="center", fontsize=9, bbox=box)
-    for x, ends in [(i - 0.15, (0.8, 0.35)), (i + 0.15, (0.35, 0.8))]:
-        ax.annotate("", (x, ends[1]), (x, ends[0]), arrowprops=dict(arrowstyle="->", color="C3"))
-ax.plot([-0.5, 13.5], [0.25, 0.25], "k", lw=6, solid_capstyle="butt")
-ax.text(6.5, -0.1, "memory", ha="center", va="center")
-ax.text(11.5, 1, "tanh(x + …) …\nin registers", ha="center", va="center", bbox=box | {"fc": "C2"})
-for x, ends in [(11.3, (0.7, 0.35)), (11.7, (0.35, 0.7))]:
-    ax.annotate("", (x, ends[0]), (x, ends[1]), arrowprops=dict(arrowstyle="->", color="C3"))
-ax.text(4, 1.55, "eager: one kernel each", ha="center")
-ax.text(11.5, 1.55, "compiled", ha="center")
-ax.set(xlim=(-0.7, 13.7), ylim=(-0.3, 1.8))
-ax.axis("off")
 show(
-    fig,
+    figures.nine_or_one(names),
     alt="Left: nine boxes, each with an arrow from memory and one back. Right: one box with one arrow each way.",
 )
 
@@ -64,14 +52,21 @@ show(
 r"""
 ## Predict
 
-Write three answers down.
-
 1. GELU, written out, has nine operations on a tensor of n numbers. How many times n numbers go to or from memory
    in eager mode? And in one kernel?
 2. Compiling takes seconds, a training step milliseconds. After how many steps has compiling a small GPT paid for
    itself?
 3. A compiled model reads texts of 8, 9, 10, … 19 tokens. How often is it compiled?
+"""
 
+# %%
+predict("11.1", "times n numbers moved by GELU, eager", guess=None)
+predict("11.2", "the same, in one kernel", guess=None)
+predict("11.3", "steps until compiling has paid", guess=None)
+predict("11.4", "compilations for lengths 8 to 19", guess=None)
+
+# %% [markdown]
+r"""
 ## Can kernels be made here?
 
 On a CPU, PyTorch writes C++ and needs a compiler for it; on a GPU it writes Triton. Where one is missing or
@@ -88,7 +83,8 @@ def why_no_kernels(device: torch.device) -> str | None:
     needed = {
         "cpu": "a C++ compiler: g++ and Python's headers (Linux), Xcode's command line tools (macOS), "
         "Visual Studio's build tools (Windows, in their own command prompt)",
-        "cuda": "Triton, which comes with PyTorch on Linux; on Windows `pip install triton-windows` brings it",
+        "cuda": "Triton, which comes with PyTorch on Linux and needs a C compiler there (gcc or clang); on Windows "
+        "`pip install triton-windows` brings both",
     }[device.type]
     try:
         x = torch.zeros(8, device=device, requires_grad=True)
@@ -179,11 +175,12 @@ class Traffic(TorchDispatchMode):
 with Traffic() as eager:
     expected = gelu(x, bias)
 print(f"eager: {eager.kernels} kernels, {eager.nbytes / x.nbytes:.2f} times the size of x")
+answer("11.1", eager.nbytes / x.nbytes)
 
 # %% [markdown]
 r"""
 Answer 1, first half: more than two per operation, since some read two tensors. Now with the back half,
-*Inductor*. A function in one kernel touches its inputs and its output, once.
+*Inductor*. A function in one kernel touches its inputs and its output, once: the answer's second half.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -201,7 +198,8 @@ else:
     kernels, moved = metrics.generated_kernel_count, nbytes((x, bias, y))
     print(f"compiled in {gelu_seconds:.1f} s: {kernels} kernel, {moved / x.nbytes:.2f} times the size of x")
     print(f"{eager.kernels / kernels:.0f} times fewer kernels, {eager.nbytes / moved:.1f} times fewer bytes")
-    assert kernels == 1
+    assert kernels == 1, f"Inductor made {kernels} kernels where one would do"
+    answer("11.2", moved / x.nbytes)
 
 # %% [markdown]
 r"""
@@ -339,6 +337,16 @@ Compiling happens in the first step. A second run of this notebook finds kernels
 first run tells the true cost.
 """
 
+
+# %%
+def allocated(lines, numbers):
+    """The shapes of the tensors with so many numbers that generated code allocates."""
+    shapes = [m[1] for line in lines if (m := re.search(r"= empty_strided\w*\(\(([\d, ]*)\)", line))]
+    return [shape for shape in shapes if math.prod(map(int, filter(str.strip, shape.split(",")))) == numbers]
+
+
+square = len(ids) * config.n_head * config.block_size**2
+
 # %% tags=["nbval-ignore-output"]
 compiled, compile_seconds = {}, {}
 for name, model in models.items():
@@ -354,10 +362,10 @@ for name, model in models.items():
         print(missing)
         continue
     calls = {"generated": r"^ +(cpp_fused|triton_)\w+[.(]", "library": r"(extern_kernels|ops\.aten)\.\w+[.(]"}
-    counts = {kind: sum(len(re.findall(p, code, re.M)) for code in codes) for kind, p in calls.items()}
+    lines = [line for code in codes for line in code.splitlines() if not line.lstrip().startswith("#")]
+    counts = {kind: sum(bool(re.search(p, line)) for line in lines) for kind, p in calls.items()}
     print(f"   compiled: {counts['generated']} generated, {counts['library']} from libraries")
-    weights = str((len(ids), config.n_head, config.block_size, config.block_size))
-    print(f"   tensors of shape (B, n_head, T, T) in its code: {sum(code.count(weights) for code in codes)}")
+    print(f"   tensors of B · n_head · T · T numbers that it allocates: {len(allocated(lines, square))}")
 
 # %% tags=["nbval-ignore-output"]
 step_times = {
@@ -366,6 +374,8 @@ step_times = {
 }
 for name, times in step_times.items():
     print(f"{name}:", missing or verdict(compile_seconds[name], times["eager"], times["compiled"]))
+paid = break_even(compile_seconds["written out"], *step_times["written out"].values())
+answer("11.3", paid or "never")
 
 # %% tags=["nbval-ignore-output"]
 if not missing:
@@ -373,16 +383,12 @@ if not missing:
         (name, compile_seconds[name], times["eager"], times["compiled"]) for name, times in step_times.items()
     ]
     last = 2 * max([break_even(*run) or 500 for _, *run in runs])
-    fig, ax = plt.subplots(figsize=(6, 2.8))
-    for name, debt, eager_quartiles, compiled_quartiles in runs:
-        paid = break_even(debt, eager_quartiles, compiled_quartiles)
-        won = last / paid * debt if paid else 0  # what cannot be measured is not drawn
-        ax.plot([0, last], [-debt, won - debt], label=name if paid else f"{name} (no measurable saving)")
-    ax.axhline(0, ls=":", c="gray")
-    ax.set(xlabel="training steps done", ylabel="seconds won", title="The debt, and how fast it is paid")
-    ax.legend()
+    savings = {
+        name: (debt, debt / paid if (paid := break_even(debt, *quartiles)) else None)
+        for name, debt, *quartiles in runs
+    }
     show(
-        fig,
+        figures.debts(savings, last),
         alt="Seconds won by compiling against steps, a line for each model: it starts at minus the compile time.",
     )
 
@@ -390,11 +396,13 @@ if not missing:
 r"""
 Answer 2 is your machine's, and it may be "never". What decides: the share of the step that is not matrix products
 (fusion leaves those alone), how much of that share is fused already, the number of kernels that a GPU has to be
-told to start one by one, and how slow memory is compared with arithmetic. On CUDA, `mode="reduce-overhead"` also
-replays the whole step as one graph. Chapter 14 measures compile as a rung of the ladder, at a size that matters.
+told to start one by one, and how slow memory is compared with arithmetic. Two modes go further on CUDA:
+`mode="reduce-overhead"` records the forward pass as one CUDA graph and the backward pass as another, and replays each with a single
+start; `mode="max-autotune"` also times several kernels for each matrix product and keeps the fastest, at the price of a longer
+compilation. The optimizer's step is in none of these graphs: it is compiled apart, or fused (chapter 15). Chapter 14 measures compile as a rung of the ladder, at a size that matters.
 
 Compare the two compiled steps as well. A compiler fuses what stands side by side. It does not look for another
-algorithm: where its code has tensors with T×T, attention's matrix is still there. Chapter 12 gets rid of it.
+algorithm: what it still allocates with T×T numbers is attention's matrix. Chapter 12 gets rid of it.
 
 ## Graph breaks
 
@@ -449,25 +457,8 @@ print("one graph, same result")
 r"""
 Such a line hides in our own model. `check_ids` compares token ids with the vocabulary, to give a clear error in
 place of a crash. That takes numbers, so chapter 05 leaves it out while compiling. What would happen if it did
-not? The log names the line; `TORCH_LOGS=graph_breaks` in a shell prints it all.
+not? `explain` names the line; in a shell, `TORCH_LOGS=graph_breaks` does.
 """
-
-
-# %%
-@contextmanager
-def compiler_log(**logs):
-    """The lines that TORCH_LOGS would print meanwhile, such as recompiles=True, in a list."""
-    lines, logger = [], logging.getLogger("torch._dynamo")
-    keep, handlers = logging.Handler(), logger.handlers
-    keep.emit = lambda record: lines.extend(record.getMessage().splitlines())
-    torch._logging.set_logs(**logs)
-    logger.handlers = [keep]
-    try:
-        yield lines
-    finally:
-        logger.handlers = handlers
-        torch._logging.set_logs()
-
 
 # %%
 model, cpu_ids = gpt.cpu(), ids[:, :8].cpu()
@@ -484,12 +475,9 @@ def checked_forward(idx):
 
 for name, function in {"the model as it is": forward, "checked inside": checked_forward}.items():
     torch._dynamo.reset()
-    with compiler_log(graph_breaks=True) as lines:
-        report = torch._dynamo.explain(function)(cpu_ids)
+    report = torch._dynamo.explain(function)(cpu_ids)
     print(f"{name}: graphs {report.graph_count}, breaks {report.graph_break_count}")
-    for line in lines:
-        if "int(idx" in line:
-            print("   ", line.strip())
+    print(*{f"    {reason.user_stack[-1].line}" for reason in report.break_reasons}, sep="\n", end="")
 
 # %% [markdown]
 r"""
@@ -519,28 +507,19 @@ def compilations(function, calls, **options):
 
 model.requires_grad_(False)
 growing = [(cpu_ids[:1, :1].repeat(1, T),) for T in range(8, 20)]
-with compiler_log(recompiles=True) as lines:
-    print("default:      ", compilations(model, growing))
-    print("dynamic=True: ", compilations(model, growing, dynamic=True))
-    print("dynamic=False:", compilations(model, growing, dynamic=False))
+counts = compilations(model, growing)
+print("default:      ", counts)
+print("dynamic=True: ", compilations(model, growing, dynamic=True))
+print("dynamic=False:", compilations(model, growing, dynamic=False))
+answer("11.4", counts[-1])
 
 # %% [markdown]
 r"""
 Answer 3: by default twice. When a size has changed once, Dynamo makes it a symbol. Told so in advance, it needs one
-graph. Forbidden to do so, it compiles for each length, until the count stops. The log has the reasons, and the end
-(`TORCH_LOGS=recompiles` in a shell):
-"""
-
-# %% tags=["nbval-ignore-output"]
-reasons = [line.strip(" -") for line in lines if "mismatch" in line or "recompile_limit" in line]
-for line in reasons[:1] + reasons[-2:]:
-    print(re.sub(r"^\d+/\d+: ", "", line.split("last reason: ")[-1]))
-
-# %% [markdown]
-r"""
-At the limit it gave up compiling: further lengths run eagerly, with one line of warning. A job that got slow
-after a while may have met this. Sizes are not the only guard. A number in a module that counts, a learning rate
-as a float, a length of one:
+graph. Forbidden to do so, it compiles for each length until the count stops: at its limit
+(`torch._dynamo.config.recompile_limit`) it gives up, and further lengths run eagerly, with one line of warning. A job that got
+slow after a while may have met this; `TORCH_LOGS=recompiles` in a shell prints every reason. Sizes are not the only guard. A
+number in a module that counts, a learning rate as a float, a length of one:
 """
 
 
@@ -584,8 +563,8 @@ r"""
 ## Evaluating and writing beside a compiled step
 
 Many training scripts switch evaluation and sampling off under compile: build-nanogpt carries the line
-`use_compile = False # torch.compile interferes with HellaSwag eval and Generation` (A. Karpathy, train_gpt2.py,
-2024). What interferes? Let one compiled model do everything:
+`use_compile = False # torch.compile interferes with HellaSwag eval and Generation. TODO fix` (A. Karpathy,
+train_gpt2.py, 2024). What interferes? Let one compiled model do everything:
 """
 
 # %%
@@ -675,8 +654,8 @@ print("losses and texts: those of the eager run")
 
 # %% [markdown]
 r"""
-`generate` calls the model's layers, not its forward, so it never meets the wrapper. Where a script has nothing
-but the wrapper in its hands, a *stance* does it, and another guards the training loop:
+`generate` was given the model, not the wrapper. Where a script has nothing but the wrapper in its hands, a *stance* does
+it, and another guards the training loop:
 """
 
 # %%
@@ -692,6 +671,9 @@ with torch.compiler.set_stance("fail_on_recompile"):  # once training is under w
         wrapper(cpu_ids[:2, :3])
     except RuntimeError:
         print("another size: refused")
+
+# %% tags=["nbval-ignore-output"]
+predictions("11")
 
 # %% [markdown]
 r"""
