@@ -1,6 +1,5 @@
 """Chapter 14: the ladder's command measures each rung in its own process and tells the truth about it."""
 
-import csv
 import json
 import math
 import platform
