@@ -161,10 +161,11 @@ def curve(precision: str, device, steps: int, scales: list[float]) -> list[float
     from nanogpt.rungs import zipf_batches
     from nanogpt.train import train_step
 
-    config = GPTConfig(block_size=256, vocab_size=1024, n_layer=6, n_head=6, n_embd=384)
+    B, T, layers, width = (2, 32, 1, 64) if steps < 10 else (32, 256, 6, 384)
+    config = GPTConfig(block_size=T, vocab_size=1024, n_layer=layers, n_head=width // 64, n_embd=width)
     model = GPT(config, torch.Generator().manual_seed(0)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    batches = zipf_batches(config.vocab_size, 2 if steps < 10 else 32, config.block_size)
+    batches = zipf_batches(config.vocab_size, B, T)
     scaler, losses = LossScaler() if precision == "fp16" else None, []
     for _ in range(steps):
         x, y = (ids.to(device) for ids in next(batches))
