@@ -18,6 +18,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 from course.files import notebook_bytes, read_notebook, write_atomically
 from course.paths import ASIDE, NOTEBOOKS, CourseError, relative, source_path
+from course.remedies import remedy
 
 PERCENT = {"extension": ".py", "format_name": "percent"}
 METADATA = {
@@ -108,6 +109,7 @@ def execute(nb: nbformat.NotebookNode, name: str, env: dict, on_cell=None) -> No
     CourseError if a cell fails or the kernel dies; Ctrl-C and SIGTERM end the kernel, then raise KeyboardInterrupt
     and SystemExit.
     """
+    at = [0]
     client = Client(
         nb,
         timeout=CELL_SECONDS,
@@ -116,21 +118,21 @@ def execute(nb: nbformat.NotebookNode, name: str, env: dict, on_cell=None) -> No
         resources={"metadata": {"path": str(NOTEBOOKS)}},
         record_timing=False,
         store_widget_state=True,  # without it nbclient fails on `interact`; clean() drops the state
+        on_cell_start=lambda cell, cell_index, **_: at.__setitem__(0, cell_index),
         on_cell_executed=on_cell,
     )
     try:
         client.execute(env=env)
-    except CellExecutionError:
-        raise CourseError(describe_failure(nb, name)) from None
-    except (DeadKernelError, CellTimeoutError) as error:
-        number, cell = next(
-            (i, c) for i, c in enumerate(nb.cells, 1) if c.cell_type == "code" and not c.execution_count
-        )
-        why = "does not end" if isinstance(error, CellTimeoutError) else "ends Python (out of memory?)"
-        text = "\n".join(indent(cell.source.splitlines()[:12]))
-        raise CourseError(f"{name}, cell {number} {why}:\n{text}") from None
-    except asyncio.CancelledError:
-        raise (SystemExit(128 + 15) if client.stopped_by == signal.SIGTERM else KeyboardInterrupt) from None
+    except (Exception, asyncio.CancelledError) as error:
+        if client.stopped_by:  # nbclient may have taken the stop for a dead kernel
+            raise (SystemExit(143) if client.stopped_by == signal.SIGTERM else KeyboardInterrupt) from None
+        if isinstance(error, CellExecutionError):
+            raise CourseError(describe_failure(nb, name)) from None
+        if isinstance(error, DeadKernelError | CellTimeoutError):
+            why = "does not end" if isinstance(error, CellTimeoutError) else "ends Python (out of memory?)"
+            text = "\n".join(indent(nb.cells[at[0]].source.splitlines()[:12]))
+            raise CourseError(f"{name}, cell {at[0] + 1} {why}:\n{text}") from None
+        raise
 
 
 def describe_failure(nb: nbformat.NotebookNode, name: str) -> str:
@@ -142,9 +144,9 @@ def describe_failure(nb: nbformat.NotebookNode, name: str) -> str:
         if out.output_type == "error" and "raises-exception" not in cell.metadata.get("tags", [])
     )
     trace = ANSI.sub("", "\n".join(output.traceback)).splitlines()[-20:]
-    return "\n".join(
-        [f"{name}, cell {number} fails:", *indent(cell.source.splitlines()[:12]), "", *indent(trace)]
-    )
+    lines = [f"{name}, cell {number} fails:", *indent(cell.source.splitlines()[:12]), "", *indent(trace)]
+    said = remedy(f"{output.get('ename')}: {output.get('evalue')}")
+    return "\n".join([*lines, "", said] if said else lines)
 
 
 def indent(lines: list[str]) -> list[str]:

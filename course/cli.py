@@ -1,18 +1,31 @@
-"""`course ...`: run, build, checkpoint, restore, doctor, data."""
+"""`course ...`: run, build, checkpoint, restore, doctor, data. What a command needs is imported when it is called."""
 
 import argparse
+import importlib.util
+import os
+import signal
 import subprocess
 import sys
 
-from course.paths import ROOT, CourseError, chapters, plainly, source_chapters
+from course.paths import (
+    ROOT,
+    CourseError,
+    chapters,
+    notebook_path,
+    plainly,
+    source_chapters,
+    source_path,
+    two_digits,
+)
 
 HELP = """\
 for students      course doctor          is this machine ready?
-                  course run             execute all notebooks (--from 02 --to 05)
+                  course run             execute all notebooks (course run 04 05, course run --from 04)
+                  course lab             JupyterLab at chapter 00; further arguments go to it (--no-browser --port 8889)
                   course checkpoint 04   export a notebook's finished code into nanogpt/
-                  course restore 04      bring a chapter back to the released state
+                  course restore 04      bring a chapter back to the released state, keeping yours beside it
+                  course update          the newest chapters, keeping beside them what you changed (git)
                   course data NAME       download tinyshakespeare, fineweb-edu or hellaswag
-                  course lab             JupyterLab at chapter 00
 for authors       course build 04        notebooks/src/04_*.py -> executed notebook
                   course pull 04         an edit made in the notebook -> its source
                   course test            all tests, every notebook, the drift check (course test -k tokenizer)
@@ -25,20 +38,23 @@ NBVAL = [
     "--nbval",
     "--nbval-current-env",
     "--nbval-sanitize-with=tests/nbval.cfg",
-    "--nbval-cell-timeout=300",
+    "--nbval-cell-timeout=3600",  # for a cell that never ends; a slow machine with other work stays far below
 ]
 
 
 def main(argv: list[str] | None = None) -> int:
+    """One command. Exit code 0, 1 where it could not be done (one line says why), 2 for bad usage, 130 after Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
-    if argv[:1] == ["data"]:
-        from course.fetch import main as data
-
-        return data(argv[1:])
-    if argv[:1] == ["test"]:
-        return subprocess.run([sys.executable, "-m", "pytest", *NBVAL, *argv[1:]], cwd=ROOT).returncode
-    args = parser().parse_args(argv)
     try:
+        if argv[:1] == ["data"]:
+            from course.fetch import main as data
+
+            return data(argv[1:])
+        if argv[:1] == ["test"]:
+            return call_test(argv[1:])
+        if argv[:1] == ["lab"] and not {"-h", "--help"} & set(argv):
+            return call_lab(argv[1:])
+        args = parser().parse_args(argv)
         return args.call(args)
     except CourseError as error:
         print(f"course: {error}", file=sys.stderr)
@@ -46,8 +62,11 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:  # a full disk, a folder that cannot be written
         print(f"course: {plainly(error)}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("\ncourse: stopped; nothing is half-written", file=sys.stderr)
+    except KeyboardInterrupt as stopped:
+        print(
+            f"\ncourse: stopped; {stopped.args[0] if stopped.args else 'nothing is half-written'}",
+            file=sys.stderr,
+        )
         return 130
 
 
@@ -58,8 +77,9 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="execute the notebooks in order and checkpoint each")
-    run.add_argument("--from", dest="first", metavar="NN", default="00", help="first chapter (default 00)")
-    run.add_argument("--to", dest="last", metavar="NN", default="99", help="last chapter (default: the last)")
+    run.add_argument("chapters", nargs="*", metavar="NN", help="these chapters (default: all)")
+    run.add_argument("--from", dest="first", metavar="NN", help="first chapter (default 00)")
+    run.add_argument("--to", dest="last", metavar="NN", help="last chapter (default: the last)")
     run.add_argument("--record", action="store_true", help="keep the times as this course's measured times")
     run.set_defaults(call=call_run)
 
@@ -93,21 +113,44 @@ def parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="check this machine; one line each, with the remedy")
     doctor.set_defaults(call=call_doctor)
 
-    lab = commands.add_parser("lab", help="JupyterLab at chapter 00")
-    lab.set_defaults(call=call_lab)
+    update = commands.add_parser("update", help="the newest chapters; what you changed is kept beside them")
+    update.set_defaults(call=call_update)
 
+    commands.add_parser("lab", help="JupyterLab at chapter 00; further arguments go to JupyterLab")
     commands.add_parser("test", help="all tests and notebooks; further arguments go to pytest")
     commands.add_parser("data", help="download a data set: course data --help")
     return top
 
 
+def chosen_chapters(args) -> list[str]:
+    """The chapters that `course run` was asked for, in order."""
+    there = chapters()
+    known = f"there are {' '.join(there) or 'none'}"
+    wanted = [*args.chapters, *filter(None, (args.first, args.last))]
+    for chapter in wanted:
+        if two_digits(chapter) not in there:
+            raise CourseError(f"no chapter {chapter}; {known}")
+    if args.chapters and (args.first or args.last):
+        raise CourseError("name chapters, or a range with --from and --to, not both")
+    if args.chapters:
+        return sorted({two_digits(chapter) for chapter in args.chapters})
+    first, last = two_digits(args.first or there[0]), two_digits(args.last or there[-1])
+    if first > last:
+        raise CourseError(
+            f"--from {args.first} --to {args.last} names no chapter: {first} comes after {last}"
+        )
+    return [chapter for chapter in there if first <= chapter <= last]
+
+
 def call_run(args) -> int:
+    chosen = chosen_chapters(args)
     from course.run import run
 
-    return run([c for c in chapters() if args.first <= c <= args.last], record=args.record)
+    return run(chosen, record=args.record)
 
 
 def call_build(args) -> int:
+    list(map(source_path, args.chapters))  # a wrong number is told before anything is imported
     from course.build import build, check
 
     if args.check:
@@ -118,6 +161,7 @@ def call_build(args) -> int:
 
 
 def call_pull(args) -> int:
+    source_path(args.chapter)
     from course.pull import pull
 
     print(pull(args.chapter))
@@ -125,11 +169,12 @@ def call_pull(args) -> int:
 
 
 def call_checkpoint(args) -> int:
-    from course.checkpoint import check_chapter, checkpoint_chapter
-
     chosen = chapters() if args.all else args.chapters
     if not chosen:
         raise CourseError("which chapter? `course checkpoint 04`, or --all")
+    list(map(notebook_path, chosen))
+    from course.checkpoint import check_chapter, checkpoint_chapter
+
     if args.check:
         return report_differences(check_chapter, chosen)
     for chapter in chosen:
@@ -138,6 +183,7 @@ def call_checkpoint(args) -> int:
 
 
 def call_restore(args) -> int:
+    source_path(args.chapter)
     from course.restore import restore
 
     return restore(args.chapter, ask=not args.yes)
@@ -149,11 +195,41 @@ def call_doctor(args) -> int:
     return doctor()
 
 
-def call_lab(args) -> int:
+def call_update(args) -> int:
+    from course.update import update
+
+    return update()
+
+
+def call_lab(more: list[str]) -> int:
+    """JupyterLab takes this process's place, so that a signal sent to it reaches JupyterLab."""
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise CourseError("JupyterLab is not installed here; `make course`, or pip install -e '.[course]'")
     from course.doctor import trusted_environment
 
-    command = [sys.executable, "-m", "jupyterlab", "notebooks/00_setup.ipynb"]
-    return subprocess.run(command, cwd=ROOT, env=trusted_environment()).returncode
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}"]
+    command += ["--LabApp.default_url=/lab/tree/notebooks/00_setup.ipynb"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")  # a container, a rented machine
+    return replace_process([*command, *more], trusted_environment())
+
+
+def replace_process(command: list[str], env: dict[str, str]) -> int:
+    os.chdir(ROOT)
+    sys.stdout.flush()
+    if os.name != "nt":
+        os.execve(command[0], command, env)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child's to answer
+    return subprocess.run(command, env=env).returncode
+
+
+def call_test(more: list[str]) -> int:
+    missing = [name for name in ("pytest", "nbval") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CourseError(
+            f"the tests need {' and '.join(missing)}: pip install -c constraints.txt -e '.[course,dev]'"
+        )
+    return subprocess.run([sys.executable, "-m", "pytest", *NBVAL, *more], cwd=ROOT).returncode
 
 
 def report_differences(check, chosen: list[str]) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from course.paths import BUILT, ROOT, CourseError
+from course.remedies import remedy_for
 
 GREEN, YELLOW, RED = "green", "yellow", "red"
 TOLERANCE = 1e-3  # one float32 step differs by about 1e-6 between devices, a wrong kernel by far more
@@ -49,7 +50,7 @@ def guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
             RED,
             check.__name__.replace("_", " "),
             f"could not be checked ({type(error).__name__}: {error})",
-            "run `make course` again to repair .venv",
+            remedy_for(error) or "run `make course` again to repair .venv",
         )
 
 
@@ -145,7 +146,7 @@ def resources() -> Iterator[Finding]:
 def device() -> Iterator[Finding]:
     import torch
 
-    from nanogpt.device import peak_of, pick_device, pick_scale
+    from nanogpt.device import pick_device, pick_scale
 
     try:
         chosen = pick_device()
@@ -167,9 +168,11 @@ def device() -> Iterator[Finding]:
         GREEN, "device", f"{name}, {memory:.0f} GiB, compute capability {capability}, scale {scale}"
     )
     yield Finding(GREEN, "GPU driver", f"{driver()}, PyTorch built for CUDA {torch.version.cuda}")
+    from nanogpt.roofline import peak_of
+
     if peak_of(name) is None:
         yield Finding(
-            YELLOW, "peak", "not in chapter 00's table", "MFU is given against the measured peak only"
+            YELLOW, "peak", "not in chapter 09's table", "MFU is given against the measured peak only"
         )
 
 
@@ -183,43 +186,33 @@ def driver() -> str:
 
 
 def speed_features() -> Iterator[Finding]:
-    """TF32, bf16 and torch.compile: what chapters 10 and 11 will find."""
-    import torch
+    """TF32, bf16 and torch.compile: what chapters 10 and 11 will find, by the words of chapters 10 and 14."""
+    from nanogpt.device import pick_device
+    from nanogpt.precision import best_precision, why_not
 
-    cuda = torch.cuda.is_available()
-    ampere = cuda and torch.cuda.get_device_capability() >= (8, 0)
+    chosen = pick_device()
+    tf32 = why_not("tf32", chosen)
     yield Finding(
-        GREEN if ampere else YELLOW,
-        "TF32",
-        "yes" if ampere else "no: NVIDIA GPUs from Ampere (8.0) on have it",
-        "" if ampere else "chapter 10 shows recorded runs",
+        YELLOW if tf32 else GREEN, "TF32", tf32 or "yes", "chapter 10 shows recorded runs" if tf32 else ""
     )
-    fast = ampere or any(flag in cpu_flags() for flag in ("amx_bf16", "avx512_bf16"))
+    best = best_precision(chosen)
     yield Finding(
-        GREEN if fast else YELLOW,
+        YELLOW if best == "float32" else GREEN,
         "bf16",
-        "in hardware" if fast else "emulated here: correct, not fast",
-        "" if fast else "keep float32 for speed",
+        {"bf16": "faster than float32 here", "fp16": "not here, fp16 with loss scaling instead"}.get(
+            best, "no faster than float32 here: correct, not fast"
+        ),
+        "keep float32 for speed" if best == "float32" else "",
     )
-    compiler = shutil.which(os.environ.get("CXX", "")) or next(
-        filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None
-    )
+    from nanogpt.rungs import has_cpp_compiler
+
+    compiler = has_cpp_compiler()
     yield Finding(
         GREEN if compiler else YELLOW,
         "compile",
-        f"C++ compiler {os.path.basename(compiler)}"
-        if compiler
-        else "torch.compile needs a C++ compiler for the CPU",
-        "" if compiler else "install g++ or clang; chapter 11 runs without",
+        "there is a C++ compiler" if compiler else "torch.compile needs a C++ compiler for the CPU",
+        "" if compiler else "install g++ or clang, or set CXX to one; chapter 11 runs without",
     )
-
-
-def cpu_flags() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next((line for line in file if line.startswith("flags")), "")
-    except OSError:
-        return ""
 
 
 def vocabulary() -> Iterator[Finding]:
@@ -277,14 +270,18 @@ def arithmetic() -> Iterator[Finding]:
 
 def trusted_environment() -> dict[str, str]:
     """The environment for kernels: on a device whose arithmetic is wrong it says NANOGPT_DEVICE=cpu."""
-    from nanogpt.device import pick_device
-
     try:
+        from nanogpt.device import pick_device
+
         chosen = pick_device()
+        if chosen.type == "cpu" or disagreement(chosen) < TOLERANCE:
+            return dict(os.environ)
     except ValueError as error:
         raise CourseError(f"{error}; unset NANOGPT_DEVICE") from None
-    if chosen.type == "cpu" or disagreement(chosen) < TOLERANCE:
-        return dict(os.environ)
+    except Exception as error:  # a module of ours that is missing or does not import
+        if said := remedy_for(error):
+            raise CourseError(said) from None
+        raise
     print(
         f"course: a training step on {chosen} disagrees with the CPU's; staying on the CPU", file=sys.stderr
     )

@@ -20,21 +20,23 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from course.paths import ROOT, CourseError, relative
+from course.paths import ROOT, CourseError, plainly, relative
 
 FOLDER = ROOT / "data" / "downloads"
 RAW = "https://raw.githubusercontent.com"
-# name: file, address, SHA-256
+# name: file, address, SHA-256, and a limit in bytes: more than that is something else
 FILES = {
     "tinyshakespeare": (
         "tinyshakespeare.txt",
         f"{RAW}/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
         "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+        1_115_394,
     ),
     "hellaswag": (
         "hellaswag_val.jsonl",
         f"{RAW}/rowanz/hellaswag/master/data/hellaswag_val.jsonl",
         "0aa3b88843990f3f10a97b9575c94d7b71fb2205240ba04ae4884d9e9c992588",
+        16_000_000,
     ),
 }
 FINEWEB, SAMPLE, SAMPLE_TOKENS = "HuggingFaceFW/fineweb-edu", "sample/10BT", 10_000_000_000
@@ -53,8 +55,8 @@ An interrupted download goes on where it stopped. `python -m nanogpt prepare` th
 {OFFLINE}"""
 
 
-def download(url: str, path: Path, sha256: str, tries: int = 5, pause: float = 1.0) -> str:
-    """Bring `url` to `path` and return a line that says so.
+def download(url: str, path: Path, sha256: str, limit: int, tries: int = 5, pause: float = 1.0) -> str:
+    """Bring `url`, of at most `limit` bytes, to `path` and return a line that says so.
 
     A connection that breaks is made again, up to `tries` times without a byte of progress, after 1, 2, 4 ... pauses
     (seconds), and goes on where it broke. CourseError, in a sentence or two, if it cannot be done.
@@ -63,17 +65,26 @@ def download(url: str, path: Path, sha256: str, tries: int = 5, pause: float = 1
         return f"{relative(path)} is here already, {path.stat().st_size:,} bytes, SHA-256 verified"
     part = path.with_name(path.name + ".part")
     path.parent.mkdir(parents=True, exist_ok=True)
-    failures = 0
+    failures, restarts, longest = 0, 0, size_of(part)
     while True:
         before = size_of(part)
         try:
-            receive(url, part)
+            receive(url, part, limit)
+        except TooLongError:
+            part.unlink(missing_ok=True)
+            raise CourseError(
+                f"{url} gave more than the {limit:,} bytes that the file has at most; it was deleted. A proxy answers in "
+                f"its place, or the file has changed there. {OFFLINE}"
+            ) from None
         except urllib.error.HTTPError as error:
             problem = f"{error.code} {error.reason}"
             failures = tries if error.code < 500 and error.code not in (408, 429) else failures + 1
-        except (OSError, http.client.HTTPException) as error:
+        # ValueError: a length or an address in the answer that is none
+        except (OSError, http.client.HTTPException, ValueError) as error:
             problem = str(getattr(error, "reason", error)) or type(error).__name__
-            failures = 1 if size_of(part) > before else failures + 1
+            # Progress is more than ever before: a server that starts over each time makes none.
+            failures = 1 if size_of(part) > longest else failures + 1
+            longest = max(longest, size_of(part))
             if isinstance(getattr(error, "reason", None), socket.gaierror) and failures > 1:
                 failures = tries  # no such name, twice: there is no network
             if getattr(error, "errno", None) == errno.ENOSPC:
@@ -85,11 +96,13 @@ def download(url: str, path: Path, sha256: str, tries: int = 5, pause: float = 1
                 os.replace(part, path)
                 return f"{relative(path)}: {path.stat().st_size:,} bytes, SHA-256 verified"
             part.unlink()
-            if before == 0:
+            restarts += 1
+            if before == 0 or restarts > 1:
                 raise CourseError(
                     f"{url} gave something else: SHA-256 {found[:16]}..., not {sha256[:16]}...; it was deleted. Try once "
                     f"more; if it stays so, a proxy answers in its place, or the file has changed there. {OFFLINE}"
                 )
+            longest = 0
             continue  # the old .part was bad, or from another version: once more, from the beginning
         if failures >= tries:
             kept = (
@@ -101,8 +114,12 @@ def download(url: str, path: Path, sha256: str, tries: int = 5, pause: float = 1
         time.sleep(pause * 2 ** (failures - 1))
 
 
-def receive(url: str, part: Path) -> None:
-    """Append to `part` what it lacks of `url`, over one connection. An OSError if the connection breaks."""
+class TooLongError(Exception):
+    """More came than the file can have."""
+
+
+def receive(url: str, part: Path, limit: int) -> None:
+    """Append to `part` what it lacks of `url`, over one connection. An OSError or ValueError if the connection breaks."""
     start = size_of(part)
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
     try:
@@ -114,7 +131,15 @@ def receive(url: str, part: Path) -> None:
     with answer:
         if answer.status != 206:  # the server gives the whole file only
             start = 0
-        total = start + int(answer.headers.get("Content-Length", 0))
+        elif not (answer.headers.get("Content-Range") or f"bytes {start}-").startswith(f"bytes {start}-"):
+            part.unlink()  # another piece than was asked for: from the beginning
+            raise ConnectionError("the server goes on at another place than it was asked to")
+        length = answer.headers.get("Content-Length", "0")
+        if not length.isascii() or not length.isdigit():
+            raise ValueError(f"the server gives its length as {length[:20]!r}")
+        total = start + int(length)
+        if total > limit:
+            raise TooLongError
         need_room(part.parent, total - start)
         with (
             open(part, "ab" if start else "wb") as file,
@@ -125,6 +150,8 @@ def receive(url: str, part: Path) -> None:
             while data := answer.read(1 << 16):
                 file.write(data)
                 bar.update(len(data))
+                if file.tell() > limit:
+                    raise TooLongError
     if size_of(part) < total:
         raise ConnectionError(f"the connection broke after {size_of(part):,} of {total:,} bytes")
 
@@ -149,7 +176,7 @@ def need_room(folder: Path, size: int) -> None:
 def fineweb_edu(tokens: float, folder: Path) -> str:
     """As many files of FineWeb-Edu's 10-billion-token sample as hold `tokens`, through huggingface_hub.
 
-    It resumes and retries by itself. The SHA-256 comes from the repository's own listing: one for each file.
+    It resumes and retries by itself. Hashes come from the repository's own listing: one for each file.
     """
     if not 0 < tokens <= SAMPLE_TOKENS:
         raise CourseError(f"--tokens {tokens:,.0f}: FineWeb-Edu's sample has 1 to {SAMPLE_TOKENS:,}")
@@ -174,10 +201,10 @@ def fineweb_edu(tokens: float, folder: Path) -> str:
         for i, file in enumerate(files, 1):
             print(f"file {i} of {len(files)}: {file.path}, {file.size / 1e9:.2f} GB", flush=True)
             path = Path(hf_hub_download(FINEWEB, file.path, repo_type="dataset", local_dir=folder))
-            if file.lfs and file_sha256(path) != file.lfs.sha256:
+            if not is_listed(path, file):
                 path.unlink()
                 raise CourseError(
-                    f"{relative(path)} was damaged on the way (SHA-256) and deleted; give the command again"
+                    f"{relative(path)} was damaged on the way and deleted; give the command again"
                 )
     except CourseError:
         raise
@@ -188,9 +215,17 @@ def fineweb_edu(tokens: float, folder: Path) -> str:
         ) from None
     held = sum(file.size for file in files) / total * SAMPLE_TOKENS
     return (
-        f"{relative(folder)}: {len(files)} files with about {held / 1e6:,.0f}M tokens, SHA-256 verified; next:\n"
+        f"{relative(folder)}: {len(files)} files with about {held / 1e6:,.0f}M tokens, hashes verified; next:\n"
         f"python -m nanogpt prepare {relative(folder)} --out data/built/fineweb-edu"
     )
+
+
+def is_listed(path: Path, file) -> bool:
+    """Whether a file is what the repository lists: by its SHA-256, or as git names what it keeps itself."""
+    if file.lfs:
+        return file_sha256(path) == file.lfs.sha256
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == file.blob_id
 
 
 def count(text: str) -> float:
@@ -214,10 +249,10 @@ def main(argv: list[str] | None = None) -> int:
         if args.name == "fineweb-edu":
             print(fineweb_edu(args.tokens, args.folder / args.name))
         else:
-            file, url, sha256 = FILES[args.name]
-            print(download(url, args.folder / file, sha256))
+            file, url, sha256, limit = FILES[args.name]
+            print(download(url, args.folder / file, sha256, limit))
     except (CourseError, OSError) as error:
-        print(f"course data: {error}", file=sys.stderr)
+        print(f"course data: {plainly(error) if isinstance(error, OSError) else error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\ncourse data: stopped; the same command goes on from here", file=sys.stderr)

@@ -2,7 +2,9 @@
 
 import difflib
 import os
+import sys
 import tempfile
+from datetime import datetime
 from pathlib import Path
 
 import nbformat
@@ -43,3 +45,11 @@ def diff(old: str, new: str, old_name: str, new_name: str) -> str:
     """A unified diff, empty where the two texts agree."""
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), old_name, new_name, lineterm="", n=2)
     return "\n".join(lines)
+
+
+def keep_beside(file: Path) -> None:
+    """A copy of the reader's version, under a name that git ignores."""
+    if file.exists():
+        kept = file.with_name(f"yours-{datetime.now():%Y%m%d-%H%M%S}-{file.name}")
+        write_atomically(kept, file.read_bytes())
+        print(f"your version is kept as {relative(kept)}", file=sys.stderr)

@@ -46,9 +46,8 @@ def merged(text: str, built: nbformat.NotebookNode, nb: nbformat.NotebookNode) -
     parts = [text[: starts[0]] if starts else ""]
     for cell in nb.cells:
         said, block = known.get(cell.id, (None, "\n\n"))
-        space = block[len(block.rstrip("\n")) :]
-        parts.append((block if said == content(cell) else block_of(cell)).rstrip("\n"))
-        parts.append(space if len(space) > 1 else "\n\n")
+        space = block[len(block.rstrip("\n")) :] if block is not blocks[-1] else "\n\n"
+        parts += [(block if said == content(cell) else block_of(cell)).rstrip("\n"), space]
     result = "".join(parts).rstrip("\n") + "\n"
     if list(map(content, notebook_from_text(result).cells)) != list(map(content, nb.cells)):
         raise CourseError("the notebook has a cell that a source cannot say; edit the source by hand")

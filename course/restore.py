@@ -1,15 +1,13 @@
 """`course restore 04`: a chapter as it was released, with the student's version kept beside it."""
 
 import subprocess
-import sys
-from datetime import datetime
 from pathlib import Path
 
 import nbformat
 
 from course.build import cell_lines, notebook_from_source
 from course.export import export
-from course.files import diff, notebook_bytes, read_notebook, write_atomically
+from course.files import diff, keep_beside, notebook_bytes, read_notebook, write_atomically
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError, relative, source_path
 
 
@@ -17,21 +15,23 @@ def restore(chapter: str, ask: bool = True) -> int:
     """Bring notebook and modules back; say what would be lost, and ask, before anything is written."""
     source = source_path(chapter)
     path = NOTEBOOKS / f"{source.stem}.ipynb"
-    nb = released_notebook(source, path)
+    nb, outputs = released_notebook(source, path)
     released = {path: notebook_bytes(nb)}
     released |= {PACKAGE / f"{m}.py": text.encode() for m, text in export(nb, path.name).items()}
     changed = [file for file, data in released.items() if not file.exists() or file.read_bytes() != data]
+    if not outputs and changed == [path] and same_cells(path, nb):
+        changed = []  # only outputs differ, and there are none to bring back
     if not changed:
-        print(f"chapter {chapter} is as it was released")
+        print(f"chapter {source.name[:2]} is as it was released")
         return 0
     for file in changed:
         print(difference(file, released[file]))
-    if (
-        ask
-        and input(
-            f"Bring back {', '.join(map(relative, changed))}? Your version is kept beside it. [y/N] "
-        ).lower()
-        != "y"
+    if not outputs and path in changed:
+        print(
+            f"Without git's history the cells come back without their outputs; `course run {source.name[:2]}` makes them."
+        )
+    if ask and not agreed(
+        f"Bring back {', '.join(map(relative, changed))}? Your version is kept beside it. [y/N] "
     ):
         print("nothing changed")
         return 1
@@ -42,8 +42,24 @@ def restore(chapter: str, ask: bool = True) -> int:
     return 0
 
 
-def released_notebook(source: Path, path: Path) -> nbformat.NotebookNode:
-    """The newest committed notebook that says what its source says, with its outputs.
+def agreed(question: str) -> bool:
+    """Whether the answer is y or yes; no where nobody can answer."""
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        print("\nnobody answers; `--yes` does not ask")
+        return False
+
+
+def same_cells(path: Path, nb: nbformat.NotebookNode) -> bool:
+    try:
+        return cell_lines(read_notebook(path)) == cell_lines(nb)
+    except CourseError:
+        return False
+
+
+def released_notebook(source: Path, path: Path) -> tuple[nbformat.NotebookNode, bool]:
+    """The newest committed notebook that says what its source says, and whether it has its outputs.
 
     Students never edit the source, so it tells a released notebook from one they committed themselves.
     Without git, or without such a commit, the notebook is made from the source, without outputs.
@@ -56,8 +72,8 @@ def released_notebook(source: Path, path: Path) -> nbformat.NotebookNode:
         except Exception:  # a damaged notebook may have been committed as well
             continue
         if cell_lines(nb) == cell_lines(wanted):
-            return nb
-    return wanted
+            return nb, True
+    return wanted, False
 
 
 def git(*args: str) -> str:
@@ -80,11 +96,3 @@ def difference(file: Path, data: bytes) -> str:
             return str(error)
         new = "\n".join(cell_lines(nbformat.reads(new, as_version=4)))
     return diff(old, new, f"{relative(file)} (yours)", "released") or f"{relative(file)}: only outputs differ"
-
-
-def keep_beside(file: Path) -> None:
-    if file.exists():
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        kept = file.with_name(f"yours-{stamp}-{file.name}")
-        write_atomically(kept, file.read_bytes())
-        print(f"your version is kept as {relative(kept)}", file=sys.stderr)

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import sys
 import time
 from datetime import date
 from importlib.metadata import version
@@ -13,9 +14,10 @@ from course.build import clean, execute
 from course.doctor import trusted_environment
 from course.files import notebook_bytes, read_notebook, write_atomically
 from course.paths import RUNS, TIMES, CourseError, notebook_path, relative
-from course.summary import summary
+from course.summary import first_story, summary
 
 UNKNOWN_SECONDS = 30.0  # for a chapter that nobody has timed yet
+STORYTELLER = "08"  # after this chapter there is a model, and what it takes to let it write
 
 
 def run(chosen: list[str], record: bool = False) -> int:
@@ -23,18 +25,18 @@ def run(chosen: list[str], record: bool = False) -> int:
 
     Raises CourseError at the first failing cell: what was done before it stays done.
     """
-    if not chosen:
-        raise CourseError("no chapters in that range; `course run --from 02 --to 05` takes two-digit numbers")
     notebooks = {chapter: read_notebook(notebook_path(chapter)) for chapter in chosen}
     expected = expected_seconds()
-    bar = Bar(sum(expected.get(chapter, UNKNOWN_SECONDS) for chapter in chosen))
     env = trusted_environment()
-    seconds = {}
-    with bar:
+    seconds: dict[str, float] = {}
+    with Bar(sum(expected.get(chapter, UNKNOWN_SECONDS) for chapter in chosen)) as bar:
         for chapter, nb in notebooks.items():
             start = time.perf_counter()
             run_one(chapter, nb, expected.get(chapter, UNKNOWN_SECONDS), bar, env)
             seconds[chapter] = round(time.perf_counter() - start, 1)
+            bar.chapter_done(notebook_path(chapter).stem, seconds[chapter])
+            if chapter == STORYTELLER:
+                bar.say("\n".join(first_story()))
     keep_times(seconds, record)
     print("\n".join(summary(chosen, seconds)))
     return 0
@@ -49,22 +51,29 @@ def run_one(chapter: str, nb, expected: float, bar: "Bar", env: dict) -> None:
         bar.advance(f"{path.stem} {done}/{cells}", expected / cells)
 
     bar.advance(f"{path.stem} 0/{cells}", 0)
+    goes_on = f"chapters before {chapter} are done; `course run --from {chapter}` goes on"
     try:
         execute(nb, path.name, env, on_cell)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(goes_on) from None
     except CourseError as error:
-        raise CourseError(
-            f"{error}\n\nchapters before {chapter} are done; mend {relative(path)}, then `course run --from {chapter}` goes on"
-        ) from None
+        mend = "" if "`course restore" in str(error) else f"mend {relative(path)}; "
+        raise CourseError(f"{error}\n\n{mend}{goes_on}") from None
     clean(nb)
     write_atomically(RUNS / path.name, notebook_bytes(nb))
 
 
 class Bar:
-    """One progress bar over all notebooks and cells, in expected seconds, with the time it will take in all."""
+    """One progress bar over all notebooks and cells, in expected seconds, with the time it will take in all.
+
+    Where nobody watches (a log, CI) it is one line a chapter.
+    """
 
     def __init__(self, expected: float):
         style = "{desc} |{bar}| {elapsed}{postfix}"
-        self.bar = tqdm.tqdm(total=expected, bar_format=style, dynamic_ncols=True)
+        self.watched = sys.stderr.isatty()
+        self.bar = tqdm.tqdm(total=expected, bar_format=style, dynamic_ncols=True, disable=not self.watched)
+        self.expected, self.done = expected, 0.0
         self.started = time.perf_counter()
 
     def __enter__(self):
@@ -74,32 +83,45 @@ class Bar:
         self.bar.close()
 
     def advance(self, where: str, seconds: float) -> None:
-        self.bar.update(min(seconds, self.bar.total - self.bar.n))
+        seconds = min(seconds, self.expected - self.done)
+        self.done += seconds
+        self.bar.update(seconds)
         elapsed = time.perf_counter() - self.started
         # The machine's own pace replaces the recorded one as the run goes on.
-        whole = self.bar.total if self.bar.n < 20 else elapsed * self.bar.total / self.bar.n
+        whole = self.expected if self.done < 20 else elapsed * self.expected / self.done
         self.bar.set_description_str(where, refresh=False)
         self.bar.set_postfix_str(f"of about {tqdm.tqdm.format_interval(whole)}")
+
+    def chapter_done(self, name: str, seconds: float) -> None:
+        if not self.watched:
+            print(f"{name:20} {seconds:6.1f} s", flush=True)
+
+    def say(self, text: str) -> None:
+        self.bar.clear()
+        print(text, flush=True)
 
 
 def expected_seconds() -> dict[str, float]:
     """Seconds by chapter: this machine's last run where there is one, else the recorded ones."""
-    seconds: dict[str, float] = {}
-    for path in (TIMES, RUNS / "times.json"):
-        if path.exists():
-            seconds |= json.loads(path.read_text(encoding="utf-8"))["seconds"]
-    return seconds
+    return kept_seconds(TIMES) | kept_seconds(RUNS / "times.json")
+
+
+def kept_seconds(path) -> dict[str, float]:
+    try:
+        seconds = json.loads(path.read_text(encoding="utf-8"))["seconds"]
+        return {chapter: float(value) for chapter, value in seconds.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none yet, or damaged
+        return {}
 
 
 def keep_times(seconds: dict[str, float], record: bool) -> None:
     path = TIMES if record else RUNS / "times.json"
-    kept = json.loads(path.read_text(encoding="utf-8"))["seconds"] if path.exists() else {}
     measurement = {
         "command": "course run --record" if record else "course run",
         "date": date.today().isoformat(),
         "device": f"{os.cpu_count()} CPU cores, {platform.machine()}",
         "torch": version("torch").split("+")[0],
         "python": platform.python_version(),
-        "seconds": dict(sorted((kept | seconds).items())),
+        "seconds": dict(sorted((kept_seconds(path) | seconds).items())),
     }
     write_atomically(path, (json.dumps(measurement, indent=1) + "\n").encode())

@@ -16,15 +16,17 @@ def main() -> int:
         return fail(
             f"this is Python {sys.version.split()[0]}; the course needs 3.11 to 3.13: make PYTHON=python3.12"
         )
-    if not PYTHON.exists():
+    if not has_pip() and not (PYTHON.exists() and run_quietly("ensurepip")):
         say("creating .venv")
         try:
-            venv.create(VENV, with_pip=True)
+            venv.create(VENV, with_pip=True, clear=True)
         except (subprocess.CalledProcessError, ImportError, OSError) as error:
             return fail(f"cannot create .venv ({error}); on Debian or Ubuntu: apt install python3-venv")
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     torch = re.search(r"^torch==\S+", pins, re.MULTILINE).group()
-    say(f"installing {torch} and the pinned packages (once; 200 MB to 3 GB, by platform)")
+    say(
+        f"installing {torch} and the pinned packages (once; 2 GB of disk, on Linux 6 with the CUDA libraries)"
+    )
     for packages in ([torch], ["-e", ".[course,dev]"]):
         command = [
             str(PYTHON),
@@ -44,6 +46,18 @@ def main() -> int:
     (VENV / "ready").touch()
     say("ready")
     return 0
+
+
+def has_pip() -> bool:
+    """Whether .venv has a Python with pip; one whose creation was interrupted has none."""
+    return run_quietly("pip", "--version")
+
+
+def run_quietly(*module: str) -> bool:
+    try:
+        return subprocess.run([str(PYTHON), "-m", *module], capture_output=True).returncode == 0
+    except OSError:
+        return False
 
 
 def say(text: str) -> None:

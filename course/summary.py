@@ -1,9 +1,11 @@
 """What the course has produced so far, read from the files below data/built/."""
 
+import contextlib
 import json
 import textwrap
 
 from course.paths import BUILT, RUNS, notebook_path, relative
+from course.remedies import remedy_for
 
 
 def summary(chosen: list[str], seconds: dict[str, float]) -> list[str]:
@@ -14,7 +16,8 @@ def summary(chosen: list[str], seconds: dict[str, float]) -> list[str]:
         "",
     ]
     for what in (tokenizer_line, shards_line, model_lines):
-        lines += what()
+        with contextlib.suppress(Exception):  # a damaged file has no line; `course run` is done all the same
+            lines += what()
     lines += [
         "",
         f"The executed notebooks are in {relative(RUNS)}/, e.g. {relative(RUNS / notebook_path(chosen[0]).name)}.",
@@ -59,15 +62,23 @@ def model_lines() -> list[str]:
         lines += [
             f"              {run['accuracy']:.0%} of its who-has-how-many answers are right; bigrams: {run['bigram_accuracy']:.0%}"
         ]
-    story = textwrap.wrap(a_story(), width=96, initial_indent="  ", subsequent_indent="  ")
-    return [*lines, "", "What it writes:", "", *story]
+    return [*lines, *stories(2, "What it writes:")]
 
 
-def a_story() -> str:
-    """One text by the trained model, always the same for the same weights."""
-    import torch
+def first_story() -> list[str]:
+    """What `course run` says as soon as there is a model that can write."""
+    return stories(1, "The first story of your model:") if read("model/train.json") else []
 
-    from nanogpt.sample import complete, load
 
-    model, tokenizer = load(str(BUILT / "model"))
-    return complete(model, tokenizer, "", 200, generator=torch.Generator().manual_seed(1))
+def stories(seed: int, heading: str) -> list[str]:
+    """One text by the trained model, always the same for the same weights and seed, under a heading."""
+    try:
+        import torch
+
+        from nanogpt.sample import complete, load
+
+        model, tokenizer = load(str(BUILT / "model"))
+        text = complete(model, tokenizer, "", 200, generator=torch.Generator().manual_seed(seed))
+    except Exception as error:  # a changed or damaged model is no reason to end with a traceback
+        return ["", remedy_for(error) or f"The model in {relative(BUILT)}/model/ cannot write ({error})."]
+    return ["", heading, "", *textwrap.wrap(text, width=96, initial_indent="  ", subsequent_indent="  "), ""]

@@ -1,10 +1,11 @@
 import math
 import os
+import sys
 
 import pytest
 import torch
 
-from course import doctor
+from course import doctor, remedies
 from course.doctor import GREEN, RED, YELLOW, Finding, disagreement, trusted_environment
 from course.paths import CourseError
 
@@ -94,3 +95,44 @@ def test_an_impossible_device_is_one_sentence(monkeypatch):
     monkeypatch.setenv("NANOGPT_DEVICE", "tpu")
     with pytest.raises(CourseError, match="tpu"):
         trusted_environment()
+
+
+def damage(monkeypatch, module: str, text: str | None, tmp_path):
+    """`nanogpt` is a folder in which one module is damaged, or missing."""
+    package = tmp_path / "nanogpt"
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").touch()
+    (package / f"{module}.py").unlink(missing_ok=True)
+    if text is not None:
+        (package / f"{module}.py").write_text(text)
+    for name in [name for name in sys.modules if name.split(".")[0] == "nanogpt"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(remedies, "PACKAGE", package)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (None, "nanogpt/device.py is missing"),
+        ("x = 1", "nanogpt/device.py has no pick_device"),
+        ("def f(:", "nanogpt/device.py is broken (SyntaxError"),
+        ("import nowhere", "nanogpt/device.py is broken (ModuleNotFoundError"),
+        ("def pick_device(): return missing", "nanogpt/device.py is broken (NameError"),
+    ],
+)
+def test_a_missing_or_broken_module_names_the_chapter_that_brings_it_back(
+    monkeypatch, tmp_path, capsys, text, message
+):
+    damage(monkeypatch, "device", text, tmp_path)
+    with pytest.raises(CourseError) as error:
+        trusted_environment()
+    assert str(error.value).startswith(message) and "`course restore 00` brings it back" in str(error.value)
+    monkeypatch.setattr(doctor, "CHECKS", (doctor.arithmetic,))
+    assert doctor.doctor() == 1 and "`course restore 00` brings it back" in capsys.readouterr().out
+
+
+def test_the_doctor_asks_the_package_for_a_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    compiler = next(finding for finding in doctor.speed_features() if finding.topic == "compile")
+    assert compiler.colour == YELLOW and "CXX" in compiler.remedy

@@ -1,8 +1,10 @@
 """`course data` against servers that misbehave: what arrives is right to the bit, or there is no file."""
 
+import contextlib
 import hashlib
 import json
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -14,7 +16,7 @@ import pytest
 from course import fetch
 from course.paths import ROOT, CourseError
 
-CONTENT = bytes(range(256)) * 4000  # 1 MB
+CONTENT = random.Random(0).randbytes(1_024_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
@@ -24,6 +26,7 @@ class Server(BaseHTTPRequestHandler):
     faults: ClassVar = []
     ranges = True
     requests: ClassVar = []
+    sent = 0
 
     def do_GET(self):
         cls = type(self)
@@ -35,11 +38,24 @@ class Server(BaseHTTPRequestHandler):
             return
         content = fault if isinstance(fault, bytes) else CONTENT
         start = int(asked[6:-1]) if asked and cls.ranges else 0
+        if isinstance(fault, dict):  # an answer's headers, and a body without end where there is no length
+            self.send_response(fault.pop("status", 200))
+            for key, value in fault.items():
+                self.send_header(key, value)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while "Content-Length" not in fault and "Location" not in fault:
+                    self.wfile.write(bytes(1 << 16))
+                    cls.sent += 1 << 16
+            self.close_connection = True
+            return
         if start >= len(content):
             self.send_error(416)
             return
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(content) - start))
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         self.end_headers()
         stop = start + 100_000 if fault == "cut" else len(content)
         self.wfile.write(content[start:stop])
@@ -59,7 +75,7 @@ def url():
 
 
 def fetch_it(url, path, **more):
-    return fetch.download(url, path, SHA256, pause=0.001, **more)
+    return fetch.download(url, path, SHA256, limit=len(CONTENT), pause=0.001, **more)
 
 
 def test_a_download_is_verified_and_made_once(url, tmp_path):
@@ -130,6 +146,57 @@ def test_giving_up_keeps_what_came(url, tmp_path):
     assert (tmp_path / "f").read_bytes() == CONTENT and Server.requests[-1] == "bytes=100000-"
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [{"Content-Length": "abc"}, {"Content-Length": "5, 5"}, {"Content-Length": "-5"}, {"status": 302, "Location": "http://[bad"}],
+)  # fmt: skip
+def test_headers_that_make_no_sense_are_a_broken_connection(url, tmp_path, headers):
+    Server.faults = [dict(headers), dict(headers)]
+    fetch_it(url, tmp_path / "f")
+    assert (tmp_path / "f").read_bytes() == CONTENT
+    Server.faults = [dict(headers) for _ in range(9)]
+    with pytest.raises(CourseError, match="cannot be downloaded"):
+        fetch_it(url, tmp_path / "g", tries=3)
+
+
+def test_an_endless_body_is_cut_off(url, tmp_path):
+    for headers in ({}, {"Content-Length": str(10**12)}):
+        Server.faults, Server.sent = [dict(headers)], 0
+        with pytest.raises(CourseError, match="more than the 1,024,000 bytes"):
+            fetch_it(url, tmp_path / "f")
+        assert list(tmp_path.iterdir()) == [] and Server.sent < 50e6
+
+
+class LyingServer(Server):
+    """Answers a Range with other bytes than were asked for, and cuts everything at half."""
+
+    honest_range = True
+
+    def do_GET(self):
+        cls = type(self)
+        cls.requests.append(asked := self.headers.get("Range"))
+        start = int(asked[6:-1]) if asked else 0
+        said = start if cls.honest_range else 0
+        self.send_response(206 if asked else 200)
+        self.send_header("Content-Length", str(len(CONTENT) - said))
+        if asked:
+            self.send_header("Content-Range", f"bytes {said}-{len(CONTENT) - 1}/{len(CONTENT)}")
+        self.end_headers()
+        self.wfile.write(CONTENT[: len(CONTENT) // 2])  # always the first half, whatever was asked for
+        self.close_connection = True
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_server_that_answers_ranges_wrongly_is_given_up(tmp_path, honest):
+    LyingServer.requests, LyingServer.honest_range = [], honest
+    with ThreadingHTTPServer(("127.0.0.1", 0), LyingServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(CourseError):
+            fetch_it(f"http://127.0.0.1:{server.server_port}/f", tmp_path / "f")
+        server.shutdown()
+    assert len(LyingServer.requests) < 20
+
+
 def test_a_full_disk_is_said_before_the_download(url, tmp_path, monkeypatch):
     monkeypatch.setattr(fetch.shutil, "disk_usage", lambda folder: type("", (), {"free": 1000})())
     with pytest.raises(CourseError, match="GB free"):
@@ -137,7 +204,7 @@ def test_a_full_disk_is_said_before_the_download(url, tmp_path, monkeypatch):
 
 
 def test_offline_names_the_embedded_default(tmp_path, monkeypatch, capsys):
-    dead = {"tinyshakespeare": ("f.txt", "http://127.0.0.1:9/f", SHA256)}
+    dead = {"tinyshakespeare": ("f.txt", "http://127.0.0.1:9/f", SHA256, 100)}
     monkeypatch.setattr(fetch, "FILES", dead)
     monkeypatch.setattr(fetch.time, "sleep", lambda seconds: None)
     assert fetch.main(["tinyshakespeare", "--folder", str(tmp_path)]) == 1
@@ -164,7 +231,7 @@ class Hub(BaseHTTPRequestHandler):
     """As much of the Hugging Face Hub as one download needs."""
 
     files: ClassVar = {f"sample/10BT/{i:03}_00000.parquet": os.urandom(1000 * (i + 1)) for i in range(4)}
-    lie = False
+    lie, lfs = False, True
 
     def do_HEAD(self):
         self.do_GET()
@@ -180,13 +247,19 @@ class Hub(BaseHTTPRequestHandler):
                     "type": "file",
                     "path": name,
                     "size": len(content),
-                    "oid": "0" * 40,
-                    "lfs": {
-                        "oid": hashlib.sha256(content).hexdigest(),
-                        "size": len(content),
-                        "pointerSize": 130,
-                    },
+                    "oid": hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest(),
                 }
+                | (
+                    {
+                        "lfs": {
+                            "oid": hashlib.sha256(content).hexdigest(),
+                            "size": len(content),
+                            "pointerSize": 130,
+                        }
+                    }
+                    if self.lfs
+                    else {}
+                )
                 for name, content in self.files.items()
             ]
             content, headers = json.dumps(listing).encode(), {"Content-Type": "application/json"}
@@ -208,10 +281,10 @@ class Hub(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize("lie", [False, True])
-def test_fineweb_edu_takes_as_many_files_as_the_tokens_need(tmp_path, lie):
+@pytest.mark.parametrize("lie, lfs", [(False, True), (True, True), (True, False)])
+def test_fineweb_edu_takes_as_many_files_as_the_tokens_need(tmp_path, lie, lfs):
     pytest.importorskip("huggingface_hub")
-    Hub.lie = lie
+    Hub.lie, Hub.lfs = lie, lfs
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         env = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": "0"}

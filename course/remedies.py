@@ -1,0 +1,41 @@
+"""What to do where a module that the course itself makes is missing or damaged."""
+
+import re
+import traceback
+from pathlib import Path
+
+from course.export import claimed_modules
+from course.paths import NOTEBOOKS, PACKAGE
+
+
+def remedy(error: str) -> str:
+    """The remedy for an import of ours that failed, from the error's text; empty for any other error."""
+    if found := re.search(r"No module named 'nanogpt\.(\w+)'", error):
+        return f"nanogpt/{found[1]}.py is missing; {bring_back(found[1])}"
+    if found := re.search(
+        r"cannot import name '(\w+)' from '(?:partially initialized module ')?nanogpt\.(\w+)'", error
+    ):
+        return f"nanogpt/{found[2]}.py has no {found[1]}; {bring_back(found[2])}"
+    return ""
+
+
+def remedy_for(error: BaseException) -> str:
+    """The same for an exception, and for one raised within a module of ours, a syntax error say."""
+    if said := remedy(str(error)):
+        return said
+    frames = [(frame.filename, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        frames.append((error.filename or "", "<module>"))
+    ours = [(Path(file).stem, name) for file, name in frames if Path(file).parent == PACKAGE]
+    mistakes = NameError | TypeError | AttributeError | ImportError
+    if not ours or not (ours[-1][1] == "<module>" or isinstance(error, mistakes)):
+        return ""
+    module = ours[-1][0]
+    return f"nanogpt/{module}.py is broken ({type(error).__name__}: {error}); {bring_back(module)}"
+
+
+def bring_back(module: str) -> str:
+    for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")):
+        if module in claimed_modules(path):
+            return f"`course restore {path.name[:2]}` brings it back"
+    return "no notebook here makes it"

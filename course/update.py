@@ -1,0 +1,44 @@
+"""`course update`: the newest chapters, though notebooks were run and changed in place."""
+
+import subprocess
+
+from course.files import keep_beside
+from course.paths import ROOT, CourseError, relative
+
+
+def update() -> int:
+    """Fetch, set aside the files that both sides changed, and go forward. Nothing of the reader's is lost."""
+    git("rev-parse", "--show-toplevel", why="this folder is no git clone")
+    upstream = git(
+        "rev-parse", "--abbrev-ref", "@{upstream}", why="this branch follows none; use git pull by hand"
+    )
+    git("fetch", "--quiet", why="the newest state cannot be fetched")
+    if git("rev-list", "@{upstream}..HEAD"):
+        raise CourseError(f"you have commits of your own; `git pull --rebase` joins them with {upstream}")
+    theirs = set(git("diff", "--name-only", "HEAD", "@{upstream}").split("\n")) - {""}
+    if not theirs:
+        print("this is the newest state")
+        return 0
+    mine = set(git("diff", "--name-only", "HEAD").split("\n"))
+    for name in sorted(theirs & mine):
+        keep_beside(ROOT / name)
+        git("checkout", "--quiet", "HEAD", "--", name)
+    git("merge", "--ff-only", "--quiet", "@{upstream}", why="git cannot go forward")
+    print(
+        f"{len(theirs)} files are new or newer, {relative(ROOT / 'notebooks')}/ among them; `course doctor` checks the packages"
+    )
+    return 0
+
+
+def git(*args: str, why: str = "git fails") -> str:
+    """What a git command says; CourseError with git's own last line."""
+    try:
+        done = subprocess.run(
+            ["git", *args], cwd=ROOT, capture_output=True, encoding="utf-8", errors="replace"
+        )
+    except FileNotFoundError:
+        raise CourseError("git is not installed; download the course again beside this folder") from None
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise CourseError(f"{why}: {said}")
+    return done.stdout.strip()
