@@ -108,6 +108,10 @@ def damage(monkeypatch, module: str, text: str | None, tmp_path):
     for name in [name for name in sys.modules if name.split(".")[0] == "nanogpt"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(str(tmp_path))
+    finders = [
+        f for f in sys.meta_path if "editable" not in getattr(f, "__module__", "")
+    ]  # would find the real one
+    monkeypatch.setattr(sys, "meta_path", finders)
     monkeypatch.setattr(remedies, "PACKAGE", package)
 
 
