@@ -43,10 +43,19 @@ def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
             module.training = True
 
 
+def padded(tokens: np.ndarray, rows: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """x and y, (rows, longest), of some windows; y is -100 where nothing is to be predicted."""
+    x = torch.zeros(len(rows), max(stop - start for start, _, stop in rows), dtype=torch.int64)
+    y = torch.full_like(x, -100)
+    for i, (start, new, stop) in enumerate(rows):
+        piece = torch.from_numpy(tokens[start : stop + 1].astype(np.int64))
+        x[i, : stop - start] = piece[:-1]
+        y[i, new - start : stop - start] = piece[1 + new - start :]
+    return x, y
+
+
 @torch.no_grad()
-def total_loss(
-    model: GPT, tokens: np.ndarray, eot: int, B: int = 32, precision: str = "float32"
-) -> tuple[float, int]:
+def total_loss(model: GPT, tokens: np.ndarray, eot: int, B=32, precision="float32") -> tuple[float, int]:
     """Sum of the losses of a shard's tokens, in nats, and how many they are: all but the first, each once.
 
     Sums over several shards, on however many processes, add up to the whole.
@@ -55,13 +64,7 @@ def total_loss(
     nats, count = 0.0, 0
     with evaluating(model) as device:
         for i in range(0, len(rows), B):
-            longest = max(stop - start for start, _, stop in rows[i : i + B])
-            x = torch.zeros(len(rows[i : i + B]), longest, dtype=torch.int64)
-            y = torch.full_like(x, -100)  # what cross_entropy leaves out
-            for row, (start, new, stop) in enumerate(rows[i : i + B]):
-                piece = torch.from_numpy(tokens[start : stop + 1].astype(np.int64))
-                x[row, : stop - start] = piece[:-1]
-                y[row, new - start : stop - start] = piece[1 + new - start :]
+            x, y = padded(tokens, rows[i : i + B])
             with autocast(precision, device):
                 logits, _ = model(x.to(device))
             loss = F.cross_entropy(logits.flatten(0, 1).float(), y.flatten().to(device), reduction="sum")
@@ -69,14 +72,22 @@ def total_loss(
     return nats, count
 
 
-def evaluate(
-    model: GPT, shards: Iterable[np.ndarray], eot: int, B: int = 32, precision: str = "float32"
-) -> float:
+def evaluate(model: GPT, shards: Iterable[np.ndarray], eot: int, B=32, precision="float32") -> float:
     """Mean loss in nats per token over all tokens of the shards; the batch size B changes nothing but the time."""
     totals = [total_loss(model, tokens, eot, B, precision) for tokens in shards]
     if not sum(count for _, count in totals):
         raise ValueError("there is nothing to evaluate on: a loss needs at least two tokens")
     return sum(nats for nats, _ in totals) / sum(count for _, count in totals)
+
+
+def first_choices(model: torch.nn.Module, ids: np.ndarray, T: int, eot: int) -> list[bool]:
+    """Of each id but the first, whether it is what the model found likeliest, given the ids before it."""
+    device, right = next(model.parameters()).device, []
+    for start, new, stop in windows(ids, T, eot):
+        logits, _ = model(torch.from_numpy(ids[None, start:stop]).to(device))
+        best = logits[0, new - start :].argmax(-1).cpu().numpy()
+        right += (best == ids[new + 1 : stop + 1]).tolist()
+    return right
 
 
 @torch.no_grad()
@@ -87,23 +98,18 @@ def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dic
     through `windows`. model: ids (1, T) -> (logits (1, T, V), anything). ValueError if no story has an answer.
     """
     right, asked = Counter(), Counter()
-    with evaluating(model) as device:
+    with evaluating(model):
         for story in stories:
             ids = np.array([tokenizer.eot, *tokenizer.encode(story.text)])
-            limit = model.config.block_size if hasattr(model, "config") else len(ids)
-            hit = []  # of ids[1:], whether it was the first choice
-            for start, new, stop in windows(ids, limit, tokenizer.eot):
-                logits, _ = model(torch.from_numpy(ids[None, start:stop]).to(device))
-                best = logits[0, new - start :].argmax(-1).cpu().numpy()
-                hit += (best == ids[new + 1 : stop + 1]).tolist()
+            T = model.config.block_size if hasattr(model, "config") else len(ids)
+            hits = first_choices(model, ids, T, tokenizer.eot)
             ends = np.cumsum(
                 [len(tokenizer.decode([i])) for i in ids[1:].tolist()]
             )  # of each token, in the text
             for (start, end), kind in zip(story.answers, story.kinds):
                 first, last = np.searchsorted(ends, [start + 1, end])
-                for which in (kind, "all"):
-                    right[which] += all(hit[first : last + 1])
-                    asked[which] += 1
+                asked.update([kind, "all"])
+                right.update([kind, "all"] if all(hits[first : last + 1]) else [])
     if not asked:
         raise ValueError("an accuracy needs at least one story with an answer in it")
-    return {which: right[which] / asked[which] for which in sorted(asked)}
+    return {kind: right[kind] / asked[kind] for kind in sorted(asked)}

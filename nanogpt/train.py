@@ -4,7 +4,7 @@ Exported from notebooks/07_training.ipynb.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -45,23 +45,16 @@ def gradient_is_fine(model: GPT, loss: Tensor, clip: float | None, scaler: LossS
             return False
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
     if scaler is None and not torch.isfinite(norm + loss):  # the one wait for the device
-        raise FloatingPointError(
-            f"loss {loss:.3g} with a gradient of norm {norm:.3g}; the weights are as they were before this step"
-        )
+        raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
     if clip is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, clip, norm)
     return True
 
 
 def train_step(
-    model: GPT,
-    optimizer: torch.optim.Optimizer,
-    micro_batches: Sequence[tuple[Tensor, Tensor]],
-    precision: str = "float32",
-    clip: float | None = None,
-    scaler: LossScaler | None = None,
+    model: GPT, optimizer, micro_batches, precision="float32", clip=None, scaler: LossScaler | None = None
 ) -> Tensor:
-    """One update from micro-batches (x, y), each (B, T): the mean loss before it, in nats per token, on the device.
+    """One update from micro-batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
 
     The mean is over all targets but -100, however they are dealt to micro-batches. precision: chapter 10's word; fp16
     takes a scaler, which skips an update that overflowed. clip: the largest norm that the gradient may have.
@@ -82,33 +75,30 @@ def train_step(
     return loss
 
 
-def train(
-    model: GPT,
-    stream,
-    steps: int,
-    lr: float,
-    *,
-    decay: float = 0.3,
-    generator: torch.Generator | None = None,
-    precision: str = "float32",
-    clip: float | None = None,
-    on_step: Callable[[int, Tensor], object] | None = None,
-) -> list[float]:
-    """Train in place with AdamW (Loshchilov and Hutter 2019) on `steps` batches; the loss of each, in nats per token.
+def make_optimizer(model: GPT, lr: float, precision: str = "float32") -> torch.optim.Optimizer:
+    """AdamW (Loshchilov and Hutter 2019) for all parameters, fused: one kernel for all, the same numbers.
 
-    stream: has next_batch() -> (x, y), both (B, T), on the model's device. decay: see `decayed`. generator seeds
-    dropout; nothing else is random. precision, clip: see `train_step`. on_step(step, loss) is called after each step;
-    the loss is on the device, and whoever reads it waits. FloatingPointError once loss or gradient is not finite.
+    Its means reach back 1 / (1 - beta) steps: 10 for the gradient, 50 for its square, which suits short runs (PyTorch's
+    default is 1,000). Weight decay shrinks each weight by lr × 0.01 a step.
+    """
+    options = dict(lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
+    if precision == "bf16-masters":  # chapter 10
+        return MasterAdamW(model.parameters(), **options)
+    return torch.optim.AdamW(model.parameters(), **options, fused=True)
+
+
+def train(
+    model: GPT, stream, steps, lr, *, precision="float32", clip=None, decay=0.3, generator=None, on_step=None
+) -> list[float]:
+    """Train in place on `steps` batches, stream.next_batch() -> (x, y); the loss of each, in nats per token.
+
+    precision, clip: see train_step. decay: see decayed. generator seeds dropout; nothing else is random. on_step(step,
+    loss) is called after each step, the loss still on the device. FloatingPointError where it is not finite.
     """
     device = next(model.parameters()).device
-    options = dict(lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
-    if precision == "bf16-masters":
-        optimizer = MasterAdamW(model.parameters(), **options)
-    else:
-        optimizer = torch.optim.AdamW(model.parameters(), **options, fused=True)
+    optimizer, losses = make_optimizer(model, lr, precision), []
     scaler = LossScaler() if precision == "fp16" else None
     seed = int(torch.randint(2**31, (), generator=generator or torch.Generator()))
-    losses: list[Tensor] = []
     model.train()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for step in tqdm(range(steps), unit="step", disable=None):
@@ -117,7 +107,7 @@ def train(
             try:
                 losses.append(train_step(model, optimizer, [stream.next_batch()], precision, clip, scaler))
             except FloatingPointError as error:
-                raise FloatingPointError(f"step {step}: {error}; lower lr={lr:g}") from None
+                raise FloatingPointError(f"step {step}: {error}; lower lr={lr:g}, or set clip") from None
             if on_step:
                 on_step(step, losses[-1])
-    return torch.stack(losses).tolist()
+    return [loss.item() for loss in losses]
