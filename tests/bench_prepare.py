@@ -22,7 +22,7 @@ from statistics import median
 
 import tiktoken
 
-from nanogpt.prepare import _cores, prepare
+from nanogpt.prepare import cores, prepare
 
 ROOT = Path(__file__).parent.parent
 ROUNDS = 3
@@ -92,7 +92,7 @@ def memory(megabytes: float) -> None:
                 peak = max(peak, sum(p.memory_info().rss for p in [parent, *parent.children(recursive=True)]))
             time.sleep(0.05)
         size, seconds = source.stat().st_size / 1e6, time.perf_counter() - start
-    print(f"{size:,.0f} MB in one document, {_cores()} workers: {seconds:.0f} s, {size / seconds:.1f} MB/s")
+    print(f"{size:,.0f} MB in one document, {cores()} workers: {seconds:.0f} s, {size / seconds:.1f} MB/s")
     print(f"peak memory of all processes {peak / 1e6:,.0f} MB   (asked: at most 1,000 MB for 1,000 MB)")
 
 
@@ -100,7 +100,7 @@ def main() -> None:
     if sys.argv[1:2] == ["memory"]:
         return memory(float((sys.argv[2:] or ["1000"])[0]))
     megabytes = float(sys.argv[1]) if len(sys.argv) > 1 else 128
-    encoding, n = tiktoken.get_encoding("gpt2"), _cores()
+    encoding, n = tiktoken.get_encoding("gpt2"), cores()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "text.jsonl"
         documents = write_jsonl(source, megabytes)

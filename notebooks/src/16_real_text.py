@@ -2,56 +2,143 @@
 r"""
 # 16 · Real text: any size, in parallel, resumable
 
-(to be written)
+The stories of chapter 02 fit into memory and are tokenized in seconds. A crawl of the web does not, and takes hours on
+all cores: time enough for the disk to be full, the battery empty, the machine taken back by its cluster. This chapter
+turns text of any size into the shards of chapter 03, in constant memory, on all cores. Whatever ends a run, the next
+one goes on from there, and the shards are the same to the byte.
+
+Is going on worth the trouble? *Predict.* A job takes 12 hours. The machine is taken away every 4 hours on average, at
+random, and each time the job begins again from the start. After how many hours of work is it done, on average?
 """
 
 # %%
 #| default_exp prepare
-#| doc sources: Documents from text, JSONL, CSV and parquet files, one at a time.
-#| doc prepare: Any text at any size into shards, in parallel, resumable: the command `prepare`.
+#| doc sources: Documents from text, JSONL and parquet files of any size, in blocks that another run can go on from.
+#| doc journal: What is on the disk so far, so that the run after one that was killed ends with the same bytes.
+#| doc prepare: The command `prepare`: any text at any size into shards, in parallel, resumable.
 import contextlib
-import time
-from unittest import mock
+import io
+import random
+import signal
+import tempfile
+import warnings
 
+from course.figures import real_text as figures
+from course.notebook import answer, checkpoint, predict, predictions, show
+from nanogpt.corpus import stories
 
-from course.notebook import checkpoint
-from nanogpt.tokenizer import BPETokenizer
-
-# %% [markdown]
-r"""
-## Real text, at any size
-
-The stories fit into memory; a crawl of the web does not. `python -m nanogpt prepare` turns text files, JSONL,
-parquet or folders of them into shards, on all cores, in constant memory, and goes on where it was if it is killed.
-
-*Cutting a text.* A document of a gigabyte must be cut to be shared among cores, but not just anywhere: the ids of two
-halves need not be those of the whole.
-"""
+JOB, TAKEN_AFTER = 12, 4  # hours
+STORIES = 4000  # this chapter's text
+BLOCK = 50_000  # bytes that are encoded at once; the command takes a megabyte
+VAL = TEST = 0.1  # of the documents
+KILLS = 6
+predict("16.1", "hours of work for a job that begins again", guess=None)
 
 # %%
-text = "She won 1234 coins.\n\n  Then it's over."
-whole = tokenizer.encode(text)
-good = [i for i in range(1, len(text)) if tokenizer.encode(text[:i]) + tokenizer.encode(text[i:]) == whole]
-print("may be cut at |:  " + "".join("|" * (i in good) + c.replace("\n", "↵") for i, c in enumerate(text)))
+dice = random.Random(0)
+
+
+def hours_of_work(job: float) -> float:
+    """All the hours spent on a job that begins again whenever the machine is taken away."""
+    hours = 0.0
+    while (left := dice.expovariate(1 / TAKEN_AFTER)) < job:
+        hours += left
+    return hours + job
+
+
+jobs = range(1, JOB + 1)
+means = [sum(hours_of_work(job) for _ in range(2000)) / 2000 for job in jobs]
+print(f"a job of {JOB} hours takes {means[-1]:.0f}, on average")
+answer("16.1", round(means[-1]))
+show(
+    figures.beginning_again(jobs, means, TAKEN_AFTER),
+    alt="Hours of work over the job's length: beginning again grows exponentially, going on is a straight line",
+)
 
 # %% [markdown]
 r"""
-With this tokenizer, on this text. Which of these places are safe for every text and every vocabulary with GPT-2's
-pattern? A match of the pattern must end there in any case, and neither half may look different without the other.
-Both hold before a space that follows a visible character. Inside a run of white space they do not: `\s+(?!\S)` leaves
-the last space of a run to the word after it, if there is one to be seen.
+The expectation is τ(exp(T/τ) − 1) for T hours of work and a mean of τ. A job that goes on where it was needs T.
+
+The chapter makes three modules. Their imports stand here, at the top, so that what you change below is what runs below.
 """
 
 # %%
 #| export sources
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 from nanogpt.shards import file_sha256, split_of
+
+# %%
+#| export journal
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from nanogpt.files import save_json
+from nanogpt.shards import HEADER_BYTES, SPLITS, check_shards, file_sha256, load_manifest
+from nanogpt.shards import manifest_sha256, save_manifest, shard_header
+from nanogpt.sources import Place, Source, read_blocks, size_of
+
+# %%
+#| export
+import hashlib
+import os
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import regex
+
+from nanogpt.journal import Encoded, alone_in, finished, go_on
+from nanogpt.shards import SPLITS, identity, split_of
+from nanogpt.sources import Piece, Place, Source, documents_in, find_files, size_of
+from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
+
+# %% [markdown]
+r"""
+## Where a text may be cut
+
+A document of a gigabyte must be cut: to be shared among cores, and so that a run can stop within it. But not just
+anywhere, since the ids of two halves need not be those of the whole.
+
+*Predict.* At how many places between two characters may `text` be cut so that the ids stay the same?
+"""
+
+# %%
+documents = [story.text for story in stories(STORIES)]
+tokenizer = BPETokenizer.train(documents[:300], 400)
+text = "She won 1234 coins.\n\n  Then it's over."
+predict("16.2", "places to cut", guess=None)
+whole = tokenizer.encode(text)
+good = [i for i in range(1, len(text)) if tokenizer.encode(text[:i]) + tokenizer.encode(text[i:]) == whole]
+print("may be cut at |:  " + "".join("|" * (i in good) + c.replace("\n", "↵") for i, c in enumerate(text)))
+print(f"{len(good)} of {len(text) - 1} places")
+answer("16.2", len(good))
+
+# %% [markdown]
+r"""
+With this tokenizer, on this text. Which of these places are safe for every text and every vocabulary with GPT-2's
+pattern? A match of the pattern must end there in any case, and neither half may look different without the other.
+Both hold before a space or newline that follows a visible character. Inside a run of white space they do not:
+`\s+(?!\S)` leaves the last space of a run to the word after it, if there is one to be seen.
+"""
 
 
 # %%
@@ -63,11 +150,9 @@ def last_cut(text: bytes) -> int:
     to the other, so one ends there anyway; the left part ends visibly, so that the lookahead `(?!\\S)` sees no
     other end of white space; the right part's matches do not look back.
     """
-    space, line = text.rfind(b" "), text.rfind(b"\n")
-    while (cut := max(space, line)) > 0:
-        if not text[max(0, cut - 4) : cut].decode("utf-8", "ignore")[-1:].isspace():
+    for cut in range(len(text) - 1, 0, -1):
+        if text[cut] in b" \n" and not text[max(0, cut - 4) : cut].decode("utf-8", "ignore")[-1:].isspace():
             return cut
-        space, line = (text.rfind(b" ", 0, cut), line) if cut == space else (space, text.rfind(b"\n", 0, cut))
     return 0
 
 
@@ -77,488 +162,269 @@ while cut := last_cut(rest):
     cuts.add(cut)
     rest = rest[:cut]
 print("last_cut takes |:  " + "".join("|" * (i in cuts) + c.replace("\n", "↵") for i, c in enumerate(text)))
-assert cuts <= set(good)
+# for ASCII, where a character is a byte
+assert not text.isascii() or cuts <= set(good), f"a cut at {sorted(cuts - set(good))} changes the ids"
 
 # %% [markdown]
 r"""
-*Reading.* A source is read in pieces of about a megabyte that end at such a cut, at a line's end (JSONL), or after
-blank lines (when each paragraph is a document, as in llm.c's TinyShakespeare). Where a piece ends depends only on where
-it begins. That is why a run can stop anywhere and go on with the same result.
+## Reading, from any place on
+
+A *source* is a file or many. It is read in *pieces* of about a block that end at such a cut, at a line's end (JSONL), or
+after blank lines (when each paragraph is a document, as in llm.c's TinyShakespeare). Where a piece ends depends on
+nothing but where it begins: a file, and a byte in it, are all that a run must know to go on.
 """
 
 
 # %%
 #| export sources
-class Piece(NamedTuple):
-    """A stretch of a source file: whole documents, or a part of one that is longer than a block."""
+KINDS = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}
+LIMIT = 1 << 26  # bytes without a place to cut
+PARAGRAPH = re.compile(r"(?s).+?(?:\n\r?\n[\r\n]*|\Z)")  # with the blank lines after it
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of a file: whole documents, or a part of one that is longer than a block."""
 
     path: Path
     kind: str  # "text", "paragraphs", "jsonl" or "parquet"
     start: int  # the byte that it begins with; for parquet the row
+    stop: int  # the byte or row after it
+    read: int  # bytes of the file read until there
     content: bytes | list[str]
     split: str | None = None  # None: each document's hash decides
 
 
-def _last_paragraph(text: bytes) -> int:
+def last_paragraph(text: bytes) -> int:
     found = re.match(rb"(?s).*\n\r?\n(?=[^\r\n])", text)
     return found.end() if found else 0
 
 
-def _last_line(text: bytes) -> int:
-    return text.rfind(b"\n") + 1
-
-
 # %%
 #| export sources
-def _read_text(path: Path, kind: str, start: int, block: int, split: str | None) -> Iterator[tuple]:
-    """Pieces of about `block` bytes from byte `start` on, each with its length, its end, and bytes read until there."""
-    last = {"text": last_cut, "paragraphs": _last_paragraph, "jsonl": _last_line}[kind]
+def read_text(path: Path, kind: str, start: int, block: int, split: str | None) -> Iterator[Piece]:
+    """Pieces of about `block` bytes from byte `start` on; longer ones where there is no place to cut."""
+    last = {"text": last_cut, "paragraphs": last_paragraph, "jsonl": lambda text: text.rfind(b"\n") + 1}[kind]
     with open(path, "rb") as file:
-        while True:
-            file.seek(start)
-            text, end = b"", 0
-            while not end:
-                more = file.read(block)
+        file.seek(start)
+        while text := file.read(block):
+            ended = len(text) < block
+            while not (stop := len(text) if ended else last(text)):
+                if len(text) >= max(LIMIT, block):
+                    where = f"{path}, line {line_of(path, start)}"
+                    raise ValueError(f"{where}: no place to cut in {len(text):,} bytes; is it text?")
+                more = file.read(len(text))
+                ended = len(more) < len(text)
                 text += more
-                if not text:
-                    return
-                if len(text) > max(1 << 26, 2 * block):
-                    raise ValueError(
-                        f"{path}: no place to cut in {len(text):,} bytes after {start:,}; is it text?"
-                    )
-                end = len(text) if len(more) < block else last(text)
-            yield Piece(path, kind, start, text[:end], split), end, start + end, start + end
-            start += end
+            yield Piece(path, kind, start, start + stop, start + stop, text[:stop], split)
+            start += stop
+            file.seek(start)
+
+
+def line_of(path: Path, place: int) -> int:
+    """Which line of a file begins at byte `place`, counted from 1."""
+    with open(path, "rb") as file:
+        return 1 + sum(1 for line in file if (place := place - len(line)) >= 0)
+
+
+# %% [markdown]
+r"""
+A file is hashed before it is read. A `.txt` file is one document, so its hash says whether it goes to train, val or
+test, before its end is read. And a place remembers the hash of all files up to its own: no run goes on in a text that
+was changed meanwhile.
+"""
 
 
 # %%
 #| export sources
-def _read_rows(path: Path, start: int) -> Iterator[tuple]:
-    """The same for a parquet file, where places are rows."""
-    try:
-        import pyarrow.parquet as pq
+@dataclass
+class Source:
+    """Files in the order of their names, and how they are to be read and divided."""
 
-        file, row = pq.ParquetFile(path, buffer_size=1 << 20), 0  # without the buffer: a row group at a time
-        for group in range(file.num_row_groups):
-            if row + (rows := file.metadata.row_group(group).num_rows) <= start:
-                row += rows
-                continue
-            for batch in file.iter_batches(256, [group], ["text"]):
-                row += len(batch)
-                if row > start:
-                    texts = [text or "" for text in batch.column("text").to_pylist()]
-                    size, read = sum(map(len, texts)), path.stat().st_size * row // file.metadata.num_rows
-                    yield Piece(path, "parquet", row - len(batch), texts), size, row, read
-    except (ImportError, ValueError, LookupError, TypeError) as error:
-        raise ValueError(
-            f"{path}: reading needs pyarrow and a column of strings named text ({error})"
-        ) from None
+    path: Path
+    files: list[Path]
+    paragraphs: bool = False  # a .txt file's documents end at blank lines
+    val: float = 0.01
+    test: float = 0.01
+    block: int = 1 << 20  # bytes that are encoded at once
+    hashes: list[str] = field(default_factory=list)  # SHA-256 of each file that was read
+
+    def pieces(self, i: int, start: int) -> Iterator[Piece]:
+        """File number i, whose hash is known, from a byte (parquet: a row) on."""
+        path, split = self.files[i], None
+        kind = KINDS.get(path.suffix.lower(), "text")
+        if kind == "parquet":
+            return read_rows(path, start)
+        if kind == "text" and self.paragraphs:
+            kind = "paragraphs"
+        elif kind == "text":  # one document; a source that is but one cannot be divided
+            split = split_of(bytes.fromhex(self.hashes[i]), self.val, self.test)
+            split = "train" if len(self.files) == 1 else split
+        return read_text(path, kind, start, self.block, split)
 
 
 # %%
 #| export sources
-def read_blocks(files: list[Path], place: list[int], block: int, paragraphs: bool, val: float, test: float):
-    """Yields pieces gathered to about `block` bytes, the place after them (file, byte or row), and bytes read."""
-    pieces, gathered, before = [], 0, sum(path.stat().st_size for path in files[: place[0]])
-    kinds = {".jsonl": "jsonl", ".parquet": "parquet"}
-    for i, path in enumerate(files[place[0] :], place[0]):
-        size, split, start = path.stat().st_size, None, place[1] if i == place[0] else 0
-        kind = kinds.get(path.suffix, "paragraphs" if paragraphs else "text")
-        if kind == "text" and len(files) == 1:
-            split = "train"  # a single document cannot be divided by document
-        elif kind == "text" and size >= block:  # its hash is needed before its end is read
-            split = split_of(bytes.fromhex(file_sha256(path)), val, test)
-        reader = _read_rows(path, start) if kind == "parquet" else _read_text(path, kind, start, block, split)
-        for piece, length, end, read in reader:
+@dataclass(frozen=True)
+class Place:
+    """How far a source is read."""
+
+    file: int = 0  # the number of the file to go on with
+    at: int = 0  # the byte in it; for parquet the row
+    read: int = 0  # bytes of all files up to here
+    sha256: str = ""  # of all files up to this one
+
+
+def size_of(files: list[Path]) -> int:
+    return sum(path.stat().st_size for path in files)
+
+
+# %%
+#| export sources
+def read_blocks(source: Source, place: Place = Place()) -> Iterator[tuple[list[Piece], Place]]:
+    """Pieces gathered to about source.block bytes, from `place` on; with each block, the place after it."""
+    pieces, gathered, before, here, seen = [], 0, 0, place, hashlib.sha256()
+    source.hashes.clear()
+    for i, path in enumerate(source.files):
+        status = path.stat()
+        source.hashes.append(file_sha256(path))
+        seen.update(source.hashes[i].encode())
+        if i == place.file and place.sha256 not in ("", seen.hexdigest()):
+            raise ValueError(f"{path} or a file before it changed since it was begun; choose another --out")
+        for piece in source.pieces(i, place.at if i == place.file else 0) if i >= place.file else ():
             pieces.append(piece)
-            gathered += length
-            if gathered >= block // 2:
-                yield pieces, [i, end], before + read
+            gathered += sum(map(len, piece.content)) if piece.kind == "parquet" else len(piece.content)
+            here = Place(i, piece.stop, before + piece.read, seen.hexdigest())
+            if gathered >= source.block // 2:
+                yield pieces, here
                 pieces, gathered = [], 0
-        before += size
+        if path.stat().st_mtime_ns != status.st_mtime_ns:
+            raise ValueError(f"{path} was changed while it was read; prepare it when it is whole")
+        before += status.st_size
     if pieces:
-        yield pieces, [len(files), 0], before
+        yield pieces, here
 
 
 # %%
-source = folder / "stories.jsonl"
-with open(source, "w", encoding="utf-8", newline="\n") as file:
-    for t in documents:
-        file.write(json.dumps({"text": t}) + "\n")
-size = source.stat().st_size
-for pieces, place, read in read_blocks([source], [0, 0], 400_000, False, 0.1, 0.1):
+scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+folder = Path(scratch.name)
+path = folder / "stories.jsonl"
+path.write_text("".join(json.dumps({"text": t}) + "\n" for t in documents), encoding="utf-8", newline="\n")
+source = Source(path, [path], val=VAL, test=TEST, block=BLOCK)
+blocks = list(read_blocks(source))
+for pieces, place in blocks[:3]:
     print(
-        f"block of {len(pieces)} piece, {len(pieces[0].content):,} bytes; goes on at file {place[0]}, byte {place[1]:,}; {read / size:4.0%}"
+        f"{len(pieces[0].content):,} bytes; go on at byte {place.at:,} if the hash is still {place.sha256[:8]}"
     )
+
+# %% [markdown]
+r"""
+*Check.* The law of resuming: from every place on, the rest is read as it would have been without a stop.
+"""
+
+# %%
+for n, (_, place) in enumerate(blocks, 1):
+    assert list(read_blocks(source, place)) == blocks[n:], f"from byte {place.at:,} on, the blocks are others"
+print(f"the same blocks from each of {len(blocks)} places")
+
+# %% [markdown]
+r"""
+A piece is bytes; its documents come out where it is encoded, on another core. What is wrong with a file is said with
+the file's name and the line or byte.
+"""
+
+
+# %%
+#| export sources
+def document_in(line: bytes) -> str:
+    """The document in a line of JSONL; none in an empty one. ValueError if it is something else."""
+    try:
+        text = json.loads(line)["text"] if line.strip() else ""
+        text.encode()
+        return text
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise ValueError("not a JSON object with a string under 'text'") from None
 
 
 # %%
 #| export sources
 def documents_in(piece: Piece) -> Iterator[str]:
     """The documents, or the part of one, in a piece. ValueError names the file and the line or byte at fault."""
-    if piece.kind == "parquet":
-        yield from piece.content
-    elif piece.kind == "jsonl":
-        for n, line in enumerate(piece.content.split(b"\n"), 1):
-            try:
-                text = json.loads(line)["text"] if line.strip() else ""
-                text.encode()
-            except (ValueError, TypeError, LookupError, AttributeError):
-                with open(piece.path, "rb") as file:
-                    while file.tell() < piece.start:
-                        n += bool(file.readline())
-                raise ValueError(
-                    f"{piece.path}, line {n}: not a JSON object with a string under 'text'"
-                ) from None
-            yield text
-    else:
-        try:
+    n = 0
+    try:
+        if piece.kind == "parquet":
+            yield from piece.content
+        elif piece.kind == "jsonl":
+            for line in piece.content.split(b"\n"):
+                yield document_in(line)
+                n += 1
+        else:
             text = piece.content.decode()
-        except UnicodeDecodeError as error:
-            at = piece.start + error.start
-            raise ValueError(
-                f"{piece.path}: byte {at:,} is not UTF-8; convert it, for example with iconv"
-            ) from None
-        yield from re.findall(r"(?s).+?(?:\n\r?\n[\r\n]*|$)", text) if piece.kind == "paragraphs" else [text]
+            yield from PARAGRAPH.findall(text) if piece.kind == "paragraphs" else [text]
+    except UnicodeDecodeError as error:
+        at = f"byte {piece.start + error.start:,}"
+        raise ValueError(f"{piece.path}: {at} is not UTF-8; convert it, for example with iconv") from None
+    except ValueError as error:
+        raise ValueError(f"{piece.path}, line {line_of(piece.path, piece.start) + n}: {error}") from None
 
-
-# %%
-#| export sources
-def find_files(source: Path) -> list[Path]:
-    """The source itself, or all .txt, .jsonl and .parquet files below it, in the order of their names."""
-    if not source.exists():
-        raise FileNotFoundError(
-            f"{source} does not exist; give a .txt, .jsonl or .parquet file, or a folder of them"
-        )
-    known = (".txt", ".jsonl", ".parquet")
-    files = sorted(p for p in source.rglob("*") if p.suffix in known) if source.is_dir() else [source]
-    if not any(path.stat().st_size for path in files):
-        raise ValueError(f"{source} is empty: no .txt, .jsonl or .parquet file with anything in it")
-    return files
-
-
-def describe(source: Path, files: list[Path]) -> str:
-    """A line by which a source is known again: name, size, and a hash of all names, sizes and beginnings."""
-    digest, total = hashlib.sha256(), 0
-    for path in files:
-        total += (size := path.stat().st_size)
-        with open(path, "rb") as file:
-            digest.update(
-                f"{path.relative_to(source.parent).as_posix()} {size} ".encode() + file.read(1 << 16)
-            )
-    return f"{source.name}, {len(files)} files, {total} bytes, {digest.hexdigest()[:16]}"
-
-
-# %%
-first, _, _ = next(read_blocks([source], [0, 0], 400_000, False, 0.1, 0.1))
-print(sum(1 for text in documents_in(first[0]) if text), "documents in the first block")
-try:
-    list(documents_in(first[0]._replace(content=b'{"text": "fine"}\n{"title": "no text"}\n')))
-except ValueError as error:
-    print(str(error).replace(str(folder), "..."))
 
 # %% [markdown]
 r"""
-*Encoding.* Each document goes to the split that its hash says, after an `<|endoftext|>`.
+## Encoding
+
+tiktoken does it in Rust. Where a million white-space characters stand before a visible one, as in a broken log, the
+pattern's lookahead goes back through all of them on a stack that may not be so deep: the cell below shows what this
+version says. Then the text is cut where the pattern cuts anyway, before the last character of the run.
 """
 
-# %%
-#| export prepare
-import argparse
-import errno
-import hashlib
-import json
-import os
-import signal
-import sys
-import threading
-import time
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from multiprocessing import connection, get_context, parent_process
-from pathlib import Path
-
-import numpy as np
-from tqdm import tqdm
-
-from nanogpt.shards import HEADER_BYTES, SPLITS, file_sha256, identity, save_manifest, shard_header, split_of
-from nanogpt.files import save_json
-from nanogpt.sources import Piece, describe, documents_in, find_files, read_blocks
-from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
-
 
 # %%
-#| export prepare
-def encode_pieces(pieces: list[Piece], encoding, eot: int, val: float, test: float) -> dict[str, tuple]:
-    """For each split: token ids (uint16) with `<|endoftext|>` before each document; documents; bytes of text."""
-    texts, documents, size = {split: [] for split in SPLITS}, Counter(), Counter()
-    for piece in pieces:
-        for text in filter(None, documents_in(piece)):
-            raw = text.encode()
-            split = piece.split or split_of(hashlib.sha256(raw).digest(), val, test)
-            begins = piece.kind != "text" or piece.start == 0
-            texts[split].append((begins, text))
-            documents[split] += begins
-            size[split] += len(raw)
-    return {
-        s: (_encode(texts[s], encoding, eot).astype("<u2"), documents[s], size[s]) for s in SPLITS if texts[s]
-    }
+#| export
+def cut_long_runs(text: str) -> list[str]:
+    """The text cut before the last character of each long run of white space, where GPT-2's pattern cuts anyway."""
+    cuts = [run.end() - 1 for run in regex.finditer(r"\s{1000,}+(?=\S)", text)]
+    return [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
 
 
-def _encode(texts: list[tuple[bool, str]], encoding, eot: int) -> np.ndarray:
-    """Ids of texts, after `<|endoftext|>` where a document begins. One call for all is faster than a call for each."""
+def encode_texts(texts: list[tuple[bool, str]], encoding, eot: int) -> np.ndarray:
+    """Ids of texts, after `<|endoftext|>` where a document begins. One call for all is faster than one for each."""
     joined = "".join(EOT + text if begins else text for begins, text in texts)
-    if joined.count(EOT) == sum(begins for begins, _ in texts):
-        return encoding.encode_to_numpy(joined, allowed_special={EOT}, disallowed_special=())
-    ids = []  # some document spells <|endoftext|> itself, as ordinary text
+    if joined.count(EOT) == sum(begins for begins, _ in texts):  # else a document spells <|endoftext|> itself
+        try:
+            return encoding.encode_to_numpy(joined, allowed_special={EOT}, disallowed_special=())
+        except ValueError:
+            pass  # a run of white space that is too long for it
+    ids = []
     for begins, text in texts:
-        ids += [np.array([eot] * begins, np.uint32), encoding.encode_to_numpy(text, disallowed_special=())]
+        ids.append(np.array([eot] * begins, np.uint32))
+        ids += [encoding.encode_to_numpy(part, disallowed_special=()) for part in cut_long_runs(text)]
     return np.concatenate(ids)
 
 
-# %%
-common = (tokenizer.to_tiktoken(), tokenizer.eot, 0.1, 0.1)
-for split, (ids, n, size) in encode_pieces(first, *common).items():
-    print(f"{split:5} {len(ids):,} tokens of {n} documents, {size:,} bytes; begins", ids[:4])
-
 # %% [markdown]
 r"""
-*All cores.* tiktoken lets go of Python's lock while it encodes, but the Python around it cannot, so blocks go to
-processes. Three things are easy to get wrong. The pool's queue must be bounded, or a fast reader fills the memory with
-blocks that wait. Processes must be *spawned*, as Windows and macOS do anyway, so what they run must be importable, and
-the calling script needs `if __name__ == "__main__":`. And a worker must not outlive a parent that was killed.
+tiktoken also runs the pattern faster if that is written a little differently (`tests/bench_prepare.py` measures it).
 """
 
 
 # %%
-#| export prepare
-def _start_worker(*common) -> None:
-    """Runs once in each worker: keep what all blocks need, leave Ctrl-C to the parent, and do not outlive it."""
-    global _common
-    _common = common
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end = parent_process().sentinel
-    threading.Thread(target=lambda: (connection.wait([end]), os._exit(1)), daemon=True).start()
-
-
-def _encode_in_worker(pieces: list[Piece]) -> dict[str, tuple]:
-    return encode_pieces(pieces, *_common)
-
-
-@contextmanager
-def _without_ctrl_c() -> Iterator[None]:
-    """Ctrl-C waits until afterwards, where the system can do that (not on Windows)."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+#| export
+def load_tokenizer(name: str | os.PathLike) -> tuple:
+    """The tokenizer as tiktoken runs it in Rust, and as chapter 01 has it; OSError or ValueError in one sentence."""
     try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-# %%
-#| export prepare
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _encode_blocks(blocks: Iterable, common: tuple, workers: int) -> Iterator[tuple]:
-    """The blocks encoded, in order. At most two a worker are under way: memory does not grow with the source."""
-    if workers == 1:
-        yield from ((encode_pieces(pieces, *common), *place) for pieces, *place in blocks)
-        return
-    # Spawned everywhere: a fork copies the locks that a notebook's other threads hold at that moment.
-    pool, waiting = ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, common), deque()
-    try:
-        for pieces, *place in blocks:
-            with _without_ctrl_c():  # submit may start a worker, which inherits this and is silent from birth
-                waiting.append((pool.submit(_encode_in_worker, pieces), place))
-            if len(waiting) > 2 * workers:
-                encoded, place = waiting.popleft()
-                yield encoded.result(), *place
-        yield from ((encoded.result(), *place) for encoded, place in waiting)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-# %%
-start = time.perf_counter()
-blocks = read_blocks([source], [0, 0], 400_000, False, 0.1, 0.1)
-for encoded, _, _ in _encode_blocks(blocks, common, workers=1):
-    print({split: f"{len(ids):,} tokens of {n} documents" for split, (ids, n, _) in encoded.items()})
-print(f"{source.stat().st_size / 1e6 / (time.perf_counter() - start):.1f} MB/s in one process")
-
-# %% [markdown]
-r"""
-*Surviving.* Tokens are appended to `.part` files with a header of zeros, which nobody takes for a shard.
-"""
-
-
-# %%
-#| export prepare
-def _append(out: Path, journal: dict, split: str, tokens: np.ndarray, documents: int, size: int) -> None:
-    """Add to a split's last .part file, or begin one. Its header is zeros: nobody takes it for a shard."""
-    state = journal["splits"][split]
-    shards = state["shards"]
-    if not shards or shards[-1] >= journal["made_of"]["shard_tokens"]:
-        shards.append(0)
-    with open(out / f"{split}_{len(shards) - 1:06d}.bin.part", "ab" if shards[-1] else "wb") as file:
-        file.write((b"" if shards[-1] else bytes(HEADER_BYTES)) + tokens.tobytes())
-    shards[-1] += len(tokens)
-    state["documents"] += documents
-    state["bytes"] += size
-
-
-# %%
-parts = folder / "parts"
-parts.mkdir()
-state = {"documents": 0, "bytes": 0, "shards": []}
-journal = {"made_of": {"shard_tokens": 100}, "splits": {"train": state}}
-
-
-def sizes() -> str:
-    """What is in the folder, in bytes."""
-    return ", ".join(f"{path.name} {path.stat().st_size}" for path in sorted(parts.iterdir()))
-
-
-for n in (60, 60, 60):
-    _append(parts, journal, "train", np.full(n, 7, "<u2"), 1, 4 * n)
-print(state)
-print(sizes())
-
-# %% [markdown]
-r"""
-About once a second, when the tokens have reached the disk, a *journal* is written: how far the source is read, and how
-long each part is. The run that finds a journal cuts the parts back to those lengths and reads on from that place. The
-run before it may have died at any moment.
-"""
-
-
-# %%
-#| export prepare
-def _parts(out: Path, journal: dict) -> list[tuple[Path, str, int]]:
-    """The unfinished shards that a journal speaks of, each with its split and tokens."""
-    states = journal["splits"].items()
-    return [
-        (out / f"{s}_{i:06d}.bin.part", s, n) for s, state in states for i, n in enumerate(state["shards"])
-    ]
-
-
-def _save_journal(out: Path, journal: dict) -> None:
-    """What another run needs to go on from here, written after the tokens that it speaks of."""
-    for path, _, _ in _parts(out, journal):
-        with open(path, "r+b") as file:
-            os.fsync(file.fileno())
-    save_json(out / "journal.json", journal)
-
-
-def _rewind(out: Path, journal: dict) -> None:
-    """Bring the files back to what the journal says: a run that was killed had gone on after writing it."""
-    for path in out.glob("*.bin"):
-        os.replace(path, f"{path}.part")
-    parts = _parts(out, journal)
-    for path in set(out.glob("*.part")) - {path for path, _, _ in parts}:
-        path.unlink()
-    for path, _, n in parts:
-        if not path.exists() or path.stat().st_size < HEADER_BYTES + 2 * n:
-            raise ValueError(f"{path} is shorter than journal.json says; delete {out} and prepare it again")
-        os.truncate(path, HEADER_BYTES + 2 * n)
-
-
-# %%
-_save_journal(parts, journal)
-with open(parts / "train_000001.bin.part", "ab") as file:
-    file.write(b"what a run wrote after its last journal")
-(parts / "train_000002.bin.part").write_bytes(b"a part that the journal does not know")
-print("killed: ", sizes())
-_rewind(parts, json.loads((parts / "journal.json").read_bytes()))
-print("rewound:", sizes())
-
-# %% [markdown]
-r"""
-At the end each shard gets its header and its name, and the manifest takes the journal's place.
-"""
-
-
-# %%
-#| export prepare
-def _finish(out: Path, journal: dict) -> dict:
-    """Give each shard its header and its name, then write the manifest, which is returned."""
-    states = journal["splits"].items()
-    splits = {s: state | {"tokens": sum(state["shards"]), "shards": []} for s, state in states}
-    for path, split, n in _parts(out, journal):
-        with open(path, "r+b") as file:
-            file.write(shard_header(n))
-            file.flush()
-            os.fsync(file.fileno())
-        splits[split]["shards"].append({"file": path.stem, "tokens": n, "sha256": file_sha256(path)})
-        os.replace(path, path.with_suffix(""))
-    manifest = save_manifest(out, journal["made_of"] | {"splits": splits})
-    (out / "journal.json").unlink()
-    return manifest
-
-
-# %%
-manifest = _finish(parts, journal)
-print(*sorted(path.name for path in parts.iterdir()))
-print([len(read_shard(parts / shard["file"])) for shard in manifest["splits"]["train"]["shards"]], "tokens")
-
-# %% [markdown]
-r"""
-Who finds a journal, or a manifest, may go on only with the same source and the same options.
-"""
-
-
-# %%
-#| export prepare
-def _begin(out: Path, made_of: dict) -> dict:
-    """The journal to go on with, or the manifest if all is done. ValueError if `out` holds anything else."""
-    splits = {split: {"documents": 0, "bytes": 0, "shards": []} for split in SPLITS}
-    fresh = {"made_of": made_of, "place": [0, 0], "read": 0, "splits": splits}
-    for path in (out / "manifest.json", out / "journal.json"):
-        if path.exists():
-            there = json.loads(path.read_bytes())
-            was = there.get("made_of", there)
-            if there.get("place") == [0, 0]:
-                return fresh  # nothing had come of it yet
-            for key, now in made_of.items():
-                if was.get(key) != now:
-                    what = f"shards whose {key} is {was.get(key)}, not {now}"
-                    raise ValueError(f"{out} holds {what}; choose another --out or delete it")
-            return there
-    if any(out.glob("*.bin*")):
-        raise ValueError(f"{out} holds shards that prepare has not written; choose another --out")
-    return fresh
-
-
-# %%
-for out, made_of in ((folder / "few", {"source": "another text"}), (folder / "two", {})):
-    try:
-        _begin(out, made_of)
-    except ValueError as error:
-        print(str(error).replace(str(folder), "..."))
-
-# %% [markdown]
-r"""
-tiktoken runs the pattern in Rust, and faster if it is written a little differently.
-"""
-
-
-# %%
-#| export prepare
-def _load_tokenizer(name: str | os.PathLike) -> tuple:
-    """The tokenizer, as tiktoken runs it in Rust and as chapter 01 has it."""
-    ours = BPETokenizer.gpt2() if str(name) == "gpt2" else BPETokenizer.load(name)
+        ours = BPETokenizer.gpt2() if str(name) == "gpt2" else BPETokenizer.load(name)
+    except OSError as error:
+        if str(name) != "gpt2":
+            raise
+        ours = "--tokenizer data/built/tokenizer.json, which chapter 01 makes"
+        raise OSError(f"{error}; or give {ours}") from None
+    except (ValueError, TypeError, LookupError):
+        raise ValueError(f"{name} is no tokenizer that chapter 01 saved, or it is damaged") from None
     if ours.pattern != GPT2_PATTERN or ours.vocab_size > 65536:
         raise ValueError(f"{name} needs GPT-2's pattern, to cut text, and at most 65,536 tokens, for uint16")
     from tiktoken import Encoding
 
-    # The same matches in about 0.7 of the time: in one group, what needs no lookahead is one automaton to Rust.
+    # The same matches in less time: in one group, what needs no lookahead is one automaton to Rust.
     # And white space at the end comes first, or a megabyte of it overflows the lookahead's stack.
     visible, space = ours.pattern.split(r"|\s", 1)
     pattern = rf"(?:{visible})|\s++$|\s{space}"
@@ -567,36 +433,545 @@ def _load_tokenizer(name: str | os.PathLike) -> tuple:
 
 # %%
 tokenizer.save(folder / "tokenizer.json")
-encoding, ours = _load_tokenizer(folder / "tokenizer.json")
-print("the same ids:", all(encoding.encode_ordinary(text) == ours.encode(text) for text in documents[:500]))
+encoding, _ = load_tokenizer(folder / "tokenizer.json")
+log = "started" + " " * 1_200_000 + "done.\n"
+try:
+    print(f"tiktoken: {len(encoding.encode(log)):,} ids")
+except ValueError as error:
+    print(f"tiktoken: {str(error)[:76]}")
+ids = encode_texts([(True, log)], encoding, tokenizer.eot)
+same = ids[1:].tolist() == tokenizer.encode(log)
+print(f"cut at the run: {len(ids) - 1:,} ids, the same as from chapter 01's encode: {same}")
 
 # %% [markdown]
 r"""
-All together: the loop over encoded blocks, then the function that begins, resumes and ends it.
+Each document goes to the split that its hash says (chapter 03), after an `<|endoftext|>`.
 """
 
 
 # %%
-#| export prepare
-def _append_all(
-    out: Path, journal: dict, encoded_blocks: Iterable, total: int, journal_seconds: float
-) -> None:
-    """Add block after block to the .part files, with a journal every so many seconds and at the end."""
-    saved = time.monotonic()
-    with tqdm(total=total, initial=journal["read"], unit="B", unit_scale=True, disable=None) as bar:
-        for encoded, place, read in encoded_blocks:
-            for split, more in encoded.items():
-                _append(out, journal, split, *more)
-            bar.update(read - journal["read"])
-            journal |= {"place": place, "read": read}
-            if time.monotonic() > saved + journal_seconds:
-                _save_journal(out, journal)
-                saved = time.monotonic()
-    _save_journal(out, journal)
+#| export journal
+@dataclass
+class Encoded:
+    """What a block adds to a split."""
+
+    tokens: np.ndarray  # uint16, with `<|endoftext|>` before each document
+    documents: int
+    bytes: int  # of text
 
 
 # %%
-#| export prepare
+#| export
+def encode_pieces(pieces: list[Piece], encoding, eot: int, val: float, test: float) -> dict[str, Encoded]:
+    """What the pieces add to each split that gets any of their documents."""
+    texts, size = {split: [] for split in SPLITS}, dict.fromkeys(SPLITS, 0)
+    for piece in pieces:
+        for text in filter(None, documents_in(piece)):
+            raw = text.encode()
+            split = piece.split or split_of(hashlib.sha256(raw).digest(), val, test)
+            texts[split].append((piece.kind != "text" or piece.start == 0, text))
+            size[split] += len(raw)
+    return {
+        s: Encoded(encode_texts(held, encoding, eot).astype("<u2"), sum(b for b, _ in held), size[s])
+        for s, held in texts.items()
+        if held
+    }
+
+
+# %%
+encode = partial(encode_pieces, encoding=encoding, eot=tokenizer.eot, val=VAL, test=TEST)
+for split, more in encode(blocks[0][0]).items():
+    print(f"{split:5} {len(more.tokens):6,} tokens of {more.documents} documents; begins", more.tokens[:4])
+
+# %% [markdown]
+r"""
+## Surviving: a journal
+
+Tokens are appended to `.part` files, whose header is zeros: nobody takes them for shards. About once a second, when
+the tokens have reached the disk, a *journal* is written: how far the source is read, and how long each part is. The
+run that finds a journal cuts the parts back to those lengths and reads on from that place. The run before it may have
+died at any moment.
+"""
+
+
+# %%
+#| export journal
+@dataclass
+class Held:
+    """What of a split is on the disk."""
+
+    documents: int = 0
+    bytes: int = 0  # of text
+    shards: list[int] = field(default_factory=list)  # the tokens of each
+
+
+@dataclass
+class Journal:
+    """How far a source is read, and what of it is on the disk: all that another run needs to go on."""
+
+    out: Path
+    made_of: dict  # source, tokenizer and options; with others nobody may go on
+    place: Place = Place()
+    splits: dict[str, Held] = field(default_factory=lambda: {split: Held() for split in SPLITS})
+
+    def parts(self) -> Iterator[tuple[Path, str, int]]:
+        """The unfinished shards: path, split and tokens."""
+        for split, held in self.splits.items():
+            for i, n in enumerate(held.shards):
+                yield self.out / f"{split}_{i:06d}.bin.part", split, n
+
+
+# %%
+#| export journal
+class Journal(Journal):
+    def append(self, encoded: dict[str, Encoded], place: Place) -> None:
+        """Add a block to the last part of each split, or to a new one; `place` is where the block ended."""
+        for split, more in encoded.items():
+            held = self.splits[split]
+            if not held.shards or held.shards[-1] >= self.made_of["shard_tokens"]:
+                held.shards.append(0)
+            new, name = held.shards[-1] == 0, f"{split}_{len(held.shards) - 1:06d}.bin.part"
+            with open(self.out / name, "wb" if new else "ab") as file:
+                file.write(bytes(HEADER_BYTES * new) + more.tokens.tobytes())
+            held.shards[-1] += len(more.tokens)
+            held.documents += more.documents
+            held.bytes += more.bytes
+        self.place = place
+
+    def save(self) -> None:
+        """Write journal.json, once the tokens that it speaks of have reached the disk; with a hash of itself."""
+        for path, _, _ in self.parts():
+            with open(path, "r+b") as file:
+                os.fsync(file.fileno())
+        said = {name: value for name, value in asdict(self).items() if name != "out"}
+        save_json(self.out / "journal.json", said | {"sha256": manifest_sha256(said)})
+
+
+# %%
+out = folder / "parts"
+out.mkdir(exist_ok=True)
+journal = Journal(out, {"shard_tokens": 100})
+sixty = {"train": Encoded(np.full(60, 7, "<u2"), documents=1, bytes=240)}
+
+
+def sizes() -> str:
+    return ", ".join(f"{path.name} {path.stat().st_size}" for path in sorted(out.glob("*.part")))
+
+
+for n in range(1, 4):
+    journal.append(sixty, Place(0, 240 * n))
+journal.save()
+print("bytes when the journal was written:", sizes())
+journal.append(sixty, Place(0, 960))
+(out / "train_000002.bin.part").write_bytes(b"a part that the journal does not know")
+print("when the run was killed:           ", sizes())
+predict("16.3", "bytes of train_000001.bin.part after the next run's rewind", guess=None)
+
+
+# %%
+#| export journal
+def shards_in(out: Path) -> list[Path]:
+    """The files that bear the name of a shard, or of an unfinished one."""
+    name = re.compile(r"(train|val|test)_\d{6,}\.bin(\.part)?")
+    return [path for path in out.iterdir() if name.fullmatch(path.name)]
+
+
+def remedy(out: Path) -> str:
+    return f"choose another --out, or delete {out} if nothing else is in it"
+
+
+class Journal(Journal):
+    def rewind(self) -> None:
+        """Bring the files back to what the journal says: a run that was killed had gone on after writing it."""
+        for path in shards_in(self.out):
+            if path.suffix == ".bin":
+                os.replace(path, f"{path}.part")
+        parts = {path: HEADER_BYTES + 2 * n for path, _, n in self.parts()}
+        for path in {*shards_in(self.out), *self.out.glob(".*.json.*.tmp")} - parts.keys():
+            path.unlink()
+        for path, size in parts.items():
+            if not path.exists() or path.stat().st_size < size:
+                raise ValueError(f"{path} is shorter than journal.json says; {remedy(self.out)}")
+            os.truncate(path, size)
+
+
+# %%
+#| export journal
+class Journal(Journal):
+    @classmethod
+    def load(cls, out: Path) -> "Journal":
+        """What `save` wrote; ValueError in one sentence if the file is damaged."""
+        try:
+            saved = json.loads((out / "journal.json").read_bytes())
+            whole = saved.pop("sha256") == manifest_sha256(saved)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            whole = False
+        if not whole:
+            raise ValueError(f"{out / 'journal.json'} is damaged; {remedy(out)}")
+        splits = {split: Held(**held) for split, held in saved["splits"].items()}
+        return cls(out, saved["made_of"], Place(**saved["place"]), splits)
+
+
+# %%
+Journal.load(out).rewind()
+print("rewound:", sizes())
+answer("16.3", (out / "train_000001.bin.part").stat().st_size)
+(out / "journal.json").write_bytes((out / "journal.json").read_bytes().replace(b"720", b"721"))
+try:
+    Journal.load(out)
+except ValueError as error:
+    print(str(error).replace(str(folder), "..."))
+
+# %% [markdown]
+r"""
+The last lines: the journal carries a hash of itself. One digit changed in it, and the shards would be others.
+
+At the end each shard gets its header and its name, and a manifest takes the journal's place. It also keeps the hash of
+each file of the source.
+"""
+
+
+# %%
+#| export journal
+class Journal(Journal):
+    def finish(self, source: Source) -> dict:
+        """Give each shard its header and its name, then write the manifest, which is returned.
+
+        ValueError if there was no text in the source.
+        """
+        if not list(self.parts()):
+            (self.out / "journal.json").unlink()
+            raise ValueError(f"{source.path} has no text: all its documents are empty")
+        splits = {s: asdict(h) | {"tokens": sum(h.shards), "shards": []} for s, h in self.splits.items()}
+        for path, split, n in self.parts():
+            with open(path, "r+b") as file:
+                file.write(shard_header(n))
+                file.flush()
+                os.fsync(file.fileno())
+            splits[split]["shards"].append({"file": path.stem, "tokens": n, "sha256": file_sha256(path)})
+            os.replace(path, path.with_suffix(""))
+        manifest = save_manifest(self.out, self.made_of | {"source_sha256": source.hashes, "splits": splits})
+        (self.out / "journal.json").unlink()
+        return manifest
+
+
+# %% [markdown]
+r"""
+Who finds a journal may go on only with the same source and options.
+"""
+
+
+# %%
+#| export journal
+def begin(out: Path, made_of: dict) -> Journal:
+    """The journal to go on with. ValueError if `out` holds anything else."""
+    if (out / "journal.json").exists():
+        journal = Journal.load(out)
+        if journal.place != Place():  # else nothing had come of it yet
+            refuse_another(out, made_of, journal.made_of)
+            return journal
+    elif shards_in(out):
+        raise ValueError(f"{out} holds shards that prepare has not written; choose another --out")
+    return Journal(out, made_of)
+
+
+def refuse_another(out: Path, made_of: dict, was: dict) -> None:
+    """ValueError if what `out` holds was made of something else."""
+    for key, now in made_of.items():
+        if was.get(key) != now:
+            raise ValueError(f"{out} holds shards whose {key} is {was.get(key)}, not {now}; {remedy(out)}")
+
+
+# %% [markdown]
+r"""
+The loop, for whatever encodes the blocks: here one process, below all cores.
+"""
+
+
+# %%
+#| export journal
+def go_on(source: Source, out: Path, made_of: dict, encode_all: Callable, journal_seconds: float) -> dict:
+    """Begin in `out`, or go on where another run was stopped, to the end; the manifest.
+
+    encode_all: from pairs (pieces, place) makes pairs (what each split gets, place), in the same order.
+    """
+    journal = begin(out, made_of)
+    journal.rewind()
+    journal.save()
+    saved, size = time.monotonic(), size_of(source.files)
+    with tqdm(total=size, initial=journal.place.read, unit="B", unit_scale=True, disable=None) as bar:
+        for encoded, place in encode_all(read_blocks(source, journal.place)):
+            bar.update(place.read - journal.place.read)
+            journal.append(encoded, place)
+            if time.monotonic() > saved + journal_seconds:
+                journal.save()
+                saved = time.monotonic()
+    journal.save()
+    return journal.finish(source)
+
+
+# %% [markdown]
+r"""
+*Check.* The law of this chapter: a run that is killed at any moment and begun again, however often, leaves the bytes of
+one that was never stopped. What ends it here is no exception, after which Python would still tidy up, but `kill -9`
+from outside, at random moments.
+"""
+
+
+# %%
+def work(out: Path) -> dict:
+    """The whole run in one process, with a journal every 30 ms."""
+    out.mkdir(exist_ok=True)
+    made_of = {"source": "stories", **identity(tokenizer), "shard_tokens": 100_000}
+    return go_on(source, out, made_of, lambda blocks: ((encode(p), place) for p, place in blocks), 0.03)
+
+
+def work_in_a_child(out: Path) -> int:
+    """The same in a process of its own, whose number is returned."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # to fork is unwise where threads hold locks; this child dies anyway
+        if child := os.fork():
+            return child
+    try:
+        work(out)
+    finally:
+        os._exit(0)
+
+
+# %% tags=["nbval-ignore-output"]
+def megabytes(out: Path) -> float:
+    """In shards on the disk; one may get its name while we look."""
+    size = 0
+    for path in out.glob("*.bin*"):
+        with contextlib.suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size / 1e6
+
+
+start = time.perf_counter()
+manifest = work(folder / "straight")
+seconds = time.perf_counter() - start
+print(f"never stopped: {seconds:.2f} s, {source.path.stat().st_size / 1e6 / seconds:.1f} MB/s in one process")
+
+# %% tags=["nbval-ignore-output"]
+on_disk, stops, out = [], [], folder / "killed"
+for _ in range(KILLS if hasattr(os, "fork") else 0):  # Windows has none; the tests start processes there
+    child, end = work_in_a_child(out), time.perf_counter() + dice.uniform(0.1, 0.4) * seconds
+    while time.perf_counter() < end:
+        on_disk.append(megabytes(out))
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    if killed and (out / "journal.json").exists():  # else it had just begun, or was done
+        kept = sum(1024 + 2 * n for _, _, n in Journal.load(out).parts()) / 1e6
+        stops.append((len(on_disk), megabytes(out), kept))
+if not (out / "manifest.json").exists():
+    work(out)
+for path in (folder / "straight").iterdir():
+    assert path.read_bytes() == (out / path.name).read_bytes(), (
+        f"{path.name} is not that of a run never stopped"
+    )
+print(f"killed {len(stops)} times; all {len(list(out.iterdir()))} files are the same to the byte")
+show(
+    figures.kills(on_disk, stops),
+    alt="Megabytes on the disk over time: each kill throws the next run back to the last journal, a little below",
+)
+
+# %% [markdown]
+r"""
+## As a command, on all cores: cells that you may skip
+
+What follows is needed, and says nothing new about language models: files below a folder, parquet, locks, processes,
+signals, a command line. Who is not curious goes on at the checkpoint.
+
+*Files.*
+"""
+
+
+# %%
+#| export sources
+def find_files(source: Path) -> list[Path]:
+    """The source itself, or all .txt, .jsonl and .parquet files below it, in the order of their names.
+
+    What is hidden is left out, and what the course makes: folders `data/built`.
+    """
+    if not source.exists():
+        raise FileNotFoundError(f"{source} does not exist; give a .txt, .jsonl or .parquet file or a folder")
+    files = [] if source.is_dir() else [source]
+    for folder, below, names in os.walk(source, onerror=refuse) if not files else ():
+        here = Path(folder).resolve().name
+        below[:] = [name for name in below if name[0] != "." and (here, name) != ("data", "built")]
+        files += [Path(folder, n) for n in names if n[0] != "." and Path(n).suffix.lower() in KINDS]
+    files = sorted(path for path in files if path.is_file())
+    if not size_of(files):
+        raise ValueError(f"{source} is empty: no .txt, .jsonl or .parquet file with anything in it")
+    return files
+
+
+def refuse(error: OSError) -> None:
+    """What cannot be read is an error; os.walk would leave it out without a word."""
+    raise error
+
+
+# %%
+#| export sources
+def read_rows(path: Path, start: int) -> Iterator[Piece]:
+    """The same for a parquet file, where places are rows. ValueError if it has no strings named text."""
+    try:
+        import pyarrow.parquet as pq
+
+        with open(path, "rb") as raw:  # given a path, pyarrow refuses names that are not UTF-8
+            file, row = pq.ParquetFile(raw, buffer_size=1 << 20), 0
+            groups = (file.iter_batches(256, [i], ["text"]) for i in range(file.num_row_groups))
+            for batch in chain.from_iterable(
+                groups
+            ):  # asked for all groups, it reads many at once into memory
+                texts = batch.column("text").to_pylist()[max(0, start - row) :]
+                row += len(batch)
+                if not all(isinstance(text, str | None) for text in texts):
+                    raise TypeError(f"something else in rows {row - len(texts)} to {row - 1}")
+                read = path.stat().st_size * row // file.metadata.num_rows
+                if texts:
+                    yield Piece(path, "parquet", row - len(texts), row, read, [text or "" for text in texts])
+    except (ImportError, ValueError, LookupError, TypeError) as error:
+        needs = "reading needs pyarrow and a column of strings named text"
+        raise ValueError(f"{path}: {needs} ({' '.join(str(error).split())})") from None
+
+
+# %% [markdown]
+r"""
+*A folder that is in use, or done.* Two runs that write into one folder would mix their shards. The system gives a lock to
+one of them, and takes it back when the process ends, however that happens. And who finds all done looks whether it
+still is: a shard may have been damaged or deleted, a text changed.
+"""
+
+
+# %%
+#| export journal
+@contextmanager
+def alone_in(out: Path) -> Iterator[None]:
+    """The folder, made if absent, is this process's alone while the block lasts; a lock ends with its process."""
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / ".lock", "ab") as file:
+        try:
+            if os.name == "nt":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise ValueError(f"another prepare writes into {out}; wait, or choose another --out") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
+# %%
+#| export journal
+def finished(source: Source, out: Path, made_of: dict) -> dict | None:
+    """The manifest, if all is done; None if something is to do, as where a shard was damaged or deleted."""
+    if not (out / "manifest.json").exists():
+        return None
+    try:
+        manifest = load_manifest(out)
+    except ValueError as error:
+        raise ValueError(f"{error}, but first {remedy(out)}") from None
+    refuse_another(out, made_of, manifest)
+    for path, sha256 in zip(source.files, manifest["source_sha256"]):
+        if file_sha256(path) != sha256:
+            raise ValueError(f"{path} has changed since it was prepared; {remedy(out)}")
+    try:
+        check_shards(out, manifest)
+    except (OSError, ValueError) as damage:
+        print(f"{damage}: doing so", file=sys.stderr)
+        Journal(out, made_of).save()
+        (out / "manifest.json").unlink()
+        return None
+    (out / "journal.json").unlink(missing_ok=True)
+    return manifest
+
+
+# %% [markdown]
+r"""
+*Processes.* tiktoken lets go of Python's lock while it encodes, but the Python around it cannot, so blocks go to
+processes. Three things are easy to get wrong. The pool's queue must be bounded, or a fast reader fills the memory with
+blocks that wait (the tests compare the peak for a text and for one sixteen times as long). Processes must be *spawned*, as Windows and macOS do anyway, so what they run must be importable, and
+the calling script needs `if __name__ == "__main__":`. And a worker must not outlive a parent that was killed.
+"""
+
+
+# %%
+#| export
+import argparse
+import errno
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import connection, get_context, parent_process
+
+
+# %%
+#| export
+def start_worker(encode: Callable) -> None:
+    """Runs once in each worker: keep what all blocks need, leave Ctrl-C to the parent, and do not outlive it."""
+    global encode_here
+    encode_here = encode
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end = parent_process().sentinel
+    threading.Thread(target=lambda: (connection.wait([end]), os._exit(1)), daemon=True).start()
+
+
+def encode_in_worker(pieces: list[Piece]) -> dict[str, Encoded]:
+    return encode_here(pieces)
+
+
+@contextmanager
+def without_ctrl_c() -> Iterator[None]:
+    """Ctrl-C waits until afterwards, where the system can do that (not on Windows)."""
+    mask = getattr(signal, "pthread_sigmask", lambda how, signals: ())
+    before = mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})
+    try:
+        yield
+    finally:
+        mask(getattr(signal, "SIG_SETMASK", 0), before)
+
+
+# %%
+#| export
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def encode_blocks(blocks: Iterable, encode: Callable, workers: int) -> Iterator[tuple[dict, Place]]:
+    """The blocks encoded, in order. At most 2 × workers + 1 are under way: memory does not grow with the source."""
+    if workers == 1:
+        yield from ((encode(pieces), place) for pieces, place in blocks)
+        return
+    # Spawned everywhere: a fork copies the locks that a notebook's other threads hold at that moment.
+    pool, waiting = ProcessPoolExecutor(workers, get_context("spawn"), start_worker, (encode,)), deque()
+    try:
+        for pieces, place in blocks:
+            with without_ctrl_c():  # submit may start a worker, which inherits this and is silent from birth
+                waiting.append((pool.submit(encode_in_worker, pieces), place))
+            if len(waiting) > 2 * workers:
+                encoded, place = waiting.popleft()
+                yield encoded.result(), place
+        yield from ((encoded.result(), place) for encoded, place in waiting)
+    except BrokenProcessPool:
+        raise RuntimeError("a worker was killed (memory?); go on with fewer --workers") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+# %%
+#| export
 def prepare(
     source: str | os.PathLike,
     out: str | os.PathLike,
@@ -609,78 +984,42 @@ def prepare(
     block: int = 1 << 20,
     journal_seconds: float = 1.0,
 ) -> dict:
-    """Tokenize `source` into shards below `out`, divided by document into train, val and test; the manifest.
+    """Tokenize `source` into shards below `out`; the manifest. The same call goes on where a killed one stopped."""
+    check_options(out := Path(out), val, test, workers, shard_tokens)
+    source = Source(Path(source), find_files(Path(source)), paragraphs, val, test, block)
+    encoding, ours = load_tokenizer(tokenizer)
+    said = f"{source.path.resolve().name}, {len(source.files)} files, {size_of(source.files)} bytes"
+    made_of = dict(source=said, tokenizer=Path(tokenizer).name, val=val, test=test, paragraphs=paragraphs)
+    made_of |= dict(shard_tokens=shard_tokens, block=block, **identity(ours))
+    encode = partial(encode_pieces, encoding=encoding, eot=ours.eot, val=val, test=test)
+    workers = min(workers or cores(), 1 + size_of(source.files) // (4 * block))
+    encode_all = partial(encode_blocks, encode=encode, workers=workers)
+    with alone_in(out):
+        return finished(source, out, made_of) or go_on(source, out, made_of, encode_all, journal_seconds)
 
-    The same call goes on where a killed one stopped, with the same bytes as result; once done, it does nothing.
-    """
-    if min(val, test) < 0 or val + test >= 1:
-        raise ValueError(f"val {val} and test {test} are fractions of all documents; leave some for train")
-    source, out, files = Path(source), Path(out), find_files(Path(source))
-    encoding, ours = _load_tokenizer(tokenizer)
-    made_of = {"source": describe(source, files), "tokenizer": Path(tokenizer).name, **identity(ours)}
-    made_of |= {"val": val, "test": test, "paragraphs": paragraphs}
-    made_of |= {"shard_tokens": shard_tokens, "block": block}
-    out.mkdir(parents=True, exist_ok=True)
-    journal = _begin(out, made_of)
-    if "place" not in journal:
-        return journal  # the manifest: all is done
-    save_json(out / "journal.json", journal)
-    _rewind(out, journal)
-    total = sum(path.stat().st_size for path in files)
-    useful = 1 + (total - journal["read"]) // (4 * block)  # for less, no worker is started
-    blocks = read_blocks(files, journal["place"], block, paragraphs, val, test)
-    common = encoding, ours.eot, val, test
-    encoded_blocks = _encode_blocks(blocks, common, min(workers or _cores(), useful))
-    _append_all(out, journal, encoded_blocks, total, journal_seconds)
-    return _finish(out, journal)
+
+# %%
+#| export
+def check_options(out: Path, val: float, test: float, workers: int | None, shard_tokens: int) -> None:
+    """ValueError for a value that cannot work."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; it takes a folder")
+    if not (val >= 0 and test >= 0 and val + test < 1):
+        raise ValueError(f"--val {val} and --test {test} are fractions of all; leave some for train")
+    if workers is not None and workers < 1:
+        raise ValueError(f"--workers {workers}: it takes at least one process")
+    if not 1 <= shard_tokens <= 2_000_000_000:
+        raise ValueError(f"--shard-tokens {shard_tokens}: from 1 to 2,000,000,000, since a header has int32")
 
 
 # %% [markdown]
 r"""
-*Check.* A run that is stopped at random moments, and started again each time, leaves the bytes of a run that was never
-stopped. The tests do the same to two processes with `kill -9`. In a notebook one process does all: what a notebook
-defines, no worker can import.
+*The command* is a parser and a function; chapter 08's runner calls them, and turns what goes wrong into one line.
 """
 
-# %%
-options = dict(val=0.1, test=0.1, workers=1, block=20_000, journal_seconds=-1, shard_tokens=100_000)
-manifest = prepare(source, folder / "straight", folder / "tokenizer.json", **options)
-fsync, dice = os.fsync, random.Random(0)
-
-
-class Stopped(Exception):
-    """Stands for whatever ends a run."""
-
-
-def fsync_or_die(file):
-    """The system call that brings a file to the disk; one in fifty ends the run."""
-    if dice.random() < 0.02:
-        raise Stopped
-    fsync(file)
-
 
 # %%
-stops, done = 0, False
-while not done:
-    with mock.patch("os.fsync", fsync_or_die), contextlib.suppress(Stopped):
-        prepare(source, folder / "stopped", folder / "tokenizer.json", **options)
-        done = True
-    stops += not done
-for path in (folder / "straight").iterdir():
-    assert path.read_bytes() == (folder / "stopped" / path.name).read_bytes(), path.name
-shards = [len(held["shards"]) for held in manifest["splits"].values()]
-print(f"stopped {stops} times; {sum(shards)} shards and the manifest are the same to the byte")
-
-# %% [markdown]
-r"""
-Memory does not grow with the source: of one text of 1,001 MB, two workers and their parent together held 233 MB at
-most (21 November 2026, `python tests/bench_prepare.py memory`).
-
-The command line has a help text that teaches, and one sentence for each thing that can go wrong.
-"""
-
-# %%
-#| export prepare
+#| export
 HELP = """Turns text into token shards, from which training reads.
 
   a .txt file      is one document; with --paragraphs a document ends at each blank line
@@ -698,9 +1037,11 @@ disk goes on where it was when the same command is given again. The shards are i
 """
 
 
-def _parse(argv: list[str] | None) -> argparse.Namespace:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m nanogpt prepare", description=HELP, formatter_class=formatter)
+# %%
+#| export
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("source", type=Path, help="a .txt, .jsonl or .parquet file, or a folder of them")
     add("--out", type=Path, help="folder for the shards (default: data/built/ + the source's name)")
@@ -710,44 +1051,63 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add("--paragraphs", action="store_true", help="a .txt file's documents end at blank lines")
     add("--workers", type=int, help="processes that tokenize (default: one a core)")
     add("--shard-tokens", type=int, default=100_000_000, help="where a new shard begins (100000000)")
-    return parser.parse_args(argv)
+    return parser
 
 
 # %%
-#| export prepare
+#| export
 DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT")} - {None}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """`python -m nanogpt prepare`. Exit code 0; 2 for bad input, 1 for a failing machine, 130 after Ctrl-C."""
-    args = _parse(argv)
-    out = args.out = args.out or Path("data/built") / args.source.stem
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt prepare`, its options parsed."""
+    whole = args.source.resolve()
+    out = args.out or Path("data/built", whole.name if whole.is_dir() else whole.stem)
     try:
-        for split, held in prepare(**vars(args))["splits"].items():
-            n, shards = held["documents"], len(held["shards"])
-            print(f"{split:5} {held['tokens'] - n:,} tokens + {n:,} <|endoftext|> in {shards} shards")
-        print(f"in {out}")
-        return 0
+        manifest = prepare(**vars(args) | {"out": out})
     except KeyboardInterrupt:
-        code, message = 130, f"stopped; the same command goes on from here, or delete {out} to begin again"
-    except BrokenProcessPool:
-        code, message = 1, "a worker was killed (memory?); the same command with fewer --workers goes on"
-    except (OSError, ValueError) as error:
-        code, message = 2, error
-        if getattr(error, "errno", None) in DISK_FULL:
-            code, message = 1, f"no room left for {out}; no shard is half-written; make room and go on"
-    print(f"prepare: {message}", file=sys.stderr)
-    return code
+        raise KeyboardInterrupt(f"the same command goes on from here, and what is in {out} is kept") from None
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise OSError(f"no room left for {out}; no shard is half-written; make room and go on") from None
+    for split, held in manifest["splits"].items():
+        n, shards = held["documents"], len(held["shards"])
+        print(f"{split:5} {held['tokens'] - n:,} tokens + {n:,} <|endoftext|> in {shards} shards")
+    print(f"in {os.fsencode(out).decode(errors='replace')}")
 
-
-# %%
-with contextlib.chdir(folder):
-    code = main(["stories.jsonl", "--tokenizer", "tokenizer.json", "--val", "0.1", "--workers", "1"])
 
 # %% [markdown]
 r"""
-## Checkpoint
+*Check.* A shard that was damaged is made again. Of a text in which two letters were exchanged no old shards are
+returned.
 """
+
+# %%
+command = parser().parse_args(
+    ["stories.jsonl", "--tokenizer", "tokenizer.json", "--val", "0.1", "--workers", "1"]
+)
+with contextlib.chdir(folder):
+    run(command)
+    shard, text = Path("data/built/stories/train_000000.bin"), Path("stories.jsonl").read_bytes()
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-2] + b"\0\0")
+    with contextlib.redirect_stderr(sys.stdout), contextlib.redirect_stdout(io.StringIO()):
+        run(command)
+    assert shard.read_bytes() == whole, "the shard is still damaged"
+    Path("stories.jsonl").write_bytes(text[:-9] + text[-9:-7][::-1] + text[-7:])
+    try:
+        run(command)
+    except ValueError as error:
+        print(error)
+
+# %% [markdown]
+r"""
+## Your predictions, and the checkpoint
+"""
+
+# %%
+predictions("16")
 
 # %%
 checkpoint("16")
@@ -756,21 +1116,21 @@ checkpoint("16")
 r"""
 ## Exercises
 
-1. **Too many ids.** Take the check out of `write_shard` and write ids up to 100,000. Which ids come back?
-2. **Rows that begin with a document.** Write a stream whose rows all begin at `<|endoftext|>`, so that nothing is said of
-   facts that cannot be seen. How large a part of the tokens does it leave out at T = 64, and at T = 256?
-3. **More places to cut.** Is it safe between a letter and a digit? Between punctuation and a letter? Let hypothesis look
+1. **More places to cut.** Is it safe between a letter and a digit? Between punctuation and a letter? Let hypothesis look
    for counterexamples before you argue, as `tests/test_ch16_prepare.py` does.
+2. **Break the law.** Let `rewind` leave the parts' lengths alone, or `save` do without `fsync`. Which of the two does
+   the check above find, and what would have to happen to the machine for the other to show?
+3. **Fewer journals.** At what interval between two journals is the work lost plus the time for writing them least, if
+   the machine is taken away every 4 hours and a journal takes 20 ms? Compare with Young's formula √(2·20 ms·4 h).
 4. **TinyShakespeare.** `course data tinyshakespeare`, then prepare it with and without `--paragraphs`. Explain the
    difference in the number of tokens. llm.c takes the first 32,768 tokens for validation: what does that measure
    that a split by hash does not?
 
 ## Further reading
 
-- The format: llm.c, `dev/data/data_common.py` (writing) and `llmc/dataloader.h` (reading).
 - Radford et al. 2019, *Language Models are Unsupervised Multitask Learners*, §2.1: how GPT-2's text was chosen.
 - Lee et al. 2022, *Deduplicating Training Data Makes Language Models Better*, §4: near-duplicates, and what they do.
 - Penedo et al. 2024, *The FineWeb Datasets*, §3: what is filtered out of the web, and how each decision was measured.
-- Ding et al. 2024, *Fewer Truncations Improve Language Modeling*, §2: what packing costs, and a better packing.
-- NumPy's NEP 19: which random numbers are promised to stay the same.
+- Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*: how often to write a journal.
+- Pillai et al. 2014, *All File Systems Are Not Created Equal*, §2 and §4: what survives a crash, and in which order.
 """
