@@ -113,6 +113,7 @@ def execute(nb: nbformat.NotebookNode, name: str, env: dict, on_cell=None) -> No
     client = Client(
         nb,
         timeout=CELL_SECONDS,
+        startup_timeout=600,
         kernel_name="python3",
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
         resources={"metadata": {"path": str(NOTEBOOKS)}},
@@ -121,6 +122,8 @@ def execute(nb: nbformat.NotebookNode, name: str, env: dict, on_cell=None) -> No
         on_cell_start=lambda cell, cell_index, **_: at.__setitem__(0, cell_index),
         on_cell_executed=on_cell,
     )
+    if not os.access(Path.home(), os.W_OK):  # matplotlib would say so in the notebook
+        env = {"MPLCONFIGDIR": str(Path(tempfile.gettempdir()) / "matplotlib")} | env
     try:
         client.execute(env=env)
     except (Exception, asyncio.CancelledError) as error:

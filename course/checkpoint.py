@@ -13,7 +13,14 @@ from pathlib import Path
 
 from course.blame import likely_cell
 from course.directives import read_head
-from course.export import ExportedCell, export, exported_cell, exported_cells, refuse_double_claims
+from course.export import (
+    ExportedCell,
+    claimed_modules,
+    export,
+    exported_cell,
+    exported_cells,
+    refuse_double_claims,
+)
 from course.files import diff, read_notebook, write_atomically
 from course.paths import PACKAGE, ROOT, TESTS, CourseError, notebook_path, relative, two_digits
 
@@ -243,7 +250,7 @@ def check_chapter(chapter: str) -> str:
 
 def orphans(chapters: list[str]) -> list[str]:
     """Modules in the package that no notebook exports."""
-    claimed = {module for chapter in chapters for module in export_chapter(chapter)}
+    claimed = {module for chapter in chapters for module in claimed_modules(notebook_path(chapter))}
     return sorted(
         p.name for p in PACKAGE.glob("*.py") if p.stem not in claimed and not p.stem.startswith("__")
     )

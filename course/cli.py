@@ -38,7 +38,9 @@ NBVAL = [
     "--nbval",
     "--nbval-current-env",
     "--nbval-sanitize-with=tests/nbval.cfg",
-    "--nbval-cell-timeout=3600",  # for a cell that never ends; a slow machine with other work stays far below
+    # Limits for what never ends; a slow machine with other work stays far below.
+    "--nbval-cell-timeout=3600",
+    "--nbval-kernel-startup-timeout=600",
 ]
 
 

@@ -71,7 +71,7 @@ class Bar:
 
     def __init__(self, expected: float):
         style = "{desc} |{bar}| {elapsed}{postfix}"
-        self.watched = sys.stderr.isatty()
+        self.watched = sys.stdout.isatty() and sys.stderr.isatty()
         self.bar = tqdm.tqdm(total=expected, bar_format=style, dynamic_ncols=True, disable=not self.watched)
         self.expected, self.done = expected, 0.0
         self.started = time.perf_counter()
