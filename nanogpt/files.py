@@ -9,15 +9,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 
 @contextmanager
-def atomically(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Open a file for writing bytes; it gets its name when it is whole and on the disk. The folder is made if absent.
-
-    Whatever ends the block early leaves the old file as it was, and no other. A file that is replaced keeps its
-    mode; a symbolic link stays one, and the file that it points to is replaced.
+def atomically(path: str | os.PathLike) -> Iterator:
+    """Open a file for writing bytes, which gets its name when it is whole and on the disk; its folder is made if absent.
+    Whatever ends the block early leaves the old file as it was, and no other. Its mode stays, and a symbolic link.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)

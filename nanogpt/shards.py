@@ -5,9 +5,7 @@ Exported from notebooks/03_data.ipynb.
 
 import hashlib
 import json
-import os
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +25,7 @@ def shard_header(n: int) -> bytes:
     return header.tobytes()
 
 
-def write_shard(path: str | os.PathLike, tokens: Iterable[int]) -> None:
+def write_shard(path: str | Path, tokens) -> None:
     """Write token ids as a shard in llm.c's format, atomically. ValueError if they do not fit into uint16."""
     tokens = np.asarray(tokens)
     header = shard_header(tokens.size)
@@ -37,14 +35,14 @@ def write_shard(path: str | os.PathLike, tokens: Iterable[int]) -> None:
         file.write(header + tokens.astype("<u2").tobytes())
 
 
-def read_shard(path: str | os.PathLike) -> np.ndarray:
+def read_shard(path: str | Path) -> np.ndarray:
     """The tokens of a shard: a read-only uint16 memory map, of which nothing is read until it is used.
 
     ValueError if the file is not in llm.c's format, or not as long as its header says.
     """
     with open(path, "rb") as file:
         header = np.frombuffer(file.read(HEADER_BYTES).ljust(HEADER_BYTES, b"\0"), "<i4")
-        there = (file.seek(0, os.SEEK_END) - HEADER_BYTES) / 2
+        there = (file.seek(0, 2) - HEADER_BYTES) / 2
     if header[0] != MAGIC or header[1] != VERSION:
         raise ValueError(f"{path} is not a shard in llm.c's format, which begins with {MAGIC}, {VERSION}")
     n = int(header[2])
@@ -53,7 +51,7 @@ def read_shard(path: str | os.PathLike) -> np.ndarray:
     return np.memmap(path, "<u2", "r", HEADER_BYTES, (n,))
 
 
-def file_sha256(path: str | os.PathLike) -> str:
+def file_sha256(path: str | Path) -> str:
     """Hex SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -75,7 +73,7 @@ def manifest_fault(manifest: dict) -> str | None:
     try:
         splits = manifest["splits"]
         shards = [shard for split in splits.values() for shard in split["shards"]]
-        names, sizes = [shard["file"] for shard in shards], [shard["tokens"] for shard in shards]
+        names = [shard["file"] for shard in shards]
         sums = [sum(shard["tokens"] for shard in split["shards"]) for split in splits.values()]
         right = {
             "its own hash": manifest["sha256"] == manifest_sha256(manifest),
@@ -84,8 +82,8 @@ def manifest_fault(manifest: dict) -> str | None:
             "a split's name": set(splits) <= set(SPLITS),
             "a file's name": all(re.fullmatch(r"\w[\w.-]*", name) for name in names),
             "a file listed twice": len(set(names)) == len(names),
-            "a file's hash": all(re.fullmatch("[0-9a-f]{64}", shard["sha256"]) for shard in shards),
-            "a file's tokens": all(type(size) is int and size > 0 for size in sizes),
+            "a file's hash": all(len(shard["sha256"]) == 64 for shard in shards),
+            "a file's tokens": all(type(shard["tokens"]) is int and shard["tokens"] > 0 for shard in shards),
             "a sum of tokens": sums == [split["tokens"] for split in splits.values()],
         }
         return next((what for what in right if not right[what]), None)
@@ -93,7 +91,7 @@ def manifest_fault(manifest: dict) -> str | None:
         return f"no {error}" if isinstance(error, KeyError) else "not in a manifest's form"
 
 
-def save_manifest(folder: str | os.PathLike, manifest: dict) -> dict:
+def save_manifest(folder: str | Path, manifest: dict) -> dict:
     """Write folder/manifest.json with a hash of itself, atomically; returns it. ValueError if it cannot be right."""
     manifest = manifest | {"sha256": manifest_sha256(manifest)}
     if fault := manifest_fault(manifest):
@@ -102,7 +100,7 @@ def save_manifest(folder: str | os.PathLike, manifest: dict) -> dict:
     return manifest
 
 
-def load_manifest(folder: str | os.PathLike) -> dict:
+def load_manifest(folder: str | Path) -> dict:
     """What folder/manifest.json says. FileNotFoundError or ValueError, in one sentence, if it cannot."""
     path = Path(folder) / "manifest.json"
     if not path.exists():
@@ -117,7 +115,7 @@ def load_manifest(folder: str | os.PathLike) -> dict:
     return manifest
 
 
-def check_shards(folder: str | os.PathLike, manifest: dict, *splits: str) -> None:
+def check_shards(folder: str | Path, manifest: dict, *splits: str) -> None:
     """Compare all bytes of these splits' shards, or of all, with the manifest. ValueError names the first damage."""
     for split in splits or manifest["splits"]:
         for shard in manifest["splits"][split]["shards"]:
@@ -128,11 +126,8 @@ def check_shards(folder: str | os.PathLike, manifest: dict, *splits: str) -> Non
                 raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")
 
 
-def open_shards(folder: str | os.PathLike, split: str, fingerprint: str | None = None) -> list[Path]:
-    """The paths of a split's shards, after comparing all their bytes with the manifest beside them.
-
-    fingerprint: the tokenizer's; ValueError if the shards were made with another.
-    """
+def open_shards(folder: str | Path, split: str, fingerprint: str | None = None) -> list[Path]:
+    """The paths of a split's shards, after comparing all their bytes, and a tokenizer's fingerprint, with the manifest."""
     manifest, folder = load_manifest(folder), Path(folder)
     if fingerprint not in (None, manifest["fingerprint"]):
         made, asked = manifest["fingerprint"][:8], fingerprint[:8]
@@ -151,7 +146,7 @@ def split_of(sha256: bytes, val: float, test: float) -> str:
 
 
 def permutation(n: int, *key: int) -> np.ndarray:
-    """A permutation of range(n) that depends on nothing but the key, one or more numbers from 0 on.
+    """A permutation of range(n) that depends on nothing but the key, numbers from 0 on.
 
     It sorts PCG64's raw bits: NumPy promises never to change those, but not what `Generator.permutation` makes of
     them (NEP 19), and a run may be resumed years later.
@@ -165,14 +160,15 @@ def document_starts(tokens: np.ndarray, eot: int) -> np.ndarray:
     return starts if starts.size and starts[0] == 0 else np.append(0, starts)
 
 
-def described(path: Path) -> dict:
-    """What the manifest beside a shard says of it and of its tokenizer; without one it is GPT-2's, as in llm.c."""
-    if not (path.parent / "manifest.json").exists():
-        return {"fingerprint": None, "vocab_size": 50257, "eot": 50256}
-    manifest = load_manifest(path.parent)
-    for shard in (shard for split in manifest["splits"].values() for shard in split["shards"]):
-        if shard["file"] == path.name:
-            return {key: manifest[key] for key in ("fingerprint", "vocab_size", "eot")} | shard
-    raise ValueError(
-        f"{path} is not in the manifest beside it; prepare it again, or keep it in another folder"
-    )
+def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
+    """Of shards in one folder: vocab_size and eot, by the manifest beside them or else GPT-2's, and its hashes."""
+    if len({path.parent for path in paths}) != 1:
+        raise ValueError(f"a stream reads the shards of one folder; got {len(paths)} files")
+    if not (paths[0].parent / "manifest.json").exists():
+        return 50257, 50256, None
+    manifest = load_manifest(paths[0].parent)
+    listed = {s["file"]: s for split in manifest["splits"].values() for s in split["shards"]}
+    for path in paths:
+        if path.name not in listed or listed[path.name]["tokens"] != len(read_shard(path)):
+            raise ValueError(f"{path} is not what the manifest beside it describes; prepare it again")
+    return manifest["vocab_size"], manifest["eot"], [listed[path.name]["sha256"] for path in paths]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -14,11 +15,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nanogpt.corpus import stories
-from nanogpt.data import BatchStream
+from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.shards import (
+    check_shards,
     document_starts,
     file_sha256,
     identity,
+    load_manifest,
+    manifest_sha256,
     open_shards,
     permutation,
     read_shard,
@@ -119,13 +123,21 @@ def test_damaged_and_foreign_files_are_one_clear_error(tmp_path, damage, message
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
+def write_corpus(folder, tokenizer, **lengths: list[int]) -> dict:
+    """A folder with one shard a split, of documents of these lengths, and its manifest, which is returned."""
+    splits = {}
+    for split, documents in lengths.items():
+        path = folder / f"{split}_000000.bin"
+        write_shard(path, [t for n in documents for t in (tokenizer.eot, *range(n - 1))])
+        listed = {"file": path.name, "tokens": sum(documents), "sha256": file_sha256(path)}
+        splits[split] = {"tokens": sum(documents), "shards": [listed]}
+    return save_manifest(folder, {"source": "", **identity(tokenizer), "splits": splits})
+
+
 def test_manifest_guards_shards(tmp_path, tokenizer):
-    path = tmp_path / "train_000000.bin"
-    write_shard(path, [tokenizer.eot, *range(3000)])
-    listed = {"file": path.name, "tokens": 3001, "sha256": file_sha256(path)}
-    splits = {"train": {"tokens": 3001, "shards": [listed]}}
-    save_manifest(tmp_path, {"source": "", **identity(tokenizer), "splits": splits})
-    assert open_shards(tmp_path, "train", tokenizer.fingerprint) == [path]
+    write_corpus(tmp_path, tokenizer, train=[300] * 10, val=[9])
+    [path] = open_shards(tmp_path, "train", tokenizer.fingerprint)
+    assert path == tmp_path / "train_000000.bin"
     with pytest.raises(ValueError, match="was made with tokenizer"):
         open_shards(tmp_path, "train", "0" * 64)
     with pytest.raises(ValueError, match="no tokens in a split named 'valid'"):
@@ -137,9 +149,78 @@ def test_manifest_guards_shards(tmp_path, tokenizer):
     path.write_bytes(raw)
     with pytest.raises(ValueError, match="not what its manifest describes"):
         open_shards(tmp_path, "train")
+    assert open_shards(tmp_path, "val")  # whose shard is whole
+    path.unlink()
+    with pytest.raises(
+        ValueError, match=r"train_000000.bin is gone, and its manifest lists it; prepare it again"
+    ):
+        check_shards(tmp_path, load_manifest(tmp_path))
     (tmp_path / "manifest.json").write_text('{"splits": 1')
-    with pytest.raises(ValueError, match=r"manifest.json is damaged"):
-        open_shards(tmp_path, "train")
+    with pytest.raises(ValueError, match=r"manifest.json is damaged \(not JSON\); prepare the data again"):
+        open_shards(tmp_path, "val")
+
+
+def drop(manifest, *keys):
+    for key in keys[:-1]:
+        manifest = manifest[key]
+    del manifest[keys[-1]]
+
+
+@pytest.mark.parametrize(
+    ("harm", "fault"),
+    [
+        (lambda m: m.update(eot=7), "its own hash"),
+        (lambda m: m.update(eot=400), "eot or vocab_size"),
+        (lambda m: m.update(eot=-1), "eot or vocab_size"),
+        (lambda m: m.update(vocab_size=100_000), "eot or vocab_size"),
+        (lambda m: m.update(fingerprint=None), "source or fingerprint"),
+        (lambda m: m["splits"].update(valid=m["splits"].pop("val")), "a split's name"),
+        (lambda m: m["splits"]["train"]["shards"][0].update(file="../elsewhere.bin"), "a file's name"),
+        (lambda m: m["splits"]["train"]["shards"][0].update(file="/etc/passwd"), "a file's name"),
+        (
+            lambda m: m["splits"]["train"]["shards"].append(m["splits"]["train"]["shards"][0]),
+            "a file listed twice",
+        ),
+        (lambda m: m["splits"]["train"]["shards"].clear(), "a sum of tokens"),
+        (lambda m: m["splits"]["train"].update(tokens=9650), "a sum of tokens"),
+        (lambda m: m["splits"]["train"]["shards"][0].update(tokens=True), "a file's tokens"),
+        (lambda m: drop(m, "eot"), "no 'eot'"),
+        (lambda m: drop(m, "splits", "val", "tokens"), "no 'tokens'"),
+        (lambda m: drop(m, "splits", "val", "shards", 0, "sha256"), "no 'sha256'"),
+        (lambda m: m["splits"]["val"]["shards"][0].update(sha256=""), "a file's hash"),
+        (lambda m: m.update(splits=[]), "not in a manifest's form"),
+        (lambda m: m["splits"].update(val=None), "not in a manifest's form"),
+    ],
+)
+def test_a_wrong_manifest_is_one_sentence_even_when_it_is_sealed_again(tmp_path, tokenizer, harm, fault):
+    manifest = write_corpus(tmp_path, tokenizer, train=[300] * 10, val=[9])
+    harm(manifest)
+    if fault != "its own hash":
+        manifest["sha256"] = manifest_sha256(manifest)
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(
+        ValueError, match=rf"manifest.json is damaged \({fault}\); prepare the data"
+    ) as caught:
+        open_shards(tmp_path, "val")
+    assert "\n" not in str(caught.value)
+
+
+def test_no_changed_byte_of_a_manifest_is_taken_for_another_truth(tmp_path, tokenizer):
+    manifest = write_corpus(tmp_path, tokenizer, train=[300] * 10, val=[9])
+    raw, dice = (tmp_path / "manifest.json").read_bytes(), random.Random(0)
+    for _ in range(300):
+        at, byte = dice.randrange(len(raw)), dice.randrange(256)
+        (tmp_path / "manifest.json").write_bytes(raw[:at] + bytes([byte]) + raw[at + 1 :])
+        try:
+            assert load_manifest(tmp_path) == manifest, (at, byte)
+        except ValueError as error:
+            assert "manifest.json is damaged" in str(error)
+
+
+def test_what_cannot_be_right_is_not_written(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match=r"cannot be right \(no 'splits'\)"):
+        save_manifest(tmp_path, {"source": "", **identity(tokenizer)})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_document_starts():
@@ -175,7 +256,7 @@ def test_splits_have_their_share():
     seed=st.integers(0, 5),
 )
 @example(shards=[[3], [1, 1], [4], [1]], B=1, T=8, world_size=1, seed=0)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_every_token_is_an_input_once_an_epoch(tmp_path_factory, shards, B, T, world_size, seed):
     total = sum(map(sum, shards))
     if total <= world_size * B * T:
@@ -232,16 +313,51 @@ def test_state_dict_resumes_at_the_exact_batch(tmp_path, steps):
 
 
 def test_a_state_of_other_shards_is_refused(tmp_path):
-    state = BatchStream(write_documents(tmp_path / "a", [[50]]), 1, 5).state_dict()
-    with pytest.raises(ValueError, match="does not hold the shards"):
-        BatchStream(write_documents(tmp_path / "b", [[51]]), 1, 5).load_state_dict(state)
+    paths = write_documents(tmp_path / "a", [[50]])
+    state = BatchStream(paths, 1, 5).state_dict()
+    others = write_documents(tmp_path / "b", [[25, 25]])  # the same name, the same length
+    for stream in (BatchStream(others, 1, 5), DocumentStream(paths, 1, 5)):
+        with pytest.raises(
+            ValueError, match=r"is not what this state was saved for: see its '(shards|counts)'"
+        ):
+            stream.load_state_dict(state)
+        assert stream.position == 0
+    for key in state:
+        with pytest.raises(ValueError, match=f"see its '{key}'"):
+            BatchStream(paths, 1, 5).load_state_dict({k: v for k, v in state.items() if k != key})
+
+
+def test_a_state_knows_its_shards_by_the_manifest_or_by_their_bytes(tmp_path, tokenizer):
+    manifest = write_corpus(tmp_path, tokenizer, train=[20, 30])
+    path = tmp_path / "train_000000.bin"
+    state = BatchStream([path], 1, 5).state_dict()
+    assert state["shards"] == [manifest["splits"]["train"]["shards"][0]["sha256"]]
+    (tmp_path / "manifest.json").unlink()
+    assert BatchStream([path], 1, 5).state_dict() == state
+
+
+def test_a_stream_reads_one_folder_and_what_its_manifest_lists(tmp_path, tokenizer):
+    here, there = (write_documents(tmp_path / name, [[50]]) for name in "ab")
+    with pytest.raises(ValueError, match="reads the shards of one folder; got 2 files"):
+        BatchStream([*here, *there], 1, 5)  # both are train_000000.bin
+    with pytest.raises(ValueError, match="reads the shards of one folder; got 0 files"):
+        BatchStream([], 1, 5)
+    write_corpus(tmp_path / "c", tokenizer, train=[50])
+    write_shard(tmp_path / "c" / "train_000001.bin", [tokenizer.eot, 1, 2])
+    with pytest.raises(ValueError, match=r"train_000001.bin is not what the manifest beside it describes"):
+        BatchStream((tmp_path / "c").glob("*.bin"), 1, 5)
+    write_shard(tmp_path / "c" / "train_000000.bin", [tokenizer.eot, 1, 2])
+    with pytest.raises(ValueError, match=r"train_000000.bin is not what the manifest beside it describes"):
+        BatchStream([tmp_path / "c" / "train_000000.bin"], 1, 1)
 
 
 def test_a_corpus_shorter_than_a_step_is_one_clear_error(tmp_path):
     paths = write_documents(tmp_path, [[5, 8], [4]])
-    BatchStream(paths, 2, 4, world_size=2)
-    with pytest.raises(ValueError, match=r"17 tokens, but one step takes 2 ranks × B=3 × T=3 \+ 1 = 19"):
-        BatchStream(paths, 3, 3, world_size=2)
+    BatchStream(paths, 2, 4, world_size=2).next_batch()
+    with pytest.raises(
+        ValueError, match=r"17 tokens, but a step takes 2 × B=3 × T=3 \+ 1; lower them, or add text"
+    ):
+        BatchStream(paths, 3, 3, world_size=2).next_batch()
     for B, T, rank in ((0, 1, 0), (1, 0, 0), (1, 1, 2), (1, 1, -1)):
         with pytest.raises(ValueError, match="a stream needs"):
             BatchStream(paths, B, T, rank, 2)
@@ -255,7 +371,7 @@ def test_an_id_beyond_the_vocabulary_is_one_clear_error(tmp_path, tokenizer):
     save_manifest(tmp_path, {"source": "", "splits": splits, **identity(tokenizer)})
     stream = BatchStream([path], 1, 2)
     stream.next_batch()
-    with pytest.raises(ValueError, match=r"train_000000.bin holds id 400, but its vocabulary has 400"):
+    with pytest.raises(ValueError, match=r"hold id 400, but their vocabulary has 400; prepare them again"):
         stream.next_batch()
 
 
@@ -275,6 +391,71 @@ def test_permutation_is_one_and_never_changes():
     assert len(orders) == 5
 
 
+# Rows that begin with a document
+
+
+def rows_of(streams: list, steps: int) -> np.ndarray:
+    """Rows of T + 1 tokens of all ranks over some steps, in the stream's order."""
+    rows = []
+    for x, y in (stream.next_batch() for _ in range(steps) for stream in streams):
+        assert x.shape == y.shape == (streams[0].B, streams[0].T) and torch.equal(x[:, 1:], y[:, :-1])
+        rows += torch.cat([x, y[:, -1:]], 1).tolist()
+    return np.array(rows)
+
+
+@given(
+    shards=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=9), min_size=1, max_size=4),
+    B=st.integers(1, 3),
+    T=st.integers(1, 60),
+    world_size=st.integers(1, 4),
+    seed=st.integers(0, 5),
+)
+@example(shards=[[5]], B=2, T=17, world_size=1, seed=0)  # one document, shorter than a row
+@settings(max_examples=40, deadline=None)
+def test_every_document_begins_one_row_an_epoch(tmp_path_factory, shards, B, T, world_size, seed):
+    paths = write_documents(tmp_path_factory.mktemp("documents"), shards)
+    expected = Counter()
+    for path in paths:
+        tokens = read_shard(path)
+        for start in np.flatnonzero(tokens == EOT):
+            expected[tuple(np.roll(tokens, -start)[np.arange(T + 1) % len(tokens)].tolist())] += 1
+    n = expected.total()
+    streams = [DocumentStream(paths, B, T, rank, world_size, seed) for rank in range(world_size)]
+    rows = rows_of(streams, steps=2 * n // (B * world_size) + 1)
+    for epoch in range(2):
+        assert Counter(map(tuple, rows[epoch * n : (epoch + 1) * n].tolist())) == expected
+    assert streams[0].epoch == streams[0].position // n >= 2
+
+
+def test_rows_are_the_same_for_any_number_of_ranks_and_resume(tmp_path):
+    paths = write_documents(tmp_path, [[7, 30, 2, 5, 6], [11] * 9])
+    expected = rows_of([DocumentStream(paths, 12, 6, seed=2)], 8)
+    for world_size in (2, 3, 4):
+        streams = [
+            DocumentStream(paths, 12 // world_size, 6, rank, world_size, seed=2) for rank in range(world_size)
+        ]
+        assert (rows_of(streams[:], 8) == expected).all()
+    stream = DocumentStream(paths, 4, 6, seed=2)
+    rows_of([stream], 5)
+    resumed = DocumentStream(paths, 12, 6, seed=99)
+    resumed.load_state_dict(json.loads(json.dumps(stream.state_dict())) | {"position": 24})
+    assert (rows_of([resumed], 6) == expected[24:]).all()
+
+
+def test_document_orders_differ_by_seed_and_epoch_and_never_change(tmp_path):
+    paths = write_documents(tmp_path, [[5] * 6, [5] * 6])
+    rows = {seed: rows_of([DocumentStream(paths, 12, 1, seed=seed)], 2)[:, 1] // 4 for seed in range(2)}
+    orders = {tuple(order.tolist()) for both in rows.values() for order in (both[:12], both[12:])}
+    assert len(orders) == 4
+    assert rows[0][:12].tolist() == permutation(12, 0, 0).tolist()  # whose numbers are pinned above
+
+
+def test_shards_without_a_beginning_are_one_clear_error(tmp_path):
+    write_shard(tmp_path / "train_000000.bin", [1, 2, 3])
+    with pytest.raises(ValueError, match="no document begins in these shards"):
+        DocumentStream([tmp_path / "train_000000.bin"], 1, 2)
+
+
 @pytest.mark.gpu
 def test_a_gpu_gets_the_same_batches(tmp_path):
     if not torch.cuda.is_available():
@@ -286,6 +467,15 @@ def test_a_gpu_gets_the_same_batches(tmp_path):
             assert b.is_cuda and torch.equal(a, b.cpu())
 
 
-def test_reading_and_preparing_data_needs_no_torch():
-    code = "import sys, nanogpt.shards, nanogpt.prepare; raise SystemExit('torch' in sys.modules)"
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        ("nanogpt.files", "numpy torch regex tiktoken tqdm"),
+        ("nanogpt.shards", "torch regex tiktoken tqdm"),
+        ("nanogpt.data", "regex tiktoken tqdm"),
+    ],
+)
+def test_a_module_imports_where_only_its_own_packages_are(modules, absent):
+    """A server with ready shards trains without a tokenizer; preparing in many processes goes without torch."""
+    code = f"import sys; sys.modules |= dict.fromkeys('{absent}'.split()); import {modules}"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

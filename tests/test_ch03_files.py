@@ -1,9 +1,10 @@
-"""Chapter 01: files are there whole or not at all."""
+"""Files are there whole or not at all."""
 
 import ast
 import inspect
 import json
 import os
+import stat
 import sys
 
 import pytest
@@ -73,6 +74,30 @@ def test_a_reader_sees_the_old_file_until_the_new_one_is_whole_and_on_the_disk(o
             file.write(bytes(1_000))
             assert json.loads(old.read_bytes()) == {"old": 1}
     assert old.read_bytes() == bytes(2_000) and list(old.parent.iterdir()) == [old]
+
+
+def test_two_processes_that_write_one_file_do_not_mix_their_bytes(old, monkeypatch):
+    with atomically(old) as file:
+        file.write(b"first " * 1000)
+        monkeypatch.setattr(os, "getpid", lambda: 1)  # the other process begins, and ends, meanwhile
+        with atomically(old) as other:
+            other.write(b"second")
+        assert old.read_bytes() == b"second"
+    assert old.read_bytes() == b"first " * 1000 and list(old.parent.iterdir()) == [old]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no modes, and links need a privilege")
+def test_a_replaced_file_keeps_its_mode_and_its_links(old):
+    old.chmod(0o600)  # what the user made private stays private
+    link = old.parent / "link.json"
+    link.symlink_to(old.name)
+    save_json(link, {"new": 2})
+    assert link.is_symlink() and json.loads(old.read_bytes()) == {"new": 2}
+    assert stat.S_IMODE(old.stat().st_mode) == 0o600
+    with atomically(old) as file:  # nobody else can read it while it is written, either
+        aside = next(path for path in old.parent.iterdir() if path.name.endswith(".tmp"))
+        file.write(b"secret")
+        assert stat.S_IMODE(aside.stat().st_mode) == 0o600
 
 
 def test_folders_are_made_and_strings_are_paths_too(tmp_path):
