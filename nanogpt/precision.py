@@ -1,9 +1,8 @@
-"""Number formats, and one word for how a run uses them: float32, tf32, bf16, fp16, bf16-masters.
+"""One word for how a run uses number formats: float32, tf32, bf16, fp16 or bf16-masters.
 
 Exported from notebooks/10_precision.ipynb.
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -13,110 +12,6 @@ from torch import Tensor
 
 from nanogpt.roofline import matmul_flops, matmul_formats
 
-
-@dataclass(frozen=True)
-class Format:
-    """A binary floating-point format with IEEE 754's rules for zero, subnormals, infinity and NaN."""
-
-    name: str
-    exponent: int  # bits
-    mantissa: int  # bits that are stored; the leading 1 is not
-
-    @property
-    def bias(self) -> int:
-        return 2 ** (self.exponent - 1) - 1
-
-    @property
-    def eps(self) -> float:
-        """The distance from 1 to the next larger number."""
-        return 2.0**-self.mantissa
-
-    @property
-    def max(self) -> float:
-        return (2 - self.eps) * 2.0**self.bias
-
-    @property
-    def tiny(self) -> float:
-        """The smallest normal number. Below it the distance between neighbours stays what it is here."""
-        return 2.0 ** (1 - self.bias)
-
-    @property
-    def smallest(self) -> float:
-        """The smallest number above zero."""
-        return self.tiny * self.eps
-
-
-FORMATS = {
-    form.name: form
-    for form in (
-        Format("float32", 8, 23),
-        Format("tf32", 8, 10),  # NVIDIA A100 white paper, 2020: float32's range with float16's steps
-        Format("bfloat16", 8, 7),
-        Format("float16", 5, 10),
-    )
-}
-
-
-def spacing(x: Tensor, form: Format) -> Tensor:
-    """The distance between neighbours of `form` around each x, as float64 on the CPU."""
-    exponent = torch.frexp(x.detach().cpu().double()).exponent - 1  # |x| = 1.… × 2^exponent
-    exponent = exponent.clamp(min=1 - form.bias)
-    return torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent - form.mantissa)
-
-
-def round_to(x: Tensor, form: Format) -> Tensor:
-    """Each x as the nearest number of `form`, ties to even, beyond the largest infinity; float32 on the CPU.
-
-    The definition (IEEE 754-2019, §4.3.1), for study: `x.bfloat16()` and `x.half()` are the fast way.
-    """
-    gap = spacing(x, form)
-    y = torch.round(x.detach().cpu().double() / gap) * gap
-    return torch.where(y.abs() > form.max, y * math.inf, y).float()
-
-
-def to_tf32(x: Tensor) -> Tensor:
-    """float32 x with its mantissa rounded to 10 bits, nearest, ties to even: a model of a TF32 product's input.
-
-    Hardware may truncate, or break ties otherwise. Infinity and NaN pass through.
-    """
-    bits = x.view(torch.int32)
-    tie = (bits >> 13) & 1  # 1 where the last bit that stays is odd
-    rounded = (bits + 0x0FFF + tie) & ~0x1FFF
-    return torch.where(x.isfinite(), rounded.view(torch.float32), x)
-
-
-def encode(x: float, form: Format) -> str:
-    """The bits of x, rounded to `form`: sign, exponent and mantissa, as in "0 01111 0000000000"."""
-    value = round_to(torch.tensor(x, dtype=torch.float64), form).item()
-    if math.isfinite(value):
-        steps = int(abs(value) / form.smallest)
-        shift = max(steps.bit_length() - form.mantissa - 1, 0)
-        pattern = (shift << form.mantissa) + (steps >> shift)  # the leading 1 carries into the exponent
-    else:
-        pattern = ((2**form.exponent - 1) << form.mantissa) + (math.isnan(value) << (form.mantissa - 1))
-    bits = f"{pattern:0{form.exponent + form.mantissa}b}"
-    sign = int(math.copysign(1, value) < 0)
-    return f"{sign} {bits[: form.exponent]} {bits[form.exponent :]}"
-
-
-def decode(bits: str, form: Format) -> float:
-    """The number that bits as `encode` writes them stand for. Raises ValueError where the lengths do not fit."""
-    parts = bits.split()
-    if [len(part) for part in parts] != [1, form.exponent, form.mantissa] or set(bits) - set("01 "):
-        raise ValueError(
-            f"{bits!r} is not {form.name}: give 1, {form.exponent} and {form.mantissa} bits with spaces between"
-        )
-    sign, exponent, mantissa = (int(part, 2) for part in parts)
-    if exponent == 2**form.exponent - 1:
-        size = math.nan if mantissa else math.inf
-    elif exponent == 0:
-        size = mantissa * form.smallest
-    else:
-        size = (1 + mantissa * form.eps) * 2.0 ** (exponent - form.bias)
-    return -size if sign else size
-
-
-# precision -> what autocast casts to, and the format that the products read
 PRECISIONS = {
     "float32": None,
     "tf32": None,
@@ -125,26 +20,21 @@ PRECISIONS = {
     "bf16-masters": None,
 }
 READS = {
-    "float32": "float32",
-    "tf32": "tf32",
     "bf16": "bfloat16",
     "fp16": "float16",
     "bf16-masters": "bfloat16",
-}
+}  # what products read, if another name
 
 
 def why_not(precision: str, device: torch.device) -> str | None:
-    """Why a device cannot train in this precision, in one sentence; None if it can. ValueError: no such precision.
-
-    That it can does not make it fast: see `speedup`.
-    """
+    """Why a device cannot train in this precision, in one sentence; None if it can, be it slowly: see `speedup`."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r} is not known; choose one of {', '.join(PRECISIONS)}")
     nvidia = device.type == "cuda" and torch.version.cuda is not None
     if precision == "tf32" and not nvidia:
         here = "an AMD GPU" if device.type == "cuda" else device.type
         return f"tf32 is a mode of NVIDIA's tensor cores, and this device is {here}; use float32"
-    if nvidia and READS[precision] not in matmul_formats(device):
+    if nvidia and READS.get(precision, precision) not in matmul_formats(device):
         return f"{precision} needs an NVIDIA GPU of compute capability 8.0 (Ampere) or later; use fp16"
     return None
 
@@ -170,12 +60,11 @@ def speedup(precision: str, device: torch.device) -> float:
     """
     if reason := why_not(precision, device):
         raise ValueError(reason)
-    n = 4096 if device.type == "cuda" else 256
-    best = {"float32": 0.0, READS[precision]: 0.0}
+    n, name = 4096 if device.type == "cuda" else 256, READS.get(precision, precision)
+    best = {"float32": 0.0, name: 0.0}
     for _ in range(3):  # in turn, so that a disturbance meets both
-        for name in best:
-            best[name] = max(best[name], matmul_flops(device, name, n, repeats=3))
-    return best[READS[precision]] / best["float32"]
+        best = {dtype: max(rate, matmul_flops(device, dtype, n, repeats=3)) for dtype, rate in best.items()}
+    return best[name] / best["float32"]
 
 
 def best_precision(device: torch.device) -> str:
@@ -206,10 +95,7 @@ class LossScaler:
         return bool(torch.stack([g.isfinite().all() for g in grads]).all())  # the one wait for the device
 
     def update(self, finite: bool) -> None:
-        """Halve the scale after a bad step; double it after growth_interval good ones in a row.
-
-        Raises FloatingPointError where it would fall below 1: then it is not float16's range that is too short.
-        """
+        """Halve the scale after a bad step, double it after growth_interval good ones; FloatingPointError below 1."""
         self.good_steps = self.good_steps + 1 if finite else 0
         if not finite:
             if self.scale < 2:
@@ -250,8 +136,8 @@ def adamw_update(weight, grad, master, m, v, rates, beta1: float, beta2: float, 
 class MasterAdamW(torch.optim.Optimizer):
     """AdamW that turns its parameters to bfloat16 and keeps float32 masters and moments of them.
 
-    The weights of a group lie end to end in one tensor, of which the parameters are views: an update is one call, which
-    `compiled=True` fuses. So make it after the model is on its device. Every parameter needs a gradient in every step.
+    A group's weights become one tensor and its parameters views of that, so that an update is one call, which
+    `compiled=True` fuses. Make it when the model is on its device; every step needs all gradients.
     """
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, compiled=False):
@@ -263,9 +149,8 @@ class MasterAdamW(torch.optim.Optimizer):
         super().add_param_group(group)
         params = self.param_groups[-1]["params"]
         master = torch.cat([p.detach().float().flatten() for p in params])  # before rounding
-        flat = master.bfloat16(), master, torch.zeros_like(master), torch.zeros_like(master)
-        self.flat.append(flat)
-        parts = zip(*(tensor.split([p.numel() for p in params]) for tensor in flat))
+        self.flat.append((master.bfloat16(), master, torch.zeros_like(master), torch.zeros_like(master)))
+        parts = zip(*(tensor.split([p.numel() for p in params]) for tensor in self.flat[-1]))
         for p, (weight, *kept) in zip(params, parts):
             p.data = weight.view_as(p)
             self.state[p] = {name: t.view_as(p) for name, t in zip(("master", "exp_avg", "exp_avg_sq"), kept)}

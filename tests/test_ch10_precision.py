@@ -7,23 +7,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nanogpt.formats import FORMATS, Format, from_bits, round_to, spacing, to_bits, to_tf32
 
 from nanogpt import precision as precision_module
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import (
-    FORMATS,
     PRECISIONS,
-    Format,
     LossScaler,
     MasterAdamW,
     autocast,
     best_precision,
-    decode,
-    encode,
-    round_to,
-    spacing,
     speedup,
-    to_tf32,
     why_not,
 )
 
@@ -93,6 +87,20 @@ def test_tf32_trick_is_the_definition():
     assert nans.isnan().all() and to_tf32(nans).isnan().all()
 
 
+def test_tf32_of_another_dtype_is_refused_in_one_sentence():
+    for dtype in (torch.float64, torch.bfloat16, torch.int64):
+        with pytest.raises(TypeError, match=r"write x\.float\(\)"):
+            to_tf32(torch.ones(3, dtype=dtype))
+
+
+@pytest.mark.parametrize("name", ["tf32", "bfloat16"])
+def test_rounding_errs_by_the_constant_of_the_chapter(name):
+    """√(1 / (8 ln 2)) of eps / 2, as a root mean square of relative errors; 0.39 would be 8% off."""
+    x = torch.randn(200_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    error = ((round_to(x, FORMATS[name]).double() - x) / x).square().mean().sqrt().item()
+    assert error / (FORMATS[name].eps / 2) == pytest.approx(math.sqrt(1 / (8 * math.log(2))), rel=0.01)
+
+
 @given(FLOATS)
 def test_tf32_keeps_ten_bits_and_the_nearest_of_both_neighbours(value):
     x = torch.tensor(value)
@@ -109,7 +117,7 @@ def test_tf32_keeps_ten_bits_and_the_nearest_of_both_neighbours(value):
 @given(FLOATS, st.sampled_from(list(FORMATS)))
 def test_bits_decode_to_what_rounding_gives(value, name):
     form = FORMATS[name]
-    back = decode(encode(value, form), form)
+    back = from_bits(to_bits(value, form), form)
     assert back == round_to(torch.tensor(value), form).item()
     assert math.copysign(1, back) == math.copysign(1, value)
 
@@ -118,7 +126,7 @@ def test_every_bit_pattern_of_float16_decodes_as_numpy_reads_it():
     form = FORMATS["float16"]
     for pattern in range(0, 2**16, 7):
         bits = f"{pattern:016b}"
-        value = decode(f"{bits[0]} {bits[1:6]} {bits[6:]}", form)
+        value = from_bits(f"{bits[0]} {bits[1:6]} {bits[6:]}", form)
         expected = float(np.uint16(pattern).view(np.float16))
         assert value == expected or (math.isnan(value) and math.isnan(expected))
 
@@ -127,11 +135,11 @@ def test_every_bit_pattern_of_float16_decodes_as_numpy_reads_it():
 @pytest.mark.parametrize("value", [0.1, -1.0, 65504.0, 65519.0, 65520.0, 3e-8, 6e-5, 1e39, -0.0, math.inf])
 def test_bits_are_those_in_memory(name, value):
     stored = torch.tensor(value, dtype=torch.float64).to(torch.float32).to(SIXTEEN[name]).view(torch.int16)
-    assert encode(value, FORMATS[name]).replace(" ", "") == f"{stored.item() & 0xFFFF:016b}"
+    assert to_bits(value, FORMATS[name]).replace(" ", "") == f"{stored.item() & 0xFFFF:016b}"
 
 
 def test_nan_has_bits_too():
-    assert math.isnan(decode(encode(math.nan, FORMATS["tf32"]), FORMATS["tf32"]))
+    assert math.isnan(from_bits(to_bits(math.nan, FORMATS["tf32"]), FORMATS["tf32"]))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +147,7 @@ def test_nan_has_bits_too():
 )
 def test_bits_of_another_length_are_refused(bits):
     with pytest.raises(ValueError, match="float16: give 1, 5 and 10 bits"):
-        decode(bits, FORMATS["float16"])
+        from_bits(bits, FORMATS["float16"])
 
 
 def test_a_format_of_ones_own():

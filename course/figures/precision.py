@@ -1,0 +1,127 @@
+"""The figures of chapter 10."""
+
+import math
+
+import matplotlib.pyplot as plt
+import torch
+
+COLOURS = {"float32": "C7", "tf32": "C2", "bfloat16": "C0", "float16": "C3"}
+
+
+def layouts(formats: dict):
+    """The bits of each format: sign, exponent, mantissa."""
+    fig, ax = plt.subplots(figsize=(6.5, 2))
+    for y, form in enumerate(formats.values()):
+        for start, width, colour in [(0, 1, "C7"), (1, form.exponent, "C1"), (9, form.mantissa, "C0")]:
+            for bit in range(width):
+                ax.add_patch(plt.Rectangle((start + bit, -y), 0.75, 0.7, fc=colour, lw=0))
+        ax.text(-0.5, 0.35 - y, form.name, ha="right", va="center")
+        ax.text(32.5, 0.35 - y, f"{1 + form.exponent + form.mantissa} bits", va="center")
+    ax.set(xlim=(-6, 37), ylim=(0.8 - len(formats), 1.6))
+    ax.axis("off")
+    for x, text in [(0, "sign"), (3.2, "exponent: range"), (15.5, "mantissa: precision")]:
+        ax.text(x, 1, text, fontsize=9)
+    return fig
+
+
+def bits(x: float, rows: dict[str, tuple[str, float]]):
+    """rows: format -> the bits "0 01111 0000000000" of x, and the number that they stand for."""
+    fig, ax = plt.subplots(figsize=(7, 1.9))
+    for y, (name, (text, value)) in enumerate(rows.items()):
+        sign, exponent, mantissa = text.split()
+        for start, part, colour in [(0, sign, "C7"), (1, exponent, "C1"), (9, mantissa, "C0")]:
+            for i, bit in enumerate(part):
+                face = colour if bit == "1" else "white"
+                ax.add_patch(plt.Rectangle((start + i, -y), 0.7, 0.75, fc=face, ec=colour, lw=0.7))
+        error = f"  ({(value - x) / x:+.1e})" if x and math.isfinite(value) else ""
+        ax.text(32.4, 0.35 - y, f"{value:.8g}{error}", va="center", fontsize=9)
+        ax.text(-0.5, 0.35 - y, name, ha="right", va="center", fontsize=9)
+    ax.set(xlim=(-6, 47), ylim=(0.8 - len(rows), 1.3))
+    ax.axis("off")
+    ax.text(0, 1, f"{x:g}: filled bits are 1; the number that is stored (and its relative error)", fontsize=9)
+    return fig
+
+
+def rounding(x, errors: dict):
+    """Largest relative error of rounding by format, over numbers of every size."""
+    fig, ax = plt.subplots(figsize=(6.5, 3.2))
+    for name, error in errors.items():
+        style = "--" if name == "float16" else "-"
+        ax.loglog(x, error, style, c=COLOURS[name], base=2, label=name)
+    ax.set(xlabel="size of the number", ylabel="largest relative error of rounding", ylim=(2**-26, 4))
+    ax.legend(loc="center left", bbox_to_anchor=(0, 0.28), fontsize=9, ncol=2)
+    return fig
+
+
+def products(lengths: list[int], errors: dict, predicted: list[float]):
+    """errors: (format, sums rounded or not) -> RMS error by number of terms."""
+    fig, ax = plt.subplots(figsize=(5, 3.2))
+    for (name, sums), errs in errors.items():
+        label = f"{name}, {'sums rounded too' if sums else 'inputs rounded'}"
+        ax.loglog(lengths, errs, "o--" if sums else "o-", c=COLOURS[name], label=label, base=2)
+    ax.loglog(lengths, predicted, "k:", label="predicted for bfloat16: √K · 0.60 · eps/2")
+    ax.set(xlabel="terms K", ylabel="RMS error against float64")
+    ax.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    return fig
+
+
+def gradients(sizes: torch.Tensor, shifts: dict[str, int], smallest: float, tiny: float):
+    """Histogram of log2 of gradients, shifted by a loss scale, over float16's range."""
+    fig, ax = plt.subplots(figsize=(6.5, 3))
+    bins = torch.arange(-45, 25)
+    for label, shift in shifts.items():
+        ax.hist(sizes.log2() + shift, bins, histtype="step", lw=1.5, label=label, density=True)
+    zero, normal = math.log2(smallest) - 1, math.log2(tiny)
+    for low, high, colour in [(-45, zero, "C3"), (zero, normal, "C1"), (16, 25, "C3")]:
+        ax.axvspan(low, high, color=colour, alpha=0.14)
+    for where, text in [(-44, "zero"), (-24.5, "subnormal"), (18, "infinity")]:
+        ax.text(where, ax.get_ylim()[1] * 0.93, text, fontsize=9)
+    ax.set(xlabel="log2 of the gradient's size", ylabel="share per power of two", xlim=(-45, 25))
+    ax.legend(loc="upper right", bbox_to_anchor=(0.88, 0.9), fontsize=9)
+    return fig
+
+
+def scales(exponents: list[float], finite: list[bool], predicted: int):
+    """The loss scale over the iterations, skipped ones crossed."""
+    fig, ax = plt.subplots(figsize=(6.5, 2.4))
+    steps = range(1, len(exponents) + 1)
+    ax.step(steps, exponents, where="mid", c="C0")
+    bad = [i for i, good in zip(steps, finite) if not good]
+    ax.plot(bad, [exponents[i - 1] for i in bad], "x", c="C3", label="skipped")
+    ax.axhline(predicted, ls=":", c="gray", label="predicted")
+    ax.set(
+        xlabel="iteration", ylabel="log2 of the loss scale", title="Search, then probe every 12 good steps"
+    )
+    ax.legend()
+    return fig
+
+
+def runs(curves: dict[str, list[float]], floor: float, width: int = 10):
+    """Loss of each run, and below it its difference from the first; means of `width` steps."""
+    smooth = {name: torch.tensor(curve).unfold(0, width, 1).mean(1) for name, curve in curves.items()}
+    first = next(iter(smooth))
+    fig, (top, below) = plt.subplots(2, 1, figsize=(6.5, 4.8), sharex=True, height_ratios=(3, 2))
+    for (name, curve), colour in zip(smooth.items(), ("C7", "C2", "C0", "C1", "C3", "C4")):
+        steps = range(width, width + len(curve))
+        top.plot(steps, curve, c=colour, lw=1.5, label=name)
+        if name != first:
+            below.plot(steps, curve - smooth[first], c=colour, lw=1.5)
+    top.axhline(floor, ls=":", c="gray")
+    top.text(width, floor, "floor of the corpus", va="bottom", color="gray", fontsize=9)
+    top.set(ylabel=f"loss (nats), mean of {width} steps", ylim=(0, None))
+    below.axhline(0, c="gray", lw=0.8)
+    below.set(xlabel="step", ylabel=f"above {first}")
+    below.set_yscale("symlog", linthresh=0.01)
+    top.legend(fontsize=8, loc="upper right", ncol=2)
+    return fig
+
+
+def stuck(rates: list[float], shares: dict[str, list[float]]):
+    """Share of weights that an update of each size does not move, by format."""
+    fig, ax = plt.subplots(figsize=(6, 2.7))
+    for name, share in shares.items():
+        ax.semilogx(rates, share, "o-", c=COLOURS[name], label=name)
+    ax.set(xlabel="update (about the learning rate)", ylabel="share of weights\nthat do not move")
+    ax.set_ylim(-0.03, 1)
+    ax.legend()
+    return fig
