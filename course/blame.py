@@ -1,9 +1,31 @@
-"""Which cell a failing test most likely means."""
+"""A failing test, told to a student: what it says, in one line, and which cell it most likely means."""
 
 import ast
 import re
 
-from course.export import ExportedCell, cell_at, parse
+from course.cells import ExportedCell, parse
+from course.export import cell_at
+
+KEPT_LINES = 14  # of pytest's own text
+EXAMPLE = re.compile(r"\n(?:E +)?(?:Falsifying example|Failing test case): ")  # hypothesis's note
+NOISE = re.compile(r"^E?\s+\+  |most recent call|importlib|course[/\\]trial\.py|^ *\^+$")
+
+
+def first_line(failure: dict) -> str:
+    """`test_name: the assertion's message (hypothesis's example)`."""
+    message, *notes = EXAMPLE.split(failure["message"], maxsplit=1)
+    message = re.sub(r"^(AssertionError|Failed):? ?", "", message).strip().split("\n")[0]
+    example = re.match(r"\w+\((.*?)\)\s*(\n|$)", notes[0], re.DOTALL) if notes else None
+    given = ", ".join(part.strip() for part in example.group(1).strip(" ,\n").split(",\n")) if example else ""
+    return f"{failure['test']}: {message or 'fails'}" + (f" ({given})" if given else "")
+
+
+def excerpt(text: str) -> str:
+    """The end of pytest's text or a traceback, without values of every subexpression and hypothesis's notes."""
+    lines = EXAMPLE.split(text, maxsplit=1)[0].rstrip().split("\n")
+    lines = [line for line in lines if not NOISE.search(line)]
+    lines = lines[:KEPT_LINES] if text.startswith("Timeout") else lines[-KEPT_LINES:]
+    return "\n" + "".join(f"\n    {line[:160]}".rstrip() for line in lines) if any(lines) else ""
 
 
 def likely_cell(

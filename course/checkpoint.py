@@ -11,24 +11,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from course.blame import likely_cell
+from course.blame import excerpt, first_line, likely_cell
+from course.cells import ExportedCell, claimed_modules, exported_cell, exported_cells, refuse_double_claims
 from course.directives import read_head
-from course.export import (
-    ExportedCell,
-    claimed_modules,
-    export,
-    exported_cell,
-    exported_cells,
-    refuse_double_claims,
-)
+from course.export import export
 from course.files import diff, read_notebook, write_atomically
 from course.paths import PACKAGE, ROOT, TESTS, CourseError, notebook_path, relative, two_digits
 
 IMPORT_SECONDS = 180  # what takes seconds may take a minute on a machine with other work
 TEST_SECONDS = 1200
-KEPT_LINES = 14  # of pytest's own text
-EXAMPLE = re.compile(r"\n(?:E +)?(?:Falsifying example|Failing test case): ")  # hypothesis's note
-NOISE = re.compile(r"^E?\s+\+  |most recent call|importlib|course[/\\]trial\.py|^ *\^+$")
 
 
 def export_chapter(chapter: str) -> dict[str, str]:
@@ -167,23 +158,6 @@ def trial_problem(
     if tests and report["exit"] == 0 and not report["passed"] + report["skipped"]:
         return "its tests were not run", said
     return None
-
-
-def first_line(failure: dict) -> str:
-    """`test_name: the assertion's message (hypothesis's example)`."""
-    message, *notes = EXAMPLE.split(failure["message"], maxsplit=1)
-    message = re.sub(r"^(AssertionError|Failed):? ?", "", message).strip().split("\n")[0]
-    example = re.match(r"\w+\((.*?)\)\s*(\n|$)", notes[0], re.DOTALL) if notes else None
-    given = ", ".join(part.strip() for part in example.group(1).strip(" ,\n").split(",\n")) if example else ""
-    return f"{failure['test']}: {message or 'fails'}" + (f" ({given})" if given else "")
-
-
-def excerpt(text: str) -> str:
-    """The end of pytest's text or a traceback, without values of every subexpression and hypothesis's notes."""
-    lines = EXAMPLE.split(text, maxsplit=1)[0].rstrip().split("\n")
-    lines = [line for line in lines if not NOISE.search(line)]
-    lines = lines[:KEPT_LINES] if text.startswith("Timeout") else lines[-KEPT_LINES:]
-    return "\n" + "".join(f"\n    {line[:160]}".rstrip() for line in lines) if any(lines) else ""
 
 
 def run_trial(folder: Path, modules: list[str], tests: list[Path]) -> tuple[dict, str]:

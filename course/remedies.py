@@ -4,7 +4,7 @@ import re
 import traceback
 from pathlib import Path
 
-from course.export import claimed_modules
+from course.cells import claimed_modules
 from course.paths import NOTEBOOKS, PACKAGE
 
 

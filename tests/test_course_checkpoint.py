@@ -6,8 +6,9 @@ import nbformat
 import pytest
 
 from course import checkpoint
-from course.checkpoint import compare_with_run, excerpt, first_line
-from course.export import exported_cells
+from course.blame import excerpt, first_line
+from course.cells import exported_cells
+from course.checkpoint import compare_with_run
 from course.paths import CourseError
 
 

@@ -3,7 +3,8 @@
 import nbformat
 import pytest
 
-from course.export import cell_at, export, exported_cells
+from course.cells import exported_cells
+from course.export import cell_at, export
 from course.paths import CourseError
 
 DEFAULT = "#| default_exp a\n#| doc a: What a is."
