@@ -13,10 +13,18 @@ from torch import Tensor, nn
 from nanogpt.attention import CausalSelfAttention, head_size
 
 
-def check_size(name: str, value: int, at_least: int = 1) -> None:
-    """ValueError, naming the field, where value is no int or below the limit."""
-    if type(value) is not int or value < at_least:
-        raise ValueError(f"{name}={value!r} must be an integer of at least {at_least}")
+def check_shape(config) -> None:
+    """ValueError, naming the field, where no GPT can have this shape."""
+    least = dict.fromkeys(("block_size", "vocab_size", "n_layer", "n_head", "n_embd"), 1)
+    if config.padded_vocab_size is not None:
+        least["padded_vocab_size"] = config.vocab_size
+    for name, limit in least.items():
+        value = getattr(config, name)
+        if type(value) is not int or value < limit:
+            raise ValueError(f"{name}={value!r} must be an integer of at least {limit}")
+    if not 0 <= config.dropout < 1:
+        raise ValueError(f"dropout={config.dropout} must be at least 0 and below 1")
+    head_size(config)
 
 
 @dataclass(frozen=True)
@@ -34,13 +42,7 @@ class GPTConfig:
     padded_vocab_size: int | None = None  # rows of the token table, if more than vocab_size: chapter 13
 
     def __post_init__(self):
-        for name in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
-            check_size(name, getattr(self, name))
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1")
-        if self.padded_vocab_size is not None:
-            check_size("padded_vocab_size", self.padded_vocab_size, at_least=self.vocab_size)
-        head_size(self)
+        check_shape(self)
 
     @property
     def vocab_rows(self) -> int:
@@ -48,7 +50,7 @@ class GPTConfig:
         return self.padded_vocab_size or self.vocab_size
 
 
-SIZES = {  # Radford et al. 2019, table 2
+SIZES = {  # Radford et al. 2019, table 2; heads from the released hparams.json
     "gpt2": GPTConfig(),
     "gpt2-medium": GPTConfig(n_layer=24, n_head=16, n_embd=1024),
     "gpt2-large": GPTConfig(n_layer=36, n_head=20, n_embd=1280),
@@ -168,6 +170,7 @@ class GPT(nn.Module):
         return self.head(x if cache is None else cache.newest(x), targets)
 
     def head(self, x: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """ln_f, lm_head and the loss: from the last block's x (B, T, C)."""
         logits = self.lm_head(self.transformer.ln_f(x))  # (B, T, vocab_rows)
         loss = None if targets is None else next_token_loss(logits, targets)
         return logits[..., : self.config.vocab_size], loss

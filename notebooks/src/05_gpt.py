@@ -2,11 +2,10 @@
 r"""
 # 05 · GPT-2: every number accounted for
 
-Attention moves what positions know and computes nothing new from it: once the weights are fixed, its output is a
-linear function of the values. GPT-2 alternates it with a small network that works on each position alone.
-Both *add* to a stream that runs from the embedding to the logits. That is the whole architecture. Who
-cannot say where its parameters, its FLOPs and its first loss come from takes a bug that costs a nat, or half the
-speed, for bad luck.
+Attention moves what positions know; apart from softmax's weights, all it does is linear in the values. GPT-2
+alternates it with a small network that works on each position alone. Both *add* to a stream that runs from the
+embedding to the logits. That is the whole architecture. Without knowing where its parameters, its FLOPs and its first
+loss come from, a bug that costs a nat, or half the speed, looks like a model that happens to be no better.
 """
 
 # %%
@@ -14,38 +13,19 @@ speed, for bad luck.
 #| doc model: GPT-2: the model, its initialisation, and counts of its parameters and FLOPs.
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from course.notebook import checkpoint, show
+from course.figures import gpt as figures
+from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import seed_everything
 
 g = seed_everything(0)
 
 # %%
-fig, ax = plt.subplots(figsize=(7, 2.3))
-boxes = {"wte + wpe": 0.6, "ln_1": 2.4, "attn": 3.4, "ln_2": 5.4, "mlp": 6.4, "ln_f": 8.5, "lm_head": 9.9}
-ax.plot([-0.6, 11.1], [0, 0], c="C0", lw=3, zorder=0)
-for left, right in [(1.7, 4.2), (4.7, 7.2)]:
-    ax.plot([left, left, right], [0, 1.1, 1.1], c="gray", zorder=0)
-    ax.annotate("", (right, 0.16), (right, 1.1), arrowprops=dict(arrowstyle="->", color="gray"))
-    ax.text(
-        right, -0.02, "+", ha="center", va="center", bbox=dict(boxstyle="circle,pad=0.1", fc="white", ec="C0")
-    )
-for name, x in boxes.items():
-    box = dict(boxstyle="round,pad=0.3", fc="#dbe9f6" if "ln" not in name else "white", ec="gray")
-    ax.text(x, 1.1 if 2 < x < 7 else 0, name, ha="center", va="center", bbox=box, fontsize=9)
-ax.text(-0.7, 0, "ids\n(B, T)", ha="right", va="center", fontsize=9)
-ax.text(11.2, 0, "logits\n(B, T, V)", ha="left", va="center", fontsize=9)
-ax.text(4.5, -0.75, "× n_layer", ha="center", color="gray")
-ax.plot([1.5, 1.5, 7.5, 7.5], [-0.4, -0.5, -0.5, -0.4], c="gray", lw=1)
-ax.text(2.95, -0.12, "stream (B, T, C)", ha="center", va="top", color="C0", fontsize=8)
-ax.set(xlim=(-1.8, 12.6), ylim=(-0.9, 1.4))
-ax.axis("off")
 show(
-    fig,
+    figures.architecture(),
     alt="GPT-2: token and position vectors start a stream; in each of n_layer blocks, attention and MLP read a normalised copy and add to it; a last LayerNorm and lm_head give logits.",
 )
 
@@ -53,13 +33,22 @@ show(
 r"""
 ## Predict
 
-1. Which share of GPT-2 small's parameters is in attention, which in the MLPs, which in the table of tokens?
-2. What is the loss of the untrained model, in nats, with 50,257 tokens? To two decimals.
-3. How many floating-point operations does training on *one* token take?
+Replace `None` by your guess, or run on.
+"""
 
+# %%
+predict("05.1", "the token table's share of GPT-2 small's parameters", guess=None, unit="%")
+predict("05.2", "first loss of the untrained model, 50,257 tokens", guess=None, unit="nats")
+predict("05.3", "GPT-2 small, T = 1024: MFLOPs to train on one token", guess=None)
+predict("05.4", "first loss if wte is drawn from N(0, 1), C = 128", guess=None, unit="nats")
+
+# %% [markdown]
+r"""
 ## Build
 
-The shape is a handful of numbers. The defaults are GPT-2 small's; the other three sizes differ in three of them.
+The shape is a handful of numbers. The defaults are GPT-2 small's; the other three sizes differ in three of them. (The
+paper's table 2 gives layers and widths, no heads, and calls the sizes 117M, 345M, 762M and 1542M. Those counts were
+wrong, as OpenAI later noted beside the released code, which has the heads. The right ones are below.)
 """
 
 # %%
@@ -69,10 +58,18 @@ from dataclasses import dataclass
 from nanogpt.attention import CausalSelfAttention, head_size
 
 
-def check_size(name: str, value: int, at_least: int = 1) -> None:
-    """ValueError, naming the field, where value is no int or below the limit."""
-    if type(value) is not int or value < at_least:
-        raise ValueError(f"{name}={value!r} must be an integer of at least {at_least}")
+def check_shape(config) -> None:
+    """ValueError, naming the field, where no GPT can have this shape."""
+    least = dict.fromkeys(("block_size", "vocab_size", "n_layer", "n_head", "n_embd"), 1)
+    if config.padded_vocab_size is not None:
+        least["padded_vocab_size"] = config.vocab_size
+    for name, limit in least.items():
+        value = getattr(config, name)
+        if type(value) is not int or value < limit:
+            raise ValueError(f"{name}={value!r} must be an integer of at least {limit}")
+    if not 0 <= config.dropout < 1:
+        raise ValueError(f"dropout={config.dropout} must be at least 0 and below 1")
+    head_size(config)
 
 
 # %%
@@ -92,13 +89,7 @@ class GPTConfig:
     padded_vocab_size: int | None = None  # rows of the token table, if more than vocab_size: chapter 13
 
     def __post_init__(self):
-        for name in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
-            check_size(name, getattr(self, name))
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1")
-        if self.padded_vocab_size is not None:
-            check_size("padded_vocab_size", self.padded_vocab_size, at_least=self.vocab_size)
-        head_size(self)
+        check_shape(self)
 
     @property
     def vocab_rows(self) -> int:
@@ -108,7 +99,7 @@ class GPTConfig:
 
 # %%
 #| export
-SIZES = {  # Radford et al. 2019, table 2
+SIZES = {  # Radford et al. 2019, table 2; heads from the released hparams.json
     "gpt2": GPTConfig(),
     "gpt2-medium": GPTConfig(n_layer=24, n_head=16, n_embd=1024),
     "gpt2-large": GPTConfig(n_layer=36, n_head=20, n_embd=1280),
@@ -120,7 +111,7 @@ for name, config in SIZES.items():
     print(
         f"{name:12} {config.n_layer} layers, {config.n_head} heads of {head_size(config)}, width {config.n_embd}"
     )
-for bad in ({"n_embd": 100}, {"n_layer": 0}, {"dropout": 1.5}):
+for bad in ({"n_embd": 100}, {"n_layer": 0}, {"n_embd": 768.0}, {"dropout": 1.5}):
     try:
         GPTConfig(**bad)
     except ValueError as error:
@@ -156,21 +147,17 @@ class MLP(nn.Module):
 z = torch.linspace(-4, 4, 401)
 by_hand = 0.5 * z * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (z + 0.044715 * z**3)))
 tanh, exact = F.gelu(z, approximate="tanh"), F.gelu(z)
-assert torch.allclose(by_hand, tanh, atol=1e-6)
-fig, axes = plt.subplots(1, 2, figsize=(7, 2.5))
-axes[0].plot(z, tanh, label="GELU")
-axes[0].plot(z, F.relu(z), ":", c="gray", label="ReLU")
-axes[0].set(xlabel="input", ylabel="output")
-axes[0].legend()
-axes[1].plot(z, 1e4 * (tanh - exact), c="C3")
-axes[1].set(xlabel="input", ylabel="tanh − exact (10⁻⁴)")
-fig.tight_layout()
-show(fig, alt="GELU beside ReLU, and the difference between tanh-GELU and exact GELU, a few ten-thousandths.")
+assert torch.allclose(by_hand, tanh, atol=1e-6), "PyTorch's tanh-GELU is another"
+show(
+    figures.gelu(z, tanh, exact, F.relu(z)),
+    alt="GELU beside ReLU, and the difference between tanh-GELU and exact GELU, a few ten-thousandths.",
+)
 print(f"largest difference: {(tanh - exact).abs().max():.1e}")
 
 # %% [markdown]
 r"""
-A model trained from scratch would not mind. Equality with pretrained weights would break, and chapter 06 insists on it.
+The approximation is off by less than a thousandth. Training from scratch works with either form, but weights trained
+with one give other logits with the other: chapter 06 measures that.
 
 **LayerNorm** subtracts a position's mean over its channels and divides by their standard deviation, then applies a
 learned gain and bias. By hand:
@@ -179,15 +166,15 @@ learned gain and bias. By hand:
 # %%
 x = 5 + 3 * torch.randn(2, 4, 8, generator=g)
 by_hand = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
-assert torch.allclose(by_hand, nn.LayerNorm(8)(x), atol=1e-5)
+assert torch.allclose(by_hand, nn.LayerNorm(x.size(-1))(x), atol=1e-5), "PyTorch's LayerNorm is another"
 print(f"before: mean {x.mean():.2f}, standard deviation {x.std(unbiased=False):.2f}")
 print(f"after:  mean {by_hand.mean().abs():.2f}, standard deviation {by_hand.std(unbiased=False):.2f}")
 
 # %% [markdown]
 r"""
-Where it stands decides how easily deep models train. The Transformer of 2017 normalised the stream itself, after each
-addition. GPT-2 normalises the *copy* that a layer reads (pre-norm), so from `ln_f` back to the embedding there is a
-path on which the gradient meets nothing but additions (Radford et al. 2019, §2.3; Xiong et al. 2020, §3).
+The Transformer of 2017 normalised the stream itself, after each addition. GPT-2 normalises the *copy* that a layer reads
+(pre-norm), so from `ln_f` back to the embedding there is a path on which the gradient meets nothing but additions
+(Radford et al. 2019, §2.3; Xiong et al. 2020, §3).
 """
 
 
@@ -219,10 +206,10 @@ print("in and out:", tuple(x.shape), tuple(block(x).shape))
 r"""
 ## Initialisation
 
-GPT-2 draws every matrix from N(0, 0.02²) and every bias as zero. But each block adds twice to the stream. If each
-of the 2·n_layer additions is independent and of the same size, the stream's variance grows with the depth, its
-standard deviation with √(2·n_layer). So the matrices that *write* to the stream, both `c_proj`, start smaller by
-just this factor (Radford et al. 2019, §2.3).
+OpenAI's code draws the matrices from N(0, 0.02²), `wpe` from N(0, 0.01²), and biases are zero. Here, as at Hugging
+Face, `wpe` gets 0.02 too (exercise 4). But each block adds twice to the stream. If each of the 2·n_layer additions is
+independent and of the same size, the stream's variance grows with the depth, its standard deviation with √(2·n_layer).
+So the matrices that *write* to the stream, both `c_proj`, start smaller by just this factor (Radford et al. 2019, §2.3).
 """
 
 # %%
@@ -253,8 +240,8 @@ def init_weights(
 
 # %% [markdown]
 r"""
-Does it do what it says? Follow the stream's root mean square through the blocks, with the small `c_proj` and with
-plain 0.02.
+What does the factor buy? Follow the stream's root mean square through the blocks, with the small `c_proj` and with
+plain 0.02, and see how much of what arrives at the end is still the embedding.
 """
 
 
@@ -281,34 +268,25 @@ def stream_scales(n_layer, n_embd, n_head):
 
 # %%
 depths = [2, 4, 8, 16, 32]
-small = stream_scales(12, 768, 12)
-by_depth = [stream_scales(depth, 256, 4) for depth in depths]
-fig, axes = plt.subplots(1, 2, figsize=(7, 2.9))
-for i, label in enumerate(["c_proj 0.02 / √(2·n_layer)", "all 0.02"]):
-    last = [scales[i][-1] for scales in by_depth]
-    axes[0].plot(small[i], "o-", ms=3, label=label)
-    axes[1].loglog(depths, last, "o-", ms=3)
-    print(f"{label:28} after the last block, by depth: " + "  ".join(f"{value:.2f}" for value in last))
-axes[1].loglog(depths, [last[0] * (depth / 2) ** 0.5 for depth in depths], ":", c="gray", label="√depth")
-axes[0].set(
-    xlabel="block", ylabel="RMS of the stream", title="GPT-2 small's shape", ylim=0, xticks=range(0, 13, 3)
-)
-axes[1].set(xlabel="n_layer", ylabel="RMS after the last block", title="width 256, by depth")
-axes[1].set_xticks(depths, depths)
-axes[1].set_yticks([0.1, 0.2, 0.4, 0.8], [0.1, 0.2, 0.4, 0.8])
-axes[1].minorticks_off()
-for ax in axes:
-    ax.legend(fontsize=8)
-fig.tight_layout()
+labels = ["c_proj 0.02 / √(2·n_layer)", "all 0.02"]
+small, by_depth = stream_scales(12, 768, 12), {depth: stream_scales(depth, 256, 4) for depth in depths}
+shares = {
+    label: {depth: scales[i][0] / scales[i][-1] for depth, scales in by_depth.items()}
+    for i, label in enumerate(labels)
+}
 show(
-    fig,
-    alt="Left: without the factor the stream grows with every block, with it far less. Right: without it the last block's scale grows as the root of the depth, with it it hardly depends on depth.",
+    figures.stream(dict(zip(labels, small)), shares),
+    alt="Left: without the factor the stream grows with every block, with it far less. Right: the embedding's share of the stream at the end stays at a third with the factor at any depth, and falls to 4 percent at 32 layers without.",
 )
+for label, share in shares.items():
+    print(
+        f"{label:28} embedding / stream, by depth: " + "  ".join(f"{value:.3f}" for value in share.values())
+    )
 
 # %% [markdown]
 r"""
-With the factor, 32 layers leave the stream as large as two do. Without it the stream grows as predicted, and what the
-last blocks of a deep model add hardly counts beside what is there.
+With the factor the embedding keeps its share of the stream, whatever the depth. Without it the first additions drown it,
+and the head, which compares the stream with the embeddings, reads almost nothing of it.
 
 ## The model
 
@@ -332,10 +310,22 @@ def check_ids(idx: Tensor, vocab_size: int) -> None:
 
 
 # %%
-try:
-    check_ids(torch.tensor([[5, 50257]]), vocab_size=50257)
-except ValueError as error:
-    print(error)
+#| export
+def check_input(idx: Tensor, config: GPTConfig) -> None:
+    """ValueError where idx (B, T) is longer than block_size or, looked at on the CPU only, holds a wrong id."""
+    limit = config.block_size
+    if idx.size(1) > limit:
+        raise ValueError(f"{idx.size(1)} tokens exceed block_size={limit}; keep the last: idx[:, -{limit}:]")
+    if idx.device.type == "cpu" and not torch.compiler.is_compiling():
+        check_ids(idx, config.vocab_size)
+
+
+# %%
+for idx in (torch.tensor([[5, 50257]]), torch.zeros(1, 1025, dtype=torch.long)):
+    try:
+        check_input(idx, GPTConfig())
+    except ValueError as error:
+        print(error)
 
 # %% [markdown]
 r"""
@@ -349,15 +339,6 @@ decide alone.
 
 # %%
 #| export
-def check_input(idx: Tensor, config: GPTConfig) -> None:
-    """ValueError where idx (B, T) is longer than block_size or, looked at on the CPU only, holds a wrong id."""
-    limit = config.block_size
-    if idx.size(1) > limit:
-        raise ValueError(f"{idx.size(1)} tokens exceed block_size={limit}; keep the last: idx[:, -{limit}:]")
-    if idx.device.type == "cpu" and not torch.compiler.is_compiling():
-        check_ids(idx, config.vocab_size)
-
-
 def empty_modules(config: GPTConfig) -> tuple[nn.ModuleDict, nn.Linear]:
     """The modules of a GPT by GPT-2's names, and the head, which is wte. Memory without values: see init_weights."""
     with torch.device("meta"):
@@ -382,6 +363,13 @@ def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits, targets.flatten())
 
 
+# %% [markdown]
+r"""
+The forward pass is the figure, read from left to right. The head is a method of its own, so that later chapters can
+compile it apart; `cache` is chapter 08's, rows that are no token chapter 13's.
+"""
+
+
 # %%
 #| export
 class GPT(nn.Module):
@@ -404,6 +392,7 @@ class GPT(nn.Module):
         return self.head(x if cache is None else cache.newest(x), targets)
 
     def head(self, x: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """ln_f, lm_head and the loss: from the last block's x (B, T, C)."""
         logits = self.lm_head(self.transformer.ln_f(x))  # (B, T, vocab_rows)
         loss = None if targets is None else next_token_loss(logits, targets)
         return logits[..., : self.config.vocab_size], loss
@@ -413,17 +402,11 @@ class GPT(nn.Module):
 model = GPT(GPTConfig(), generator=torch.Generator().manual_seed(1337))
 print(f"parameters: {sum(p.numel() for p in model.parameters()):,}")
 print("the head is the table:", model.lm_head.weight is model.transformer.wte.weight)
-
-# %%
-model = GPT(GPTConfig(), generator=torch.Generator().manual_seed(1337))
-idx = torch.randint(50257, (4, 129), generator=g)
+C, V = model.config.n_embd, model.config.vocab_size
+idx = torch.randint(V, (4, 129), generator=g)
 with torch.no_grad():
     logits, loss = model(idx[:, :-1], idx[:, 1:])
 print("logits:", tuple(logits.shape))
-try:
-    model(torch.zeros(1, 1025, dtype=torch.long))
-except ValueError as error:
-    print(error)
 
 # %% [markdown]
 r"""
@@ -435,54 +418,71 @@ variance σ² = 0.02²·C. Such noise in the logits costs σ²/2 on average, sin
 """
 
 # %%
-C, V = model.config.n_embd, model.config.vocab_size
 variance = 0.02**2 * C
 print(f"standard deviation of the logits: {logits.std():.3f}, predicted {variance**0.5:.3f}")
 print(f"ln V = {math.log(V):.3f}   ln V + σ²/2 = {math.log(V) + variance / 2:.3f}")
 print(f"first loss: {loss:.2f}")
-assert abs(loss - math.log(V) - variance / 2) < 0.05
+answer("05.2", round(loss.item(), 2))
+assert abs(loss - math.log(V) - variance / 2) < 0.05, (
+    "the first loss is not ln V + σ²/2: something is wired wrong"
+)
 
 # %% [markdown]
 r"""
-Write this check into every training script: a first loss that is off tells of a bug before any step is taken. Here
-is one. Someone leaves the embeddings as PyTorch makes them, N(0, 1), and ties them. Where does this loss come from?
+What does such a model write? A tiny one, over the 95 printable ASCII characters:
 """
 
 # %%
 tiny = GPTConfig(block_size=64, vocab_size=1024, n_layer=2, n_head=4, n_embd=128)
-wrong = GPT(tiny, generator=g)
-nn.init.normal_(wrong.transformer.wte.weight, generator=g)
-ids = torch.randint(1024, (8, 65), generator=g)
-logits, loss = wrong(ids[:, :-1], ids[:, 1:])
-print(f"ln V = {math.log(1024):.2f}, first loss {loss:.1f}")
-same = (logits.argmax(-1) == ids[:, :-1]).float().mean()
-print(f"positions where the model bets on the token it has just read: {same:.0%}")
+writer, text = GPT(replace(tiny, vocab_size=95), generator=g), torch.tensor([[0]])
+while text.size(1) < tiny.block_size:
+    p = writer(text)[0][:, -1].softmax(-1)
+    text = torch.cat([text, p.multinomial(1, generator=g)], dim=1)
+print("".join(chr(32 + i) for i in text[0].tolist()))
 
 # %% [markdown]
 r"""
-The stream still holds the token's own vector, and the tied head finds that it is most similar to itself.
+Write the check of the first loss into every training script: one that is off tells of a bug before any step is taken.
+Here is a bug. Someone leaves the embeddings as PyTorch makes them, N(0, 1), and ties them. Where does this loss come from?
+"""
+
+# %%
+wrong = GPT(tiny, generator=g)
+nn.init.normal_(wrong.transformer.wte.weight, generator=g)
+ids = torch.randint(tiny.vocab_size, (8, tiny.block_size + 1), generator=g)
+x, y = ids[:, :-1], ids[:, 1:]
+logits, loss = wrong(x, y)
+print(f"ln V = {math.log(tiny.vocab_size):.2f}, first loss {loss:.0f}, C = {tiny.n_embd}")
+print(f"positions where it bets on the token just read: {(logits.argmax(-1) == x).float().mean():.0%}")
+answer("05.4", round(loss.item()))
+
+# %% [markdown]
+r"""
+The stream is still nearly the token's own vector w, which `ln_f` leaves at length √C. The tied head compares it with
+every row and finds itself: w · w is about C, the other products scatter around zero. The model bets everything on the
+token it has just read and pays the whole difference, about C nats.
 
 ## Check: laws
 """
 
 # %%
 small = GPT(tiny, generator=torch.Generator().manual_seed(0))
-logits, loss = small(ids[:, :-1], ids[:, 1:])
+logits, loss = small(x, y)
 
-by_hand = -logits.log_softmax(-1).gather(2, ids[:, 1:, None]).mean()
-assert torch.allclose(loss, by_hand)  # the loss is the mean of −ln p(next token)
+by_hand = -logits.log_softmax(-1).gather(2, y[..., None]).mean()
+assert torch.allclose(loss, by_hand), "the loss is not the mean of −ln p(next token)"
 
-changed = ids[:, :-1].clone()
-changed[:, 40:] = (changed[:, 40:] + 1) % 1024
-assert torch.allclose(small(changed)[0][:, :40], logits[:, :40], atol=1e-5)  # the future changes no past
+changed, t = x.clone(), x.size(1) // 2
+changed[:, t:] = (changed[:, t:] + 1) % tiny.vocab_size
+assert torch.allclose(small(changed)[0][:, :t], logits[:, :t], atol=1e-5), "the future changed the past"
 
 layer = GPT(
     replace(tiny, n_layer=1), generator=g
 )  # chapter 04: without positions, one layer cannot tell order
-shuffled = ids[:, torch.randperm(63, generator=g).tolist() + [63]]
-assert not torch.allclose(layer(shuffled)[0][:, -1], layer(ids[:, :-1])[0][:, -1], atol=1e-4)
+shuffled = x[:, [*torch.randperm(x.size(1) - 1, generator=g).tolist(), x.size(1) - 1]]
+assert not torch.allclose(layer(shuffled)[0][:, -1], layer(x)[0][:, -1], atol=1e-4), "order does not matter"
 
-assert torch.allclose(small(ids[:1, :-1])[0], logits[:1], atol=1e-5)  # rows of a batch are strangers
+assert torch.allclose(small(x[:1])[0], logits[:1], atol=1e-5), "rows of a batch see each other"
 print("loss by hand, causality, order, independence within a batch: hold")
 
 # %% [markdown]
@@ -491,20 +491,71 @@ And the seed that is passed decides alone, whatever was drawn before:
 """
 
 # %%
-state = torch.get_rng_state()
 torch.rand(1000)
+state = torch.get_rng_state()
 again = GPT(tiny, generator=torch.Generator().manual_seed(0))
-assert all(torch.equal(a, b) for a, b in zip(small.parameters(), again.parameters()))
-torch.set_rng_state(state)
-GPT(tiny, generator=g)
-assert torch.equal(torch.get_rng_state(), state)
+assert all(map(torch.equal, small.parameters(), again.parameters())), "the same seed gave other weights"
+assert torch.equal(torch.get_rng_state(), state), "the global generator was used"
 print("same weights; the global generator was not touched")
 
 # %% [markdown]
 r"""
+## What the path is for
+
+Take the additions away: each layer *replaces* the stream. Everything has the same shapes. Compare the gradient that
+reaches each depth, how alike neighbouring positions are, and whether one batch can be learned by heart.
+"""
+
+
+# %%
+class NoPath(Block):
+    def forward(self, x, cache=None):
+        return self.mlp(self.ln_2(self.attn(self.ln_1(x), cache)))
+
+
+def follow(kind, config, steps=80):
+    """Gradient norms and likeness of positions by depth before training, and the loss of each step on one batch."""
+    model, stream = GPT(config, generator=torch.Generator().manual_seed(0)), []
+    for block in model.transformer.h:
+        block.__class__ = kind
+    for part in (model.transformer.drop, *model.transformer.h):
+        part.register_forward_hook(lambda part, args, out: stream.append(out))
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=3e-3), []
+    for _ in range(steps):
+        loss = model(x[:4, :32] % config.vocab_size, y[:4, :32] % config.vocab_size)[1]
+        if not losses:
+            gradients = [grad.norm().item() for grad in torch.autograd.grad(loss, stream, retain_graph=True)]
+            alike = [F.cosine_similarity(s[:, 1:], s[:, :-1], dim=-1).mean().item() for s in stream]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return gradients, alike, losses
+
+
+# %%
+config = replace(tiny, vocab_size=256, n_layer=6, n_embd=64)
+results = {name: follow(kind, config) for name, kind in {"with the path": Block, "without": NoPath}.items()}
+show(
+    figures.path(*({name: result[i] for name, result in results.items()} for i in range(3))),
+    alt="With the path gradients are moderate, positions stay different and the loss falls to zero; without it gradients are no smaller, but all positions become alike after one block and the loss stays above 4.",
+)
+counts = (y[:4, :32] % config.vocab_size).flatten().bincount().float()
+p = counts[counts > 0] / counts.sum()
+print(f"counting the batch's tokens would give {-(p * p.log()).sum():.2f} nats")
+for name, (_, alike, losses) in results.items():
+    print(f"{name}: after block 1 a cosine of {alike[1]:.2f}, in the end {losses[-1]:.1f} nats")
+
+# %% [markdown]
+r"""
+Not the size of the gradient is what is lost (each LayerNorm scales small signals up again, and their gradients with
+them). Untrained attention averages almost evenly, so after one block all positions hold the same vector, and no later
+layer can tell them apart (Dong et al. 2021). What remains is to learn how frequent each token is. The path carries
+every position's own token past the averages.
+
 ## Where are the parameters?
 
-Question 1. A linear layer from m to n has m·n weights and n biases. With C = n_embd: `c_attn` is C → 3C and its
+A linear layer from m to n has m·n weights and n biases. With C = n_embd: `c_attn` is C → 3C and its
 `c_proj` C → C; the MLP is C → 4C → C; a LayerNorm has a gain and a bias per channel. The head is tied and costs
 nothing.
 """
@@ -532,32 +583,18 @@ def num_params(config: GPTConfig) -> int:
 # %%
 print(f"{'':12}" + "".join(f"{part:>15}" for part in params_by_part(SIZES["gpt2"])) + f"{'in all':>15}")
 for name, config in SIZES.items():
-    print(
-        f"{name:12}"
-        + "".join(f"{n:15,}" for n in params_by_part(config).values())
-        + f"{num_params(config):15,}"
-    )
+    counts = [*params_by_part(config).values(), num_params(config)]
+    print(f"{name:12}" + "".join(f"{n:15,}" for n in counts))
     with torch.device("meta"):  # the real modules, without their memory
-        assert sum(p.numel() for p in GPT(config).parameters()) == num_params(config)
+        assert sum(p.numel() for p in GPT(config).parameters()) == counts[-1], f"{name}: the formula is wrong"
 
 # %%
-fig, ax = plt.subplots(figsize=(7, 2.6))
-start = torch.zeros(len(SIZES))
-for part in params_by_part(GPTConfig()):
-    share = torch.tensor([100 * params_by_part(c)[part] / num_params(c) for c in SIZES.values()])
-    ax.barh(list(SIZES), share, left=start, label=part)
-    for row, (left, width) in enumerate(zip(start, share)):
-        if width > 4:
-            ax.text(left + width / 2, row, f"{width:.0f}", ha="center", va="center", color="white")
-    start += share
-ax.set(xlabel="share of the parameters (%)", xlim=(0, 100))
-ax.invert_yaxis()
-ax.grid(False)
-ax.legend(ncol=5, loc="lower center", bbox_to_anchor=(0.45, 1), fontsize=8)
+parts = {name: params_by_part(config) for name, config in SIZES.items()}
 show(
-    fig,
+    figures.shares(parts),
     alt="Share of the parameters by part for the four sizes: the token table shrinks from a third to a twentieth, the MLPs grow to nearly two thirds.",
 )
+answer("05.1", round(100 * parts["gpt2"]["wte"] / num_params(SIZES["gpt2"])))
 
 # %% [markdown]
 r"""
@@ -566,7 +603,7 @@ attention and MLPs are nearly everything, at one to two.
 
 ## Where do the FLOPs go?
 
-Question 3. A product of (1, m) by (m, n) takes m·n multiplications and as many additions: 2·m·n. So each weight of a
+A product of (1, m) by (m, n) takes m·n multiplications and as many additions: 2·m·n. So each weight of a
 linear layer costs 2 FLOPs per token. Attention adds products without weights: T scores of C channels, and a sum of T
 values of C channels, 2·T·C each per layer. The backward pass makes two products for each product of the forward pass,
 one for the gradient of either factor: three times the forward pass in all.
@@ -611,30 +648,39 @@ for name, config in SIZES.items():
         _, loss = meta(ids, ids)
         forward = counter.get_total_flops()
         loss.backward()
-    assert forward == 1024 * sum(flops_by_part(config).values())
-    assert counter.get_total_flops() == 1024 * flops_per_token(config)
-    ratio = flops_per_token(config) / (6 * num_params(config))
-    print(f"{name:12} {flops_per_token(config):14,} FLOPs per token, {ratio:.3f} of the rule of thumb 6·N")
+    assert forward == 1024 * sum(flops_by_part(config).values()), "forward: the formula and PyTorch differ"
+    assert counter.get_total_flops() == 1024 * flops_per_token(config), "forward and backward: they differ"
+    print(f"{name:12} {flops_per_token(config):14,} FLOPs to train on a token: formula and PyTorch agree")
+answer("05.3", round(flops_per_token(SIZES["gpt2"]) / 1e6))
 
 # %% [markdown]
 r"""
-The rule of thumb counts six FLOPs for each of N parameters (Kaplan et al. 2020, §2.1, with N without embeddings). What
-it leaves out is T×T, so it holds while T is not much larger than C. Longer contexts:
+A rule of thumb counts six FLOPs for each of N parameters, where Kaplan et al. (2020, §2.1) leave the embeddings out of
+N. What does the rule leave out?
 """
 
 # %%
-lengths = [128, 256, 512, 1024, 2048, 4096, 8192, 16384]
-config = SIZES["gpt2"]
+print(f"{'MFLOPs':14}{'all':>7}{'6·N':>9}{'lm_head':>9}{'T×T':>9}{'6·(N and tables)':>18}")
+for name, config in SIZES.items():
+    parts, params = flops_by_part(config), params_by_part(config)
+    tables = params["wte"] + params["wpe"]
+    row = [flops_per_token(config), 6 * (num_params(config) - tables)]
+    row += [3 * parts["lm_head"], 3 * parts["attention, T×T"]]
+    print(f"{name:12}" + "".join(f"{n / 1e6:9.0f}" for n in row) + f"{6 * num_params(config) / 1e6:18.0f}")
+
+# %% [markdown]
+r"""
+In the small model 6·N misses two fifths: most of it is `lm_head`, which has no parameters of its own when tied but
+costs like any matrix, the rest T×T. The larger the model, the better the rule. With the tables counted into N, about T×T is
+missing, which grows with the context:
+"""
+
+# %%
+config, lengths = SIZES["gpt2"], list(range(512, 16385, 512))
 parts = {part: [flops_by_part(config, T)[part] / 1e6 for T in lengths] for part in flops_by_part(config)}
-fig, ax = plt.subplots(figsize=(6.5, 3))
-ax.stackplot(range(len(lengths)), list(parts.values()), labels=list(parts), alpha=0.85)
-ax.axvline(lengths.index(1024), c="k", ls=":")
-ax.set_xticks(range(len(lengths)), lengths)
-ax.set(xlabel="context length T (tokens)", ylabel="forward MFLOPs per token", title="GPT-2 small")
-ax.legend(loc="upper left")
 show(
-    fig,
-    alt="Forward FLOPs per token of GPT-2 small against context length: linear layers and lm_head are constant, attention's T by T part grows linearly and overtakes all others.",
+    figures.flops(lengths, parts, marked=config.block_size),
+    alt="Forward FLOPs per token of GPT-2 small against context length: linear layers and lm_head are constant, attention's T by T part grows as a straight line and overtakes all others.",
 )
 for T in (1024, 16384):
     share = flops_by_part(config, T)["attention, T×T"] / sum(flops_by_part(config, T).values())
@@ -643,12 +689,13 @@ for T in (1024, 16384):
 # %% [markdown]
 r"""
 In GPT-2's context attention's T×T is a small part of the FLOPs. Its part of the *time* is another matter: chapters 09
-and 11 measure it.
+and 12 measure it.
 
 ## Checkpoint
 """
 
 # %%
+predictions("05")
 checkpoint("05")
 
 # %% [markdown]
@@ -669,6 +716,8 @@ r"""
   in one paragraph. The code, github.com/openai/gpt-2, `src/model.py`, has the rest.
 - D. Hendrycks, K. Gimpel, *Gaussian Error Linear Units*, 2016, §2.
 - O. Press, L. Wolf, *Using the Output Embedding to Improve Language Models*, 2017: tied embeddings.
+- Y. Dong, J.-B. Cordonnier, A. Loukas, *Attention Is Not All You Need: Pure Attention Loses Rank Doubly Exponentially
+  with Depth*, 2021.
 - R. Xiong et al., *On Layer Normalization in the Transformer Architecture*, 2020, §3: pre-norm and post-norm.
 - J. Kaplan et al., *Scaling Laws for Neural Language Models*, 2020, §2.1: where 6·N comes from.
 """
