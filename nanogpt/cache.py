@@ -1,136 +1,113 @@
-"""Keys and values of the past, kept: sampling that reads every token once.
+"""Keys and values of the past, kept: the model reads every token once.
 
 Exported from notebooks/08_sampling.ipynb.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nanogpt.evals import evaluating
 from nanogpt.model import GPT
-
-
-def linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """layer(x). For a single row on a CPU, each thread reads a share of the weight.
-
-    Reading is all the time there is, and one thread alone cannot use the memory's whole bandwidth; yet BLAS
-    libraries may give the product of a matrix and a vector only one.
-    """
-    n = torch.get_num_threads()
-    W, (rows, C) = layer.weight, layer.weight.shape
-    if x.device.type != "cpu" or x.numel() != C or n == 1 or rows * C < 2**18:  # small: not worth sharing out
-        return layer(x)
-    if W.stride(0) == 1 and C % n == 0:  # stored by columns: each thread sums over some of them
-        y = torch.bmm(x.view(n, 1, C // n), W.T.view(n, C // n, rows)).sum(0).view(rows)
-    else:
-        share = rows // n
-        shares = W[: n * share].view(n, share, C).transpose(1, 2)  # (n, C, share), the same memory
-        y = torch.bmm(x.view(1, 1, C).expand(n, 1, C), shares).view(n * share)
-        if n * share < rows:
-            y = torch.cat([y, W[n * share :] @ x.view(C)])
-    y = y if layer.bias is None else y + layer.bias
-    return y.view(*x.shape[:-1], rows)
-
-
-def by_columns(model: GPT) -> GPT:
-    """Store each weight column by column: the same numbers, read faster by `linear`. For a model that only writes.
-
-    Training goes on from it as well, but not bit for bit: sums come in another order.
-    """
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear):
-            layer.weight.data = layer.weight.data.T.contiguous().T
-    return model
 
 
 @dataclass
 class KVCache:
-    """Keys and values of every layer for B texts, each (n_layer, B, size, n_embd); lengths: how many are filled."""
+    """Keys and values of every layer for B texts, each (n_layer, B, n_head, size, d); lengths: how many are filled.
+
+    `model(idx, cache=cache)` reads idx (B, T), which follows what is filled, and gives the logits (B, 1, vocab_size)
+    of each text's newest token. counts: of row b only the first counts[b] tokens count, the rest is padding.
+    """
 
     keys: Tensor
     values: Tensor
     lengths: list[int]
+    counts: list[int] | None = None
 
     @classmethod
     def empty(cls, model: GPT, B: int, size: int) -> "KVCache":
         """Room for `size` tokens of B texts: 2 · n_layer · B · size · n_embd numbers of the weights' dtype."""
-        weight, shape = model.transformer.wte.weight, (model.config.n_layer, B, size, model.config.n_embd)
+        weight, config = model.transformer.wte.weight, model.config
+        shape = (config.n_layer, B, config.n_head, size, config.n_embd // config.n_head)
         # Zeros: what is masked has weight 0, but 0 times a NaN left in memory would be NaN.
-        keys, values = (torch.zeros(shape, dtype=weight.dtype, device=weight.device) for _ in range(2))
-        return cls(keys, values, [0] * B)
+        return cls(*(torch.zeros(shape, dtype=weight.dtype, device=weight.device) for _ in range(2)), [0] * B)
 
+    def positions(self, T: int) -> Tensor:
+        """Where T new tokens of each text stand, (B, T)."""
+        steps = torch.arange(max(self.lengths) + T, device=self.keys.device)
+        self.new = torch.tensor(self.lengths, device=steps.device)[:, None] + steps[:T]  # (B, T)
+        everything = T == 1 == len(set(self.lengths))  # is seen by the one new token of texts of equal length
+        self.past = None if everything else steps <= self.new[:, None, :, None]  # (B, 1, T, S)
+        return self.new
 
-def cached_attention(
-    attn: nn.Module, x: Tensor, keys: Tensor, values: Tensor, where: tuple, past: Tensor
-) -> Tensor:
-    """One layer's attention for T new tokens, (B, T, C) -> (B, T, C); writes their keys and values into the cache.
+    def layer(self, i: int) -> Callable:
+        """What block i calls with its new keys and values, (B, n_head, T, d), to get all, (B, n_head, S, d)."""
+        return partial(self.extend, self.keys[i], self.values[i])
 
-    keys, values: (B, end, C), the part of the cache in use. where: indices (B, 1) and (B, T) of the new tokens in it.
-    past: (B, 1, T, end), true where a new token may look.
-    """
-    B, T, C = x.shape
-    q, k, v = linear(x, attn.c_attn).split(C, dim=2)
-    keys[where], values[where] = k, v
-    q, k, v = (part.view(B, -1, attn.n_head, C // attn.n_head).transpose(1, 2) for part in (q, keys, values))
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=past)  # softmax(qkᵀ/√d) v over the past, chapter 12
-    return linear(y.transpose(1, 2).reshape(B, T, C), attn.c_proj)
+    def extend(self, keys: Tensor, values: Tensor, k: Tensor, v: Tensor) -> tuple:
+        texts, S = torch.arange(len(k), device=k.device)[:, None], max(self.lengths) + k.size(2)
+        for kept, fresh in ((keys, k), (values, v)):  # each text at its own places
+            kept[texts, :, self.new] = fresh.transpose(1, 2).to(kept.dtype)
+        return keys[:, :, :S], values[:, :, :S], self.past
+
+    def newest(self, x: Tensor) -> Tensor:
+        """Each text's last token that counts, of x (B, T, C) -> (B, 1, C). From now on the new tokens are filled."""
+        counts, self.counts = self.counts or [x.size(1)] * len(x), None
+        self.lengths = [n + count for n, count in zip(self.lengths, counts)]
+        return torch.stack([row[n - 1 : n] for row, n in zip(x, counts)])
 
 
 @torch.no_grad()
-def cached_logits(model: GPT, idx: Tensor, cache: KVCache, counts: Sequence[int] | None = None) -> Tensor:
-    """Logits (B, V) after the last token of each text; keys and values of the new tokens go into the cache.
-
-    idx: (B, T), the tokens that follow those in the cache; of row b the first counts[b] (T by default, at least 1).
-    What follows them is padding: on the right, where causal attention never looks, and overwritten by the next call.
-    Dropout is never called, so the model's training mode is neither read nor changed.
-    """
-    B, T = idx.shape
-    counts, end = counts or [T] * B, max(cache.lengths) + T
-    positions = torch.tensor(cache.lengths, device=idx.device)[:, None] + torch.arange(T, device=idx.device)
-    texts = torch.arange(B, device=idx.device)[:, None]  # with positions (B, T): each text its own places
-    past = torch.arange(end, device=idx.device) <= positions[:, None, :, None]  # (B, 1, T, end)
-    x = model.transformer.wte(idx) + model.transformer.wpe(positions)  # (B, T, C)
-    for block, keys, values in zip(model.transformer.h, cache.keys[:, :, :end], cache.values[:, :, :end]):
-        x = x + cached_attention(block.attn, block.ln_1(x), keys, values, (texts, positions), past)
-        hidden = F.gelu(linear(block.ln_2(x), block.mlp.c_fc), approximate="tanh")
-        x = x + linear(hidden, block.mlp.c_proj)
-    cache.lengths = [length + count for length, count in zip(cache.lengths, counts)]
-    last = torch.tensor(counts, device=idx.device) - 1
-    x = x[texts[:, 0], last].unsqueeze(1)  # (B, 1, C)
-    return linear(model.transformer.ln_f(x), model.lm_head).squeeze(1)
-
-
-def prefill(model: GPT, cache: KVCache, texts: Sequence[Sequence[int]]) -> Tensor:
-    """Read whole texts, of any lengths, into an empty cache; logits (B, V) after each."""
+def read(model: GPT, cache: KVCache, texts: Sequence[Sequence[int]]) -> Tensor:
+    """Read what is new of each text, of any lengths, into the cache; logits (B, vocab_size) after each. No dropout."""
     longest = max(map(len, texts))
-    idx = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts])
-    return cached_logits(model, idx.to(cache.keys.device), cache, [len(text) for text in texts])
-
-
-def extend(model: GPT, cache: KVCache, texts: Sequence[list[int]]) -> Tensor:
-    """Logits (B, V) after texts of which the last token is new; a full window restarts with half of it."""
-    limit = model.config.block_size
-    for b, text in enumerate(texts):
-        if cache.lengths[b] == limit:
-            cache.lengths[b] = 0
-            if tail := text[-max(1, limit // 2) : -1]:
-                alone = KVCache(cache.keys[:, b : b + 1], cache.values[:, b : b + 1], [0])  # the same memory
-                prefill(model, alone, [tail])
-                cache.lengths[b] = len(tail)
-    new = torch.tensor([[text[-1]] for text in texts], device=cache.keys.device)
-    return cached_logits(model, new, cache)
+    idx = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts], device=cache.keys.device)
+    cache.counts = [len(text) for text in texts]
+    with evaluating(model):
+        return model(idx, cache=cache)[0][:, 0]
 
 
 def logits_after(model: GPT, texts: Sequence[list[int]], room: int) -> Iterator[Tensor]:
     """Logits (B, V) after the texts, again and again: before each further one the caller appends a token to every text.
 
-    room: at most how many tokens will be appended; what the cache needs for them is taken at once.
+    room: at most how many tokens will be appended; what the cache needs for them is taken at once. The model sees
+    the prompt's last block_size tokens; a full window starts again with the last half of it.
     """
     limit = model.config.block_size
     cache = KVCache.empty(model, len(texts), min(limit, max(map(len, texts)) + room))
-    yield prefill(model, cache, [text[-limit:] for text in texts])
+    yield read(model, cache, [text[-limit:] for text in texts])
     while True:
-        yield extend(model, cache, texts)
+        for b, text in enumerate(texts):
+            if cache.lengths[b] == limit:
+                alone = KVCache(cache.keys[:, b : b + 1], cache.values[:, b : b + 1], [0])  # the same memory
+                if tail := text[-max(1, limit // 2) : -1]:
+                    read(model, alone, [tail])
+                cache.lengths[b] = alone.lengths[0]
+        yield read(model, cache, [text[-1:] for text in texts])
+
+
+class SharedLinear(nn.Linear):
+    """nn.Linear that deals the product of a single row out to the CPU's threads: each sums over some of the columns.
+
+    BLAS libraries may give the product of a matrix and a vector to one thread, which cannot use the whole bandwidth.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, C = self.weight.shape
+        n = math.gcd(C, torch.get_num_threads())
+        if x.numel() != C or n == 1 or x.device.type != "cpu":
+            return super().forward(x)
+        y = torch.bmm(x.view(n, 1, C // n), self.weight.T.reshape(n, C // n, rows)).sum(0).view(rows)
+        return (y if self.bias is None else y + self.bias).view(*x.shape[:-1], rows)
+
+
+def share_out(model: nn.Module) -> nn.Module:
+    """Make every nn.Linear a SharedLinear, its weight stored column by column: the same numbers. Returns the model."""
+    for layer in [module for module in model.modules() if type(module) is nn.Linear]:
+        layer.weight.data = layer.weight.data.T.contiguous().T  # a tied embedding's rows are then strided
+        layer.__class__ = SharedLinear
+    return model

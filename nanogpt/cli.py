@@ -7,7 +7,6 @@ import difflib
 import importlib
 import os
 import sys
-from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,38 +15,28 @@ COMMANDS = {
     "sample": ("nanogpt.sample", "continue a prompt with a trained model (chapter 08)"),
     "ladder": ("nanogpt.ladder", "every speed-up on this machine, one on top of the other (chapter 14)"),
 }
+USAGE = """usage: python -m nanogpt COMMAND [options]
 
+{commands}
 
-def usage() -> str:
-    """What `python -m nanogpt --help` prints."""
-    lines = [f"  {name:10} {what}" for name, (_, what) in COMMANDS.items()]
-    return "\n".join(
-        ["usage: python -m nanogpt COMMAND [options]", "", *lines, ""]
-        + ["  python -m nanogpt COMMAND --help    options and examples of a command"]
-        + ["Exit codes: 0 all went well, 2 something is wrong (one line says what), 130 stopped by Ctrl-C."]
-    )
-
-
-def missing(error: ModuleNotFoundError) -> str:
-    """What to do about a module that is not there."""
-    name, _, module = (error.name or "").partition(".")
-    if name != "nanogpt":
-        package = {"yaml": "pyyaml"}.get(name, name)
-        return f"needs {name}: pip install {package}" if name else str(error)
-    chapters = Path(__file__).parent.parent.glob("notebooks/*.ipynb") if "__file__" in globals() else []
-    owners = [c.name[:2] for c in chapters if f"#| doc {module}:" in c.read_text(encoding="utf-8")]
-    remedy = f"`course restore {owners[0]}` brings it back" if owners else "copy it here again"
-    return f"nanogpt/{module}.py is missing; {remedy}"
+  python -m nanogpt COMMAND --help    options and examples of a command
+Exit codes: 0 all went well, 2 something is wrong (one line says what), 130 stopped by Ctrl-C."""
 
 
 def in_one_line(error: BaseException) -> str:
-    """What went wrong, without line breaks."""
-    if isinstance(error, ModuleNotFoundError):
-        return missing(error)
-    text = str(error)
+    """What went wrong, without line breaks. What is missing is named with what brings it."""
+    text = str(error) or {MemoryError: "out of memory"}.get(type(error), type(error).__name__)
     if isinstance(error, OSError) and error.strerror and error.filename:
         text = f"{error.filename}: {error.strerror}"
-    return " ".join(text.split()) or {MemoryError: "out of memory"}.get(type(error), type(error).__name__)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package, _, module = error.name.partition(".")
+        text = f"needs {package}: pip install {'pyyaml' if package == 'yaml' else package}"
+        if package == "nanogpt":
+            chapters = Path(__file__).parent.parent.glob("notebooks/*.ipynb")
+            owner = [c.name[:2] for c in chapters if f"#| doc {module}:" in c.read_text(encoding="utf-8")]
+            remedy = f"`course restore {owner[0]}` brings it back" if owner else "copy it here again"
+            text = f"nanogpt/{module}.py is missing; {remedy}"
+    return " ".join(text.split())
 
 
 def reader_has_gone(text: str = "") -> bool:
@@ -61,7 +50,7 @@ def reader_has_gone(text: str = "") -> bool:
     return False
 
 
-def outcome(name: str, call: Callable[[], None]) -> int:
+def outcome(name: str, call: Callable[[], object]) -> int:
     """Call it; 0, or 2 or 130 after one line on stderr.
 
     A command that leaves something behind when it is stopped raises KeyboardInterrupt with a sentence that says what.
@@ -91,7 +80,7 @@ def run_command(name: str, argv: list[str]) -> int:
         module = importlib.import_module(COMMANDS[name][0])
         if not hasattr(module, "parser"):
             raise SystemExit(module.main(argv))
-        parser: ArgumentParser = module.parser()
+        parser = module.parser()
         parser.prog, parser.error = f"python -m nanogpt {name}", refuse
         module.run(parser.parse_args(argv))
 
@@ -107,7 +96,8 @@ def main(argv: list[str] | None = None) -> int:
     if name in COMMANDS:
         code = run_command(name, rest)
     elif name in ("-h", "--help"):
-        code = outcome("nanogpt", lambda: print(usage()))
+        lines = [f"  {name:10} {what}" for name, (_, what) in COMMANDS.items()]
+        code = outcome("nanogpt", lambda: print(USAGE.format(commands="\n".join(lines))))
     else:
         near = difflib.get_close_matches(name, COMMANDS, n=1) or ["--help"]
         print(f"nanogpt: no command {name!r}; try python -m nanogpt {near[0]}", file=sys.stderr)

@@ -14,29 +14,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanogpt.cache import by_columns, logits_after  # the second half of this chapter writes it
+from nanogpt.cache import logits_after, share_out  # the second part of this chapter writes it
 from nanogpt.device import pick_device
-from nanogpt.model import GPT, GPTConfig, check_ids
+from nanogpt.model import GPT, check_ids
 from nanogpt.pretrained import from_hf, read_json
 from nanogpt.tokenizer import EOT, BPETokenizer
 from nanogpt.weights import load_model
 
 
-def smallest_kept(logits: Tensor, top_k: int | None, top_p: float) -> Tensor:
-    """The smallest logit, (B, 1), that top-k and then top-p keep, of logits (B, V).
+def keep(logits: Tensor, top_k: int | None = None, top_p: float = 1.0) -> Tensor:
+    """Logits (B, V) with -inf for what top-k and then top-p leave out. Equal ones are all kept, or none.
 
     top_k: the k largest (Fan et al. 2018, §5.4). top_p: the fewest that reach the mass (Holtzman et al. 2020, §3.1).
     """
-    V = logits.size(-1)
-    k = min(top_k or 1024, V)  # a nucleus rarely needs all 50,257 sorted, so first the largest 1,024
-    top = logits.topk(k).values  # (B, k), largest first
-    p = (top - (top if top_k else logits).logsumexp(-1, keepdim=True)).exp()
-    if not top_k and k < V and p.sum(-1).min() < top_p:
-        top = logits.topk(V).values
-        p = top.softmax(-1)
-    before = F.pad(p.cumsum(-1)[:, :-1], (1, 0))  # the mass of all larger ones
-    outside = before >= (top_p if top_p < 1 else math.inf)  # rounding may bring it to 1 too early
-    return top.masked_fill(outside, math.inf).amin(-1, keepdim=True)
+    if top_k:
+        smallest = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]  # (B, 1)
+        logits = logits.masked_fill(logits < smallest, -math.inf)
+    if top_p < 1:
+        sorted_logits = logits.sort(descending=True).values
+        p = sorted_logits.softmax(-1)
+        outside = p.cumsum(-1) - p >= top_p  # those before it, all larger, have the mass already
+        outside[:, 0] = False
+        smallest = sorted_logits.masked_fill(outside, math.inf).amin(-1, keepdim=True)
+        logits = logits.masked_fill(logits < smallest, -math.inf)
+    return logits
 
 
 def token_probs(
@@ -44,7 +45,7 @@ def token_probs(
 ) -> Tensor:
     """Probabilities (B, V) of the next token from logits (B, V): temperature, then top-k, then top-p.
 
-    temperature 0 gives all mass to the largest logit. Of equal logits, either all are kept or none.
+    temperature 0 gives all mass to the largest logit. ValueError in one sentence where an option cannot work.
     """
     if not 0 <= temperature < math.inf:
         raise ValueError(f"temperature={temperature} must be 0 (greedy) or a positive number")
@@ -54,10 +55,11 @@ def token_probs(
         raise ValueError(f"top_p={top_p} must be above 0 and at most 1, which keeps every token")
     if temperature == 0:
         return F.one_hot(logits.argmax(-1), logits.size(-1)).float()
-    logits = logits.float() / temperature
-    if top_k or top_p < 1:
-        logits = logits.masked_fill(logits < smallest_kept(logits, top_k, top_p), -math.inf)
-    return logits.softmax(-1)
+    logits = logits.float()
+    logits = (
+        logits - logits.amax(-1, keepdim=True)
+    ) / temperature  # at most 0, however small the temperature
+    return keep(logits, top_k, top_p).softmax(-1)
 
 
 def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
@@ -65,7 +67,7 @@ def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
 
     Positive logits are divided by the penalty, negative ones multiplied, as in transformers: always downwards.
     """
-    if not penalty > 0:
+    if not 0 < penalty < math.inf:
         raise ValueError(f"repetition_penalty={penalty} must be positive; 1 changes nothing")
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
@@ -79,54 +81,46 @@ def draw(probs: Tensor, generator: torch.Generator) -> list[int]:
 
 
 def choose(
-    logits: Tensor,
-    generator: torch.Generator,
-    seen: Tensor,
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float = 1.0,
-    repetition_penalty: float = 1.0,
+    logits: Tensor, generator: torch.Generator, seen: Tensor, repetition_penalty: float = 1.0, **how
 ) -> list[int]:
-    """The next id of each text, from logits (B, V): penalize, then token_probs, then draw. Greedy draws nothing."""
+    """The next id of each text, from logits (B, V): penalize, then token_probs, then draw. Greedy draws nothing.
+
+    seen: (B, V), what has been written. how: temperature, top_k, top_p.
+    """
+    if not logits.amax(-1).isfinite().all():
+        raise FloatingPointError(
+            "the model's logits are NaN or infinite; its training has failed, or its file"
+        )
     if repetition_penalty != 1:
         logits = penalize(logits, seen, repetition_penalty)
-    if temperature == 0:
-        return logits.argmax(-1).tolist()
-    return draw(token_probs(logits, temperature, top_k, top_p), generator)
+    probs = token_probs(logits, **how)
+    return probs.argmax(-1).tolist() if how.get("temperature") == 0 else draw(probs, generator)
 
 
-def checked(prompts: Sequence[Sequence[int]], max_new_tokens: int, config: GPTConfig) -> list[list[int]]:
+def checked(prompts: Sequence[Sequence[int]], max_new_tokens: int, vocab_size: int) -> list[list[int]]:
     """The prompts as lists; ValueError where one is empty or holds an id that the model does not have."""
     if max_new_tokens < 0:
         raise ValueError(f"max_new_tokens={max_new_tokens} must not be negative")
     texts = [[int(i) for i in prompt] for prompt in prompts]
     if not texts or not all(texts):
         raise ValueError("a prompt has no tokens; begin with the end-of-text token, [tokenizer.eot]")
-    check_ids(torch.tensor([i for text in texts for i in text]), config.vocab_size)
+    check_ids(torch.tensor([i for text in texts for i in text]), vocab_size)
     return texts
 
 
 def stream_batch(
-    model: GPT,
-    prompts: Sequence[Sequence[int]],
-    max_new_tokens: int,
-    *,
-    stop: Collection[int] = (),
-    vocab_size: int | None = None,
-    generator: torch.Generator | None = None,
-    **how,
+    model: GPT, prompts: list[list[int]], max_new_tokens: int, stop=(), vocab_size=None, generator=None, **how
 ) -> Iterator[list[int | None]]:
     """Continue all prompts; yields one new id for each, again and again, or None for a text that has ended.
 
-    how: see choose. A text ends before the first id in `stop`. Ids from vocab_size on, which a padded vocabulary has,
-    are never chosen. All randomness comes from `generator`, one number per text and token; by default from a new one
-    with seed 0. Nothing else is changed, neither global generators nor the model's mode. Any length is possible.
+    how: temperature, top_k, top_p, repetition_penalty. A text ends before the first id in `stop`. Ids from vocab_size
+    on are never chosen. All randomness comes from `generator`, one number per text and token; by default from a new
+    one with seed 0. Neither global generators nor the model's mode are changed. Any length is possible.
     """
-    texts = checked(prompts, max_new_tokens, model.config)
+    V, device = model.config.vocab_size, model.transformer.wte.weight.device
+    texts, ended = checked(prompts, max_new_tokens, V), [False] * len(prompts)
     generator = generator or torch.Generator().manual_seed(0)
-    shape, device = (len(texts), model.config.vocab_size), model.transformer.wte.weight.device
-    seen, ended = torch.zeros(shape, dtype=torch.bool, device=device), [False] * len(texts)
+    seen = torch.zeros(len(texts), V, dtype=torch.bool, device=device)
     for row, text in zip(seen, texts):
         row[text] = True
     for logits in islice(logits_after(model, texts, max_new_tokens), max_new_tokens):
@@ -140,15 +134,9 @@ def stream_batch(
             row[i] = True
 
 
-def stream(model: GPT, prompt: Sequence[int], max_new_tokens: int, **options) -> Iterator[int]:
-    """Continue one prompt, id by id as they come; options as for stream_batch."""
-    for (i,) in stream_batch(model, [prompt], max_new_tokens, **options):
-        yield i
-
-
 def generate(model: GPT, prompt: Sequence[int], max_new_tokens: int, **options) -> list[int]:
     """The ids that continue one prompt, without it; options as for stream_batch."""
-    return list(stream(model, prompt, max_new_tokens, **options))
+    return [i for (i,) in stream_batch(model, [prompt], max_new_tokens, **options)]
 
 
 def as_text(tokens: Iterator[int], tokenizer: BPETokenizer, stop: Collection[str] = ()) -> Iterator[str]:
@@ -170,28 +158,21 @@ def as_text(tokens: Iterator[int], tokenizer: BPETokenizer, stop: Collection[str
 
 
 def stream_text(
-    model: GPT,
-    tokenizer: BPETokenizer,
-    prompt: str,
-    max_new_tokens: int,
-    *,
-    stop: Collection[str] = (),
-    **options,
+    model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, stop: Collection[str] = (), **how
 ) -> Iterator[str]:
     """Continue a text, piece by piece, to its end-of-text token, a text in `stop`, or max_new_tokens.
 
-    An empty prompt begins a new document. `<|endoftext|>` in the prompt is that token. Options: see stream_batch.
+    The prompt begins a document: `<|endoftext|>`, which training put there, is read before it. how: see stream_batch.
     """
     if "" in stop or isinstance(stop, str):
         raise ValueError(f"stop={stop!r} must be a list of texts, none of them empty")
-    if tokenizer.vocab_size > model.config.vocab_size:
-        raise ValueError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model.config.vocab_size}: "
-            f"they do not belong together; use the tokenizer that the model was trained with"
-        )
-    ids = tokenizer.encode(prompt, allowed_special={EOT}) or [tokenizer.eot]
-    options = {"stop": {tokenizer.eot}, "vocab_size": tokenizer.vocab_size} | options
-    yield from as_text(stream(model, ids, max_new_tokens, **options), tokenizer, stop)
+    if tokenizer.vocab_size > (V := model.config.vocab_size):
+        what = f"the tokenizer has {tokenizer.vocab_size} tokens, the model {V}: they do not belong together"
+        raise ValueError(f"{what}; use the tokenizer that the model was trained with")
+    ids = tokenizer.encode(prompt.removeprefix(EOT), allowed_special={EOT})
+    how = {"stop": {tokenizer.eot}, "vocab_size": tokenizer.vocab_size} | how
+    tokens = (i for (i,) in stream_batch(model, [[tokenizer.eot, *ids]], max_new_tokens, **how))
+    yield from as_text(tokens, tokenizer, stop)
 
 
 def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, **options) -> str:
@@ -202,31 +183,30 @@ def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: i
 def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
     """Model and tokenizer of a course checkpoint, a Hugging Face GPT-2 folder, or a name on the hub.
 
-    tokenizer: "gpt2" or a tokenizer.json; by default the one beside the checkpoint, or GPT-2's for GPT-2's
-    vocabulary. OSError or ValueError in one sentence where something is missing or does not fit.
+    tokenizer: "gpt2" or a tokenizer.json; by default the one beside the checkpoint, or GPT-2's for GPT-2's size.
     """
     folder = Path(checkpoint)
     if folder.is_dir() and not (folder / "config.json").exists():
         raise FileNotFoundError(f"{folder} has no config.json, so it is no checkpoint; chapter 07 writes one")
+    if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
+        raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
     ours = folder.is_dir() and "model_type" not in read_json(folder / "config.json")
     model = load_model(folder) if ours else from_hf(checkpoint)
-    beside = folder / "tokenizer.json"
-    if tokenizer is None and ours and beside.exists():
-        tokenizer = str(beside)
-    # GPT-2's vocabulary, or padded as in chapter 13
-    if tokenizer is None and 50257 <= model.config.vocab_size <= 50304:
+    if tokenizer is None and ours and (folder / "tokenizer.json").exists():
+        tokenizer = folder / "tokenizer.json"
+    elif (
+        tokenizer is None and 50257 <= model.config.vocab_size <= 50304
+    ):  # GPT-2's, or padded as in chapter 13
         tokenizer = "gpt2"
-    if tokenizer is None:
+    elif tokenizer is None:
         raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
     return model, BPETokenizer.gpt2() if tokenizer == "gpt2" else BPETokenizer.load(tokenizer)
 
 
 HELP = """Continue a prompt with a trained model; the text appears as it is written.
 
-  python -m nanogpt sample --checkpoint data/built/model --prompt "One sunny morning"
+  python -m nanogpt sample --checkpoint data/built/model --prompt "One sunny day,"
   python -m nanogpt sample --checkpoint openai-community/gpt2 --prompt "Hello, I'm a language model," --top-k 50
-
-A prompt longer than the model's context is read from its last tokens on; so is a text that outgrows it.
 """
 
 
@@ -235,7 +215,7 @@ def parser() -> ArgumentParser:
     parser = ArgumentParser(description=HELP, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--checkpoint", required=True, help="folder with config.json and model.safetensors, or hub name")
-    add("--prompt", default="", help="the text to continue (default: begin a new document)")
+    add("--prompt", default="", help="the beginning of the text (default: none)")
     add("--tokenizer", help="gpt2 or a tokenizer.json (default: the one beside the checkpoint)")
     add("--max-new-tokens", type=int, default=200, metavar="N", help="stop after so many tokens (200)")
     add("--temperature", type=float, default=1.0, metavar="T", help="0: greedy, 1: the model as it is (1)")
@@ -251,11 +231,16 @@ def parser() -> ArgumentParser:
 def run(args: Namespace) -> None:
     """`python -m nanogpt sample`, its options parsed: the text goes to stdout, piece by piece."""
     how = {k: getattr(args, k) for k in ("temperature", "top_k", "top_p", "repetition_penalty", "stop")}
+    if not 0 <= args.seed < 2**63:
+        raise ValueError(f"--seed {args.seed} must be from 0 to 2**63 - 1")
     device = pick_device(args.device)
     model, tokenizer = load(args.checkpoint, args.tokenizer)
-    model = by_columns(model) if device.type == "cpu" else model.to(device)
-    how["generator"] = torch.Generator().manual_seed(args.seed)
-    print(args.prompt, end="", flush=True)
-    for piece in stream_text(model, tokenizer, args.prompt, args.max_new_tokens, **how):
+    model = share_out(model) if device.type == "cpu" else model.to(device)
+    generator = torch.Generator().manual_seed(args.seed)
+    pieces = stream_text(model, tokenizer, args.prompt, args.max_new_tokens, generator=generator, **how)
+    print(
+        args.prompt + next(pieces, ""), end="", flush=True
+    )  # only now, when nothing was wrong with the options
+    for piece in pieces:
         print(piece, end="", flush=True)
     print(flush=True)
