@@ -15,7 +15,7 @@ from course.blame import excerpt, first_line, likely_cell
 from course.cells import ExportedCell, claimed_modules, exported_cell, exported_cells, refuse_double_claims
 from course.directives import read_head
 from course.export import export
-from course.files import diff, read_notebook, write_atomically
+from course.files import diff, read_cells, write_atomically
 from course.paths import PACKAGE, ROOT, TESTS, CourseError, notebook_path, relative, two_digits
 
 IMPORT_SECONDS = 180  # what takes seconds may take a minute on a machine with other work
@@ -25,7 +25,7 @@ TEST_SECONDS = 1200
 def export_chapter(chapter: str) -> dict[str, str]:
     """Module name → text, as the chapter's saved notebook says."""
     path = notebook_path(chapter)
-    modules = export(read_notebook(path), path.name)
+    modules = export(read_cells(path), path.name)
     refuse_double_claims(set(modules), path.name)
     return modules
 
@@ -39,7 +39,7 @@ def checkpoint_chapter(chapter: str, executed: list[str] | None = None) -> list[
     """
     modules = export_chapter(chapter)
     path = notebook_path(chapter)
-    cells = exported_cells(read_notebook(path), path.name)
+    cells = exported_cells(read_cells(path), path.name)
     if executed is not None:
         compare_with_run(cells, executed, path.name)
     if not modules:

@@ -1,13 +1,16 @@
-"""Writing files so that a reader never meets half of one."""
+"""Writing files so that a reader never meets half of one; reading notebooks.
+
+nbformat is imported where it is needed alone: it takes a second to import, in every notebook's first cell.
+"""
 
 import difflib
+import json
 import os
 import sys
 import tempfile
 from datetime import datetime
 from pathlib import Path
-
-import nbformat
+from types import SimpleNamespace
 
 from course.paths import CourseError, relative
 
@@ -28,16 +31,40 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
-def read_notebook(path: Path) -> nbformat.NotebookNode:
+def read_notebook(path: Path):
+    """A notebook, as nbformat reads and checks it."""
+    import nbformat
+
     try:
         return nbformat.read(path, as_version=4)
     except Exception as error:
-        remedy = f"; `course restore {path.name[:2]}` brings it back" if path.name[:2].isdigit() else ""
-        problem = (str(error).strip() or type(error).__name__).split("\n")[0][:100]
-        raise CourseError(f"{relative(path)} is not a readable notebook ({problem}){remedy}") from None
+        raise unreadable(path, error) from None
 
 
-def notebook_bytes(nb: nbformat.NotebookNode) -> bytes:
+def read_cells(path: Path) -> SimpleNamespace:
+    """A notebook's `cells`, each with `cell_type` and `source`: as much as an export needs."""
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        if saved["nbformat"] != 4:
+            raise ValueError(f"its format is {saved['nbformat']}, not 4")
+        cells = [
+            SimpleNamespace(cell_type=str(cell["cell_type"]), source="".join(cell["source"]))
+            for cell in saved["cells"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise unreadable(path, error) from None
+    return SimpleNamespace(cells=cells)
+
+
+def unreadable(path: Path, error: Exception) -> CourseError:
+    remedy = f"; `course restore {path.name[:2]}` brings it back" if path.name[:2].isdigit() else ""
+    problem = (str(error).strip() or type(error).__name__).split("\n")[0][:100]
+    return CourseError(f"{relative(path)} is not a readable notebook ({problem}){remedy}")
+
+
+def notebook_bytes(nb) -> bytes:
+    import nbformat
+
     return (nbformat.writes(nb, ensure_ascii=False).rstrip("\n") + "\n").encode()
 
 

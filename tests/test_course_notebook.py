@@ -3,6 +3,8 @@
 import configparser
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -10,6 +12,17 @@ import torch
 from course import predictions as kept
 from course.notebook import answer, predict, predictions
 from course.paths import ROOT
+
+
+def test_a_notebooks_first_cell_imports_no_more_than_it_needs():
+    code = (
+        "import sys; from course.notebook import checkpoint\n"
+        "from course.checkpoint import check_chapter; assert check_chapter('04') is not None\n"
+        "heavy = {'nbformat', 'jsonschema', 'jupytext', 'nbclient', 'torch'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(autouse=True)
