@@ -16,13 +16,13 @@ from statistics import fmean, median
 from time import perf_counter
 
 import torch
-from nanogpt.limits import measure_roofline, obstacles
 
 from nanogpt.bench import step_flops
 from nanogpt.device import pick_device
-from nanogpt.ladder import KEEP
+from nanogpt.forecast import predict
 from nanogpt.model import GPTConfig
-from nanogpt.rungs import make_step, predict, rungs_up_to, zipf_batches
+from nanogpt.roofline import measure_roofline
+from nanogpt.rungs import keep_memory, make_step, obstacles, rungs_up_to, zipf_batches
 
 PROGRAMS = {  # label: does it keep its memory?
     "ours, top rung": True,
@@ -59,6 +59,8 @@ def transformers_step(B, T, device, label):
 def work(label: str, B: int, T: int, skipped: list[str]) -> None:
     """Take a step for every line on stdin; print its seconds and its loss."""
     device = pick_device()
+    if PROGRAMS[label] and "kept memory" not in skipped:
+        keep_memory()
     if label.startswith("ours"):
         on = rungs_up_to("float32") if "first" in label else rungs_up_to("bf16 weights", skipped)
         _, step = make_step(GPTConfig(), on, B, T, device)
@@ -75,10 +77,8 @@ class Program:
 
     def __init__(self, label: str, args: argparse.Namespace, skipped: list[str]):
         common = [sys.executable, __file__, "--batch", str(args.batch), "--seq", str(args.seq)]
-        env = os.environ | (KEEP if PROGRAMS[label] and "kept memory" not in skipped else {})
         self.process = subprocess.Popen(
             [*common, "--work", label, "--skip", *skipped],
-            env=env,
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
