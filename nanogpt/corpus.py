@@ -8,21 +8,13 @@ import math
 import os
 import random
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from nanogpt import shards
 from nanogpt.grammar import NUMBERS, POOLS, Count, Draw, Part, Pick, Recall, Text, alternatives, check
-from nanogpt.shards import (
-    SPLITS,
-    check_shards,
-    file_sha256,
-    identity,
-    load_manifest,
-    save_manifest,
-    split_of,
-    write_shard,
-)
 
 # corpus.py finds the grammar in the package; the cells below build it anew, as you change it.
 
@@ -167,25 +159,26 @@ def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
 
 def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
     """The stories that `source` describes, one shard for each split; returns the manifest, which is written last."""
-    members: dict[str, list[Story]] = {split: [] for split in SPLITS}
+    members: dict[str, list[Story]] = {split: [] for split in shards.SPLITS}
     for story in stories(source["stories"], source["seed"]):
-        members[split_of(hashlib.sha256(story.text.encode()).digest(), val=0.05, test=0.05)].append(story)
-    if empty := [split for split in SPLITS if not members[split]]:
+        digest = hashlib.sha256(story.text.encode()).digest()
+        members[shards.split_of(digest, val=0.05, test=0.05)].append(story)
+    if empty := [split for split, told in members.items() if not told]:
         raise ValueError(
             f"{source['stories']} stories leave none for {empty[0]}, a twentieth; take 200 or more"
         )
     encoding, held = tokenizer.to_tiktoken(), {}
     for split, told in members.items():
-        text = "".join(f"<|endoftext|>{story.text}" for story in told)
-        ids, path = encoding.encode_to_numpy(text, allowed_special="all"), folder / f"{split}_000000.bin"
-        write_shard(path, ids)
-        shard = {"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}
+        text, path = "".join(f"<|endoftext|>{story.text}" for story in told), folder / f"{split}_000000.bin"
+        ids = encoding.encode_to_numpy(text, allowed_special="all")
+        shards.write_shard(path, ids)
+        shard = {"file": path.name, "tokens": len(ids), "sha256": shards.file_sha256(path)}
         size = sum(len(story.text.encode()) for story in told)
         held[split] = {"documents": len(told), "bytes": size, "tokens": len(ids), "shards": [shard]}
     tokenizer.save(folder / "tokenizer.json")
-    manifest = {"source": source, "tokenizer": "tokenizer.json", **identity(tokenizer), "splits": held}
-    manifest["floor"] = -sum(story.logprob for story in members["val"]) / held["val"]["tokens"]
-    return save_manifest(folder, manifest)
+    made_of = {"source": source, "tokenizer": "tokenizer.json", **shards.identity(tokenizer), "splits": held}
+    floor = -sum(story.logprob for story in members["val"]) / held["val"]["tokens"]
+    return shards.save_manifest(folder, made_of | {"floor": floor})
 
 
 def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, seed: int = 0) -> dict:
@@ -200,16 +193,12 @@ def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, se
     if tokenizer is None and (folder.parent / "tokenizer.json").exists():
         tokenizer = BPETokenizer.load(folder.parent / "tokenizer.json")
     source = {"stories": n, "seed": seed, "entropy": round(entropy(), 6)}  # another grammar, another corpus
-    try:
-        manifest = load_manifest(folder)
+    with suppress(OSError, ValueError):  # absent or damaged: made again
+        manifest = shards.load_manifest(folder)
         same = tokenizer is None or tokenizer.fingerprint == manifest["fingerprint"]
         if same and manifest["source"] == source:
-            check_shards(folder, manifest)
+            shards.check_shards(folder, manifest)
             return manifest
-    except (OSError, ValueError):  # absent or damaged: made again
-        pass
-    (folder / "manifest.json").unlink(
-        missing_ok=True
-    )  # first: it must never describe files that are replaced
+    (folder / "manifest.json").unlink(missing_ok=True)  # first: it must not describe what is replaced
     tokenizer = tokenizer or BPETokenizer.train((story.text for story in stories(5000)), 1024)
     return _write_corpus(folder, tokenizer, source)

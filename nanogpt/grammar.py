@@ -30,7 +30,7 @@ POOLS = {  # entries are separated by commas, an entry's forms by slashes
 
 
 PLOTS = """
-story
+story =
   {open} {both} {proud} {aside} {tell_both} {give} {thanks} {gave} {close}
   {open} {one} {proud} {aside} {tell} {more} {now_more} {close}
   {open} {one} {proud} {tell} {aside} {bad} {feel} {now_less} {close}
@@ -38,123 +38,75 @@ story
   {open} {one} {proud} {wish} {aside} {tell} {deal} {traded} {close}
   {open} {both} {proud} {aside} {tell_both} {feel} {together} {close}
   {open} {hid} {aside} {seek} {found} {feel} {close}
-open
-  One {weather} {day}, {A:girl} went to the {P:place} with {B:boy}.
+open = One {weather} {day}, {A:girl} went to the {P:place} with {B:boy}.
   On a {weather} {day}, {A:girl} met {B:boy} at the {P:place}.
   {A:girl} and {B:boy} walked to the {P:place} on a {weather} {day}.
   It was a {weather} {day} at the {P:place}. {A:girl} was there with {B:boy}.
-close
-  "What a {good} {day}," said {A}.
-  Then they left the {P} and went home.
-  {A} and {B} stayed there until {late}.
-  They played {where} until {late}.
+close = "What a {good} {day}," said {A}. | Then they left the {P} and went home.
+  {A} and {B} stayed there until {late}. | They played {where} until {late}.
   {A} ate some {food} and {B} had {food}.
 """
 
 
 COUNTS = """
-both
-  {A} had {n:many} {color} {T:things}, and {B} had {m:few}.
+both = {A} had {n:many} {color} {T:things}, and {B} had {m:few}.
   {A} brought {n:many} {color} {T:things}, but {B} brought only {m:few}.
   {B} had {m:few} {color} {T:things}. {A} had {n:many}.
-one
-  {A} had {n:many} {color} {T:things} in her {bag}.
-  {A} carried {n:many} {color} {T:things} in a {bag}.
-  In her {bag}, {A} had {n:many} {color} {T:things}.
-proud
-  {A} was proud of her {?n} {T}.
-  {A} loved her {?n} {T}.
-  "Look at my {?n} {T}," said {A}.
-tell
-  "How many {T} do you have?" asked {B}. "I have {?n} {T}," said {A}.
-  {A} showed {B} her {?n} {T}.
+one = {A} had {n:many} {color} {T:things} in her {bag}.
+  {A} carried {n:many} {color} {T:things} in a {bag}. | In her {bag}, {A} had {n:many} {color} {T:things}.
+proud = {A} was proud of her {?n} {T}. | {A} loved her {?n} {T}. | "Look at my {?n} {T}," said {A}.
+tell = "How many {T} do you have?" asked {B}. "I have {?n} {T}," said {A}. | {A} showed {B} her {?n} {T}.
   "I have {?n} {T}," said {A}.
-tell_both
-  "I have {?n} {T}," said {A}. "I have {?m} {T}," said {B}.
+tell_both = "I have {?n} {T}," said {A}. "I have {?m} {T}," said {B}.
   "How many {T} do you have?" asked {A}. "I have {?m} {T}," said {B}.
   {A} counted her {?n} {T} and {B} counted his {?m} {T}.
 """
 
 
 CHANGES = """
-give
-  {A} {handed} {k:some} of them to {B}.
-  {B} asked for some, so {A} {handed} {B} {k:some}.
-gave
-  Now {A} had {?n-k} {T} and {B} had {?m+k} {T}.
-  So {B} had {?m+k} {T} and {A} had {?n-k} {T}.
+give = {A} {handed} {k:some} of them to {B}. | {B} asked for some, so {A} {handed} {B} {k:some}.
+gave = Now {A} had {?n-k} {T} and {B} had {?m+k} {T}. | So {B} had {?m+k} {T} and {A} had {?n-k} {T}.
   "Now I have {?n-k} {T}," said {A}. "Now I have {?m+k} {T}," said {B}.
-more
-  {Where}, {A} found {k:some} more.
-  Then {A} found {k:some} more {where}.
-now_more
-  "How many {T} do you have now?" asked {B}. "Now I have {?n+k} {T}," said {A}.
+more = {Where}, {A} found {k:some} more. | Then {A} found {k:some} more {where}.
+now_more = "How many {T} do you have now?" asked {B}. "Now I have {?n+k} {T}," said {A}.
   So {A} had {?n+k} {T} in the end.
-bad
-  But {k:some} of them fell into the {hole}.
-  A {look} {animal} ran off with {k:some} of them.
-now_less
-  "How many {T} are left?" asked {B}. "Now I have {?n-k} {T}," said {A}.
+bad = But {k:some} of them fell into the {hole}. | A {look} {animal} ran off with {k:some} of them.
+now_less = "How many {T} are left?" asked {B}. "Now I have {?n-k} {T}," said {A}.
   So {A} had only {?n-k} {T} left.
-together
-  Together they had {?n+m} {T}.
-  They put the {T} together and counted {?n+m} {T}.
+together = Together they had {?n+m} {T}. | They put the {T} together and counted {?n+m} {T}.
 """
 
 
 DEEDS = """
-vow
-  "I will {V:promise}," said {B}. "I promise."
-  {B} promised to {V:promise}.
-kept
-  {B} kept his promise and {V.did}, so {A} {handed} {B} {k:some} of the {T}.
+vow = "I will {V:promise}," said {B}. "I promise." | {B} promised to {V:promise}.
+kept = {B} kept his promise and {V.did}, so {A} {handed} {B} {k:some} of the {T}.
   Later {B} {V.did}. To thank him, {A} {handed} {B} {k:some} of the {T}.
-wish
-  {B} had a {color} {O:toy}. {A} wanted the {O}.
+wish = {B} had a {color} {O:toy}. {A} wanted the {O}.
   "I have a {color} {O:toy}," said {B}. {A} wanted the {O}.
-deal
-  {A} {handed} {B} {k:some} of the {T} for the {O}.
+deal = {A} {handed} {B} {k:some} of the {T} for the {O}.
   So {B} sold the {O} to {A} for {k:some} of the {T}.
-traded
-  Now {A} had the {O} and {?n-k} {T}.
-  The {O} was hers now, and {A} still had {?n-k} {T}.
-seek
-  {B} looked {where}, and then {where}.
+traded = Now {A} had the {O} and {?n-k} {T}. | The {O} was hers now, and {A} still had {?n-k} {T}.
+seek = {B} looked {where}, and then {where}.
   "Are the {T} {where}?" asked {B}. "No, look {where}," said {A}.
-found
-  There {B} found {?n} {T}.
-  "How many {T} are there?" asked {A}. "There are {?n} {T}," said {B}.
+found = There {B} found {?n} {T}. | "How many {T} are there?" asked {A}. "There are {?n} {T}," said {B}.
 """
 
 
 DETAILS = """
-hid
-  {A} hid {n:many} {color} {T:things} in a {box}.
+hid = {A} hid {n:many} {color} {T:things} in a {box}.
   {A} put {n:many} {color} {T:things} into a {box} and closed it.
-aside
-  A {look} {animal} {acted} {where}.
-  {Where}, a {look} {animal} {acted}.
-  "Look, a {look} {animal}," said {B}. It {acted} {where}.
-  {A} was {mood}, and {B} was {mood}.
+aside = A {look} {animal} {acted} {where}. | {Where}, a {look} {animal} {acted}.
+  "Look, a {look} {animal}," said {B}. It {acted} {where}. | {A} was {mood}, and {B} was {mood}.
   {B} talked about a {look} {animal}. That made {A} {mood}.
-feel
-  {A} was {mood}.
-  She felt {mood}.
-  "I am {mood}," said {A}.
-  "You look {mood}," said {B}.
-thanks
-  "Thank you, {A}," said {B}.
-  "How {good} of you," said {B}.
-  He was {mood}.
+feel = {A} was {mood}. | She felt {mood}. | "I am {mood}," said {A}. | "You look {mood}," said {B}.
+thanks = "Thank you, {A}," said {B}. | "How {good} of you," said {B}. | He was {mood}.
   That made him {mood}.
 """
 
 
 WORDS = """
-where
-  {near} the {spot}
-Where
-  {Near} the {spot}
+where = {near} the {spot}
+Where = {Near} the {spot}
 near: behind beside by near under
 Near: Behind Beside By Near Under
 spot: bench bridge bush door fence house path rock tree tower wall window
@@ -186,18 +138,16 @@ def check(lines: list[str], where: str) -> None:
 
 @cache
 def rules() -> dict[str, list[str]]:
-    """Symbol → its alternatives: the indented lines below it, or the words that stand behind its colon."""
-    found, symbol = {}, ""
-    for line in (PLOTS + COUNTS + CHANGES + DEEDS + DETAILS + WORDS).split("\n"):
-        if line.startswith("  "):
-            found[symbol].append(line.strip())
-        elif line:
-            symbol, _, words = line.partition(":")
-            if symbol in found:
-                raise ValueError(f"the grammar says twice what {symbol} is; give one another name")
-            found[symbol] = words.split()
-    for symbol, lines in found.items():
-        check(lines, symbol)
+    """Symbol → its alternatives: those between bars and on lines of their own, or the words behind a colon."""
+    text, rule = PLOTS + COUNTS + CHANGES + DEEDS + DETAILS + WORDS, r"(?m)^(\w+)( =|:)((?:.|\n  )*)"
+    if stray := re.sub(rule, "", text).strip():
+        raise ValueError(f"no symbol is defined by: {stray.splitlines()[0]}")
+    found: dict[str, list[str]] = {}
+    for symbol, mark, rest in re.findall(rule, text):
+        if symbol in found:
+            raise ValueError(f"the grammar says twice what {symbol} is; give one another name")
+        found[symbol] = rest.split() if mark == ":" else re.split(r" \| |\n  ", rest.strip())
+        check(found[symbol], symbol)
     return found
 
 

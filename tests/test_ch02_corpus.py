@@ -338,7 +338,7 @@ def test_six_less_seven_is_no_sixteen():
         ("POOLS", "Anna, ", "", "girl"),
         ("POOLS", "two, three", "three", "few"),
         ("WORDS", "animal: bear", "animal: ape bear", None),
-        ("DETAILS", "  She felt {mood}.\n", "", None),
+        ("DETAILS", " | She felt {mood}.", "", None),
     ],
 )
 def test_another_grammar_has_another_floor_and_still_one_reading(edit, name, old, new, key):

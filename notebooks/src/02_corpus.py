@@ -14,7 +14,6 @@ out this *floor* to as many digits as you like.
 #| doc corpus: Stories from a grammar whose every choice can be read back, so that the floor of a loss is known.
 import bz2
 import statistics
-import time
 from types import SimpleNamespace
 
 from course.figures import corpus as figures
@@ -74,20 +73,18 @@ def mean_loss(p: dict[str, float], q: dict[str, float]) -> float:
 
 p = {"sun": 0.8, "rain": 0.2}
 for sun in (0.5, p["sun"], 0.95, 0.999):
-    q = {"sun": sun, "rain": 1 - sun}
-    print(
-        f"q(sun) = {sun:5}: {mean_loss(p, q):.3f} nats a day, {mean_loss(p, q) - mean_loss(p, p):.3f} too many"
-    )
+    loss = mean_loss(p, {"sun": sun, "rain": 1 - sun})
+    print(f"q(sun) = {sun:5}: {loss:.3f} nats a day, {loss - mean_loss(p, p):.3f} too many")
 answer("02.1", p["sun"])
 answer("02.2", mean_loss(p, p))
 
 # %%
 qs = [i / 100 for i in range(1, 100)]
 losses = [mean_loss(p, {"sun": q, "rain": 1 - q}) for q in qs]
-show(
-    figures.mean_losses(qs, losses, p["sun"], mean_loss(p, p)),
-    alt="Mean loss against q(sun): a valley whose lowest point lies at q = p, above zero; at the sides it rises without end.",
+alt = (
+    "Mean loss against q(sun): a valley whose lowest point, above zero, lies at q = p; it rises at both sides"
 )
+show(figures.mean_losses(qs, losses, p["sun"], mean_loss(p, p)), alt)
 
 # %% [markdown]
 r"""
@@ -147,7 +144,7 @@ POOLS = {  # entries are separated by commas, an entry's forms by slashes
 r"""
 ## A grammar
 
-A *symbol* stands for any of the lines below it, all equally likely; in a line it stands in braces. `{A:girl}` draws a
+A *symbol* stands for any of the alternatives below it, all equally likely; in one of them it stands in braces. `{A:girl}` draws a
 fact and says it; `{A}` recalls it. `{n-k}` is arithmetic on two facts. A question mark, `{?n-k}`, changes no
 text: it marks an answer to "who has how many", and chapter 07 asks how often a model gets just these words
 right. A story is one of seven rows of sentences. Read this first cell of the grammar and pass over the next five; they
@@ -157,7 +154,7 @@ are more of the same.
 # %%
 #| export grammar
 PLOTS = """
-story
+story =
   {open} {both} {proud} {aside} {tell_both} {give} {thanks} {gave} {close}
   {open} {one} {proud} {aside} {tell} {more} {now_more} {close}
   {open} {one} {proud} {tell} {aside} {bad} {feel} {now_less} {close}
@@ -165,40 +162,27 @@ story
   {open} {one} {proud} {wish} {aside} {tell} {deal} {traded} {close}
   {open} {both} {proud} {aside} {tell_both} {feel} {together} {close}
   {open} {hid} {aside} {seek} {found} {feel} {close}
-open
-  One {weather} {day}, {A:girl} went to the {P:place} with {B:boy}.
+open = One {weather} {day}, {A:girl} went to the {P:place} with {B:boy}.
   On a {weather} {day}, {A:girl} met {B:boy} at the {P:place}.
   {A:girl} and {B:boy} walked to the {P:place} on a {weather} {day}.
   It was a {weather} {day} at the {P:place}. {A:girl} was there with {B:boy}.
-close
-  "What a {good} {day}," said {A}.
-  Then they left the {P} and went home.
-  {A} and {B} stayed there until {late}.
-  They played {where} until {late}.
+close = "What a {good} {day}," said {A}. | Then they left the {P} and went home.
+  {A} and {B} stayed there until {late}. | They played {where} until {late}.
   {A} ate some {food} and {B} had {food}.
 """
 
 # %%
 #| export grammar
 COUNTS = """
-both
-  {A} had {n:many} {color} {T:things}, and {B} had {m:few}.
+both = {A} had {n:many} {color} {T:things}, and {B} had {m:few}.
   {A} brought {n:many} {color} {T:things}, but {B} brought only {m:few}.
   {B} had {m:few} {color} {T:things}. {A} had {n:many}.
-one
-  {A} had {n:many} {color} {T:things} in her {bag}.
-  {A} carried {n:many} {color} {T:things} in a {bag}.
-  In her {bag}, {A} had {n:many} {color} {T:things}.
-proud
-  {A} was proud of her {?n} {T}.
-  {A} loved her {?n} {T}.
-  "Look at my {?n} {T}," said {A}.
-tell
-  "How many {T} do you have?" asked {B}. "I have {?n} {T}," said {A}.
-  {A} showed {B} her {?n} {T}.
+one = {A} had {n:many} {color} {T:things} in her {bag}.
+  {A} carried {n:many} {color} {T:things} in a {bag}. | In her {bag}, {A} had {n:many} {color} {T:things}.
+proud = {A} was proud of her {?n} {T}. | {A} loved her {?n} {T}. | "Look at my {?n} {T}," said {A}.
+tell = "How many {T} do you have?" asked {B}. "I have {?n} {T}," said {A}. | {A} showed {B} her {?n} {T}.
   "I have {?n} {T}," said {A}.
-tell_both
-  "I have {?n} {T}," said {A}. "I have {?m} {T}," said {B}.
+tell_both = "I have {?n} {T}," said {A}. "I have {?m} {T}," said {B}.
   "How many {T} do you have?" asked {A}. "I have {?m} {T}," said {B}.
   {A} counted her {?n} {T} and {B} counted his {?m} {T}.
 """
@@ -206,87 +190,52 @@ tell_both
 # %%
 #| export grammar
 CHANGES = """
-give
-  {A} {handed} {k:some} of them to {B}.
-  {B} asked for some, so {A} {handed} {B} {k:some}.
-gave
-  Now {A} had {?n-k} {T} and {B} had {?m+k} {T}.
-  So {B} had {?m+k} {T} and {A} had {?n-k} {T}.
+give = {A} {handed} {k:some} of them to {B}. | {B} asked for some, so {A} {handed} {B} {k:some}.
+gave = Now {A} had {?n-k} {T} and {B} had {?m+k} {T}. | So {B} had {?m+k} {T} and {A} had {?n-k} {T}.
   "Now I have {?n-k} {T}," said {A}. "Now I have {?m+k} {T}," said {B}.
-more
-  {Where}, {A} found {k:some} more.
-  Then {A} found {k:some} more {where}.
-now_more
-  "How many {T} do you have now?" asked {B}. "Now I have {?n+k} {T}," said {A}.
+more = {Where}, {A} found {k:some} more. | Then {A} found {k:some} more {where}.
+now_more = "How many {T} do you have now?" asked {B}. "Now I have {?n+k} {T}," said {A}.
   So {A} had {?n+k} {T} in the end.
-bad
-  But {k:some} of them fell into the {hole}.
-  A {look} {animal} ran off with {k:some} of them.
-now_less
-  "How many {T} are left?" asked {B}. "Now I have {?n-k} {T}," said {A}.
+bad = But {k:some} of them fell into the {hole}. | A {look} {animal} ran off with {k:some} of them.
+now_less = "How many {T} are left?" asked {B}. "Now I have {?n-k} {T}," said {A}.
   So {A} had only {?n-k} {T} left.
-together
-  Together they had {?n+m} {T}.
-  They put the {T} together and counted {?n+m} {T}.
+together = Together they had {?n+m} {T}. | They put the {T} together and counted {?n+m} {T}.
 """
 
 # %%
 #| export grammar
 DEEDS = """
-vow
-  "I will {V:promise}," said {B}. "I promise."
-  {B} promised to {V:promise}.
-kept
-  {B} kept his promise and {V.did}, so {A} {handed} {B} {k:some} of the {T}.
+vow = "I will {V:promise}," said {B}. "I promise." | {B} promised to {V:promise}.
+kept = {B} kept his promise and {V.did}, so {A} {handed} {B} {k:some} of the {T}.
   Later {B} {V.did}. To thank him, {A} {handed} {B} {k:some} of the {T}.
-wish
-  {B} had a {color} {O:toy}. {A} wanted the {O}.
+wish = {B} had a {color} {O:toy}. {A} wanted the {O}.
   "I have a {color} {O:toy}," said {B}. {A} wanted the {O}.
-deal
-  {A} {handed} {B} {k:some} of the {T} for the {O}.
+deal = {A} {handed} {B} {k:some} of the {T} for the {O}.
   So {B} sold the {O} to {A} for {k:some} of the {T}.
-traded
-  Now {A} had the {O} and {?n-k} {T}.
-  The {O} was hers now, and {A} still had {?n-k} {T}.
-seek
-  {B} looked {where}, and then {where}.
+traded = Now {A} had the {O} and {?n-k} {T}. | The {O} was hers now, and {A} still had {?n-k} {T}.
+seek = {B} looked {where}, and then {where}.
   "Are the {T} {where}?" asked {B}. "No, look {where}," said {A}.
-found
-  There {B} found {?n} {T}.
-  "How many {T} are there?" asked {A}. "There are {?n} {T}," said {B}.
+found = There {B} found {?n} {T}. | "How many {T} are there?" asked {A}. "There are {?n} {T}," said {B}.
 """
 
 # %%
 #| export grammar
 DETAILS = """
-hid
-  {A} hid {n:many} {color} {T:things} in a {box}.
+hid = {A} hid {n:many} {color} {T:things} in a {box}.
   {A} put {n:many} {color} {T:things} into a {box} and closed it.
-aside
-  A {look} {animal} {acted} {where}.
-  {Where}, a {look} {animal} {acted}.
-  "Look, a {look} {animal}," said {B}. It {acted} {where}.
-  {A} was {mood}, and {B} was {mood}.
+aside = A {look} {animal} {acted} {where}. | {Where}, a {look} {animal} {acted}.
+  "Look, a {look} {animal}," said {B}. It {acted} {where}. | {A} was {mood}, and {B} was {mood}.
   {B} talked about a {look} {animal}. That made {A} {mood}.
-feel
-  {A} was {mood}.
-  She felt {mood}.
-  "I am {mood}," said {A}.
-  "You look {mood}," said {B}.
-thanks
-  "Thank you, {A}," said {B}.
-  "How {good} of you," said {B}.
-  He was {mood}.
+feel = {A} was {mood}. | She felt {mood}. | "I am {mood}," said {A}. | "You look {mood}," said {B}.
+thanks = "Thank you, {A}," said {B}. | "How {good} of you," said {B}. | He was {mood}.
   That made him {mood}.
 """
 
 # %%
 #| export grammar
 WORDS = """
-where
-  {near} the {spot}
-Where
-  {Near} the {spot}
+where = {near} the {spot}
+Where = {Near} the {spot}
 near: behind beside by near under
 Near: Behind Beside By Near Under
 spot: bench bridge bush door fence house path rock tree tower wall window
@@ -328,18 +277,16 @@ def check(lines: list[str], where: str) -> None:
 #| export grammar
 @cache
 def rules() -> dict[str, list[str]]:
-    """Symbol → its alternatives: the indented lines below it, or the words that stand behind its colon."""
-    found, symbol = {}, ""
-    for line in (PLOTS + COUNTS + CHANGES + DEEDS + DETAILS + WORDS).split("\n"):
-        if line.startswith("  "):
-            found[symbol].append(line.strip())
-        elif line:
-            symbol, _, words = line.partition(":")
-            if symbol in found:
-                raise ValueError(f"the grammar says twice what {symbol} is; give one another name")
-            found[symbol] = words.split()
-    for symbol, lines in found.items():
-        check(lines, symbol)
+    """Symbol → its alternatives: those between bars and on lines of their own, or the words behind a colon."""
+    text, rule = PLOTS + COUNTS + CHANGES + DEEDS + DETAILS + WORDS, r"(?m)^(\w+)( =|:)((?:.|\n  )*)"
+    if stray := re.sub(rule, "", text).strip():
+        raise ValueError(f"no symbol is defined by: {stray.splitlines()[0]}")
+    found: dict[str, list[str]] = {}
+    for symbol, mark, rest in re.findall(rule, text):
+        if symbol in found:
+            raise ValueError(f"the grammar says twice what {symbol} is; give one another name")
+        found[symbol] = rest.split() if mark == ":" else re.split(r" \| |\n  ", rest.strip())
+        check(found[symbol], symbol)
     return found
 
 
@@ -504,8 +451,7 @@ def choose(options: list, rng: random.Random, told: Telling):
 # %%
 told = Telling()
 tell("story", random.Random(3), told)
-print(told.text, "\n")
-print("facts:  ", ", ".join(f"{key} = {entry[0]}" for key, entry in told.facts.items()))
+print(told.text, "\n\nfacts:  ", ", ".join(f"{key} = {entry[0]}" for key, entry in told.facts.items()))
 print("choices:", *(options for _, options in told.choices))
 print(f"probability e^-{sum(math.log(options) for _, options in told.choices):.3f}")
 
@@ -570,10 +516,8 @@ def surprise(told: Telling) -> list[tuple[str, float, bool]]:
 rng, shown = random.Random(5), [Telling(), Telling()]
 for told in shown:
     tell("story", rng, told)
-show(
-    figures.surprise([surprise(told) for told in shown]),
-    alt="Two stories, each word shaded by the nats of its choices: names and counts are dark at first and white when repeated.",
-)
+alt = "Two stories, each word shaded by its nats: names and counts are dark at first, and white when repeated"
+show(figures.surprise([surprise(told) for told in shown]), alt)
 
 # %% [markdown]
 r"""
@@ -623,9 +567,7 @@ for story in stories(300, seed=4):
     found = readings(story.text)
     assert len(found) == 1, f"{len(found)} readings, so its probability is another: {story.text}"
     logprob = -sum(math.log(options) for _, options in found[0])
-    assert math.isclose(logprob, story.logprob), (
-        f"told with {story.logprob}, read with {logprob}: {story.text}"
-    )
+    assert math.isclose(logprob, story.logprob), f"told with {story.logprob}, read with {logprob}"
 print("300 stories, one reading each; without its last letter:", len(readings(story.text[:-1])))
 
 # %% [markdown]
@@ -667,14 +609,12 @@ print(f"mean over {SAMPLE:,} stories   {mean:.3f} ± {error:.3f}")
 text = "\n".join(story.text for story in sample).encode()
 zipped = len(bz2.compress(text)) / SAMPLE
 print(
-    f"bytes a story: {len(text) / SAMPLE:.0f} as text, {zipped:.0f} by bz2, {entropy() / math.log(256):.1f} at least"
+    f"bytes a story: {len(text) / SAMPLE:.0f} as text, {zipped:.0f} by bz2, {entropy() / math.log(256):.1f} needed"
 )
 answer("02.3", entropy() / math.log(256))
 answer("02.4", zipped)
 off = abs(mean - entropy()) / error
-assert off < 4, (
-    f"{off:.1f} standard errors apart, which chance does once in 16,000 seeds: is a choice not counted?"
-)
+assert off < 4, f"{off:.1f} standard errors apart: is a choice not counted? By chance, one seed in 16,000"
 
 # %% [markdown]
 r"""
@@ -704,14 +644,13 @@ def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
 
 
 # %%
-few = sample[:1000]
-coders = {"bytes": SimpleNamespace(encode=str.encode)}  # the tokenizer that does nothing
+few, coders = sample[:1000], {"bytes": SimpleNamespace(encode=str.encode)}  # one that does nothing
 for size in (512, 1024):
     coders[f"BPE, {size:,}"] = BPETokenizer.train((story.text for story in stories(1000)), size)
 for name, coder in coders.items():
     tokens, floor = statistics.fmean(len(coder.encode(s.text)) + 1 for s in few), floor_per_token(few, coder)
     print(
-        f"{name:10}  {tokens:5.1f} tokens a story × {floor:.3f} nats a token = {tokens * floor:.2f} nats a story"
+        f"{name:10} {tokens:5.1f} tokens a story × {floor:.3f} nats each = {tokens * floor:.2f} nats a story"
     )
 
 # %% [markdown]
@@ -744,43 +683,36 @@ it is trained on (*train*) or kept for measuring (*val*, *test*), is chapter 03'
 #| export
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
-from nanogpt.shards import (
-    SPLITS,
-    check_shards,
-    file_sha256,
-    identity,
-    load_manifest,
-    save_manifest,
-    split_of,
-    write_shard,
-)
+from nanogpt import shards
 
 
 # %%
 #| export
 def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
     """The stories that `source` describes, one shard for each split; returns the manifest, which is written last."""
-    members: dict[str, list[Story]] = {split: [] for split in SPLITS}
+    members: dict[str, list[Story]] = {split: [] for split in shards.SPLITS}
     for story in stories(source["stories"], source["seed"]):
-        members[split_of(hashlib.sha256(story.text.encode()).digest(), val=0.05, test=0.05)].append(story)
-    if empty := [split for split in SPLITS if not members[split]]:
+        digest = hashlib.sha256(story.text.encode()).digest()
+        members[shards.split_of(digest, val=0.05, test=0.05)].append(story)
+    if empty := [split for split, told in members.items() if not told]:
         raise ValueError(
             f"{source['stories']} stories leave none for {empty[0]}, a twentieth; take 200 or more"
         )
     encoding, held = tokenizer.to_tiktoken(), {}
     for split, told in members.items():
-        text = "".join(f"<|endoftext|>{story.text}" for story in told)
-        ids, path = encoding.encode_to_numpy(text, allowed_special="all"), folder / f"{split}_000000.bin"
-        write_shard(path, ids)
-        shard = {"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}
+        text, path = "".join(f"<|endoftext|>{story.text}" for story in told), folder / f"{split}_000000.bin"
+        ids = encoding.encode_to_numpy(text, allowed_special="all")
+        shards.write_shard(path, ids)
+        shard = {"file": path.name, "tokens": len(ids), "sha256": shards.file_sha256(path)}
         size = sum(len(story.text.encode()) for story in told)
         held[split] = {"documents": len(told), "bytes": size, "tokens": len(ids), "shards": [shard]}
     tokenizer.save(folder / "tokenizer.json")
-    manifest = {"source": source, "tokenizer": "tokenizer.json", **identity(tokenizer), "splits": held}
-    manifest["floor"] = -sum(story.logprob for story in members["val"]) / held["val"]["tokens"]
-    return save_manifest(folder, manifest)
+    made_of = {"source": source, "tokenizer": "tokenizer.json", **shards.identity(tokenizer), "splits": held}
+    floor = -sum(story.logprob for story in members["val"]) / held["val"]["tokens"]
+    return shards.save_manifest(folder, made_of | {"floor": floor})
 
 
 # %%
@@ -797,31 +729,23 @@ def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, se
     if tokenizer is None and (folder.parent / "tokenizer.json").exists():
         tokenizer = BPETokenizer.load(folder.parent / "tokenizer.json")
     source = {"stories": n, "seed": seed, "entropy": round(entropy(), 6)}  # another grammar, another corpus
-    try:
-        manifest = load_manifest(folder)
+    with suppress(OSError, ValueError):  # absent or damaged: made again
+        manifest = shards.load_manifest(folder)
         same = tokenizer is None or tokenizer.fingerprint == manifest["fingerprint"]
         if same and manifest["source"] == source:
-            check_shards(folder, manifest)
+            shards.check_shards(folder, manifest)
             return manifest
-    except (OSError, ValueError):  # absent or damaged: made again
-        pass
-    (folder / "manifest.json").unlink(
-        missing_ok=True
-    )  # first: it must never describe files that are replaced
+    (folder / "manifest.json").unlink(missing_ok=True)  # first: it must not describe what is replaced
     tokenizer = tokenizer or BPETokenizer.train((story.text for story in stories(5000)), 1024)
     return _write_corpus(folder, tokenizer, source)
 
 
 # %%
-start = time.perf_counter()
 manifest = ensure_corpus("../data/built/stories")
-print(f"made or found, and every byte checked, in {time.perf_counter() - start:.1f} s")
 for split, held in manifest["splits"].items():
-    ratio = held["bytes"] / held["tokens"]
-    print(f"{split:5} {held['documents']:6,} stories {held['tokens']:9,} tokens  {ratio:.2f} bytes a token")
-size = manifest["vocab_size"]
+    print(f"{split:5} {held['documents']:6,} stories, {held['tokens']:9,} tokens, {held['bytes']:10,} bytes")
 print(
-    f"floor of val: {manifest['floor']:.3f} nats a token; who knows nothing: ln {size:,} = {math.log(size):.3f}"
+    f"floor of val: {manifest['floor']:.3f} nats a token; who knows nothing: {math.log(manifest['vocab_size']):.3f}"
 )
 
 # %%

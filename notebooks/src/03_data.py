@@ -349,7 +349,7 @@ for split, fingerprint in (("val", "0123456789"), ("train", None), ("val", None)
         open_shards(path.parent, split, fingerprint)
     except ValueError as error:
         print(str(error).replace(str(folder), "..."))
-path.write_bytes(raw)
+_ = path.write_bytes(raw)
 
 # %% [markdown]
 r"""
@@ -679,10 +679,8 @@ stream = BatchStream([large], B=16, T=1024)
 stream.next_batch()  # finds and shuffles the shard's documents, once an epoch
 first, _ = time.perf_counter(), [stream.next_batch() for _ in range(STEPS)]
 times = STEPS * 16 * 1024 / (time.perf_counter() - first) / EATEN
-print(
-    f"opened in {(opened - start) * 1e6:.0f} µs; {times * EATEN / 1e6:.1f} million tok/s, {times:.0f} GPUs'"
-)
-print("no worker is needed" if times > 2 else "a worker would help")
+print(f"opened in {(opened - start) * 1e6:.0f} µs; {times * EATEN / 1e6:.1f} million tok/s,", end=" ")
+print(f"{times:.0f} times that GPU's:", "no worker is needed" if times > 2 else "a worker would help")
 
 # %% [markdown]
 r"""
@@ -701,8 +699,8 @@ def unseen(T: int) -> float:
     return sum(min(left, T) / T for n in lengths for left in range(n)) / sum(lengths)
 
 
-print(f"stories of {min(lengths)} to {max(lengths)} tokens; out of sight begins", end=" ")
-print(*(f"at T = {T:4} {unseen(T):4.0%}" for T in (32, 64, 128, 256, 1024)), sep="\n" + " " * 46)
+print(f"stories have {min(lengths)} to {max(lengths)} tokens; share whose story began before the row:")
+print("\n".join(f"T = {T:4}: {unseen(T):4.0%}" for T in (32, 64, 128, 256, 1024)))
 answer("03.1", 100 * unseen(128))
 
 # %% [markdown]
