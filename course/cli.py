@@ -207,7 +207,7 @@ def call_lab(more: list[str]) -> int:
     """JupyterLab takes this process's place, so that a signal sent to it reaches JupyterLab."""
     if importlib.util.find_spec("jupyterlab") is None:
         raise CourseError("JupyterLab is not installed here; `make course`, or pip install -e '.[course]'")
-    from course.doctor import trusted_environment
+    from course.trust import trusted_environment
 
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}"]
     command += ["--LabApp.default_url=/lab/tree/notebooks/00_setup.ipynb"]

@@ -1,6 +1,5 @@
 """`course doctor`: is this machine ready? One line each, with the remedy; exit 1 only on red."""
 
-import math
 import os
 import platform
 import re
@@ -11,11 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from course.paths import BUILT, ROOT, CourseError
+from course.paths import BUILT, ROOT
 from course.remedies import remedy_for
+from course.trust import TOLERANCE, disagreement
 
 GREEN, YELLOW, RED = "green", "yellow", "red"
-TOLERANCE = 1e-3  # one float32 step differs by about 1e-6 between devices, a wrong kernel by far more
 CODES = {GREEN: "\x1b[32m", YELLOW: "\x1b[33m", RED: "\x1b[31m"}
 
 
@@ -266,55 +265,6 @@ def arithmetic() -> Iterator[Finding]:
     else:
         text = f"a training step on {chosen} differs from the CPU's by {error:.0e}, so the course stays on the CPU"
         yield Finding(YELLOW, "arithmetic", text, "elsewhere set NANOGPT_DEVICE=cpu yourself")
-
-
-def trusted_environment() -> dict[str, str]:
-    """The environment for kernels: on a device whose arithmetic is wrong it says NANOGPT_DEVICE=cpu."""
-    try:
-        from nanogpt.device import pick_device
-
-        chosen = pick_device()
-        if chosen.type == "cpu" or disagreement(chosen) < TOLERANCE:
-            return dict(os.environ)
-    except ValueError as error:
-        raise CourseError(f"{error}; unset NANOGPT_DEVICE") from None
-    except Exception as error:  # a module of ours that is missing or does not import
-        if said := remedy_for(error):
-            raise CourseError(said) from None
-        raise
-    print(
-        f"course: a training step on {chosen} disagrees with the CPU's; staying on the CPU", file=sys.stderr
-    )
-    return os.environ | {"NANOGPT_DEVICE": "cpu"}
-
-
-def disagreement(device) -> float:
-    """Largest relative difference between a training step on `device` and on the CPU, not a number included.
-
-    Some MPS releases computed wrong losses without any error, which no loss curve reveals by itself.
-    """
-    import torch
-
-    pairs = zip(training_step(torch.device("cpu")), training_step(device))
-    return max(abs(a - b) / abs(a) if math.isfinite(b) else math.inf for a, b in pairs)
-
-
-def training_step(device) -> list[float]:
-    """Loss, gradient norm and the loss after one step of a small GPT, from the same seed everywhere."""
-    import torch
-
-    from nanogpt.model import GPT, GPTConfig
-
-    generator = torch.Generator().manual_seed(0)
-    model = GPT(GPTConfig(block_size=32, vocab_size=97, n_layer=2, n_head=2, n_embd=32), generator).to(device)
-    x, y = torch.randint(97, (2, 4, 32), generator=generator).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    _, before = model(x, y)
-    before.backward()
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
-    optimizer.step()
-    _, after = model(x, y)
-    return [before.item(), norm.item(), after.item()]
 
 
 CHECKS = (python, packages, kernel, resources, device, speed_features, vocabulary, data, arithmetic)

@@ -11,10 +11,10 @@ from importlib.metadata import version
 import tqdm
 
 from course.build import clean, execute
-from course.doctor import trusted_environment
 from course.files import notebook_bytes, read_notebook, write_atomically
 from course.paths import RUNS, TIMES, CourseError, notebook_path, relative
 from course.summary import first_story, summary
+from course.trust import trusted_environment
 
 UNKNOWN_SECONDS = 30.0  # for a chapter that nobody has timed yet
 STORYTELLER = "08"  # after this chapter there is a model, and what it takes to let it write

@@ -102,11 +102,11 @@ def test_a_failing_test_is_told_student_first(house):
 def test_hypothesis_says_its_example_on_the_first_line(house):
     (house.path / "tests/test_ch04_tiny.py").write_text(
         "from hypothesis import given, strategies as st\n\nfrom nanogpt.tiny import area\n\n\n"
-        "@given(st.integers(0, 99), st.sampled_from(['a, b']))\ndef test_small(r, word):\n"
-        "    assert area(r) < 10, 'too large'\n"
+        "@given(st.integers(0, 99), st.text(), st.sampled_from(['a, b']))\ndef test_small(r, text, word):\n"
+        "    assert area(r) < 10, 'too large'\n    assert 'x' not in text\n"
     )
     said = house.course("checkpoint", "04", code=1)
-    assert said.startswith("course: test_small: too large (r=2, word='a, b')\n")
+    assert said.startswith("course: test_small: too large (r=2, text='', word='a, b')\n")
     assert "Failing" not in said and "Falsifying" not in said and "\x1b" not in said
 
 

@@ -5,9 +5,10 @@ import sys
 import pytest
 import torch
 
-from course import doctor, remedies
-from course.doctor import GREEN, RED, YELLOW, Finding, disagreement, trusted_environment
+from course import doctor, remedies, trust
+from course.doctor import GREEN, RED, YELLOW, Finding
 from course.paths import CourseError
+from course.trust import disagreement, trusted_environment
 
 
 def test_this_machine_is_not_red(capsys):
@@ -72,22 +73,22 @@ def fake_version(name: str) -> str:
 def test_the_self_check_agrees_with_itself_and_sees_a_wrong_step(monkeypatch):
     cpu = torch.device("cpu")
     assert disagreement(cpu) == 0
-    step = doctor.training_step
+    step = trust.training_step
     for wrong in (
         lambda losses: [losses[0], losses[1], losses[2] * 1.01],
         lambda losses: [losses[0], math.nan, losses[2]],
     ):
         steps = iter([step, lambda device, wrong=wrong: wrong(step(device))])
-        monkeypatch.setattr(doctor, "training_step", lambda device, steps=steps: next(steps)(device))
-        assert disagreement(cpu) > doctor.TOLERANCE
+        monkeypatch.setattr(trust, "training_step", lambda device, steps=steps: next(steps)(device))
+        assert disagreement(cpu) > trust.TOLERANCE
 
 
 def test_a_device_that_disagrees_is_not_used(monkeypatch, capsys):
     monkeypatch.setattr("nanogpt.device.pick_device", lambda: torch.device("meta"))
-    monkeypatch.setattr(doctor, "disagreement", lambda device: 0.02)
+    monkeypatch.setattr(trust, "disagreement", lambda device: 0.02)
     assert trusted_environment()["NANOGPT_DEVICE"] == "cpu"
     assert "staying on the CPU" in capsys.readouterr().err
-    monkeypatch.setattr(doctor, "disagreement", lambda device: 1e-6)
+    monkeypatch.setattr(trust, "disagreement", lambda device: 1e-6)
     assert trusted_environment() == dict(os.environ)
 
 
