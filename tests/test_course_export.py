@@ -101,10 +101,12 @@ def test_a_note_that_only_begins_with_a_bar_is_a_comment():
     assert "#|---|" in text_of("#| export\nX = 1\n#|---|", "#|---|---|\n# exports the weights\nY = 2")
 
 
-def test_every_newline_is_a_newline():
-    assert text_of("#| export\r\ndef f():\r\n    return 1\r\n") == text_of(
-        "#| export\ndef f():\n    return 1\n"
-    )
+@pytest.mark.parametrize("newline", ["\r\n", "\r"])
+def test_every_newline_is_a_newline(newline):
+    plain = '#| export\ndef f():\n    return """1\n2"""\n'
+    other = plain.replace("\n", newline)
+    assert text_of(other) == text_of(plain)
+    assert "\r" not in exported_cells(notebook(DEFAULT, other), "x.ipynb")[0].source
 
 
 def test_a_line_separator_in_a_string_is_no_line():

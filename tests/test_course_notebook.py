@@ -109,6 +109,7 @@ def masked(text: str) -> str:
         ("took 4 ms", "took 12 ms"),
         ("took    4.25 s a step", "took 1,312.0 s a step"),
         ("109 GFLOP/s", " 1,009 GFLOP/s"),
+        ("2.1 GiB/s and 35 stories/s", "0.9 GiB/s and 9 stories/s"),
         ("as fast:  2.34×", "as fast: 11.0×"),
         ("1.35 × as fast", "0.9 × as fast"),
         ("<object at 0x7f3a91>", "<object at 0x55aa10cc>"),
@@ -125,6 +126,7 @@ def test_what_differs_by_machine_is_masked(one, other):
         ("16384 × 50304", "16384 × 50257"),
         ("loss 6.951", "loss 6.952"),
         ("3 steps", "4 steps"),
+        ("3 words/story", "4 words/story"),
         ("6.5%", "7.5%"),
     ],
 )
