@@ -9,8 +9,8 @@ course: .venv/ready  ## execute every notebook: make course ARGS="--from 02 --to
 test: .venv/ready  ## everything that CI runs: make test ARGS="-k tokenizer"
 	@$(BIN)/course test $(ARGS)
 
-lab: .venv/ready  ## JupyterLab at chapter 00
-	@$(BIN)/course lab
+lab: .venv/ready  ## JupyterLab at chapter 00: make lab ARGS="--no-browser --port 8889"
+	@$(BIN)/course lab $(ARGS)
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) course/setup_env.py

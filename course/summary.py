@@ -67,7 +67,8 @@ def model_lines() -> list[str]:
 
 def first_story() -> list[str]:
     """What `course run` says as soon as there is a model that can write."""
-    return stories(1, "The first story of your model:") if read("model/train.json") else []
+    there = (BUILT / "model" / "config.json").exists()
+    return stories(1, "The first story of your model:") if there else []
 
 
 def stories(seed: int, heading: str) -> list[str]:

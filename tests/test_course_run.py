@@ -166,5 +166,6 @@ def test_a_summary_never_ends_in_a_traceback(monkeypatch, tmp_path):
     (tmp_path / "stories").mkdir()
     (tmp_path / "model/train.json").write_text('{"val_loss": 0.6, "floor": 0.5}')
     (tmp_path / "stories/manifest.json").write_text("{")
+    (tmp_path / "model/config.json").write_text("{}")
     assert "cannot write" in " ".join(summary.first_story())
     assert "20% above the floor" in "\n".join(summary.summary(["04"], {"04": 1.0}))
