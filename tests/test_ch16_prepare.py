@@ -27,7 +27,7 @@ from nanogpt.corpus import stories
 from nanogpt.journal import Encoded, Journal, alone_in, shards_in
 from nanogpt.prepare import cut_long_runs, encode_blocks, encode_texts, load_tokenizer, prepare
 from nanogpt.shards import document_starts, load_manifest, open_shards, read_shard, split_of
-from nanogpt.sources import Place, Source, find_files, last_cut, read_blocks
+from nanogpt.sources import Place, Source, documents_in, find_files, last_cut, read_blocks
 from nanogpt.tokenizer import GPT2_PATTERN, BPETokenizer
 
 ROOT = Path(__file__).parent.parent
@@ -336,6 +336,22 @@ def test_paragraphs_are_documents_and_lose_nothing(tmp_path, tokenizer, tokenize
     assert texts_in(tmp_path / "out", tokenizer)["train"] == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "documents"),
+    [
+        ("first\n\nsecond\n", ["first\n\n", "second\n"]),  # the last line break is no document
+        ("first\n\nsecond\r\n", ["first\n\n", "second\r\n"]),
+        ("one", ["one"]),
+        ("\n\none\n\n\n", ["\n\none\n\n\n"]),
+    ],
+)
+def test_where_paragraphs_end(tmp_path, text, documents):
+    path = tmp_path / "a.txt"
+    path.write_bytes(text.encode())
+    blocks = read_blocks(Source(path, [path], paragraphs=True))
+    assert [text for pieces, _ in blocks for piece in pieces for text in documents_in(piece)] == documents
+
+
 def test_a_long_document_in_a_folder_goes_to_one_split_by_its_hash(tmp_path, tokenizer, tokenizer_path):
     (tmp_path / "in").mkdir()
     texts = {f"{i}.txt": f"{i} " * 500 + "end" for i in range(12)}
@@ -585,6 +601,21 @@ def test_a_shard_that_was_harmed_is_made_again(tmp_path, tokenizer_path, capsys,
     assert "train_00000" in capsys.readouterr().err
     prepare(source, out, tokenizer_path, **options)
     assert capsys.readouterr().err == "", "what is whole is made again"
+
+
+def test_shards_made_again_go_on_too_after_a_stop(tmp_path, tokenizer_path, monkeypatch):
+    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
+    options = dict(workers=1, block=2000, journal_seconds=-1)
+    prepare(source, out, tokenizer_path, **options)
+    whole = files_in(out)
+    (out / "train_000000.bin").unlink()
+    with contextlib.suppress(Stop), monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        prepare(source, out, tokenizer_path, **options)
+    assert Journal.load(out).place.at > 4000, "the next run begins again"
+    assert not (out / "manifest.json").exists(), "it lists shards that are being made"
+    prepare(source, out, tokenizer_path, **options)
+    assert files_in(out) == whole
 
 
 def test_a_damaged_manifest_is_one_clear_sentence(tmp_path, tokenizer_path, capsys):

@@ -19,21 +19,25 @@ def beginning_again(jobs, hours, mean: float):
     return fig
 
 
-def kills(held, stops):
-    """Megabytes on the disk over time; stops: (when, megabytes on the disk, megabytes in the journal)."""
+def kills(stops, whole: float):
+    """Megabytes of shards from kill to kill; stops: (on the disk, in the journal) at each; whole: in the end."""
     fig, ax = plt.subplots()
-    ax.plot(held, linewidth=1.2, label="on the disk")
-    for n, (when, there, kept) in enumerate(stops):
-        ax.plot([when, when], [there, kept], color="C3", linewidth=1.2)
-        ax.plot(when, there, "x", color="C3", label="kill -9" if n == 0 else None)
+    kept = 0.0
+    for n, (there, journaled) in enumerate(stops):
+        ax.plot([n, n + 1], [kept, there], color="C0", linewidth=1.2, label="a run" if n == 0 else None)
+        ax.plot([n + 1, n + 1], [there, journaled], color="C3", linewidth=1.2)
+        ax.plot(n + 1, there, "x", color="C3", label="kill -9" if n == 0 else None)
         ax.plot(
-            when,
-            kept,
+            n + 1,
+            journaled,
             "_",
             color="black",
-            label="in the journal: the next run goes on here" if n == 0 else None,
+            markersize=12,
+            label=None if n else "in the journal: the next goes on here",
         )
-    ax.set(xlabel="time, in samples; each kill is followed by the next run", ylabel="MB of shards")
-    if held or stops:
+        kept = journaled
+    ax.plot([len(stops), len(stops) + 1], [kept, whole], color="C0", linewidth=1.2)
+    ax.set(xlabel="run", ylabel="MB of shards on the disk")
+    if stops:
         ax.legend(loc="lower right")
     return fig
