@@ -112,10 +112,7 @@ class Journal:
         return cls(out, saved["made_of"], Place(**saved["place"]), splits)
 
     def finish(self, source: Source) -> dict:
-        """Give each shard its header and its name, then write the manifest, which is returned.
-
-        ValueError if there was no text in the source.
-        """
+        """Give each shard its header and its name, then write the manifest. ValueError if there was no text."""
         if not list(self.parts()):
             (self.out / "journal.json").unlink()
             raise ValueError(f"{source.path} has no text: all its documents are empty")

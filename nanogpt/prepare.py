@@ -28,12 +28,6 @@ from nanogpt.sources import Piece, Place, Source, documents_in, find_files, size
 from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
 
 
-def cut_long_runs(text: str) -> list[str]:
-    """The text cut before the last character of each long run of white space, where GPT-2's pattern cuts anyway."""
-    cuts = [run.end() - 1 for run in regex.finditer(r"\s{1000,}+(?=\S)", text)]
-    return [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
-
-
 def encode_texts(texts: list[tuple[bool, str]], encoding, eot: int) -> np.ndarray:
     """Ids of texts, after `<|endoftext|>` where a document begins. One call for all is faster than one for each."""
     joined = "".join(EOT + text if begins else text for begins, text in texts)
@@ -47,6 +41,22 @@ def encode_texts(texts: list[tuple[bool, str]], encoding, eot: int) -> np.ndarra
         ids.append(np.array([eot] * begins, np.uint32))
         ids += [encoding.encode_to_numpy(part, disallowed_special=()) for part in cut_long_runs(text)]
     return np.concatenate(ids)
+
+
+def encode_pieces(pieces: list[Piece], encoding, eot: int, val: float, test: float) -> dict[str, Encoded]:
+    """What the pieces add to each split that gets any of their documents."""
+    texts, size = {split: [] for split in SPLITS}, dict.fromkeys(SPLITS, 0)
+    for piece in pieces:
+        for text in filter(None, documents_in(piece)):
+            raw = text.encode()
+            split = piece.split or split_of(hashlib.sha256(raw).digest(), val, test)
+            texts[split].append((piece.kind != "text" or piece.start == 0, text))
+            size[split] += len(raw)
+    return {
+        s: Encoded(encode_texts(held, encoding, eot).astype("<u2"), sum(b for b, _ in held), size[s])
+        for s, held in texts.items()
+        if held
+    }
 
 
 def load_tokenizer(name: str | os.PathLike) -> tuple:
@@ -71,20 +81,10 @@ def load_tokenizer(name: str | os.PathLike) -> tuple:
     return Encoding("nanogpt", pat_str=pattern, mergeable_ranks=ours.ranks, special_tokens=ours.special), ours
 
 
-def encode_pieces(pieces: list[Piece], encoding, eot: int, val: float, test: float) -> dict[str, Encoded]:
-    """What the pieces add to each split that gets any of their documents."""
-    texts, size = {split: [] for split in SPLITS}, dict.fromkeys(SPLITS, 0)
-    for piece in pieces:
-        for text in filter(None, documents_in(piece)):
-            raw = text.encode()
-            split = piece.split or split_of(hashlib.sha256(raw).digest(), val, test)
-            texts[split].append((piece.kind != "text" or piece.start == 0, text))
-            size[split] += len(raw)
-    return {
-        s: Encoded(encode_texts(held, encoding, eot).astype("<u2"), sum(b for b, _ in held), size[s])
-        for s, held in texts.items()
-        if held
-    }
+def cut_long_runs(text: str) -> list[str]:
+    """The text cut before the last character of each long run of white space, where GPT-2's pattern cuts anyway."""
+    cuts = [run.end() - 1 for run in regex.finditer(r"\s{1000,}+(?=\S)", text)]
+    return [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
 
 
 def start_worker(encode: Callable) -> None:

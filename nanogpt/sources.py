@@ -60,8 +60,9 @@ def read_text(path: Path, kind: str, start: int, block: int, split: str | None) 
             ended = len(text) < block
             while not (stop := len(text) if ended else last(text)):
                 if len(text) >= max(LIMIT, block):
-                    where = f"{path}, line {line_of(path, start)}"
-                    raise ValueError(f"{where}: no place to cut in {len(text):,} bytes; is it text?")
+                    raise ValueError(
+                        f"{path}, line {line_of(path, start)}: no place to cut in {len(text):,} bytes"
+                    )
                 more = file.read(len(text))
                 ended = len(more) < len(text)
                 text += more
@@ -164,8 +165,8 @@ def documents_in(piece: Piece) -> Iterator[str]:
             text = piece.content.decode()
             yield from PARAGRAPH.findall(text) if piece.kind == "paragraphs" else [text]
     except UnicodeDecodeError as error:
-        at = f"byte {piece.start + error.start:,}"
-        raise ValueError(f"{piece.path}: {at} is not UTF-8; convert it, for example with iconv") from None
+        at = piece.start + error.start
+        raise ValueError(f"{piece.path}: byte {at:,} is not UTF-8; convert it, say with iconv") from None
     except ValueError as error:
         raise ValueError(f"{piece.path}, line {line_of(piece.path, piece.start) + n}: {error}") from None
 
