@@ -131,7 +131,7 @@ def chosen_chapters(args) -> list[str]:
     wanted = [*args.chapters, *filter(None, (args.first, args.last))]
     for chapter in wanted:
         if two_digits(chapter) not in there:
-            raise CourseError(f"no chapter {chapter}; {known}")
+            raise CourseError(f"no chapter {chapter!r}; {known}")
     if args.chapters and (args.first or args.last):
         raise CourseError("name chapters, or a range with --from and --to, not both")
     if args.chapters:

@@ -49,7 +49,7 @@ def test_a_missing_module_names_its_chapter(house):
     [
         (["checkpoint", "9"], "no chapter '9' in notebooks/; there are 04"),
         (["build", "attention"], "no chapter 'attention'"),
-        (["run", "--from", "7"], "no chapter 7; there are 04"),
+        (["run", "--from", "7"], "no chapter '7'; there are 04"),
         (["run", "04", "--to", "04"], "not both"),
         (["checkpoint"], "which chapter?"),
         (["data", "fineweb-edu", "--tokens", "0"], "--tokens 0"),
