@@ -68,7 +68,7 @@ predict("02.2", "what it loses a day, in nats", guess=None)
 # %%
 def mean_loss(p: dict[str, float], q: dict[str, float]) -> float:
     """What a model that says q loses on average, in nats, where words come with probabilities p."""
-    return sum(p[word] * math.log(1 / q[word]) for word in p)
+    return sum(p[word] * math.log(1 / q[word]) for word in p if p[word])
 
 
 p = {"sun": 0.8, "rain": 0.2}
@@ -645,7 +645,7 @@ def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
 
 # %%
 few, coders = sample[:1000], {"bytes": SimpleNamespace(encode=str.encode)}  # one that does nothing
-for size in (512, 1024):
+for size in (512, 900):
     coders[f"BPE, {size:,}"] = BPETokenizer.train((story.text for story in stories(1000)), size)
 for name, coder in coders.items():
     tokens, floor = statistics.fmean(len(coder.encode(s.text)) + 1 for s in few), floor_per_token(few, coder)

@@ -62,7 +62,7 @@ A text of *n* tokens is *n* − 1 questions with their answers: after these toke
 STORIES, left_by_01 = 5000, Path("../data/built/tokenizer.json")
 documents = [story.text for story in stories(STORIES)]
 tokenizer = BPETokenizer.load(left_by_01) if left_by_01.exists() else BPETokenizer.train(documents, 1024)
-ids = tokenizer.encode(documents[0])
+ids = tokenizer.encode(" ".join(documents[:20]))
 for n in range(1, 7):
     print(f"{tokenizer.decode(ids[:n]):25} → {tokenizer.decode(ids[n : n + 1])!r}, id {ids[n]}")
 
@@ -150,12 +150,15 @@ r"""
 The format is llm.c's: a header of 256 int32, then the ids. No lengths, no index: a document begins where
 `<|endoftext|>` stands, which is *before* each one, the first included.
 
-FineWeb-Edu's sample has ten billion tokens. How many bytes should an id have?
+*Predict.* FineWeb-Edu's sample has ten billion tokens. How many gigabytes is that, with as few bytes an id as GPT-2's
+50,257 ids need?
 """
 
 # %%
+predict("03.1", "ten billion ids with as few bytes each as they need, in GB", guess=None)
 for kind in map(np.dtype, ("int64", "int32", "uint16")):
     print(f"{kind.name:6} {10 * kind.itemsize} GB, ids up to {np.iinfo(kind).max:,}")
+answer("03.1", 10 * kind.itemsize)
 
 # %%
 #| export shards
@@ -196,8 +199,8 @@ show(figures.shard_bytes(fields), alt="A shard's first bytes: magic, version, to
 r"""
 The bytes are little-endian: the magic number reads backwards, and in decimal it is a date, 2024-05-20. Reading is a
 *memory map*: the file appears as an array, and the operating system fetches the pages that are touched. So opening
-costs the same for a kilobyte and for twenty gigabytes (measured below). Checked at once is what costs nothing: magic, version, and
-that header and file agree on the length.
+costs the same for a kilobyte and for twenty gigabytes (a cell below times it). Checked at once is what costs nothing:
+magic, version, and that header and file agree on the length.
 """
 
 
@@ -447,7 +450,7 @@ operation takes them all.
 
 With several processes, *ranks*, each reads a different part of every step. Often a loader is written like this: the
 shards are read one after another, each rank begins at its own offset, and everybody advances by what all ranks read
-together. *Find the bug.* It shows only with more than one rank, and only where a shard ends.
+together. *Find the bugs.* Both show where a shard ends, and the worse one only with more than one rank.
 """
 
 
@@ -485,7 +488,7 @@ never read.
 The cure is that no rank decides anything. Let there be one endless stream of tokens, the same for all ranks: epoch
 after epoch, each with its shards and their documents in another order. Step k takes the next `world_size * B * T` of
 them, rank r the r-th part, across the ends of shards and epochs. Then a law can hold: **each token is an input
-exactly once an epoch.** What a training loop makes and calls:
+exactly once an epoch.** (Shards without a manifest beside them are taken for GPT-2's, as llm.c's are.)
 """
 
 
@@ -586,6 +589,7 @@ where a document begins. Which one that is, the next token tells.
 
 # %%
 def write_places(folder: Path, *shards: list[int]) -> list[Path]:  # shards: the lengths of their documents
+    assert sum(map(sum, shards)) <= 50256, "too many tokens for GPT-2's ids to be their places; take fewer"
     place, paths = 0, [folder / f"train_{i:06d}.bin" for i in range(len(shards))]
     for path, lengths in zip(paths, shards):
         places = place + np.arange(sum(lengths))
@@ -606,15 +610,15 @@ show(figures.reads(reads, [FIRST], "BatchStream"), alt)
 
 # %% [markdown]
 r"""
-*Check.* The law, on as many places as there are ids, in documents as long as stories: three ranks, a batch that divides
+*Check.* The law, on documents as long as stories: three ranks, a batch that divides
 nothing evenly, two epochs. And the tokens of a step do not depend on how many ranks share them: a run may go on with
 another number of GPUs.
 """
 
 # %%
 B, T, RANKS = 5, 77, 3
-lengths = [len(tokenizer.encode(text)) + 1 for text in documents[:500]]
-total, law = sum(lengths), write_places(folder / "law", lengths[:200], lengths[200:])
+lengths = [len(tokenizer.encode(text)) + 1 for text in documents[:300]]
+total, law = sum(lengths), write_places(folder / "law", lengths[:120], lengths[120:])
 streams, batches = [BatchStream(law, B, T, rank, RANKS) for rank in range(RANKS)], []
 alone = BatchStream(law, B * RANKS, T)
 while alone.position <= 2 * total:
@@ -691,7 +695,7 @@ A row of `BatchStream` begins where it falls, mostly within a story whose names 
 """
 
 # %%
-predict("03.1", "tokens whose story began before their row, T = 128, in percent", guess=None)
+predict("03.2", "tokens whose story began before their row, T = 128, in percent", guess=None)
 
 
 # %%
@@ -701,13 +705,14 @@ def unseen(T: int) -> float:
 
 print(f"stories have {min(lengths)} to {max(lengths)} tokens; share whose story began before the row:")
 print("\n".join(f"T = {T:4}: {unseen(T):4.0%}" for T in (32, 64, 128, 256, 1024)))
-answer("03.1", 100 * unseen(128))
+answer("03.2", 100 * unseen(128))
 
 # %% [markdown]
 r"""
-No model can know what such tokens depend on, so they teach little, and no loss on them comes near the floor of chapter
-02. (Where documents are long beside T, most tokens must be like this.) The second stream begins every row with a
-document, as nanochat's does. Chapter 07 trains on it.
+No model can know what such tokens depend on, so the floor of such rows lies above chapter 02's. The second stream
+begins every row with a document, as nanochat's does, and chapter 07 trains on it. It differs from `BatchStream` in
+what a row is, and in nothing else. (Of documents much longer than T it would read only the beginnings: real text is
+better packed.)
 """
 
 
