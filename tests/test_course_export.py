@@ -209,3 +209,8 @@ def test_modules_of_one_chapter_import_from_each_other():
     with pytest.raises(CourseError, match=r"double is in one.py too, and two.py uses it"):
         export(notebook(docs, double, use, own), "x.ipynb")
     assert "import" not in export(notebook(docs, double, own, "#| export two\nX = 1"), "x.ipynb")["three"]
+
+
+def test_imports_sort_the_same_whether_or_not_the_module_exists():
+    text = text_of("#| export\nimport torch\nfrom nanogpt.not_there_yet import x\nY = torch, x")
+    assert "import torch\n\nfrom nanogpt.not_there_yet import x\n" in text
