@@ -35,7 +35,7 @@ def encode_texts(texts: list[tuple[bool, str]], encoding, eot: int) -> np.ndarra
         try:
             return encoding.encode_to_numpy(joined, allowed_special={EOT}, disallowed_special=())
         except ValueError:
-            pass  # a run of white space that is too long for it
+            pass  # a run of white space that is too long for it (tiktoken 0.12 and later say so, earlier ones panic)
     ids = []
     for begins, text in texts:
         ids.append(np.array([eot] * begins, np.uint32))
