@@ -11,17 +11,21 @@ STEP = 0.602  # the width of a character of DejaVu Sans Mono, in units of its si
 
 
 def loss_map(lines: dict[str, float], spans: dict[str, tuple[float, float]]) -> plt.Figure:
-    """Losses on an axis, each with its name ("short: what it knows"); spans are arrows between two of them."""
-    fig, ax = plt.subplots(figsize=(7.2, 2.3))
-    heights = [1.0, 1.65, 2.3]
-    for i, (name, nats) in enumerate(sorted(lines.items(), key=lambda line: line[1])):
-        ax.plot([nats, nats], [0, heights[i % 3]], lw=2, c=f"C{i}")
-        label = name.replace(": ", "\n")
-        ax.text(nats, heights[i % 3] + 0.05, label, ha="center", va="bottom", fontsize=7.5)
+    """Losses, a row each, with their names ("short: what it knows"); spans are shaded from one loss to another."""
+    fig, ax = plt.subplots(figsize=(7.2, 0.3 * (len(lines) + len(spans) / 2) + 0.8))
+    rows = sorted(lines.items(), key=lambda line: line[1])
+    for i, (_, nats) in enumerate(rows):
+        ax.plot([0, nats], [i, i], lw=1, c="0.75", zorder=1)
+        ax.plot(nats, i, "o", c="C0")
+        ax.text(nats + 0.12, i, f"{nats:.2f}", va="center", fontsize=8)
     for i, (name, (low, high)) in enumerate(spans.items()):
-        ax.annotate("", (high, 0.2 + 0.4 * i), (low, 0.2 + 0.4 * i), arrowprops={"arrowstyle": "<->"})
-        ax.text(high + 0.08, 0.2 + 0.4 * i, name, va="center", fontsize=7.5, backgroundcolor="white")
-    ax.set(yticks=[], xlabel="loss (nats per token)", xlim=(-0.2, 7.6), ylim=(0, 3.1))
+        ax.axvspan(low, high, color="C1", alpha=0.13, lw=0)
+        y = len(rows) - 0.3 + 0.55 * i
+        ax.annotate("", (low, y), (high, y), arrowprops={"arrowstyle": "<->", "color": "C1"})
+        ax.text(high + 0.12, y, name, va="center", fontsize=8, color="C1")
+    ax.set_yticks(range(len(rows)), [name for name, _ in rows], fontsize=8)
+    ax.set(xlabel="loss (nats per token)", xlim=(0, 7.6), ylim=(-0.6, len(rows) - 0.5 + 0.55 * len(spans)))
+    ax.grid(axis="y", visible=False)
     return fig
 
 
@@ -50,15 +54,20 @@ class LivePlot:
             np.arange(len(smooth)) + width / 2, smooth, c="C0", label=f"training, mean of {width} batches"
         )
         ax.plot(self.held.keys(), self.held.values(), "o-", ms=3, lw=1, c="C1", label="held out")
-        for i, (name, nats) in enumerate(self.lines.items()):
-            ax.axhline(nats, c=f"C{i + 2}", lw=1, ls="--")
-            ax.text(1.01 * self.steps, nats, name.split(":")[0], c=f"C{i + 2}", va="center", fontsize=8)
+        labels = []
+        for name, nats in sorted(self.lines.items(), key=lambda line: line[1]):
+            ax.axhline(nats, c="C2" if name.startswith("floor") else "0.5", lw=1, ls="--")
+            near = labels and nats < 1.08 * labels[-1][1]  # one label for lines that nearly touch
+            names = f"{labels.pop()[0]}, " if near else ""
+            labels.append((names + name.split(":")[0], nats))
+        for label, nats in labels:
+            ax.text(1.01 * self.steps, nats, label, va="center", fontsize=8)
         low = 0.85 * min([*self.lines.values(), *self.losses])
         ax.set(xlim=(0, self.steps), ylim=(low, None), xlabel="step", ylabel="loss (nats per token)")
         shown = [tick for tick in TICKS if tick > low]
         ax.set_yticks(shown, [f"{tick:g}" for tick in shown])
         ax.minorticks_off()
-        ax.legend(fontsize=8, loc="upper right", bbox_to_anchor=(1, 0.9))
+        ax.legend(fontsize=8, loc="upper right", bbox_to_anchor=(1, 0.82), frameon=True, framealpha=1)
         return fig
 
     def close(self) -> None:
@@ -72,7 +81,7 @@ def answers(right: dict[int, dict[str, float]], baseline: dict[str, float], step
         ax.plot(right.keys(), [share[kind] for share in right.values()], ".-", c=f"C{i}", label=kind)
         ax.axhline(baseline[kind], c=f"C{i}", lw=1, ls="--", label=f"{kind}, by the bigram")
     ax.set(xlim=(0, steps), ylim=(0, 1.03), xlabel="step", ylabel="answers right")
-    ax.legend(fontsize=8, ncols=2, loc="center right", bbox_to_anchor=(1, 0.52))
+    ax.legend(fontsize=8, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1))
     return fig
 
 
@@ -83,6 +92,7 @@ def costs(texts: list[list[tuple[str, float, bool]]], width: int = 84) -> plt.Fi
         x = 0
         for token, nats, framed in tokens:
             x, y = (0, y + 1) if x + len(token) > width else (x, y)
+            token = token if x else token.lstrip()
             indent = len(token) - len(token.lstrip())
             placed.append((x + indent, y, token.strip(), nats, framed))
             x += len(token)
