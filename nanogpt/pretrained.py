@@ -3,9 +3,7 @@
 Exported from notebooks/06_pretrained.ipynb.
 """
 
-import json
 import re
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nanogpt.files import atomically, save_json
+from nanogpt.hub import SINGLE, find_checkpoint, read_json  # the last part of this chapter writes it
 from nanogpt.model import GPT, GPTConfig
 
 # Hugging Face lets a GPT-2 vary these; this GPT has one value of each. (reorder_and_upcast_attn may be anything:
@@ -45,88 +44,6 @@ def config_from_hf(hf: dict, where: str = "config.json", dropout: float = 0.0) -
     if wrong:
         raise ValueError(f"{where}: this is not a GPT-2 that nanogpt can run: {'; '.join(wrong)}")
     return GPTConfig(**sizes, dropout=dropout)
-
-
-def hub_file(repo: str, revision: str | None, filename: str, cached_only: bool = False) -> Path | None:
-    """A file of a hub repository, from Hugging Face's cache or else downloaded into it; None if there is none.
-
-    Raises OSError in one sentence where the repository is unknown or the hub cannot be reached.
-    """
-    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_download, hf_hub_url
-
-    try:
-        return Path(hf_hub_download(repo, filename, revision=revision, local_files_only=True))
-    except errors.HFValidationError:
-        raise FileNotFoundError(f"{repo!r} is neither a folder nor a hub name, owner/model") from None
-    except errors.LocalEntryNotFoundError:
-        if cached_only:
-            return None
-    try:
-        # One quick question first: where there is no network, hf_hub_download alone retries for 20 s.
-        get_hf_file_metadata(hf_hub_url(repo, filename, revision=revision), timeout=5)
-        return Path(hf_hub_download(repo, filename, revision=revision))
-    except errors.RemoteEntryNotFoundError:
-        return None
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        what = f"{repo!r} is no folder, and the hub shows no such repository or revision"
-        raise FileNotFoundError(f"{what}; check the name, or `hf auth login` if it is private") from error
-    except Exception as error:  # no base class holds the HTTP errors of every version of huggingface_hub
-        what = f"{repo!r} is no folder, its {filename} is not in the cache, and the hub cannot be read"
-        raise OSError(f"{what} ({type(error).__name__}); try again online, or name a folder") from error
-
-
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-
-
-def read_json(path: Path) -> dict:
-    """A JSON object from a file; ValueError naming the file where it holds none."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path.name} is not a JSON object; download or write it again")
-    return value
-
-
-def shard_names(index: Path) -> list[str]:
-    """The files that an index names, each once; ValueError where one is not a plain file name."""
-    names = read_json(index).get("weight_map")
-    names = list(dict.fromkeys(names.values())) if isinstance(names, dict) else []
-    bad = [n for n in names if not (isinstance(n, str) and re.fullmatch(r"[\w.-]+\.safetensors", n))]
-    if bad or not names:
-        what = (
-            f"names {bad[0]!r}, which is not a plain .safetensors file name" if bad else "has no weight_map"
-        )
-        raise ValueError(f"{index.name} {what}; nothing was read")
-    return names
-
-
-def find_checkpoint(name_or_dir: str | Path, revision: str | None = None) -> tuple[Path, list[Path]]:
-    """Paths of config.json and of the safetensors files, of a folder or of one commit of a hub repository."""
-    name, folder = str(name_or_dir), Path(name_or_dir)
-
-    def in_folder(filename: str, cached_only: bool = False) -> Path | None:
-        return folder / filename if (folder / filename).is_file() else None
-
-    find = in_folder if folder.is_dir() else partial(hub_file, name, revision)
-    config = find("config.json")
-    if config is None:
-        raise FileNotFoundError(f"{name} has no config.json, so it is no Hugging Face checkpoint")
-    if find is not in_folder:  # the cache keeps a folder for each commit: take all files from this one
-        find = partial(hub_file, name, config.parent.name)
-    for cached_only in (True, False):
-        if path := find(SINGLE, cached_only=cached_only):
-            return config, [path]
-        if index := find(INDEX, cached_only=cached_only):
-            paths = {shard: find(shard) for shard in shard_names(index)}
-            if missing := ", ".join(shard for shard, path in paths.items() if path is None):
-                raise FileNotFoundError(f"{name} lacks {missing}, which {INDEX} names; download it again")
-            return config, list(paths.values())
-    raise FileNotFoundError(
-        f"{name} has no {SINGLE}. If it has a pytorch_model.bin: that is a pickle, which can run code when read; "
-        f"convert it once, transformers.GPT2LMHeadModel.from_pretrained({name!r}).save_pretrained('converted')"
-    )
 
 
 CONV1D = re.compile(r".*\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight")
@@ -162,6 +79,20 @@ def read_headers(paths: list[Path]) -> dict[str, tuple[Path, str, tuple[int, ...
     return found
 
 
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def empty_model(config: GPTConfig, found: dict, where: str) -> GPT:
+    """GPT(config) without memory, once no size of config is beyond what the headers hold: that could take forever."""
+    limit = max([len(found), *(n for _, _, shape, _ in found.values() for n in shape)])
+    for ours, theirs in SIZE_NAMES.items():
+        if getattr(config, ours) > limit:
+            what = f"config.json says {theirs}={getattr(config, ours)}"
+            raise ValueError(f"{where}: {what}, which is more than anything in the weights ({limit})")
+    with torch.device("meta"):
+        return GPT(config)
+
+
 def check_tensors(found: dict, expected: dict[str, Tensor], where: str) -> None:
     """ValueError naming every tensor that is missing, unexpected, of a wrong shape or not floating point."""
 
@@ -177,9 +108,7 @@ def check_tensors(found: dict, expected: dict[str, Tensor], where: str) -> None:
         "wrong shape": [
             f"{n} is {shape}, not {allowed[n]}" for n, (shape, _) in both.items() if shape != allowed[n]
         ],
-        "not floating point": [
-            f"{n} is {t}" for n, (_, t) in both.items() if t not in ("F64", "F32", "F16", "BF16")
-        ],
+        "not floating point": [f"{n} is {t}" for n, (_, t) in both.items() if t not in DTYPES],
     }
     if text := "; ".join(f"{what}: {some(names)}" for what, names in problems.items() if names):
         raise ValueError(f"{where} does not hold the weights that its config.json describes; {text}")
@@ -197,27 +126,38 @@ def check_tied(found: dict, model: GPT, where: str) -> None:
             )
 
 
-def from_hf(name_or_dir: str | Path, *, revision: str | None = None, dropout: float = 0.0) -> GPT:
-    """GPT with the weights of a Hugging Face GPT-2 checkpoint, in eval mode and in torch's default dtype.
+def check_heads(paths: list[Path], config: GPTConfig, where: str) -> None:
+    """ValueError where a file written by to_hf notes another n_head than config: the arrays fit any."""
+    for path in paths:
+        with safe_open(path, framework="pt") as file:
+            noted = (file.metadata() or {}).get("n_head", str(config.n_head))
+        if noted != str(config.n_head):
+            raise ValueError(
+                f"{where}: config.json says n_head={config.n_head}, but {path.name} was written with {noted}"
+            )
 
-    name_or_dir: a folder, or a hub repository such as "openai-community/gpt2" (downloaded once, then from the cache).
-    revision: a branch, tag or commit on the hub. dropout: yours to choose, as it is no part of the weights.
-    Raises OSError where a file cannot be had, ValueError naming what in it is not this GPT-2.
-    """
-    where = str(name_or_dir)
-    config_path, paths = find_checkpoint(name_or_dir, revision)
-    with torch.device("meta"):
-        model = GPT(config_from_hf(read_json(config_path), f"{where}, config.json", dropout))
+
+def load_hf(
+    config_path: Path, paths: list[Path], where: str, dropout=0.0, dtype: torch.dtype | None = None
+) -> GPT:
+    """GPT from a config.json and safetensors files; see from_hf."""
+    config = config_from_hf(read_json(config_path), f"{where}, config.json", dropout)
     found = read_headers(paths)
+    model = empty_model(config, found, where)
     check_tensors(found, parameters_by_hf_name(model), where)
+    check_heads(paths, config, where)
+    stored = {DTYPES[t] for _, _, _, t in found.values()}
+    model = model.to(dtype or (stored.pop() if len(stored) == 1 else torch.get_default_dtype()))
     model.to_empty(device=torch.get_default_device())
     model.lm_head.weight = model.transformer.wte.weight  # to_empty parts what is tied
     params = parameters_by_hf_name(model)
     for path in paths:
         with safe_open(path, framework="pt") as file, torch.no_grad():
-            for name, (home, stored, _, _) in found.items():
+            for name, (home, stored_name, _, _) in found.items():
                 if home == path and name in params:
-                    hf_layout(name, params[name]).copy_(file.get_tensor(stored))
+                    p = hf_layout(name, params[name]).copy_(file.get_tensor(stored_name))
+                    if not p.isfinite().all():
+                        raise ValueError(f"{where}: {name} holds NaN or infinity; download or write it again")
     check_tied(found, model, where)
     return model.eval()
 
@@ -246,7 +186,24 @@ def to_hf(model: GPT, folder: str | Path) -> None:
             if not name.endswith(("wte.weight", "wpe.weight")):
                 tensors[name.removesuffix("weight") + "bias"] = t.new_zeros(t.shape[-1])  # (out,)
     tensors = {name: t.contiguous() for name, t in tensors.items()}
+    noted = {"format": "pt", "n_head": str(model.config.n_head)}  # which no array tells
     with atomically(Path(folder) / SINGLE) as file:
         # By name, so that there is never a copy of all weights in memory.
-        save_file(tensors, file.name, metadata={"format": "pt"})
+        save_file(tensors, file.name, metadata=noted)
     save_json(Path(folder) / "config.json", config_to_hf(model.config))
+
+
+def from_hf(
+    name_or_dir: str | Path,
+    *,
+    revision: str | None = None,
+    dropout: float = 0.0,
+    dtype: torch.dtype | None = None,
+) -> GPT:
+    """GPT with the weights of a Hugging Face GPT-2 checkpoint, in eval mode, in `dtype` or else as the file has them.
+
+    name_or_dir: a folder, or a hub repository such as "openai-community/gpt2" (downloaded once, then from the cache).
+    revision: a branch, tag or commit on the hub. dropout: yours to choose, as it is no part of the weights.
+    Raises OSError where a file cannot be had, ValueError naming what in it is not this GPT-2.
+    """
+    return load_hf(*find_checkpoint(name_or_dir, revision), str(name_or_dir), dropout, dtype)

@@ -252,13 +252,24 @@ def test_shards_that_transformers_writes(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_other_float_types_become_the_default_one(tmp_path, dtype):
+def test_weights_keep_their_float_type_there_and_back(tmp_path, dtype):
     W = {n: t.to(dtype) for n, t in random_tensors(SMALL).items()}
     model = from_hf(write(tmp_path / "a", W | {"lm_head.weight": W["wte.weight"].clone()}, SMALL))
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
-    assert torch.equal(model.transformer.wte.weight, W["wte.weight"].float())
-    to_hf(model.to(dtype), tmp_path / "b")
+    assert {p.dtype for p in model.parameters()} == {dtype}
+    assert torch.equal(model.transformer.wte.weight, W["wte.weight"])
+    to_hf(model, tmp_path / "b")
     assert {t.dtype for t in load_file(tmp_path / "b/model.safetensors").values()} == {dtype}
+    again = from_hf(tmp_path / "b")
+    assert again.lm_head.weight.dtype == dtype and again.lm_head.weight is again.transformer.wte.weight
+
+
+def test_another_float_type_can_be_asked_for_and_a_mixture_becomes_the_default(tmp_path):
+    W = random_tensors(SMALL)
+    folder = write(tmp_path / "a", W | {"ln_f.bias": W["ln_f.bias"].half()}, SMALL)
+    assert {p.dtype for p in from_hf(folder).parameters()} == {torch.float32}
+    wide = from_hf(folder, dtype=torch.float64)
+    assert {p.dtype for p in wide.parameters()} == {torch.float64}
+    assert torch.equal(wide.lm_head.weight, W["wte.weight"].double())
 
 
 def test_the_loaded_model_is_whole(tmp_path):
@@ -341,7 +352,7 @@ def test_the_file_is_plain_safetensors(tmp_path):
     raw = (tmp_path / "model.safetensors").read_bytes()
     length = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + length])
-    assert header.pop("__metadata__") == {"format": "pt"}
+    assert header.pop("__metadata__") == {"format": "pt", "n_head": "1"}
     assert "lm_head.weight" not in header and len(header) == len(list(model.parameters()))
     entry = header["transformer.h.0.attn.c_proj.weight"]
     start, stop = entry["data_offsets"]
@@ -411,6 +422,33 @@ def test_config_and_weights_disagree(tmp_path, key):
 def test_another_architecture_is_refused_by_name(tmp_path, setting):
     (name, value), *_ = setting.items()
     refused(write(tmp_path / "a", random_tensors(SMALL), SMALL, **setting), name, str(value))
+
+
+@pytest.mark.parametrize(
+    "size",
+    [{"vocab_size": 4 * 10**8}, {"n_layer": 100_000}, {"n_positions": 10**30}, {"n_embd": 4 * 10**9}],
+    ids=str,
+)
+def test_a_size_beyond_the_weights_is_refused_before_a_model_is_built(tmp_path, size, monkeypatch):
+    folder = write(tmp_path / "a", random_tensors(SMALL), SMALL, **size)
+    monkeypatch.setattr("nanogpt.pretrained.GPT", lambda config: pytest.fail("built"))
+    (name, value), *_ = size.items()
+    refused(folder, f"{name}={value}", "more than anything in the weights")
+
+
+def test_another_number_of_heads_is_noticed_in_what_to_hf_wrote(tmp_path):
+    """2 heads of 16 or 4 of 8: every array fits, so only the note in the file tells."""
+    to_hf(from_hf(write(tmp_path / "a", random_tensors(SMALL), SMALL)), tmp_path / "b")
+    config = json.loads((tmp_path / "b/config.json").read_text())
+    (tmp_path / "b/config.json").write_text(json.dumps(config | {"n_head": 2}))
+    refused(tmp_path / "b", "n_head=2", "written with 4")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(tmp_path, value):
+    W = random_tensors(SMALL)
+    W["h.1.mlp.c_fc.bias"][3] = value
+    refused(write(tmp_path / "a", W, SMALL), "h.1.mlp.c_fc.bias holds NaN or infinity")
 
 
 def test_these_settings_change_nothing(tmp_path):
