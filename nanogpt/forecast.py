@@ -42,7 +42,8 @@ def work_seconds(config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline
     nbytes["residual"] *= (1 / 2 if roof.device == "cuda" else 3 / 4) if compiled else 1
     for part in ("embedding", "layer norm", "residual"):
         nbytes[part] /= 2 if "bf16 weights" in on else 1  # elsewhere 4 bytes a number
-    rates = {part: READS[precision_of(on)] if part in PRODUCTS else "float32" for part in flops}
+    word = precision_of(on)
+    rates = {part: READS.get(word, word) if part in PRODUCTS else "float32" for part in flops}
     return {
         part: roof.seconds(flops[part], nbytes[part], rates[part]) for part in flops if part != "optimizer"
     }

@@ -43,6 +43,8 @@ STANDS_ON = {"bf16 weights": ("bf16", "compile")}  # without one of them it is a
 
 def rungs_up_to(name: str, skipped=()) -> set[str]:
     """The rungs that are on at rung `name`: all up to it, less the skipped ones."""
+    if name not in RUNGS:
+        raise ValueError(f"{name!r} is no rung; the rungs are {', '.join(RUNGS)}")
     names = list(RUNGS)
     return set(names[: names.index(name) + 1]) - set(skipped)
 

@@ -40,7 +40,7 @@ full or empty.
 # %%
 predict("13.1", "share of the tiles' work that 50,257 columns waste", guess=None, unit="%")
 predict("13.2", "time of 50,257 columns over that of 50,304, here", guess=None, unit="×")
-predict("13.3", "what 12 added rows of 512 add to the first loss", guess=None, unit="nats")
+predict("13.3", "what the added rows add to the first loss", guess=None, unit="nats")
 
 # %% [markdown]
 r"""
@@ -276,8 +276,9 @@ show(
 gap = max(abs(a - b) for a, b in zip(real["unpadded"], real["padded"]))
 print(f"the added rows' part of the loss falls from {extra['padded'][0]:.3f} to {extra['padded'][-1]:.3f}")
 print(f"the losses over real ids differ by less than 0.02 at each step: {gap < 0.02}")
-assert extra["padded"][-1] < extra["padded"][0], (
-    "no target is ever an added row, so training should empty them"
+fell = extra["padded"][-1] < extra["padded"][0]
+assert fell or steps < 20, (
+    f"no target is an added row, so {steps} steps should empty them; is lr={lr} too large?"
 )
 
 # %% [markdown]
