@@ -203,14 +203,14 @@ def speed_features() -> Iterator[Finding]:
         ),
         "keep float32 for speed" if best == "float32" else "",
     )
-    from nanogpt.rungs import has_cpp_compiler
+    from nanogpt.rungs import why_not_compiled
 
-    compiler = has_cpp_compiler()
+    reason = why_not_compiled(chosen)
     yield Finding(
-        GREEN if compiler else YELLOW,
+        YELLOW if reason else GREEN,
         "compile",
-        "there is a C++ compiler" if compiler else "torch.compile needs a C++ compiler for the CPU",
-        "" if compiler else "install g++ or clang, or set CXX to one; chapter 11 runs without",
+        f"torch.compile: {reason}" if reason else "torch.compile finds its compiler",
+        "chapter 11 runs without" if reason else "",
     )
 
 

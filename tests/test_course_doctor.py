@@ -140,4 +140,4 @@ def test_a_missing_or_broken_module_names_the_chapter_that_brings_it_back(
 def test_the_doctor_asks_the_package_for_a_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     compiler = next(finding for finding in doctor.speed_features() if finding.topic == "compile")
-    assert compiler.colour == YELLOW and "CXX" in compiler.remedy
+    assert compiler.colour == YELLOW and "CXX" in compiler.text
