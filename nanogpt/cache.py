@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nanogpt.evals import evaluating
@@ -90,24 +91,31 @@ def logits_after(model: GPT, texts: Sequence[list[int]], room: int) -> Iterator[
         yield read(model, cache, [text[-1:] for text in texts])
 
 
-class SharedLinear(nn.Linear):
-    """nn.Linear that deals the product of a single row out to the CPU's threads: each sums over some of the columns.
+class ColumnLinear(nn.Linear):
+    """nn.Linear that makes the product with a single row a weighted sum of the weight's columns, on all CPU threads.
 
-    BLAS libraries may give the product of a matrix and a vector to one thread, which cannot use the whole bandwidth.
+    It is what an embedding bag computes: rows of a table (here the columns), looked up and added with weights. PyTorch
+    reads the table nearly as fast as memory gives it; BLAS libraries may leave the product to one thread, and read
+    at half the rate.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         rows, C = self.weight.shape
-        n = math.gcd(C, torch.get_num_threads())
-        if x.numel() != C or n == 1 or x.device.type != "cpu":
+        if x.numel() != C or x.device.type != "cpu" or torch.is_grad_enabled():
             return super().forward(x)
-        y = torch.bmm(x.view(n, 1, C // n), self.weight.T.reshape(n, C // n, rows)).sum(0).view(rows)
+        bags = torch.arange(C).view(math.gcd(C, torch.get_num_threads()), -1)  # one for each thread
+        weights = x.reshape(bags.shape)
+        y = F.embedding_bag(bags, self.weight.T, per_sample_weights=weights, mode="sum").sum(0)  # (rows,)
         return (y if self.bias is None else y + self.bias).view(*x.shape[:-1], rows)
 
 
-def share_out(model: nn.Module) -> nn.Module:
-    """Make every nn.Linear a SharedLinear, its weight stored column by column: the same numbers. Returns the model."""
-    for layer in [module for module in model.modules() if type(module) is nn.Linear]:
-        layer.weight.data = layer.weight.data.T.contiguous().T  # a tied embedding's rows are then strided
-        layer.__class__ = SharedLinear
+def by_columns(model: nn.Module) -> nn.Module:
+    """Make every nn.Linear a ColumnLinear: the same numbers, stored column by column. Returns the model.
+
+    Embedding bags are fast where PyTorch has kernels for AVX2 or AVX-512; on another CPU nothing is changed.
+    """
+    if torch.backends.cpu.get_cpu_capability().startswith("AVX"):
+        for layer in [module for module in model.modules() if type(module) is nn.Linear]:
+            layer.weight.data = layer.weight.data.T.contiguous().T  # a tied embedding's rows are then strided
+            layer.__class__ = ColumnLinear
     return model

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanogpt.cache import logits_after, share_out  # the second part of this chapter writes it
+from nanogpt.cache import by_columns, logits_after  # the second part of this chapter writes it
 from nanogpt.device import pick_device
 from nanogpt.model import GPT, check_ids
 from nanogpt.pretrained import from_hf, read_json
@@ -235,7 +235,7 @@ def run(args: Namespace) -> None:
         raise ValueError(f"--seed {args.seed} must be from 0 to 2**63 - 1")
     device = pick_device(args.device)
     model, tokenizer = load(args.checkpoint, args.tokenizer)
-    model = share_out(model) if device.type == "cpu" else model.to(device)
+    model = by_columns(model) if device.type == "cpu" else model.to(device)
     generator = torch.Generator().manual_seed(args.seed)
     pieces = stream_text(model, tokenizer, args.prompt, args.max_new_tokens, generator=generator, **how)
     print(

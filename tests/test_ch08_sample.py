@@ -15,7 +15,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nanogpt.cache import KVCache, SharedLinear, read, share_out
+from nanogpt.cache import ColumnLinear, KVCache, by_columns, read
 from nanogpt.cli import run_command
 from nanogpt.model import GPT, MLP, GPTConfig
 from nanogpt.pretrained import to_hf
@@ -166,14 +166,14 @@ def test_padding_changes_no_logit(model_and_tolerance):
 
 @pytest.mark.parametrize("rows", [64, 2**13 + 1])
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_shared_linear_is_the_layer(rows, bias):
+def test_a_linear_by_columns_is_the_layer(rows, bias):
     torch.manual_seed(0)
     layer = torch.nn.Linear(96, rows, bias=bias).double()
     x = torch.randn(2, 3, 96).double()
     with torch.no_grad():
         expected, weight = layer(x), layer.weight.clone()
-        share_out(torch.nn.Sequential(layer))
-        assert type(layer) is SharedLinear and torch.equal(layer.weight, weight)
+        by_columns(torch.nn.Sequential(layer))
+        assert type(layer) is ColumnLinear and torch.equal(layer.weight, weight)
         assert layer.weight.stride() == (1, rows)
         threads = torch.get_num_threads()
         try:
@@ -186,11 +186,11 @@ def test_a_shared_linear_is_the_layer(rows, bias):
             torch.set_num_threads(threads)
 
 
-def test_share_out_keeps_every_number_and_the_tie():
+def test_by_columns_keeps_every_number_and_the_tie():
     model = make(replace(CONFIG, n_embd=64)).double()
     before = {name: p.clone() for name, p in model.named_parameters()}
     expected = generate(model, ids(5), 30, temperature=0)
-    share_out(model)
+    by_columns(model)
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
     assert model.lm_head.weight is model.transformer.wte.weight
     assert generate(model, ids(5), 30, temperature=0) == expected

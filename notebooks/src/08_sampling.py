@@ -51,7 +51,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanogpt.cache import logits_after, share_out  # the second part of this chapter writes it
+from nanogpt.cache import by_columns, logits_after  # the second part of this chapter writes it
 from nanogpt.device import pick_device
 from nanogpt.model import GPT, GPTConfig, check_ids
 from nanogpt.pretrained import from_hf, read_json
@@ -429,6 +429,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nanogpt.evals import evaluating
@@ -895,26 +896,29 @@ predict("08.5", "one row through GPT-2's head, at best", guess=None, unit="ms")
 
 # %%
 #| export cache
-class SharedLinear(nn.Linear):
-    """nn.Linear that deals the product of a single row out to the CPU's threads: each sums over some of the columns.
+class ColumnLinear(nn.Linear):
+    """nn.Linear whose product with a single row is a weighted sum of the weight's columns, on all CPU threads.
 
-    BLAS libraries may give the product of a matrix and a vector to one thread, which cannot use the whole bandwidth.
+    An embedding bag looks up rows of a table (here the columns) and adds them with weights. PyTorch's reads nearly as
+    fast as memory gives; BLAS libraries may leave this product to one thread, and read at half the rate.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         rows, C = self.weight.shape
-        n = math.gcd(C, torch.get_num_threads())
-        if x.numel() != C or n == 1 or x.device.type != "cpu":
+        if x.numel() != C or x.device.type != "cpu" or torch.is_grad_enabled():
             return super().forward(x)
-        y = torch.bmm(x.view(n, 1, C // n), self.weight.T.reshape(n, C // n, rows)).sum(0).view(rows)
+        bags = torch.arange(C).view(math.gcd(C, torch.get_num_threads()), -1)  # one for each thread
+        weights = x.reshape(bags.shape)
+        y = F.embedding_bag(bags, self.weight.T, per_sample_weights=weights, mode="sum").sum(0)  # (rows,)
         return (y if self.bias is None else y + self.bias).view(*x.shape[:-1], rows)
 
 
-def share_out(model: nn.Module) -> nn.Module:
-    """Make every nn.Linear a SharedLinear, its weight stored column by column: the same numbers. Returns the model."""
-    for layer in [module for module in model.modules() if type(module) is nn.Linear]:
-        layer.weight.data = layer.weight.data.T.contiguous().T  # a tied embedding's rows are then strided
-        layer.__class__ = SharedLinear
+def by_columns(model: nn.Module) -> nn.Module:
+    """Make every nn.Linear a ColumnLinear, with the same numbers; only on CPUs for which embedding bags are fast."""
+    if torch.backends.cpu.get_cpu_capability().startswith("AVX"):
+        for layer in [module for module in model.modules() if type(module) is nn.Linear]:
+            layer.weight.data = layer.weight.data.T.contiguous().T  # a tied embedding's rows are then strided
+            layer.__class__ = ColumnLinear
     return model
 
 
@@ -923,9 +927,9 @@ head, row = nn.Linear(768, 50257, bias=False).requires_grad_(False), torch.randn
 cpu, expected = torch.device("cpu"), head(row)
 seconds = {"sum": fastest(head.weight.sum, on=cpu)}
 seconds["nn.Linear"] = fastest(lambda: head(row), on=cpu)
-share_out(head)
-seconds["SharedLinear"] = fastest(lambda: head(row), on=cpu)
-assert torch.allclose(expected, head(row), atol=1e-4), "sharing out changes the product"
+by_columns(head)
+seconds["by columns"] = fastest(lambda: head(row), on=cpu)
+assert torch.allclose(expected, head(row), atol=1e-4), "the sum of columns is another product"
 print(torch.get_num_threads(), "threads")
 for name, s in seconds.items():
     print(f"{name:12} {1e3 * s:.1f} ms, {head.weight.nbytes / s / 1e9:.0f} GB/s read")
@@ -933,9 +937,9 @@ answer("08.5", 1e3 * seconds["sum"])
 
 # %% [markdown]
 r"""
-Where `nn.Linear` stays well below the sum on several threads, the library gave the product to one of them. `share_out`
-is an opt-in, which the command below takes on a CPU: the model stays the same, its layers only multiply a single row
-in another way.
+Where `nn.Linear` stays well below the sum, its library reads a matrix for one row more slowly than it could, or with one
+thread. `by_columns` is an opt-in, which the command below takes on a CPU: the model stays the same, its layers only
+multiply a single row in another way.
 """
 
 # %% [markdown]
@@ -1017,7 +1021,7 @@ def run(args: Namespace) -> None:
         raise ValueError(f"--seed {args.seed} must be from 0 to 2**63 - 1")
     device = pick_device(args.device)
     model, tokenizer = load(args.checkpoint, args.tokenizer)
-    model = share_out(model) if device.type == "cpu" else model.to(device)
+    model = by_columns(model) if device.type == "cpu" else model.to(device)
     generator = torch.Generator().manual_seed(args.seed)
     pieces = stream_text(model, tokenizer, args.prompt, args.max_new_tokens, generator=generator, **how)
     print(
