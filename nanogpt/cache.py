@@ -92,11 +92,10 @@ def logits_after(model: GPT, texts: Sequence[list[int]], room: int) -> Iterator[
 
 
 class ColumnLinear(nn.Linear):
-    """nn.Linear that makes the product with a single row a weighted sum of the weight's columns, on all CPU threads.
+    """nn.Linear whose product with a single row is a weighted sum of the weight's columns, on all CPU threads.
 
-    It is what an embedding bag computes: rows of a table (here the columns), looked up and added with weights. PyTorch
-    reads the table nearly as fast as memory gives it; BLAS libraries may leave the product to one thread, and read
-    at half the rate.
+    An embedding bag looks up rows of a table (here the columns) and adds them with weights. PyTorch's reads nearly as
+    fast as memory gives; BLAS libraries may leave this product to one thread, and read at half the rate.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -110,10 +109,7 @@ class ColumnLinear(nn.Linear):
 
 
 def by_columns(model: nn.Module) -> nn.Module:
-    """Make every nn.Linear a ColumnLinear: the same numbers, stored column by column. Returns the model.
-
-    Embedding bags are fast where PyTorch has kernels for AVX2 or AVX-512; on another CPU nothing is changed.
-    """
+    """Make every nn.Linear a ColumnLinear, with the same numbers; only on CPUs for which embedding bags are fast."""
     if torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         for layer in [module for module in model.modules() if type(module) is nn.Linear]:
             layer.weight.data = layer.weight.data.T.contiguous().T  # a tied embedding's rows are then strided

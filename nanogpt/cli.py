@@ -78,8 +78,6 @@ def run_command(name: str, argv: list[str]) -> int:
 
     def call():
         module = importlib.import_module(COMMANDS[name][0])
-        if not hasattr(module, "parser"):
-            raise SystemExit(module.main(argv))
         parser = module.parser()
         parser.prog, parser.error = f"python -m nanogpt {name}", refuse
         module.run(parser.parse_args(argv))

@@ -124,7 +124,7 @@ def test_every_command_exists_and_has_a_parser_and_a_run():
     for name, (module, what) in cli.COMMANDS.items():
         path = cli.Path(cli.__file__).parent / f"{module.removeprefix('nanogpt.')}.py"
         text = path.read_text(encoding="utf-8")
-        assert "\ndef main(" in text or ("\ndef parser(" in text and "\ndef run(" in text), name
+        assert "\ndef parser(" in text and "\ndef run(" in text and "\ndef main(" not in text, name
         assert "(chapter " in what, name
 
 

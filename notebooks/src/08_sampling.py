@@ -1124,8 +1124,6 @@ def run_command(name: str, argv: list[str]) -> int:
 
     def call():
         module = importlib.import_module(COMMANDS[name][0])
-        if not hasattr(module, "parser"):
-            raise SystemExit(module.main(argv))
         parser = module.parser()
         parser.prog, parser.error = f"python -m nanogpt {name}", refuse
         module.run(parser.parse_args(argv))
@@ -1187,12 +1185,12 @@ checkpoint("08")
 r"""
 ## Exercises
 
-1. **Min-p.** Keep the tokens whose probability is at least p times the largest one's. Add it to `smallest_kept` as one
-   more threshold. Check: with p = 1 only the largest is left.
+1. **Min-p.** Keep the tokens whose probability is at least p times the largest one's. Add it to `keep` as one more
+   threshold. Check: with p = 1 only the largest is left.
 2. **A penalty that knows no zero.** Softmax does not change when every logit grows by 10, but `penalize` does: show it
    on three logits. Define a penalty that subtracts instead, and check that it passes that test.
 3. **Speculative decoding** (Leviathan et al. 2023, §2.3). Let a small model propose four tokens, check them with the large
-   one in one call, for which `cached_logits` must return all positions, and keep the longest prefix that it agrees
+   one in one call, for which `newest` must give all positions, and keep the longest prefix that it agrees
    with. Check: greedily, the ids are those of the large model alone, whatever the small one proposes.
 4. **A smaller cache.** Keep keys and values in bfloat16 while the weights stay float32. Predict the largest difference
    in the logits, then measure it, and the time for one token at position 1000.
