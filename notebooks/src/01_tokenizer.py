@@ -850,8 +850,8 @@ and 2024 into more than one?
 
 # %%
 predict("01.4", "tokens of 123456", guess=None)
-words = ["Only", " Only", " only", " ONLY", " SolidGoldMagikarp"]
-words += ["1234", "12345", "123456", " 2022", " 2023", " 2024"]
+samples = ["Only", " Only", " only", " ONLY", " SolidGoldMagikarp"]
+samples += ["1234", "12345", "123456", " 2022", " 2023", " 2024"]
 
 # %% tags=["nbval-ignore-output"]
 try:
@@ -867,7 +867,7 @@ else:
     published = tiktoken.get_encoding("gpt2")
     assert all(gpt2.encode(s) == published.encode_ordinary(s) for s in strings), "ids differ from tiktoken's"
     print(f"{gpt2.vocab_size} ids; the same as tiktoken's on {len(strings)} strings")
-    for text in words:
+    for text in samples:
         ids = gpt2.encode(text)
         print(f"{visible(text.encode()):11}", *[f"{visible(gpt2.tokens[i])}={i}" for i in ids])
     answer("01.4", len(gpt2.encode("123456")))
