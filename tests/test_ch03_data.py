@@ -296,6 +296,13 @@ def test_shards_of_equal_length_are_not_shuffled_alike(tmp_path):
     assert sorted(order[:20]) == sorted(order[20:]) and order[:20] != order[20:]
 
 
+def test_shards_change_their_order_with_the_epoch(tmp_path):
+    paths = write_documents(tmp_path, [[5]] * 6)  # one document a shard: only the shards can be shuffled
+    x, _ = read_stream([BatchStream(paths, 1, 5)], 4 * 6)
+    orders = [document[1] // 4 for document in split_documents(x)]
+    assert len({tuple(orders[i : i + 6]) for i in range(0, 24, 6)}) == 4
+
+
 def test_the_batch_of_all_ranks_does_not_depend_on_their_number(tmp_path):
     paths = write_documents(tmp_path, [[7, 30, 2], [11] * 9])
     expected, _ = read_stream([BatchStream(paths, 8, 3)], 20)
