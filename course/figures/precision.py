@@ -98,6 +98,7 @@ def scales(exponents: list[float], finite: list[bool], predicted: int):
 
 def runs(curves: dict[str, list[float]], floor: float, width: int = 10):
     """Loss of each run, and below it its difference from the first; means of `width` steps."""
+    width = min(width, *map(len, curves.values()))
     smooth = {name: torch.tensor(curve).unfold(0, width, 1).mean(1) for name, curve in curves.items()}
     first = next(iter(smooth))
     fig, (top, below) = plt.subplots(2, 1, figsize=(6.5, 4.8), sharex=True, height_ratios=(3, 2))
@@ -105,13 +106,13 @@ def runs(curves: dict[str, list[float]], floor: float, width: int = 10):
         steps = range(width, width + len(curve))
         top.plot(steps, curve, c=colour, lw=1.5, label=name)
         if name != first:
-            below.plot(steps, curve - smooth[first], c=colour, lw=1.5)
+            below.plot(steps, curve - smooth[first], c=colour, lw=3 if name == "TF32" else 1.2)
     top.axhline(floor, ls=":", c="gray")
     top.text(width, floor, "floor of the corpus", va="bottom", color="gray", fontsize=9)
     top.set(ylabel=f"loss (nats), mean of {width} steps", ylim=(0, None))
     below.axhline(0, c="gray", lw=0.8)
     below.set(xlabel="step", ylabel=f"above {first}")
-    below.set_yscale("symlog", linthresh=0.01)
+    below.set_yscale("symlog", linthresh=0.003)
     top.legend(fontsize=8, loc="upper right", ncol=2)
     return fig
 

@@ -42,18 +42,13 @@ if device.type == "mps":
     print("PyTorch's profiler and memory statistics do not see an Apple GPU; this chapter measures the CPU")
     device = torch.device("cpu")
 scale = pick_scale(device)
-config, B, T, product, copied, repeats = {  # n of the n × n product, MiB of the copy, steps timed
-    "ci": (GPTConfig(block_size=64, vocab_size=1024, n_layer=2, n_head=2, n_embd=64), 2, 64, 256, 32, 10),
-    "laptop": (
-        GPTConfig(block_size=128, vocab_size=4096, n_layer=4, n_head=4, n_embd=256),
-        2,
-        128,
-        1024,
-        256,
-        10,
-    ),
-    "gpu": (SIZES["gpt2"], 4, 1024, 8192, 1024, 20),
+config = {
+    "ci": GPTConfig(block_size=64, vocab_size=1024, n_layer=2, n_head=2, n_embd=64),
+    "laptop": GPTConfig(block_size=128, vocab_size=4096, n_layer=4, n_head=4, n_embd=256),
+    "gpu": SIZES["gpt2"],
 }[scale]
+B, T, repeats = {"ci": (2, 64, 10), "laptop": (2, 128, 10), "gpu": (4, 1024, 20)}[scale]
+product, copied = {"ci": (256, 32), "laptop": (1024, 256), "gpu": (8192, 1024)}[scale]  # n × n, MiB
 gpt2 = SIZES["gpt2"]
 print(f"device {device}, scale {scale}, {torch.get_num_threads()} threads")
 
@@ -1107,7 +1102,8 @@ r"""
 
 Bars differ for reasons that can each be tested by itself. **A cache is faster than memory**: a part below one found its
 arrays there, all the more as it was repeated alone. **The peak belongs to a large square product**: thin or small ones
-reach less. **An operation in pieces moves more bytes**, as AdamW did:
+reach less. **An operation in pieces moves more bytes**, as AdamW did, unless a
+cache holds the array from one piece to the next. This model's may fit, GPT-2's table of 154 MB does not:
 """
 
 # %% tags=["nbval-ignore-output"]

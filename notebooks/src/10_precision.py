@@ -40,8 +40,8 @@ if device.type == "mps":
 scale = pick_scale(device)
 folder = "../data/built/stories"
 manifest = ensure_corpus(folder)
-config = GPTConfig(64, manifest["vocab_size"], n_layer=2, n_head=2, n_embd=64, flash=False)
 B, T, lr, steps = 8, 64, 2e-3, {"ci": 60, "laptop": 120, "gpu": 300}[scale]
+config = GPTConfig(T, manifest["vocab_size"], n_layer=2, n_head=2, n_embd=64, flash=False)
 lengths = [16, 64, 256, 1024, 4096]  # terms of a sum, in "Error against float64"
 print(f"device {device}, scale {scale}")
 
