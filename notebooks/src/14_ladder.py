@@ -283,8 +283,8 @@ for name in ("float32", "bf16", "flash", "nice numbers", "bf16 weights"):
     losses[name] = [step().item() for _ in range(8)]
     print(f"{name:13} loss after 8 steps {losses[name][-1]:.2f}")
 apart = max(abs(a[-1] - losses["float32"][-1]) for a in losses.values())
-padding = "" if tiny.vocab_size % 128 == 0 else ", not counting added rows, so choose a vocab_size of 128 · n"
-assert apart < 0.05, f"a rung changes the time, not the loss{padding}; here they are {apart:.3f} apart"
+rows = " (added rows raise it: choose a vocab_size of 128 · n)" if tiny.vocab_size % 128 else ""
+assert apart < 0.05, f"a rung changes the time, not the loss; here they are {apart:.3f} apart{rows}"
 
 # %% [markdown]
 r"""
