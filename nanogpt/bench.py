@@ -30,9 +30,6 @@ def mfu(flops: float, seconds: float, peak_flops: float) -> float:
     return flops / seconds / peak_flops
 
 
-PRODUCTS = ("qkv", "attention", "proj", "mlp", "head")  # the parts that consist of matrix products
-
-
 @dataclass(frozen=True)
 class Work:
     """What one part of a step must do in one phase, over all layers."""
@@ -96,6 +93,9 @@ def elementwise_work(config: GPTConfig, B: int, T: int, width: int = 4, fused: b
         ("optimizer", "update", 14 * P, (7 if fused else 20) * P, 4),
     ]
     return [Work(part, phase, flops, size * numbers) for part, phase, flops, numbers, size in table]
+
+
+PRODUCTS = ("qkv", "attention", "proj", "mlp", "head")  # the parts that consist of matrix products
 
 
 def step_work(config: GPTConfig, B: int, T: int, width: int = 4, fused: bool = False) -> list[Work]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-from torch import Tensor
 
 from nanogpt.roofline import matmul_flops, matmul_formats
 
@@ -86,7 +85,7 @@ class LossScaler:
     growth_interval: int = 2000
     good_steps: int = 0
 
-    def unscale(self, parameters: Iterable[Tensor]) -> bool:
+    def unscale(self, parameters: Iterable[torch.Tensor]) -> bool:
         """Divide the gradients by the scale, in place. False if any is infinite or NaN: then skip this update."""
         grads = [p.grad for p in parameters if p.grad is not None]
         if not grads:

@@ -145,7 +145,16 @@ class Peak:
     reported: tuple[str, ...] = ()  # without NVIDIA, Tesla and GeForce; none: the table's own name
 
 
-PEAKS = {  # sources: NVIDIA's data sheets and white papers
+_DESKTOP = {
+    "A6000": Peak(38.7, 77.4, 154.8, 768, "GA102 white paper, 2020", ("RTX A6000",)),
+    "RTX 5090": Peak(104.8, 104.8, 209.5, 1792, "RTX Blackwell white paper, 2025"),
+    "RTX 4090": Peak(82.6, 82.6, 165.2, 1008, "Ada white paper, 2022"),
+    "RTX 4070 SUPER": Peak(35.5, 35.5, 71, 504, "7168 cores at 2.475 GHz; Ada white paper"),
+    "RTX 3090": Peak(35.6, 35.6, 71, 936, "GA102 white paper, 2020"),
+}
+
+
+PEAKS = {  # by NVIDIA's data sheets and white papers
     "B200": Peak(80, 1100, 2250, 8000, "Blackwell technical brief, 2024 (HGX B200)"),
     "GH200": Peak(67, 494.7, 989.4, 4000, "GH200 data sheet, 2023 (96 GB)", ("GH200 480GB",)),
     "H200": Peak(67, 494.7, 989.4, 4800, "H200 data sheet, 2024 (SXM)"),
@@ -161,15 +170,11 @@ PEAKS = {  # sources: NVIDIA's data sheets and white papers
     "L4": Peak(30.3, 60, 121, 300, "L4 data sheet, 2023"),
     "A10": Peak(31.2, 62.5, 125, 600, "A10 data sheet, 2021"),
     "A10G": Peak(35, 35, 70, 600, "A10G data sheet (AWS), 2022"),
-    "A6000": Peak(38.7, 77.4, 154.8, 768, "GA102 white paper, 2020", ("RTX A6000",)),
-    "RTX 5090": Peak(104.8, 104.8, 209.5, 1792, "RTX Blackwell white paper, 2025"),
-    "RTX 4090": Peak(82.6, 82.6, 165.2, 1008, "Ada white paper, 2022"),
-    "RTX 4070 SUPER": Peak(35.5, 35.5, 71, 504, "7168 cores at 2.475 GHz; Ada white paper"),
-    "RTX 3090": Peak(35.6, 35.6, 71, 936, "GA102 white paper, 2020"),
     "V100S": Peak(16.4, None, 130, 1134, "V100 data sheet, 2020", ("V100S-PCIE-32GB",)),
     "V100": Peak(15.7, None, 125, 900, "the same, SXM2", ("V100-SXM2-16GB", "V100-SXM2-32GB")),
     "V100-PCIe": Peak(14, None, 112, 900, "the same", ("V100-PCIE-16GB", "V100-PCIE-32GB")),
     "T4": Peak(8.1, None, 65, 320, "T4 data sheet, 2019"),
+    **_DESKTOP,
 }
 
 

@@ -53,7 +53,7 @@ def test_mfu_is_a_share():
 
 
 @given(configs, st.integers(1, 3), st.integers(1, 12))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_flops_are_those_of_the_products_that_run(config, B, T):
     config = replace(config, flash=False)
     with FlopCounterMode(display=False) as counter:

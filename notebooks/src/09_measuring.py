@@ -465,7 +465,17 @@ class Peak:
 
 # %%
 #| export roofline
-PEAKS = {  # sources: NVIDIA's data sheets and white papers
+_DESKTOP = {
+    "A6000": Peak(38.7, 77.4, 154.8, 768, "GA102 white paper, 2020", ("RTX A6000",)),
+    "RTX 5090": Peak(104.8, 104.8, 209.5, 1792, "RTX Blackwell white paper, 2025"),
+    "RTX 4090": Peak(82.6, 82.6, 165.2, 1008, "Ada white paper, 2022"),
+    "RTX 4070 SUPER": Peak(35.5, 35.5, 71, 504, "7168 cores at 2.475 GHz; Ada white paper"),
+    "RTX 3090": Peak(35.6, 35.6, 71, 936, "GA102 white paper, 2020"),
+}
+
+# %%
+#| export roofline
+PEAKS = {  # by NVIDIA's data sheets and white papers
     "B200": Peak(80, 1100, 2250, 8000, "Blackwell technical brief, 2024 (HGX B200)"),
     "GH200": Peak(67, 494.7, 989.4, 4000, "GH200 data sheet, 2023 (96 GB)", ("GH200 480GB",)),
     "H200": Peak(67, 494.7, 989.4, 4800, "H200 data sheet, 2024 (SXM)"),
@@ -481,18 +491,16 @@ PEAKS = {  # sources: NVIDIA's data sheets and white papers
     "L4": Peak(30.3, 60, 121, 300, "L4 data sheet, 2023"),
     "A10": Peak(31.2, 62.5, 125, 600, "A10 data sheet, 2021"),
     "A10G": Peak(35, 35, 70, 600, "A10G data sheet (AWS), 2022"),
-    "A6000": Peak(38.7, 77.4, 154.8, 768, "GA102 white paper, 2020", ("RTX A6000",)),
-    "RTX 5090": Peak(104.8, 104.8, 209.5, 1792, "RTX Blackwell white paper, 2025"),
-    "RTX 4090": Peak(82.6, 82.6, 165.2, 1008, "Ada white paper, 2022"),
-    "RTX 4070 SUPER": Peak(35.5, 35.5, 71, 504, "7168 cores at 2.475 GHz; Ada white paper"),
-    "RTX 3090": Peak(35.6, 35.6, 71, 936, "GA102 white paper, 2020"),
     "V100S": Peak(16.4, None, 130, 1134, "V100 data sheet, 2020", ("V100S-PCIE-32GB",)),
     "V100": Peak(15.7, None, 125, 900, "the same, SXM2", ("V100-SXM2-16GB", "V100-SXM2-32GB")),
     "V100-PCIe": Peak(14, None, 112, 900, "the same", ("V100-PCIE-16GB", "V100-PCIE-32GB")),
     "T4": Peak(8.1, None, 65, 320, "T4 data sheet, 2019"),
+    **_DESKTOP,
 }
 
 
+# %%
+#| export roofline
 def peak_of(gpu: str) -> Peak | None:
     """The data sheet of a GPU by its name in PEAKS or torch.cuda.get_device_name()'s; None for any other name."""
     words = [word for word in gpu.split() if word not in ("NVIDIA", "Tesla", "GeForce")]
@@ -522,7 +530,7 @@ from dataclasses import dataclass
 
 import torch
 
-from nanogpt.model import GPTConfig, flops_per_token
+from nanogpt.model import GPTConfig, flops_per_token, num_params
 
 
 def step_flops(config: GPTConfig, B: int, T: int) -> int:
@@ -560,11 +568,9 @@ kernel that reads twice falls behind.) A backward pass reads the gradient of the
 With N = B·T tokens, the linear layers:
 """
 
+
 # %%
 #| export
-PRODUCTS = ("qkv", "attention", "proj", "mlp", "head")  # the parts that consist of matrix products
-
-
 @dataclass(frozen=True)
 class Work:
     """What one part of a step must do in one phase, over all layers."""
@@ -649,13 +655,9 @@ r"""
 Done in one go (`fused=True`), it reads a weight, its gradient and two moments and writes three of them: 28 bytes.
 """
 
+
 # %%
 #| export
-from functools import partial
-
-from nanogpt.model import num_params
-
-
 def elementwise_work(config: GPTConfig, B: int, T: int, width: int = 4, fused: bool = False) -> list[Work]:
     """All of a step that is no matrix product, by part and phase. An exp, tanh or root counts as one operation."""
     C, L, V, N, P = config.n_embd, config.n_layer, config.vocab_rows, B * T, num_params(config)
@@ -681,6 +683,11 @@ def elementwise_work(config: GPTConfig, B: int, T: int, width: int = 4, fused: b
 
 # %%
 #| export
+from functools import partial
+
+PRODUCTS = ("qkv", "attention", "proj", "mlp", "head")  # the parts that consist of matrix products
+
+
 def step_work(config: GPTConfig, B: int, T: int, width: int = 4, fused: bool = False) -> list[Work]:
     """All work of an eager training step with AdamW, in pieces or fused, by part and phase; dropout 0.
 
@@ -780,6 +787,8 @@ def activation_bytes(config: GPTConfig, B: int, T: int) -> int:
     return config.n_layer * layer + head + ids
 
 
+# %%
+#| export
 def memory_by_category(config: GPTConfig, B: int, T: int) -> dict[str, int]:
     """Bytes of a float32 training step with AdamW, by category."""
     tensors = 12 * config.n_layer + 4 if config.bias else 6 * config.n_layer + 3
@@ -888,6 +897,8 @@ def cpu_trace(call: Callable[[], object]) -> list[dict]:
     return sorted((event for event in events if "ts" in event), key=lambda event: event["ts"])
 
 
+# %%
+#| export
 def memory_levels(trace: list[dict]) -> list[tuple[float, int]]:
     """(µs, bytes above the level at the start) after each allocation and release on the CPU."""
     changes = [(e["ts"], e["args"]) for e in trace if e["name"] == "[memory]"]
@@ -1102,8 +1113,8 @@ r"""
 
 Bars differ for reasons that can each be tested by itself. **A cache is faster than memory**: a part below one found its
 arrays there, all the more as it was repeated alone. **The peak belongs to a large square product**: thin or small ones
-reach less. **An operation in pieces moves more bytes**, as AdamW did, unless a
-cache holds the array from one piece to the next. This model's may fit, GPT-2's table of 154 MB does not:
+reach less. **An operation in pieces moves more bytes**, as AdamW did, unless a cache holds the array from one piece to
+the next. This model's may fit, GPT-2's table of 154 MB does not:
 """
 
 # %% tags=["nbval-ignore-output"]

@@ -651,8 +651,6 @@ one batch. That is the whole algorithm:
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torch import Tensor
-
 
 @dataclass
 class LossScaler:
@@ -666,7 +664,7 @@ class LossScaler:
     growth_interval: int = 2000
     good_steps: int = 0
 
-    def unscale(self, parameters: Iterable[Tensor]) -> bool:
+    def unscale(self, parameters: Iterable[torch.Tensor]) -> bool:
         """Divide the gradients by the scale, in place. False if any is infinite or NaN: then skip this update."""
         grads = [p.grad for p in parameters if p.grad is not None]
         if not grads:
