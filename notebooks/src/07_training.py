@@ -76,7 +76,7 @@ from nanogpt.model import GPT, GPTConfig
 
 # %% [markdown]
 r"""
-All sizes stand here: a laptop trains half a million parameters in about half a minute, a GPU trains GPT-2's 12 layers.
+All sizes stand here: a laptop trains half a million parameters, a GPU trains GPT-2's 12 layers.
 Change them: everything below follows. With `TEXT` (or the variable `NANOGPT_TEXT`) set to `tinyshakespeare` it happens to
 Shakespeare, after `course data tinyshakespeare`; then there is no floor, and what needs one is left out.
 """
@@ -88,7 +88,7 @@ small = GPTConfig(block_size=128, n_layer=2, n_head=8, n_embd=128)
 config, B, steps, lr = {
     "ci": (small, 4, 600, 2e-3),
     "laptop": (small, 4, 2000, 2e-3),
-    "gpu": (GPTConfig(), 32, 2000, 3e-4),
+    "gpu": (GPTConfig(), 16, 2000, 3e-4),  # in half precision within a T4's 16 GB
 }[pick_scale(device)]
 T = config.block_size
 precision = "float32" if device.type == "cpu" else best_precision(device)
@@ -205,8 +205,8 @@ has how many was said further away. Only left of the 5-gram does a model use wha
 
 # %%
 predict("07.1", "the untrained model's loss", guess=None, unit="nats")
-batch = DocumentStream(paths["train"], B, T, seed=SEED).next_batch()
-untrained = GPT(config, generator=torch.Generator().manual_seed(SEED))
+batch = DocumentStream(paths["train"], B, T, seed=SEED, device=device).next_batch()
+untrained = GPT(config, generator=torch.Generator().manual_seed(SEED)).to(device)
 with torch.no_grad():
     first = untrained(*batch)[1].item()
 print(f"ln V {math.log(V):.3f}; with chapter 05's σ²/2 {math.log(V) + config.n_embd * 0.02**2 / 2:.3f}")
@@ -248,7 +248,6 @@ def new_model(seed: int = SEED, **changes) -> GPT:
     return scale_init(GPT(replace(config, **changes), generator=generator)).to(device)
 
 
-batch = tuple(part.to(device) for part in batch)
 with torch.no_grad():
     print(f"untrained, scaled: {new_model()(*batch)[1]:.3f}, still close to ln V")
 
@@ -329,7 +328,7 @@ def train_step(
 
 # %% [markdown]
 r"""
-*Check.* A law: however a batch is cut, loss and gradient are the same. Here most of the second row's targets are taken out, so
+*Check.* A law: however a batch is cut, loss and gradient are the same. Here most of the last row's targets are taken out, so
 that a plain mean over rows would be wrong.
 """
 
@@ -342,12 +341,12 @@ def gradient(micro_batches) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-x, y = batch[0], batch[1].clone()
-y[1, 5:] = -100
+x, y = batch[0][:4], batch[1][:4].clone()
+y[-1, 5:] = -100
 whole, parts = gradient([(x, y)]), gradient(list(zip(x.split(1), y.split(1))))
 difference = ((whole - parts).norm() / whole.norm()).item()
 assert difference < 1e-4, f"cut into rows, the gradient differs by {difference:.0e} of its length"
-print(f"{B} rows at once or one by one: the same gradient")
+print(f"{len(x)} rows at once or one by one: the same gradient")
 
 # %% [markdown]
 r"""
@@ -376,16 +375,16 @@ def make_optimizer(model: GPT, lr: float, precision: str = "float32") -> torch.o
 model = new_model()
 optimizer = make_optimizer(model, lr)
 before = [p.detach().clone() for p in model.parameters()]
-print(f"loss {train_step(model, optimizer, [batch]):.2f}")
+print(f"loss {train_step(model, optimizer, [(x, y)]):.2f}")
 after = [(p - (1 - 0.01 * lr) * w).abs().flatten() / lr for p, w in zip(model.parameters(), before)]
 sizes = torch.cat([p.grad.abs().flatten() for p in model.parameters()])
 print(f"median gradient {sizes.median():.1e}, median move {torch.cat(after).median():.2f} × lr")
-print(f"loss {train_step(model, optimizer, [batch]):.2f} on the same batch")
+print(f"loss {train_step(model, optimizer, [(x, y)]):.2f} on the same batch")
 
 # %% [markdown]
 r"""
-Every weight moves by the rate, in the direction of its gradient and however small that is. So the rate is in units of weights,
-and those begin near 0.05: 0.002 changes them by a twenty-fifth, and 0.2 throws all of them away.
+The typical weight moves by the rate, against its gradient, and however small that is. So the rate is in units of
+weights, and those begin near 0.05: 0.002 changes them by a twenty-fifth, and 0.2 throws all of them away.
 
 ## The loop
 
@@ -456,7 +455,7 @@ holds other parameters than the model's. (Or the rate is wrong; try 1e-4 and 0.2
 
 # %%
 predict("07.2", "steps until a batch is known by heart", guess=None)
-losses = train(new_model(), SimpleNamespace(next_batch=lambda: batch), steps=60, lr=lr)
+losses = train(new_model(), SimpleNamespace(next_batch=lambda: batch), steps=60, lr=lr, precision=precision)
 for goal in (1, 0.1):
     reached = next((step for step, nats in enumerate(losses) if nats < goal), None)
     if reached is None:
