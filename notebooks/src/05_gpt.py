@@ -466,7 +466,7 @@ token it has just read and pays the whole difference, about C nats.
 """
 
 # %%
-small = GPT(tiny, generator=torch.Generator().manual_seed(0))
+small = GPT(tiny, generator=torch.Generator().manual_seed(0)).eval()  # no dropout: laws are exact
 logits, loss = small(x, y)
 
 by_hand = -logits.log_softmax(-1).gather(2, y[..., None]).mean()
@@ -476,9 +476,8 @@ changed, t = x.clone(), x.size(1) // 2
 changed[:, t:] = (changed[:, t:] + 1) % tiny.vocab_size
 assert torch.allclose(small(changed)[0][:, :t], logits[:, :t], atol=1e-5), "the future changed the past"
 
-layer = GPT(
-    replace(tiny, n_layer=1), generator=g
-)  # chapter 04: without positions, one layer cannot tell order
+# Chapter 04: without positions, one layer cannot tell order.
+layer = GPT(replace(tiny, n_layer=1), generator=g).eval()
 shuffled = x[:, [*torch.randperm(x.size(1) - 1, generator=g).tolist(), x.size(1) - 1]]
 assert not torch.allclose(layer(shuffled)[0][:, -1], layer(x)[0][:, -1], atol=1e-4), "order does not matter"
 
