@@ -156,10 +156,8 @@ _DESKTOP = {
 
 PEAKS = {  # by NVIDIA's data sheets and white papers
     "B200": Peak(80, 1100, 2250, 8000, "Blackwell technical brief, 2024 (HGX B200)"),
-    "GH200": Peak(67, 494.7, 989.4, 4000, "GH200 data sheet, 2023 (96 GB)", ("GH200 480GB",)),
     "H200": Peak(67, 494.7, 989.4, 4800, "H200 data sheet, 2024 (SXM)"),
     "H100": Peak(67, 494.7, 989.4, 3350, "H100 data sheet, 2023 (SXM)", ("H100 80GB HBM3",)),
-    "H100-NVL": Peak(60, 417.5, 835.5, 3900, "H100 data sheet, 2024", ("H100 NVL",)),
     "H100-PCIe": Peak(51, 378, 756, 2000, "H100 data sheet, 2023", ("H100 PCIe",)),
     "H800": Peak(67, 494.7, 989.4, 3350, "as H100 (SXM) but for float64 and NVLink"),
     "A100-80GB": Peak(19.5, 156, 312, 2039, "A100 data sheet, 2021", ("A100-SXM4-80GB",)),
@@ -169,7 +167,6 @@ PEAKS = {  # by NVIDIA's data sheets and white papers
     "L40S": Peak(91.6, 183, 362, 864, "L40S data sheet, 2023"),
     "L4": Peak(30.3, 60, 121, 300, "L4 data sheet, 2023"),
     "A10": Peak(31.2, 62.5, 125, 600, "A10 data sheet, 2021"),
-    "A10G": Peak(35, 35, 70, 600, "A10G data sheet (AWS), 2022"),
     "V100S": Peak(16.4, None, 130, 1134, "V100 data sheet, 2020", ("V100S-PCIE-32GB",)),
     "V100": Peak(15.7, None, 125, 900, "the same, SXM2", ("V100-SXM2-16GB", "V100-SXM2-32GB")),
     "V100-PCIe": Peak(14, None, 112, 900, "the same", ("V100-PCIE-16GB", "V100-PCIE-32GB")),

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from nanogpt.model import GPT
 from nanogpt.optim import decayed  # below
@@ -92,14 +91,14 @@ def train(
 ) -> list[float]:
     """Train in place on `steps` batches, stream.next_batch() -> (x, y); the loss of each, in nats per token.
 
-    precision, clip: see train_step. decay: see decayed. generator seeds dropout; nothing else is random. on_step(step,
-    loss) is called after each step, the loss still on the device. FloatingPointError where it is not finite.
+    precision, clip: see train_step. generator seeds dropout, nothing else is random. on_step(step, loss): after each.
     """
-    device = next(model.parameters()).device
-    optimizer, losses = make_optimizer(model, lr, precision), []
-    scaler = LossScaler() if precision == "fp16" else None
-    seed = int(torch.randint(2**31, (), generator=generator or torch.Generator()))
+    from tqdm import tqdm  # here, so that a step alone needs torch and nothing else
+
     model.train()
+    device, losses = next(model.parameters()).device, []
+    optimizer, scaler = make_optimizer(model, lr, precision), LossScaler() if precision == "fp16" else None
+    seed = int(torch.randint(2**31, (), generator=generator or torch.Generator()))
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for step in tqdm(range(steps), unit="step", disable=None):
             torch.manual_seed(seed + step)  # dropout depends on the step, not on what ran before

@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nanogpt.formats import FORMATS, Format, from_bits, round_to, spacing, to_bits, to_tf32
 
 from nanogpt import precision as precision_module
+from nanogpt.formats import FORMATS, Format, from_bits, round_to, spacing, to_bits, to_tf32
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import (
     PRECISIONS,

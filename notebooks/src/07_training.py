@@ -40,7 +40,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from nanogpt.model import GPT
 from nanogpt.optim import decayed  # below
@@ -87,7 +86,7 @@ device = pick_device()
 small = GPTConfig(block_size=128, n_layer=2, n_head=8, n_embd=128)
 config, B, steps, lr = {
     "ci": (small, 4, 600, 2e-3),
-    "laptop": (small, 4, 2000, 2e-3),
+    "laptop": (small, 4, 1600, 2e-3),
     "gpu": (GPTConfig(), 16, 2000, 3e-4),  # in half precision within a T4's 16 GB
 }[pick_scale(device)]
 T = config.block_size
@@ -421,14 +420,14 @@ def train(
 ) -> list[float]:
     """Train in place on `steps` batches, stream.next_batch() -> (x, y); the loss of each, in nats per token.
 
-    precision, clip: see train_step. decay: see decayed. generator seeds dropout; nothing else is random. on_step(step,
-    loss) is called after each step, the loss still on the device. FloatingPointError where it is not finite.
+    precision, clip: see train_step. generator seeds dropout, nothing else is random. on_step(step, loss): after each.
     """
-    device = next(model.parameters()).device
-    optimizer, losses = make_optimizer(model, lr, precision), []
-    scaler = LossScaler() if precision == "fp16" else None
-    seed = int(torch.randint(2**31, (), generator=generator or torch.Generator()))
+    from tqdm import tqdm  # here, so that a step alone needs torch and nothing else
+
     model.train()
+    device, losses = next(model.parameters()).device, []
+    optimizer, scaler = make_optimizer(model, lr, precision), LossScaler() if precision == "fp16" else None
+    seed = int(torch.randint(2**31, (), generator=generator or torch.Generator()))
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for step in tqdm(range(steps), unit="step", disable=None):
             torch.manual_seed(seed + step)  # dropout depends on the step, not on what ran before

@@ -37,7 +37,8 @@ warnings.filterwarnings("ignore", message="TensorFloat32")  # off on purpose: th
 
 # %%
 device = pick_device()
-torch._logging.set_logs(dynamo=logging.ERROR)  # its warnings are this chapter's subject, and come in order below
+# What the compiler warns of is this chapter's subject, and comes in order below.
+torch._logging.set_logs(dynamo=logging.ERROR)
 scale = pick_scale(device)
 g = seed_everything(0)
 

@@ -459,7 +459,7 @@ class Journal:
 
     out: Path
     made_of: dict  # source, tokenizer and options; with others nobody may go on
-    place: Place = Place()
+    place: Place = field(default_factory=Place)
     splits: dict[str, Held] = field(default_factory=lambda: {split: Held() for split in SPLITS})
 
     def parts(self) -> Iterator[tuple[Path, str, int]]:
