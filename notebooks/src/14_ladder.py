@@ -593,17 +593,17 @@ def in_process(call, *args, timeout: float = TIMEOUT):
     if fork:  # from a server that has imported torch: 0.1 s in place of 3 s
         context.set_forkserver_preload(["torch._dynamo", "nanogpt.rungs"])
     receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=tell, args=(send, call, args), daemon=True)
-    process.start()
+    (process := context.Process(target=tell, args=(send, call, args), daemon=True)).start()
     send.close()
     error, told = RuntimeError, f"no answer in {timeout:g} s"
     try:
         if receive.poll(timeout):
             error, told = receive.recv()
+            process.join(10)  # one that ends by itself leaves nothing behind
     except EOFError:
         process.join()
-        killed = process.exitcode == -9  # Linux kills whoever takes the last of the memory
-        error, told = MemoryError if killed else RuntimeError, f"its process ended with {process.exitcode}"
+        error = MemoryError if process.exitcode == -9 else RuntimeError  # -9: Linux killed it for its memory
+        told = f"its process ended with {process.exitcode}"
     finally:
         process.kill()
         process.join()
