@@ -201,8 +201,8 @@ def test_a_compiler_that_fails_is_quoted(tmp_path):
 
 @pytest.mark.slow
 def test_the_chapter_goes_on_without_a_compiler(tmp_path):
-    text = SOURCE.read_text(encoding="utf-8").replace('checkpoint("10")', 'print("the end")')
-    text = text.replace("from course.notebook import checkpoint, show", "show = lambda fig, alt: None")
+    text = SOURCE.read_text(encoding="utf-8").replace('checkpoint("11")', 'print("the end")')
+    assert 'print("the end")' in text
     path = tmp_path / "chapter.py"
     path.write_text(text, encoding="utf-8")
     code = f"import runpy, sys; sys.path.insert(0, '..'); runpy.run_path({str(path)!r})"

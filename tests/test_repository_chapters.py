@@ -123,7 +123,7 @@ class TestChapter:
         assert tables == ([chapter] if keys["predict"] else []), "predictions(NN) stands once, near the end"
 
 
-SKIP = re.compile(r"may (?:be )?(?:skip|pass over|read past)|pass over the|[Rr]ead past")
+SKIP = re.compile(r"may\s+(?:be\s+)?(?:skip|pass\s+over|read\s+past)|pass\s+over\s+the|[Rr]ead\s+past")
 
 
 def lines_of_code(source: str) -> int:

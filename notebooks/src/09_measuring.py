@@ -562,7 +562,8 @@ r"""
 
 Assume that every operation reads its inputs once from memory, and writes its outputs once. (A cache can beat that; a
 kernel that reads twice falls behind.) A backward pass reads the gradient of the output and what the forward pass saved.
-With N = B·T tokens, the linear layers:
+With N = B·T tokens, the linear layers. (The bookkeeping is long: you may pass over the code of
+this section and read what it prints.)
 """
 
 

@@ -407,7 +407,8 @@ as well; the CPU leaves them.
 Name the *type* of the device. `torch.autocast("cuda:0")` is an error in some versions of PyTorch. In others it passes,
 but skips the check whether this GPU has bfloat16.
 
-The five precisions of this course, in one place (the last one, with weights in bfloat16, comes at the end):
+The five precisions of this course, in one place (the last one, with weights in bfloat16, comes at the end). You may pass
+over the code from here to the next heading; what it prints counts.
 """
 
 
