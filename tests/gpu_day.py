@@ -45,20 +45,16 @@ def machine(out: Path, smoke: bool) -> dict:
     import torch
 
     from nanogpt.device import pick_device
-    from nanogpt.ladder import describe
-    from nanogpt.roofline import measure_roofline, peak_of
+    from nanogpt.ladder import measure_machine
+    from nanogpt.roofline import peak_of
 
     device = pick_device()
-    roofline = measure_roofline(device)
+    about = measure_machine(str(device))
     sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-    rates = ", ".join(f"{name} {rate / 1e12:.1f} TFLOP/s" for name, rate in roofline.flops.items())
-    about = describe(device)
-    return {
-        "about": about,
-        "roofline": asdict(roofline),
-        "sheet": asdict(sheet) if sheet else None,
-        "summary": f"{about['device']}: {rates}, {roofline.bandwidth / 1e9:.0f} GB/s",
-    }
+    flops, bandwidth = about["roofline"]["flops"], about["roofline"]["bandwidth"]
+    rates = ", ".join(f"{name} {rate / 1e12:.1f} TFLOP/s" for name, rate in flops.items())
+    summary = f"{about['device']}: {rates}, {bandwidth / 1e9:.0f} GB/s"
+    return about | {"sheet": asdict(sheet) if sheet else None, "summary": summary}
 
 
 def tests(out: Path, smoke: bool) -> dict:
@@ -221,7 +217,7 @@ def with_nbclient(nb: dict) -> tuple[dict, list[str]]:
 
     last = [cell for cell in nb["cells"] if cell["cell_type"] == "code"][-1]
     nb["cells"].remove(last)
-    node = nbformat.from_dict(nb)
+    node = nbformat.reads(json.dumps(nb), as_version=4)
     resources = {"metadata": {"path": str(ROOT / "notebooks")}}
     NotebookClient(
         node, timeout=LIMIT, allow_errors=True, resources=resources, store_widget_state=True
@@ -229,8 +225,8 @@ def with_nbclient(nb: dict) -> tuple[dict, list[str]]:
     nb = json.loads(nbformat.writes(node))
     failed = [
         f"{output['ename']}: {output['evalue']}"
-        for cell in without_checkpoint(nb)
-        for output in cell["outputs"]
+        for cell in nb["cells"]
+        for output in cell.get("outputs", [])
         if output["output_type"] == "error" and "raises-exception" not in cell["metadata"].get("tags", [])
     ]
     return nb, failed

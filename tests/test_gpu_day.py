@@ -100,6 +100,25 @@ def test_a_notebook_runs_without_jupyter(tmp_path, monkeypatch):
     assert outputs[5] == [], "the checkpoint would export into the package"
 
 
+@pytest.mark.slow
+def test_a_notebook_runs_with_jupyter_as_it_lies_on_disk(tmp_path, monkeypatch):
+    """Sources are lists of lines there. Outputs are kept, an expected error is none, and the checkpoint is left out."""
+    nbformat = pytest.importorskip("nbformat")
+    sources = ["print('one')\nprint('two')", "1 / 0", "int('x')", "raise SystemExit('exported')"]
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    nb.cells[2].metadata["tags"] = ["raises-exception"]
+    done, failed = gpu_day.with_nbclient(json.loads(nbformat.writes(nb)))
+    assert failed == ["ZeroDivisionError: division by zero"]
+    assert "".join(done["cells"][0]["outputs"][0]["text"]) == "one\ntwo\n" and len(done["cells"]) == 3
+
+
+@pytest.mark.slow
+def test_the_machine_is_measured(tmp_path):
+    result = gpu_day.machine(tmp_path, smoke=True)
+    assert result["roofline"]["bandwidth"] > 0 and "GB/s" in result["summary"]
+    json.dumps(result)
+
+
 def test_every_precision_has_a_curve(tmp_path):
     """The real step at its smallest size, on whatever device is here."""
     result = gpu_day.curves(tmp_path, smoke=True)
