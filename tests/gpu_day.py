@@ -23,6 +23,7 @@ import time
 import traceback
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -237,7 +238,8 @@ def cell_by_cell(nb: dict) -> tuple[dict, list[str]]:
     shown: list[dict] = []
     sys.modules["course.notebook"] = stand_in(shown)
     os.chdir(ROOT / "notebooks")
-    space, failed = {"__name__": "__main__"}, []
+    sys.modules["chapter"] = chapter = ModuleType("chapter")  # where torch.compile looks its names up
+    space, failed = vars(chapter), []
     for number, cell in enumerate(without_checkpoint(nb), 1):
         if re.search(r"ipywidgets|IPython", cell_source(cell)) and not found("ipywidgets"):
             cell["outputs"] = [text_output("(left out: this cell needs Jupyter's widgets)\n")]
@@ -266,7 +268,6 @@ def text_output(text: str) -> dict:
 
 def stand_in(shown: list[dict]):
     """A module with the names that a chapter imports from course.notebook; figures go to `shown`."""
-    from types import ModuleType
 
     def show(fig, alt, handle=None):
         buffer = io.BytesIO()

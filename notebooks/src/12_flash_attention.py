@@ -632,6 +632,8 @@ def sdpa_math(q, k, v):
 ways = {"manual": manual_attention, "SDPA, math": sdpa_math, "our tiles": flash_attention, "SDPA": sdpa}
 Ts = {"ci": [128, 256, 512], "laptop": [256, 512, 1024, 2048], "gpu": [1024, 2048, 4096, 8192]}[scale]
 on = dict(device=device, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32)
+long = len(Ts) > 1 and Ts[-1] >= 256
+assert long, f"{Ts}: a slope needs two lengths, the last at least 256, or what has T rows hides T×T"
 
 # %% [markdown]
 r"""
