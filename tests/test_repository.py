@@ -110,7 +110,7 @@ def test_environment_yml_and_setup_install_the_same():
 
 def test_readme_is_short_and_names_every_chapter_with_its_measured_time():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(readme.splitlines()) < 135
+    assert len(readme.splitlines()) < 120
     seconds = json.loads(TIMES.read_text(encoding="utf-8"))["seconds"]
     for path in NOTEBOOK_FILES:
         row = next(line for line in readme.splitlines() if f"notebooks/{path.name}" in line)

@@ -79,20 +79,21 @@ def sources():
     }
 
 
+# Not met yet; strict, so that a chapter that has been cut must leave this list.
+TOO_LONG = ("01", "06", "07", "08", "09", "10", "14", "16")
+
+
 @pytest.mark.parametrize("chapter", source_chapters())
 class TestChapter:
-    def test_fits_one_sitting(self, chapter, sources):
-        """What is to be read: sections that say they may be skipped, and the cells after them, do not count."""
-        read, skipping = [], False
-        for cell in sources[chapter]:
-            if cell.cell_type == "markdown":
-                skipping = bool(SKIP.search(cell.source)) or (skipping and "\n## " not in f"\n{cell.source}")
-            if not skipping or cell.cell_type == "markdown":
-                read.append(cell)
-        code = [cell.source for cell in read if cell.cell_type == "code"]
-        lines = sum(map(lines_of_code, code))
-        words = sum(len(cell.source.split()) for cell in read if cell.cell_type != "code")
-        assert len(code) <= 60 and lines <= 475 and words <= 2500, (
+    def test_fits_one_sitting(self, chapter, sources, request):
+        if chapter in TOO_LONG:
+            reason = "more lines of code than one sitting; to be cut"
+            request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+        code = [cell.source for cell in sources[chapter] if cell.cell_type == "code"]
+        prose = [cell.source for cell in sources[chapter] if cell.cell_type != "code"]
+        lines = sum(len([line for line in source.split("\n") if line.strip()]) for source in code)
+        words = sum(len(source.split()) for source in prose)
+        assert len(code) <= 60 and lines <= 450 and words <= 2500, (
             f"{len(code)} cells, {lines} lines, {words} words"
         )
 
@@ -121,29 +122,6 @@ class TestChapter:
         assert set(keys["predict"]) == set(keys["answer"])
         tables = [key for name, key, _ in calls if name == "predictions"]
         assert tables == ([chapter] if keys["predict"] else []), "predictions(NN) stands once, near the end"
-
-
-SKIP = re.compile(r"may\s+(?:be\s+)?(?:skip|pass\s+over|read\s+past)|pass\s+over\s+the|[Rr]ead\s+past")
-
-
-def lines_of_code(source: str) -> int:
-    """Lines that compute something: without blank ones, comments, docstrings and imports."""
-    source = re.sub(r"^[%!].*", "", source, flags=re.MULTILINE)
-    other = set()
-    for node in ast.walk(ast.parse(source)):
-        first = node.body[0] if isinstance(node, ast.FunctionDef | ast.ClassDef) else None
-        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-            other |= set(range(first.lineno, first.end_lineno + 1))
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            other |= set(range(node.lineno, node.end_lineno + 1))
-    lines = enumerate(source.splitlines(), 1)
-    return sum(
-        bool(line.strip()) and not line.lstrip().startswith("#") and n not in other for n, line in lines
-    )
-
-
-def test_lines_of_code_are_those_that_compute():
-    assert lines_of_code('import re\n\n\ndef f():\n    """What."""\n    # why\n    return 1\n') == 2
 
 
 def prediction_calls(source: str) -> list[tuple[str, str, str | None]]:
