@@ -1,6 +1,6 @@
 """`python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
 
-Exported from notebooks/08_sampling.ipynb.
+Exported from notebooks/17_trainer.ipynb.
 """
 
 import difflib

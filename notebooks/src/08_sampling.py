@@ -14,12 +14,12 @@ the cache that makes the hundredth token about as cheap as the first, and change
 #| default_exp sample
 #| doc sample: Text from a model: temperature, top-k, top-p, penalties, and the command `sample`.
 #| doc cache: Keys and values of the past, kept: the model reads every token once.
-#| doc cli: `python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
 from contextlib import redirect_stderr
 from dataclasses import replace
 
 from course.figures import sampling as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
+from nanogpt.cli import main, outcome  # chapter 17
 from nanogpt.corpus import (
     NUMBERS,
     Count,
@@ -1035,122 +1035,8 @@ def run(args: Namespace) -> None:
 # %% [markdown]
 r"""
 All commands end alike: exit code 0 when all went well, 2 after one line that says what is wrong, 130 after Ctrl-C. So
-one small runner calls them. It imports a command's module only when that command is given: help needs no PyTorch.
+one small runner calls them; it is no subject of its own, and chapter 17 has it.
 """
-
-
-# %%
-#| export cli
-import difflib
-import importlib
-import os
-import sys
-from collections.abc import Callable
-from pathlib import Path
-
-COMMANDS = {
-    "prepare": ("nanogpt.prepare", "text, JSONL or parquet -> shards of tokens (chapter 16)"),
-    "sample": ("nanogpt.sample", "continue a prompt with a trained model (chapter 08)"),
-    "ladder": ("nanogpt.ladder", "every speed-up on this machine, one on top of the other (chapter 14)"),
-}
-USAGE = """usage: python -m nanogpt COMMAND [options]
-
-{commands}
-
-  python -m nanogpt COMMAND --help    options and examples of a command
-Exit codes: 0 all went well, 2 something is wrong (one line says what), 130 stopped by Ctrl-C."""
-
-
-# %%
-#| export cli
-def in_one_line(error: BaseException) -> str:
-    """What went wrong, without line breaks. What is missing is named with what brings it."""
-    text = str(error) or {MemoryError: "out of memory"}.get(type(error), type(error).__name__)
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        text = f"{error.filename}: {error.strerror}"
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        package, _, module = error.name.partition(".")
-        text = f"needs {package}: pip install {'pyyaml' if package == 'yaml' else package}"
-        if package == "nanogpt":
-            chapters = Path(__file__).parent.parent.glob("notebooks/*.ipynb")
-            owner = [c.name[:2] for c in chapters if f"#| doc {module}:" in c.read_text(encoding="utf-8")]
-            remedy = f"`course restore {owner[0]}` brings it back" if owner else "copy it here again"
-            text = f"nanogpt/{module}.py is missing; {remedy}"
-    return " ".join(text.split())
-
-
-# %%
-#| export cli
-def reader_has_gone(text: str = "") -> bool:
-    """Write out `text` and all before it; true if nobody reads stdout any more, as `head` when it has enough."""
-    try:
-        print(text, end="", flush=True)
-    except BrokenPipeError:
-        # What follows goes nowhere: Python's own flush at exit must not fail once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
-
-
-# %%
-#| export cli
-def outcome(name: str, call: Callable[[], object]) -> int:
-    """Call it; 0, or 2 or 130 after one line on stderr.
-
-    A command that leaves something behind when it is stopped raises KeyboardInterrupt with a sentence that says what.
-    """
-    try:
-        call()
-    except (ValueError, OSError, RuntimeError, MemoryError, FloatingPointError, ImportError) as error:
-        if isinstance(error, BrokenPipeError) and reader_has_gone("\n"):
-            return 0
-        print(f"{name}: {in_one_line(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt as stop:
-        print(f"\n{name}: stopped; {stop if stop.args else 'no file was written'}", file=sys.stderr)
-        return 130
-    except SystemExit as end:  # --help
-        return end.code or 0
-    return 0
-
-
-# %%
-#| export cli
-def run_command(name: str, argv: list[str]) -> int:
-    """`python -m nanogpt name *argv`, called from Python; the exit code."""
-
-    def refuse(message: str):
-        raise ValueError(f"{message} (python -m nanogpt {name} --help)")
-
-    def call():
-        module = importlib.import_module(COMMANDS[name][0])
-        parser = module.parser()
-        parser.prog, parser.error = f"python -m nanogpt {name}", refuse
-        module.run(parser.parse_args(argv))
-
-    return outcome(name, call)
-
-
-# %%
-#| export cli
-def main(argv: list[str] | None = None) -> int:
-    """`python -m nanogpt`: pick the command, run it, give its exit code."""
-    name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # not every terminal can show every character
-    if name in COMMANDS:
-        code = run_command(name, rest)
-    elif name in ("-h", "--help"):
-        lines = [f"  {name:10} {what}" for name, (_, what) in COMMANDS.items()]
-        code = outcome("nanogpt", lambda: print(USAGE.format(commands="\n".join(lines))))
-    else:
-        near = difflib.get_close_matches(name, COMMANDS, n=1) or ["--help"]
-        print(f"nanogpt: no command {name!r}; try python -m nanogpt {near[0]}", file=sys.stderr)
-        code = 2
-    reader_has_gone()
-    return code
-
 
 # %% tags=["nbval-ignore-output"]
 options = ["--checkpoint", str(BUILT / "model"), "--prompt", "One sunny day,", "--temperature", "0.5"]

@@ -1,4 +1,4 @@
-"""Chapter 08: the runner of all commands. The law: however a command ends, one line says so, and the exit code agrees."""
+"""Chapter 17: the runner of all commands. The law: however a command ends, one line says so, and the exit code agrees."""
 
 import os
 import signal
