@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from nanogpt.model import GPT
-from nanogpt.optim import decayed  # below
-from nanogpt.precision import LossScaler, MasterAdamW, autocast
+from nanogpt.optim import make_optimizer, wsd  # chapter 15
+from nanogpt.precision import LossScaler, autocast
 
 
 @torch.no_grad()
@@ -34,8 +34,15 @@ def target_shares(micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     return counts / counts.sum()
 
 
-def gradient_is_fine(model: GPT, loss: Tensor, clip: float | None, scaler: LossScaler | None) -> bool:
-    """Unscales and clips the gradient in place. False if the scaler says skip; FloatingPointError if not finite."""
+def both_finite(loss: Tensor, norm: Tensor) -> bool:
+    """True, or FloatingPointError: whether train_step may use a gradient, unless it is told to ask someone else."""
+    if not torch.isfinite(norm + loss):  # the one wait for the device
+        raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
+    return True
+
+
+def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, accept) -> bool:
+    """Unscales the gradient, asks accept(loss, norm), clips, all in place. False if the scaler or accept says skip."""
     parameters = [p for p in model.parameters() if p.grad is not None]
     if scaler is not None:
         finite = scaler.unscale(parameters)
@@ -43,21 +50,21 @@ def gradient_is_fine(model: GPT, loss: Tensor, clip: float | None, scaler: LossS
         if not finite:
             return False
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
-    if scaler is None and not torch.isfinite(norm + loss):  # the one wait for the device
-        raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
+    if not accept(loss, norm):
+        return False
     if clip is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, clip, norm)
     return True
 
 
 def train_step(
-    model: GPT, optimizer, micro_batches, precision="float32", clip=None, scaler: LossScaler | None = None
+    model: GPT, optimizer, micro_batches, precision="float32", clip=None, scaler=None, accept=None
 ) -> Tensor:
     """One update from micro-batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
 
     The mean is over all targets but -100, however they are dealt to micro-batches. precision: chapter 10's word; fp16
-    takes a scaler, which skips an update that overflowed. clip: the largest norm that the gradient may have.
-    FloatingPointError, the weights untouched, if loss or gradient is not finite.
+    takes a LossScaler, which skips an update that overflowed. clip: the largest norm that the gradient may have.
+    accept(loss, norm before clipping) -> bool: whether to update; without it, FloatingPointError unless both are finite.
     """
     shares = target_shares(micro_batches)
     if precision == "fp16" and scaler is None:
@@ -69,21 +76,9 @@ def train_step(
             part = share * model(x, y)[1]
         (part if scaler is None else part * scaler.scale).backward()
         loss += torch.where(share > 0, part.detach(), 0.0)
-    if gradient_is_fine(model, loss, clip, scaler):
+    if gradient_is_fine(model, loss, clip, scaler, accept or both_finite):
         optimizer.step()
     return loss
-
-
-def make_optimizer(model: GPT, lr: float, precision: str = "float32") -> torch.optim.Optimizer:
-    """AdamW (Loshchilov and Hutter 2019) for all parameters, fused: one kernel for all, the same numbers.
-
-    Its means reach back 1 / (1 - beta) steps: 10 for the gradient, 50 for its square, which suits short runs (PyTorch's
-    default is 1,000). Weight decay shrinks each weight by lr × 0.01 a step.
-    """
-    options = dict(lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
-    if precision == "bf16-masters":  # chapter 10
-        return MasterAdamW(model.parameters(), **options)
-    return torch.optim.AdamW(model.parameters(), **options, fused=True)
 
 
 def train(
@@ -102,7 +97,8 @@ def train(
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for step in tqdm(range(steps), unit="step", disable=None):
             torch.manual_seed(seed + step)  # dropout depends on the step, not on what ran before
-            optimizer.param_groups[0]["lr"] = lr * decayed(step, steps, decay)
+            for group in optimizer.param_groups:
+                group["lr"] = lr * wsd(step, steps, decay=decay)
             try:
                 losses.append(train_step(model, optimizer, [stream.next_batch()], precision, clip, scaler))
             except FloatingPointError as error:

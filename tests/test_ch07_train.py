@@ -11,9 +11,10 @@ import torch
 from nanogpt.data import BatchStream
 from nanogpt.evals import evaluate
 from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import make_optimizer
 from nanogpt.precision import LossScaler
 from nanogpt.shards import write_shard
-from nanogpt.train import make_optimizer, scale_init, train, train_step
+from nanogpt.train import scale_init, train, train_step
 
 CONFIG = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=32)
 EOT = 39
@@ -95,6 +96,61 @@ def test_a_scaler_changes_no_update_and_skips_one_that_overflowed():
     )
 
 
+def state_of(model, optimizer):
+    moments = [v for p in model.parameters() for v in optimizer.state[p].values()]
+    return [t.clone() for t in [*model.parameters(), *moments]]
+
+
+@pytest.mark.parametrize("scaler", [None, LossScaler(scale=2.0**10)])
+def test_accept_is_asked_once_with_the_loss_and_the_norm_before_clipping(scaler):
+    model, asked = new_model(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    loss = train_step(
+        model,
+        optimizer,
+        [one_batch()],
+        clip=1e-3,
+        scaler=scaler,
+        accept=lambda *given: asked.append(given) or True,
+    )
+    clipped = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+    train_step(model, optimizer, [one_batch()])
+    whole = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+    [(seen, norm)] = asked
+    assert seen.shape == norm.shape == () and torch.equal(seen, loss)
+    assert norm.item() == pytest.approx(whole.item(), rel=1e-5), (
+        "it was scaled or clipped before it was shown"
+    )
+    assert clipped.item() == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_what_accept_refuses_leaves_weights_and_optimizer_untouched():
+    model = new_model()
+    optimizer = make_optimizer(model, 1e-2)
+    train_step(model, optimizer, [one_batch()])
+    before = state_of(model, optimizer)
+    train_step(model, optimizer, [one_batch(seed=1)], accept=lambda loss, norm: False)
+    assert all(map(torch.equal, before, state_of(model, optimizer)))
+    train_step(model, optimizer, [one_batch(seed=1)], accept=lambda loss, norm: True)
+    assert not any(map(torch.equal, before[:10], state_of(model, optimizer)))
+
+
+def test_accept_replaces_the_check_for_nan_and_an_overflow_is_skipped_without_asking():
+    model, asked = new_model(), []
+    model.transformer.h[0].mlp.c_fc.weight.register_hook(lambda grad: grad * math.inf)
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def refuse(loss, norm):
+        asked.append(norm)
+        return False
+
+    train_step(model, make_optimizer(model, 1e-3), [one_batch()], accept=refuse)
+    assert len(asked) == 1 and not asked[0].isfinite()
+    train_step(model, make_optimizer(model, 1e-3), [one_batch()], scaler=LossScaler(), accept=refuse)
+    assert len(asked) == 1, "the scaler skips by itself"
+    assert all(map(torch.equal, before, model.parameters()))
+
+
 def test_a_step_that_cannot_be_is_one_clear_error():
     model = new_model()
     with pytest.raises(ValueError, match="fp16 needs a scaler"):
@@ -108,7 +164,8 @@ def test_the_first_step_moves_every_weight_by_the_rate():
     before = [p.detach().clone() for p in model.parameters()]
     train_step(model, make_optimizer(model, 1e-3), [one_batch(B=8)])
     for p, w in zip(model.parameters(), before):
-        moved = (p - (1 - 0.01 * 1e-3) * w).abs()[p.grad.abs() > 1e-5]
+        decay = 0.01 * 1e-3 if p.dim() > 1 else 0
+        moved = (p - (1 - decay) * w).abs()[p.grad.abs() > 1e-5]
         assert torch.allclose(moved, torch.tensor(1e-3), rtol=5e-3)
 
 

@@ -13,7 +13,6 @@ know that is there?
 #| doc train: The training step and the loop around it.
 #| doc weights: A model on disk: weights as safetensors, configuration as JSON, and a hash of both.
 #| doc evals: How good a model is: its loss on whole documents, and how often its answers are right.
-#| doc optim: The learning rate as a function of the step.
 import os
 import shutil
 import tempfile
@@ -42,8 +41,8 @@ import torch
 from torch import Tensor
 
 from nanogpt.model import GPT
-from nanogpt.optim import decayed  # below
-from nanogpt.precision import LossScaler, MasterAdamW, autocast
+from nanogpt.optim import make_optimizer, wsd  # chapter 15
+from nanogpt.precision import LossScaler, autocast
 
 # %%
 #| export evals
@@ -276,15 +275,25 @@ def target_shares(micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
 
 # %% [markdown]
 r"""
-Between the gradient and the update stands a check. Once a NaN is in the weights, no smaller rate brings them back, so
-a gradient is looked at before it is used. It may also be clipped to a length (chapter 15). The scaler belongs to fp16, chapter 10's.
+Between the gradient and the update stands a question. Once a NaN is in the weights, no smaller rate brings them back, so
+loss and gradient are looked at before they are used; a long run may ask for more (chapter 17). The gradient may also be
+clipped to a length (chapter 15). The scaler belongs to fp16, chapter 10's.
 """
 
 
 # %%
 #| export
-def gradient_is_fine(model: GPT, loss: Tensor, clip: float | None, scaler: LossScaler | None) -> bool:
-    """Unscales and clips the gradient in place. False if the scaler says skip; FloatingPointError if not finite."""
+def both_finite(loss: Tensor, norm: Tensor) -> bool:
+    """True, or FloatingPointError: whether train_step may use a gradient, unless it is told to ask someone else."""
+    if not torch.isfinite(norm + loss):  # the one wait for the device
+        raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
+    return True
+
+
+# %%
+#| export
+def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, accept) -> bool:
+    """Unscales the gradient, asks accept(loss, norm), clips, all in place. False if the scaler or accept says skip."""
     parameters = [p for p in model.parameters() if p.grad is not None]
     if scaler is not None:
         finite = scaler.unscale(parameters)
@@ -292,8 +301,8 @@ def gradient_is_fine(model: GPT, loss: Tensor, clip: float | None, scaler: LossS
         if not finite:
             return False
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
-    if scaler is None and not torch.isfinite(norm + loss):  # the one wait for the device
-        raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
+    if not accept(loss, norm):
+        return False
     if clip is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, clip, norm)
     return True
@@ -302,13 +311,13 @@ def gradient_is_fine(model: GPT, loss: Tensor, clip: float | None, scaler: LossS
 # %%
 #| export
 def train_step(
-    model: GPT, optimizer, micro_batches, precision="float32", clip=None, scaler: LossScaler | None = None
+    model: GPT, optimizer, micro_batches, precision="float32", clip=None, scaler=None, accept=None
 ) -> Tensor:
     """One update from micro-batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
 
     The mean is over all targets but -100, however they are dealt to micro-batches. precision: chapter 10's word; fp16
-    takes a scaler, which skips an update that overflowed. clip: the largest norm that the gradient may have.
-    FloatingPointError, the weights untouched, if loss or gradient is not finite.
+    takes a LossScaler, which skips an update that overflowed. clip: the largest norm that the gradient may have.
+    accept(loss, norm before clipping) -> bool: whether to update; without it, FloatingPointError unless both are finite.
     """
     shares = target_shares(micro_batches)
     if precision == "fp16" and scaler is None:
@@ -320,7 +329,7 @@ def train_step(
             part = share * model(x, y)[1]
         (part if scaler is None else part * scaler.scale).backward()
         loss += torch.where(share > 0, part.detach(), 0.0)
-    if gradient_is_fine(model, loss, clip, scaler):
+    if gradient_is_fine(model, loss, clip, scaler, accept or both_finite):
         optimizer.step()
     return loss
 
@@ -352,30 +361,16 @@ r"""
 ## The optimizer
 
 Plain gradient descent moves a weight by its gradient times a rate. Adam divides first: the running mean of the gradient
-by the root of the running mean of its square. What does the first step come to, when both means hold one gradient?
+by the root of the running mean of its square. `make_optimizer` (chapter 15) sets it up. What does the first step come
+to, when both means hold one gradient?
 """
-
-
-# %%
-#| export
-def make_optimizer(model: GPT, lr: float, precision: str = "float32") -> torch.optim.Optimizer:
-    """AdamW (Loshchilov and Hutter 2019) for all parameters, fused: one kernel for all, the same numbers.
-
-    Its means reach back 1 / (1 - beta) steps: 10 for the gradient, 50 for its square, which suits short runs (PyTorch's
-    default is 1,000). Weight decay shrinks each weight by lr × 0.01 a step.
-    """
-    options = dict(lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
-    if precision == "bf16-masters":  # chapter 10
-        return MasterAdamW(model.parameters(), **options)
-    return torch.optim.AdamW(model.parameters(), **options, fused=True)
-
 
 # %%
 model = new_model()
 optimizer = make_optimizer(model, lr)
 before = [p.detach().clone() for p in model.parameters()]
 print(f"loss {train_step(model, optimizer, [(x, y)]):.2f}")
-after = [(p - (1 - 0.01 * lr) * w).abs().flatten() / lr for p, w in zip(model.parameters(), before)]
+after = [(p - w).abs().flatten() / lr for p, w in zip(model.parameters(), before)]
 sizes = torch.cat([p.grad.abs().flatten() for p in model.parameters()])
 print(f"median gradient {sizes.median():.1e}, median move {torch.cat(after).median():.2f} × lr")
 print(f"loss {train_step(model, optimizer, [(x, y)]):.2f} on the same batch")
@@ -388,19 +383,11 @@ weights, and those begin near 0.05: 0.002 changes them by a twenty-fifth, and 0.
 ## The loop
 
 *Which rate?* Constant, and for the last 30% of the steps falling to zero, which takes out the noise that small
-batches leave (exercise 5 measures how much). Warm-up, cosine and decay groups are chapter 15's.
+batches leave (exercise 5 measures how much): `wsd`, one of chapter 15's schedules.
 """
 
-
 # %%
-#| export optim
-def decayed(step: int, steps: int, decay: float) -> float:
-    """The factor of the learning rate: 1, and over the last `decay` of the steps linearly to zero."""
-    return min(1.0, (steps - step) / max(1.0, decay * steps))
-
-
-# %%
-print("of ten steps, decay 0.3:", *(f"{decayed(step, 10, 0.3):.2f}" for step in range(10)))
+print("of ten steps, decay 0.3:", *(f"{wsd(step, 10, decay=0.3):.2f}" for step in range(10)))
 
 # %% [markdown]
 r"""
@@ -431,7 +418,8 @@ def train(
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for step in tqdm(range(steps), unit="step", disable=None):
             torch.manual_seed(seed + step)  # dropout depends on the step, not on what ran before
-            optimizer.param_groups[0]["lr"] = lr * decayed(step, steps, decay)
+            for group in optimizer.param_groups:
+                group["lr"] = lr * wsd(step, steps, decay=decay)
             try:
                 losses.append(train_step(model, optimizer, [stream.next_batch()], precision, clip, scaler))
             except FloatingPointError as error:
