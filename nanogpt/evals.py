@@ -1,6 +1,6 @@
 """How good a model is: its loss on whole documents, and how often its answers are right.
 
-Exported from notebooks/07_training.ipynb.
+Exported from notebooks/18_evaluation.ipynb.
 """
 
 from collections import Counter

@@ -12,24 +12,27 @@ know that is there?
 #| default_exp train
 #| doc train: The training step and the loop around it.
 #| doc weights: A model on disk: weights as safetensors, configuration as JSON, and a hash of both.
-#| doc evals: How good a model is: its loss on whole documents, and how often its answers are right.
 import os
 import shutil
 import tempfile
 import textwrap
 import time
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
+
+import numpy as np
 
 from course.figures import training as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.corpus import ensure_corpus, entries, said, stories
 from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
+from nanogpt.evals import answer_accuracy, evaluate, evaluating  # chapter 18 builds them
 from nanogpt.grammar import Draw, Pick, alternatives
 from nanogpt.model import num_params
 from nanogpt.precision import best_precision
-from nanogpt.shards import load_manifest, open_shards, read_shard
+from nanogpt.shards import document_starts, load_manifest, open_shards, read_shard
 from nanogpt.tokenizer import BPETokenizer
 
 # %%
@@ -43,20 +46,6 @@ from torch import Tensor
 from nanogpt.model import GPT
 from nanogpt.optim import make_optimizer, wsd  # chapter 15
 from nanogpt.precision import LossScaler, autocast
-
-# %%
-#| export evals
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-
-import numpy as np
-import torch
-import torch.nn.functional as F
-
-from nanogpt.model import GPT
-from nanogpt.precision import autocast
-from nanogpt.shards import document_starts
 
 # %%
 #| export weights
@@ -477,170 +466,17 @@ print(f"largest difference between runs: {difference:.3f}")  # GPU kernels may a
 
 # %% [markdown]
 r"""
-## Measuring a loss
+## Two measures
 
-*Find the bug.* A loss for a held-out text, as it is often written:
-"""
-
-
-# %% tags=["nbval-ignore-output"]
-def careless_loss(model: GPT, tokens: np.ndarray, B: int) -> float:
-    """Mean of the batches' mean losses."""
-    rows = (len(tokens) - 1) // T
-    x, y = (torch.from_numpy(tokens[i : i + rows * T]).view(rows, T).to(device) for i in (0, 1))
-    with torch.no_grad():
-        return torch.stack([model(x[i : i + B], y[i : i + B])[1] for i in range(0, rows, B)]).mean().item()
-
-
-learner, some = new_model(dropout=0.1), val[: 50 * T]
-train(learner, DocumentStream(paths["train"], B, T, device=device), 50, lr, precision=precision)
-for B_eval in (7, 32, 32):
-    print(f"B = {B_eval:2}: {careless_loss(learner, some, B_eval):.3f}")
-
-# %% [markdown]
-r"""
-Three numbers for one model and one text, and none of them right. Dropout is still on, so that even the same call differs. The last
-batch is smaller and counts as much as the others, so that the batch size changes the result; with several
-processes their number does. The last tokens, which fill no row, are not counted at all. And a row starts where the last one
-stopped, so that many stories are judged without their beginning.
-
-Here is what should hold. Every token is predicted once. Its context is its own document, from the beginning if that fits, else
-about half a context. The result is a sum over tokens divided by their number.
-"""
-
-
-# %%
-#| export evals
-def windows(tokens: np.ndarray, T: int, eot: int) -> Iterator[tuple[int, int, int]]:
-    """(start, new, stop): tokens start..stop-1 go in, and those after new, up to stop, are to be predicted.
-
-    Documents, which begin at eot, are kept apart. One longer than T is covered by windows that overlap by half.
-    Every token but the first of the shard is predicted exactly once.
-    """
-    starts = document_starts(tokens, eot)
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(tokens) - 1]):
-        new = start
-        while new < end:
-            stop = min(start + T, end)
-            yield start, new, stop
-            start, new = max(start, min(stop - T // 2, end - T)), stop
-
-
-# %%
-for case in ([9, 1, 2, 3, 9, 4], [9, *range(9)]):
-    print(f"{case} with T = 4: {list(windows(np.array(case), 4, eot=9))}")
-
-
-# %%
-#| export evals
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
-    """Dropout off within the block, and each module's mode restored after it; gives the model's device."""
-    training = [module for module in model.modules() if module.training]  # some may be frozen
-    model.eval()
-    try:
-        yield next(model.parameters()).device
-    finally:
-        for module in training:
-            module.training = True
-
-
-# %%
-#| export evals
-def padded(tokens: np.ndarray, rows: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """x and y, (rows, longest), of some windows; y is -100 where nothing is to be predicted."""
-    x = torch.zeros(len(rows), max(stop - start for start, _, stop in rows), dtype=torch.int64)
-    y = torch.full_like(x, -100)
-    for i, (start, new, stop) in enumerate(rows):
-        piece = torch.from_numpy(tokens[start : stop + 1].astype(np.int64))
-        x[i, : stop - start] = piece[:-1]
-        y[i, new - start : stop - start] = piece[1 + new - start :]
-    return x, y
-
-
-# %%
-#| export evals
-@torch.no_grad()
-def total_loss(model: GPT, tokens: np.ndarray, eot: int, B=32, precision="float32") -> tuple[float, int]:
-    """Sum of the losses of a shard's tokens, in nats, and how many they are: all but the first, each once.
-
-    Sums over several shards, on however many processes, add up to the whole.
-    """
-    rows = sorted(windows(tokens, model.config.block_size, eot), key=lambda row: row[2] - row[0])
-    nats, count = 0.0, 0
-    with evaluating(model) as device:
-        for i in range(0, len(rows), B):
-            x, y = padded(tokens, rows[i : i + B])
-            with autocast(precision, device):
-                logits, _ = model(x.to(device))
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), y.flatten().to(device), reduction="sum")
-            nats, count = nats + loss.item(), count + int((y != -100).sum())
-    return nats, count
-
-
-# %%
-#| export evals
-def evaluate(model: GPT, shards: Iterable[np.ndarray], eot: int, B=32, precision="float32") -> float:
-    """Mean loss in nats per token over all tokens of the shards; the batch size B changes nothing but the time."""
-    totals = [total_loss(model, tokens, eot, B, precision) for tokens in shards]
-    if not sum(count for _, count in totals):
-        raise ValueError("there is nothing to evaluate on: a loss needs at least two tokens")
-    return sum(nats for nats, _ in totals) / sum(count for _, count in totals)
-
-
-# %% tags=["nbval-ignore-output"]
-for B_eval in (7, 32, 32):
-    print(f"B = {B_eval:2}: {evaluate(learner, [some], eot, B_eval):.3f}")
-
-# %% [markdown]
-r"""
-## Who has how many?
+Chapter 18 builds them and shows what a careless version gets wrong. `evaluate` is the held-out loss: every token once, dropout
+off, each in the context of its own document, whatever the batch size. A document longer than T is read through
+overlapping `windows`.
 
 The mean loss is mostly small talk. Whether the model uses facts is a question with answers that are right or wrong:
 every story says who has how many, in number words that follow from what was said before, and chapter 02 knows where they
-stand. Some can be *copied* from an earlier sentence, some must be *computed* from two. Does the model put its highest
-probability on the right word?
+stand. Some can be *copied* from an earlier sentence, some must be *computed* from two. `answer_accuracy` counts how
+often the model puts its highest probability on the right word.
 """
-
-
-# %%
-#| export evals
-def first_choices(model: torch.nn.Module, ids: np.ndarray, T: int, eot: int) -> list[bool]:
-    """Of each id but the first, whether it is what the model found likeliest, given the ids before it."""
-    device, right = next(model.parameters()).device, []
-    for start, new, stop in windows(ids, T, eot):
-        logits, _ = model(torch.from_numpy(ids[None, start:stop]).to(device))
-        best = logits[0, new - start :].argmax(-1).cpu().numpy()
-        right += (best == ids[new + 1 : stop + 1]).tolist()
-    return right
-
-
-# %%
-#| export evals
-@torch.no_grad()
-def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dict[str, float]:
-    """The share of who-has-how-many answers whose every token is the model's first choice, given all before it.
-
-    By kind, "copied" or "computed", and of "all". stories: chapter 02's; one longer than the model's context is read
-    through `windows`. model: ids (1, T) -> (logits (1, T, V), anything). ValueError if no story has an answer.
-    """
-    right, asked = Counter(), Counter()
-    with evaluating(model):
-        for story in stories:
-            ids = np.array([tokenizer.eot, *tokenizer.encode(story.text)])
-            T = model.config.block_size if hasattr(model, "config") else len(ids)
-            hits = first_choices(model, ids, T, tokenizer.eot)
-            ends = np.cumsum(
-                [len(tokenizer.decode([i])) for i in ids[1:].tolist()]
-            )  # of each token, in the text
-            for (start, end), kind in zip(story.answers, story.kinds):
-                first, last = np.searchsorted(ends, [start + 1, end])
-                asked.update([kind, "all"])
-                right.update([kind, "all"] if all(hits[first : last + 1]) else [])
-    if not asked:
-        raise ValueError("an accuracy needs at least one story with an answer in it")
-    return {kind: right[kind] / asked[kind] for kind in sorted(asked)}
-
 
 # %% [markdown]
 r"""
