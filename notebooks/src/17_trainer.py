@@ -17,21 +17,33 @@ r"""
 ## The run as a file
 """
 
-
 # %%
 #| export config
 import difflib
 import json
-from dataclasses import asdict, dataclass, field
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-from pydantic import TypeAdapter, ValidationError
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
 
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # true is no number, and 3.5 no integer
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # text is no number, 3.5 no integer
+Fraction = Annotated[float, Field(ge=0, le=1)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+Name = Annotated[str, Field(min_length=1)]
 
 
 # %%
@@ -47,57 +59,59 @@ class Model:
     block_size: int = 1024
     dropout: float = 0.0
     bias: bool = True
-    flash: bool = True
-    padded_vocab_size: int | None = None
+    flash: bool = True  # chapter 12
+    padded_vocab_size: int | None = None  # chapter 13
 
     def __post_init__(self):
-        from nanogpt.model import check_shape  # chapter 05's rules; here, since they need torch
+        from nanogpt.model import check_shape  # here: it imports torch, and a command's --help needs none
 
         check_shape(SimpleNamespace(**vars(self), vocab_size=1))
 
 
+# %%
+#| export config
 @dataclass(frozen=True)
 class Data:
     """Where the shards are, and what they are made of where they are not there yet."""
 
     __pydantic_config__ = STRICT
-    dir: str = "data/built/stories"
-    documents: bool = True  # rows begin with documents, as in chapter 07; else a stream, as for GPT-2
-    source: str | None = None  # where dir is absent: "stories", or the text that is prepared into it
+    dir: Name = "data/built/stories"
+    documents: bool = (
+        True  # rows begin with documents, as in chapter 07; else one stream, as GPT-2 was trained
+    )
+    source: str | None = None  # where dir has no shards: "stories", or the text that is prepared into it
     tokenizer: int | str = (
         "gpt2"  # for that text: GPT-2's, a tokenizer.json, or of how many tokens to train one
     )
-    val: NonNegativeFloat = 0.1  # the fraction of that text's documents kept for validation
+    val: BelowOne = 0.1  # the fraction of that text that is kept for validation
     paragraphs: bool = True  # a document of that text ends at a blank line
+    overfit: bool = (
+        False  # every step reads the first batch again, which a model must be able to learn by heart
+    )
 
 
 # %%
 #| export config
 @dataclass(frozen=True)
 class Optim:
-    """AdamW and its learning rate over the run: chapter 15."""
+    """AdamW, and its learning rate over the run: chapter 15."""
 
     __pydantic_config__ = STRICT
     lr: PositiveFloat = 6e-4  # the highest rate
-    betas: tuple[NonNegativeFloat, NonNegativeFloat] = (0.9, 0.95)
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.95)
     weight_decay: NonNegativeFloat = 0.1
-    clip: PositiveFloat | None = 1.0  # the longest gradient; None clips none
+    clip: PositiveFloat | None = 1.0  # the longest gradient; null clips none
     schedule: Literal["cosine", "wsd", "constant"] = "cosine"
     warmup: NonNegativeInt = 0  # steps
-    minimum: NonNegativeFloat = 0.1  # the last step's rate, as a fraction of lr
-    decay: NonNegativeFloat = 0.3  # wsd: the fraction of the steps in which the rate falls
-
-    def __post_init__(self):
-        for name in ("minimum", "decay"):
-            if getattr(self, name) > 1:
-                raise ValueError(f"{name}={getattr(self, name)} is a fraction, at most 1")
-        if max(self.betas) >= 1:
-            raise ValueError(f"betas={list(self.betas)} must be below 1")
+    minimum: Fraction = 0.1  # the last rate, as a fraction of lr
+    decay: Fraction = 0.3  # wsd: the fraction of the steps in which the rate falls
 
 
+# %%
+#| export config
 @dataclass(frozen=True)
 class Train:
-    """How long, how large a batch, in which precision, and what is done about bad steps."""
+    """How long, how large a batch, in which precision, and what is done about a bad step."""
 
     __pydantic_config__ = STRICT
     max_steps: PositiveInt = 1000
@@ -105,25 +119,25 @@ class Train:
     micro_batch: PositiveInt = 16  # rows of block_size tokens that go through the model at once
     dtype: str = "float32"  # chapter 10's word
     compile: bool = False
-    skip_spikes: NonNegativeFloat = 0.0  # an update is left out beyond so many deviations; 0: never
+    skip_spikes: NonNegativeFloat = 0.0  # leave an update out beyond so many standard deviations; 0: never
     bad_steps: PositiveInt = 10  # so many steps in a row that are not finite end the run
 
     def __post_init__(self):
         from nanogpt.precision import PRECISIONS
 
         if self.dtype not in PRECISIONS:
-            raise ValueError(f"dtype={self.dtype!r} is none of {', '.join(PRECISIONS)}")
+            raise ValueError(f"dtype={self.dtype!r} must be one of {', '.join(PRECISIONS)}")
 
 
 # %%
 #| export config
 @dataclass(frozen=True)
 class Eval:
-    """What is measured on the way; 0 means never."""
+    """What is measured on the way. Every: so many steps; 0 is never."""
 
     __pydantic_config__ = STRICT
-    every: NonNegativeInt = 250  # steps between validations
-    tokens: PositiveInt = 100_000  # that a validation reads
+    every: NonNegativeInt = 250  # the validation loss
+    tokens: PositiveInt = 100_000  # that it is measured on
     sample_every: NonNegativeInt = 0
     prompt: str = ""
     hellaswag_every: NonNegativeInt = 0
@@ -134,13 +148,13 @@ class Run:
     """Where the run lives, and when it saves itself."""
 
     __pydantic_config__ = STRICT
-    dir: str = "runs/default"
-    seed: NonNegativeInt = 0
-    device: str | None = None  # None: the best there is
-    checkpoint_every: NonNegativeInt = 500
-    keep: PositiveInt = 2  # checkpoints, besides the best one
-    log_every: PositiveInt = 1
-    minutes: PositiveFloat | None = None  # the time limit before which it saves and ends
+    dir: Name = "runs/unnamed"
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    device: str | None = None  # null: the best there is
+    checkpoint_every: NonNegativeInt = 500  # steps; 0: only at the end and when it is stopped
+    keep: PositiveInt = 2  # checkpoints, besides the best
+    log_every: PositiveInt = 1  # steps between lines
+    minutes: PositiveFloat | None = None  # the time limit, before which it saves and ends
     tensorboard: bool = False
     wandb: bool = False
 
@@ -149,7 +163,7 @@ class Run:
 #| export config
 @dataclass(frozen=True)
 class Config:
-    """A run. ValueError, naming the key, where its parts cannot work together."""
+    """A run. ValueError, naming the keys, where its parts cannot work together."""
 
     __pydantic_config__ = STRICT
     model: Model = field(default_factory=Model)
@@ -161,17 +175,18 @@ class Config:
     init_from: str | None = None  # a folder of save_model, or a Hugging Face folder or name
 
     def __post_init__(self):
-        tokens, rows = self.train.batch_tokens, self.train.micro_batch * self.model.block_size
-        if tokens % rows:
-            near = max(rows, round(tokens / rows) * rows)
+        train, optim = self.train, self.optim
+        step, rows = f"train.max_steps={train.max_steps}", train.micro_batch * self.model.block_size
+        if train.batch_tokens % rows:
+            near = max(1, round(train.batch_tokens / rows)) * rows
+            product = f"train.micro_batch={train.micro_batch} × model.block_size={self.model.block_size}"
             raise ValueError(
-                f"train.batch_tokens={tokens} is no multiple of train.micro_batch × model.block_size = {rows}; "
-                f"the nearest is {near}"
+                f"train.batch_tokens={train.batch_tokens} must be a multiple of {product}, as {near} is"
             )
-        if self.optim.warmup >= self.train.max_steps:
-            raise ValueError(
-                f"optim.warmup={self.optim.warmup} must be below train.max_steps={self.train.max_steps}"
-            )
+        if optim.warmup > train.max_steps:
+            raise ValueError(f"optim.warmup={optim.warmup} must not exceed {step}")
+        if optim.schedule == "wsd" and optim.warmup + optim.decay * train.max_steps > train.max_steps:
+            raise ValueError(f"optim.warmup={optim.warmup} and optim.decay={optim.decay} overlap in {step}")
 
     @property
     def micro_batches(self) -> int:
@@ -179,30 +194,158 @@ class Config:
         return self.train.batch_tokens // (self.train.micro_batch * self.model.block_size)
 
 
-def config_dict(config: Config) -> dict:
-    """As it stands in a file: dictionaries, lists, numbers and text."""
-    return json.loads(json.dumps(asdict(config)))
+# %% [markdown]
+r"""
+TODO prose reader
+"""
 
 
 # %%
 #| export config
-CONFIGS = Path(__file__).parent.parent / "configs" if "__file__" in globals() else Path("../configs")
+FLOAT = "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
+USUAL = yaml.SafeLoader.yaml_implicit_resolvers
 
 
-def load_config(name_or_path: str | Path, overrides: list[str] = ()) -> Config:
-    """The run in a YAML file, or in configs/NAME.yaml, with `key=value` overrides; ValueError in one line."""
-    path = Path(name_or_path)
-    path = path if path.suffix else CONFIGS / f"{path}.yaml"
-    given = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    for override in overrides:
-        key, _, value = override.partition("=")
-        *section, name = key.split(".")
-        (given.setdefault(section[0], {}) if section else given)[name] = yaml.safe_load(value)
+class Loader(yaml.SafeLoader):
+    """YAML in which 6e-4 is a number, as in YAML 1.2 (to 1.1 it is text), and a key stands once."""
+
+    yaml_implicit_resolvers = USUAL | {first: [FLOAT, *USUAL[first]] for first in "+-0123456789"}
+
+    def construct_mapping(self, node, deep=False):
+        names = [str(key.value) for key, _ in node.value]
+        for name in {name for name in names if names.count(name) > 1}:
+            raise yaml.MarkedYAMLError(problem=f"{name} stands there twice", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def parsed(text: str, where: str) -> Any:
+    """What a YAML text says; ValueError in one line where it says nothing."""
     try:
-        return TypeAdapter(Config).validate_json(json.dumps(given))
+        return yaml.load(text, Loader)  # a SafeLoader: plain data, never objects
+    except yaml.YAMLError as error:
+        mark, problem = (getattr(error, name, None) for name in ("problem_mark", "problem"))
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ValueError(f"{where}{line}: {problem or error}") from None
+
+
+# %%
+#| export config
+CONFIGS = Path(__file__ if "__file__" in globals() else "").resolve().parent.parent / "configs"
+
+
+def read_config(name_or_path: str | Path) -> tuple[dict, str]:
+    """What a YAML file says, or configs/NAME.yaml, found from any folder; and what to call it."""
+    path = Path(name_or_path)
+    if named := not path.suffix and len(path.parts) == 1:
+        path = CONFIGS / f"{path}.yaml"
+    where = f"configs/{path.name}" if named else str(path)
+    try:
+        given = parsed(path.read_text(encoding="utf-8"), where) or {}
+    except UnicodeDecodeError:
+        raise ValueError(f"{where}: is no text in UTF-8") from None
+    except FileNotFoundError:
+        ready = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+        raise FileNotFoundError(f"{where} is not there; ready are {ready}") from None
+    if not isinstance(given, dict):
+        raise ValueError(f"{where}: holds no keys; a line of it reads `train: {{max_steps: 100}}`")
+    return given, where
+
+
+# %%
+#| export config
+def keys(kind: type = Config, before: str = "") -> dict[str, Any]:
+    """Each key that a configuration may have, with dots, and the type of its value."""
+    found = {}
+    for f in fields(kind):
+        inner = f.default_factory  # a section's is its class
+        found |= keys(inner, f"{f.name}.") if is_dataclass(inner) else {before + f.name: f.type}
+    return found
+
+
+def put(given: dict, key: str, value: Any) -> None:
+    """Set a key with dots; a section that is empty or none stays what it is."""
+    section, _, name = str(key).rpartition(".")
+    if not section:
+        given[name] = value
+    elif isinstance(given.setdefault(section, {}), dict):
+        given[section] = given[section] | {name: value}
+
+
+def complaint(error: ValidationError, given: dict) -> tuple[str, str]:
+    """The first key that is wrong, or "" where it is several together, and a sentence."""
+    first, known = error.errors()[0], keys()
+    place = [str(part) for part in first["loc"]]
+    if first["type"] == "value_error":
+        return "", ".".join([*place, str(first["ctx"]["error"])])
+    key = place[0] if place[0] in known else ".".join(place[:2])
+    if inner := [name for name in known if name.startswith(f"{key}.")]:
+        return key, f"{key} is a section and takes keys of its own: {', '.join(inner)}"
+    if key not in known:
+        last = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
+        near = last or difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+        return key, f"there is no key {key}; did you mean {near[0]}?"
+    section, _, name = key.rpartition(".")
+    value = json.dumps((given[section] if section else given)[name], default=str)
+    wanted = [
+        e["msg"] for e in error.errors() if [*map(str, e["loc"])][: len(key.split("."))] == key.split(".")
+    ]
+    wanted = " or ".join(
+        re.sub("Input should be |String should have", "", message).strip() for message in wanted
+    )
+    return key, f"{key}={value} must be {'two numbers from 0 to below 1' if name == 'betas' else wanted}"
+
+
+# %%
+#| export config
+def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """The run in a YAML file, or in configs/NAME.yaml, changed by `key=value` overrides.
+
+    ValueError or OSError in one line, which names the file, the key with dots, and for a typo the nearest one.
+    """
+    said, where = read_config(name_or_path)
+    given, changed = {}, []
+    for key, value in said.items():
+        if value is not None or key in keys():  # an empty section says nothing
+            put(given, key, value)
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise ValueError(f"command line: {override} is no key=value, as train.max_steps=100 is")
+        text = keys().get(key) in (str, Name)
+        put(given, key, value if text else parsed(value, f"command line: {key}"))
+        changed.append(key)
+    try:
+        return TypeAdapter(Config).validate_json(json.dumps(given, default=str))
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        key, sentence = complaint(error, given)
+        together = f"{where} with {' '.join(overrides)}" if changed else where
+        raise ValueError(
+            f"{'command line' if key in changed else where if key else together}: {sentence}"
+        ) from None
+
+
+def config_dict(config: Config) -> dict:
+    """As a YAML or JSON file can hold it; `load_config` reads it back."""
+    return json.loads(json.dumps(asdict(config)))
+
+
+# %% [markdown]
+r"""
+TODO prose depth
+"""
+
+
+# %%
+#| export config
+def from_depth(n: int) -> list[str]:
+    """Overrides for n layers: nanochat's one dial (base_train.py, gpt.py), with GPT-2's heads of 64; 12 is GPT-2 small.
+
+    The width is 64 n. The rate is GPT-3's 6e-4 for 768 (Brown et al. 2020, table 2.1) times √(768 / width).
+    """
+    if n < 1:
+        raise ValueError(f"--depth {n} is the number of layers, at least 1")
+    lr = 6e-4 * (768 / (64 * n)) ** 0.5
+    return [f"model.n_layer={n}", f"model.n_embd={64 * n}", f"model.n_head={n}", f"optim.lr={lr:.6g}"]
 
 
 # %% [markdown]
