@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nanogpt.files import atomically, save_json
-from nanogpt.hub import SINGLE, find_checkpoint, read_json  # the last part of this chapter writes it
+from nanogpt.hub import SINGLE, find_checkpoint, read_json  # this chapter writes them too, at its end
 from nanogpt.model import GPT, GPTConfig
 
 # Hugging Face lets a GPT-2 vary these; this GPT has one value of each. (reorder_and_upcast_attn may be anything:
@@ -37,12 +37,11 @@ def config_from_hf(hf: dict, where: str = "config.json", dropout: float = 0.0) -
     """
     found = FIXED | {"model_type": None} | hf
     wrong = [f"{key} is {found[key]!r}, not {value!r}" for key, value in FIXED.items() if found[key] != value]
-    sizes = {ours: hf[theirs] for ours, theirs in SIZE_NAMES.items() if theirs in hf}
-    wrong += [f"{SIZE_NAMES[k]} is {v!r}, not an integer" for k, v in sizes.items() if type(v) is not int]
     if hf.get("n_inner") not in (None, 4 * hf.get("n_embd", GPTConfig.n_embd)):
         wrong.append(f"n_inner is {hf['n_inner']!r}, not 4·n_embd")
     if wrong:
         raise ValueError(f"{where}: this is not a GPT-2 that nanogpt can run: {'; '.join(wrong)}")
+    sizes = {ours: hf[theirs] for ours, theirs in SIZE_NAMES.items() if theirs in hf}
     return GPTConfig(**sizes, dropout=dropout)
 
 
@@ -105,25 +104,11 @@ def check_tensors(found: dict, expected: dict[str, Tensor], where: str) -> None:
     problems = {
         "missing": [n for n in shapes if n not in found],
         "unexpected": [n for n in found if n not in allowed],
-        "wrong shape": [
-            f"{n} is {shape}, not {allowed[n]}" for n, (shape, _) in both.items() if shape != allowed[n]
-        ],
+        "wrong shape": [f"{n} is {both[n][0]}, not {allowed[n]}" for n in both if both[n][0] != allowed[n]],
         "not floating point": [f"{n} is {t}" for n, (_, t) in both.items() if t not in DTYPES],
     }
     if text := "; ".join(f"{what}: {some(names)}" for what, names in problems.items() if names):
         raise ValueError(f"{where} does not hold the weights that its config.json describes; {text}")
-
-
-def check_tied(found: dict, model: GPT, where: str) -> None:
-    """ValueError where a file stores an lm_head.weight that is not wte.weight."""
-    if "lm_head.weight" in found:
-        path, stored, _, _ = found["lm_head.weight"]
-        with safe_open(path, framework="pt") as file:
-            same = torch.equal(file.get_tensor(stored).to(model.lm_head.weight), model.lm_head.weight)
-        if not same:
-            raise ValueError(
-                f"{where}: lm_head.weight is not wte.weight, and this GPT has one matrix for both"
-            )
 
 
 def check_heads(paths: list[Path], config: GPTConfig, where: str) -> None:
@@ -132,33 +117,47 @@ def check_heads(paths: list[Path], config: GPTConfig, where: str) -> None:
         with safe_open(path, framework="pt") as file:
             noted = (file.metadata() or {}).get("n_head", str(config.n_head))
         if noted != str(config.n_head):
-            raise ValueError(
-                f"{where}: config.json says n_head={config.n_head}, but {path.name} was written with {noted}"
-            )
+            what = f"config.json says n_head={config.n_head}, but {path.name} was written with {noted}"
+            raise ValueError(f"{where}: {what}")
 
 
-def load_hf(
-    config_path: Path, paths: list[Path], where: str, dropout=0.0, dtype: torch.dtype | None = None
-) -> GPT:
-    """GPT from a config.json and safetensors files; see from_hf."""
+def read_tensor(path: Path, name: str) -> Tensor:
+    """One tensor of a safetensors file."""
+    with safe_open(path, framework="pt") as file:
+        return file.get_tensor(name)
+
+
+@torch.no_grad()
+def copy_weights(model: GPT, found: dict, where: str) -> None:
+    """Fill every parameter from its file. ValueError where one is no number, or an output head of its own is stored."""
+    for name, p in parameters_by_hf_name(model).items():
+        if not hf_layout(name, p).copy_(read_tensor(*found[name][:2])).isfinite().all():
+            raise ValueError(f"{where}: {name} holds NaN or infinity; download or write it again")
+    if head := found.get("lm_head.weight"):
+        tied = model.lm_head.weight
+        if not torch.equal(read_tensor(*head[:2]).to(tied), tied):
+            raise ValueError(f"{where}: lm_head.weight is not wte.weight; this GPT has one matrix for both")
+
+
+def from_hf(name_or_dir: str | Path, *, revision=None, dropout=0.0, dtype: torch.dtype | None = None) -> GPT:
+    """GPT with the weights of a Hugging Face GPT-2 checkpoint, in eval mode, in `dtype` or else as the file has them.
+
+    name_or_dir: a folder, or a hub repository such as "openai-community/gpt2" (downloaded once, then from the cache).
+    revision: a branch, tag or commit on the hub. dropout: yours to choose, as it is no part of the weights.
+    Raises OSError where a file cannot be had, ValueError naming what in it is not this GPT-2.
+    """
+    config_path, paths = find_checkpoint(name_or_dir, revision)
+    where = str(name_or_dir)
     config = config_from_hf(read_json(config_path), f"{where}, config.json", dropout)
     found = read_headers(paths)
     model = empty_model(config, found, where)
     check_tensors(found, parameters_by_hf_name(model), where)
     check_heads(paths, config, where)
-    stored = {DTYPES[t] for _, _, _, t in found.values()}
+    stored = {DTYPES[entry[3]] for entry in found.values()}
     model = model.to(dtype or (stored.pop() if len(stored) == 1 else torch.get_default_dtype()))
     model.to_empty(device=torch.get_default_device())
     model.lm_head.weight = model.transformer.wte.weight  # to_empty parts what is tied
-    params = parameters_by_hf_name(model)
-    for path in paths:
-        with safe_open(path, framework="pt") as file, torch.no_grad():
-            for name, (home, stored_name, _, _) in found.items():
-                if home == path and name in params:
-                    p = hf_layout(name, params[name]).copy_(file.get_tensor(stored_name))
-                    if not p.isfinite().all():
-                        raise ValueError(f"{where}: {name} holds NaN or infinity; download or write it again")
-    check_tied(found, model, where)
+    copy_weights(model, found, where)
     return model.eval()
 
 
@@ -178,32 +177,12 @@ def to_hf(model: GPT, folder: str | Path) -> None:
     if not isinstance(model, GPT):
         kind = type(model).__name__
         raise ValueError(f"to_hf writes a GPT, not a {kind}; unwrap it first (model.module, model._orig_mod)")
-    tensors = {
-        f"transformer.{n}": hf_layout(n, p.detach()).cpu() for n, p in parameters_by_hf_name(model).items()
-    }
-    if not model.config.bias:
-        for name, t in list(tensors.items()):
-            if not name.endswith(("wte.weight", "wpe.weight")):
-                tensors[name.removesuffix("weight") + "bias"] = t.new_zeros(t.shape[-1])  # (out,)
-    tensors = {name: t.contiguous() for name, t in tensors.items()}
+    tensors = {}
+    for name, p in parameters_by_hf_name(model).items():
+        tensors[f"transformer.{name}"] = t = hf_layout(name, p.detach()).cpu().contiguous()
+        if not model.config.bias and name not in ("wte.weight", "wpe.weight"):
+            tensors[f"transformer.{name.removesuffix('weight')}bias"] = t.new_zeros(t.shape[-1])  # (out,)
     noted = {"format": "pt", "n_head": str(model.config.n_head)}  # which no array tells
     with atomically(Path(folder) / SINGLE) as file:
-        # By name, so that there is never a copy of all weights in memory.
-        save_file(tensors, file.name, metadata=noted)
+        save_file(tensors, file.name, metadata=noted)  # by name: it then needs no copy of all weights
     save_json(Path(folder) / "config.json", config_to_hf(model.config))
-
-
-def from_hf(
-    name_or_dir: str | Path,
-    *,
-    revision: str | None = None,
-    dropout: float = 0.0,
-    dtype: torch.dtype | None = None,
-) -> GPT:
-    """GPT with the weights of a Hugging Face GPT-2 checkpoint, in eval mode, in `dtype` or else as the file has them.
-
-    name_or_dir: a folder, or a hub repository such as "openai-community/gpt2" (downloaded once, then from the cache).
-    revision: a branch, tag or commit on the hub. dropout: yours to choose, as it is no part of the weights.
-    Raises OSError where a file cannot be had, ValueError naming what in it is not this GPT-2.
-    """
-    return load_hf(*find_checkpoint(name_or_dir, revision), str(name_or_dir), dropout, dtype)

@@ -1,5 +1,6 @@
 """Chapter 06: Hugging Face GPT-2 checkpoints in and out, against other implementations of GPT-2."""
 
+import hashlib
 import http.server
 import json
 import logging
@@ -502,7 +503,7 @@ def test_an_index_cannot_name_files_elsewhere(tmp_path, name):
 
 
 def test_broken_files(tmp_path):
-    refused(tmp_path / "a", "neither a folder", error=FileNotFoundError)
+    refused(tmp_path / "a", "is no folder", error=FileNotFoundError)
     folder = shard(tmp_path / "a", random_tensors(SMALL), SMALL)
     part = next(folder.glob("*.safetensors"))
     raw = part.read_bytes()
@@ -525,7 +526,7 @@ def test_broken_files(tmp_path):
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """As much of huggingface.co as a download needs: /owner/model/resolve/revision/file."""
+    """As much of huggingface.co as a download needs: what a commit holds, and /owner/model/resolve/commit/file."""
 
     root: Path
     asked: list[str]
@@ -533,21 +534,40 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.asked.append(f"{self.command} {self.path}")
-        repo, _, file = self.path.strip("/").partition("/resolve/")
-        path = self.root / repo / file.partition("/")[2]
-        found = path.is_file()
-        self.send_response(200 if found else 404)
+        path = self.path.partition("?")[0].strip("/")
+        if path.startswith("api/models/"):
+            body, error = self.listing("/".join(path.split("/")[2:4]), tree="/tree/" in path)
+        else:
+            repo, _, file = path.partition("/resolve/")
+            file = self.root / repo / file.partition("/")[2]
+            body, error = (file.read_bytes(), None) if file.is_file() else (b"", "EntryNotFound")
+        self.send_response(404 if error else 200)
         self.send_header("X-Repo-Commit", self.COMMIT)
-        if not found:
-            self.send_header(
-                "X-Error-Code", "EntryNotFound" if (self.root / repo).is_dir() else "RepoNotFound"
-            )
-        body = path.read_bytes() if found else b""
-        self.send_header("ETag", f'"{len(body)}-{path.name}"')
+        self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
+        if error:
+            self.send_header("X-Error-Code", error)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(body)
+
+    def listing(self, repo: str, tree: bool) -> tuple[bytes, str | None]:
+        """A repository's files, as /tree lists them or as the description of its commit does."""
+        if not (self.root / repo).is_dir():
+            return b"", "RepoNotFound"
+        files = [
+            {
+                "type": "file",
+                "path": path.name,
+                "rfilename": path.name,
+                "size": path.stat().st_size,
+                "oid": "0" * 40,
+            }
+            for path in sorted((self.root / repo).iterdir())
+        ]
+        return json.dumps(
+            files if tree else {"id": repo, "sha": self.COMMIT, "siblings": files}
+        ).encode(), None
 
     do_HEAD = do_GET
 
@@ -587,7 +607,7 @@ def hub(tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
-    load.root, load.asked = handler.root, handler.asked
+    load.root, load.asked, load.cache = handler.root, handler.asked, tmp_path / "cache"
     yield load
     server.shutdown()
     server.server_close()
@@ -614,7 +634,10 @@ def test_the_hub_its_cache_and_offline_mode(hub):
     hub.asked.clear()
     assert hub(*names) == [expected, expected]
     assert hub(*names, HF_HUB_OFFLINE="1") == [expected, expected]
-    assert not any("/resolve/" in line for line in hub.asked), "what is in the cache asks nobody"
+    assert not hub.asked, "what is in the cache asks nobody"
+    (part,) = hub.cache.rglob("model-00002-of-00003.safetensors")
+    part.unlink()
+    assert hub(names[1]) == [expected], "what a broken download lacks is fetched"
 
     offline, dead = (
         hub("someone/else", HF_HUB_OFFLINE="1"),

@@ -30,26 +30,3 @@ def mistakes(distance, eps, right):
     ax.set(xscale="log", xlim=(1e-8, 4), xlabel="distance of the logits")
     ax.grid(axis="y", visible=False)
     return fig
-
-
-def gradients(error, n_layer):
-    """Parameter name -> distance of its gradient in epsilons, by depth and kind."""
-    fig, ax = plt.subplots(figsize=(5.5, 2.8))
-    depth = {n: int(n.split(".")[1]) if n.startswith("h.") else n_layer if "ln_f" in n else -1 for n in error}
-    kinds = {"c_attn": "o", "c_proj": "s", "c_fc": "^", "ln_": "x", "w": "D"}
-    for kind, mark in kinds.items():
-        names = [n for n in error if (n.startswith("w") if kind == "w" else kind in n)]
-        label = {"ln_": "LayerNorm", "w": "wte, wpe"}.get(kind, kind)
-        ax.plot(
-            [depth[n] for n in names],
-            [error[n] for n in names],
-            mark,
-            ms=4,
-            alpha=0.7,
-            ls="none",
-            label=label,
-        )
-    ax.set_xticks(range(-1, n_layer + 1), ["embed", *range(n_layer), "ln_f"])
-    ax.set(xlabel="block", ylabel="distance of the gradient,\nin ε of float32", ylim=(0, None))
-    ax.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    return fig

@@ -36,7 +36,7 @@ from pathlib import Path
 
 import torch
 
-from nanogpt.hub import SINGLE, find_checkpoint, read_json  # the last part of this chapter writes it
+from nanogpt.hub import SINGLE, find_checkpoint, read_json  # this chapter writes them too, at its end
 from nanogpt.model import GPT, GPTConfig
 
 # %% [markdown]
@@ -72,20 +72,13 @@ config = GPTConfig(block_size=SMALL["n_positions"], **{k: v for k, v in SMALL.it
 def random_arrays(hf: dict) -> dict[str, np.ndarray]:
     """The tensors of a GPT-2 with random weights, as the hub's openai-community/gpt2 names and stores them."""
     rng = np.random.default_rng(5)
-    C, T, L = hf["n_embd"], hf["n_positions"], hf["n_layer"]
-    arrays = {
-        "wte.weight": rng.normal(0, 0.5, (hf["vocab_size"], C)),
-        "wpe.weight": rng.normal(0, 0.2, (T, C)),
-    }
+    V, C, T, L = (hf[size] for size in ("vocab_size", "n_embd", "n_positions", "n_layer"))
+    linears = {"attn.c_attn": (1, 3), "attn.c_proj": (1, 1), "mlp.c_fc": (1, 4), "mlp.c_proj": (4, 1)}
+    arrays = {"wte.weight": rng.normal(0, 0.5, (V, C)), "wpe.weight": rng.normal(0, 0.2, (T, C))}
     for ln in ["ln_f", *(f"h.{i}.ln_{j}" for i in range(L) for j in (1, 2))]:
         arrays[f"{ln}.weight"], arrays[f"{ln}.bias"] = rng.normal(1, 0.1, C), rng.normal(0, 0.1, C)
     for i in range(L):
-        for name, a, b in (
-            ("attn.c_attn", 1, 3),
-            ("attn.c_proj", 1, 1),
-            ("mlp.c_fc", 1, 4),
-            ("mlp.c_proj", 4, 1),
-        ):
+        for name, (a, b) in linears.items():
             arrays[f"h.{i}.{name}.weight"] = rng.normal(0, 1 / math.sqrt(a * C), (a * C, b * C))
             arrays[f"h.{i}.{name}.bias"] = rng.normal(0, 0.1, b * C)
         arrays[f"h.{i}.attn.bias"] = np.tril(np.ones((1, 1, T, T)))
@@ -95,8 +88,8 @@ def random_arrays(hf: dict) -> dict[str, np.ndarray]:
 # %%
 (BUILT / "hub").mkdir(parents=True, exist_ok=True)  # written with no code of ours in between
 save_arrays(random_arrays(SMALL), BUILT / "hub" / "model.safetensors", metadata={"format": "pt"})
-hf = {"model_type": "gpt2", "activation_function": "gelu_new", **SMALL}
-(BUILT / "hub" / "config.json").write_text(json.dumps(hf))
+hf_config = {"model_type": "gpt2", "activation_function": "gelu_new", **SMALL}
+(BUILT / "hub" / "config.json").write_text(json.dumps(hf_config))
 print(*sorted(path.name for path in (BUILT / "hub").iterdir()))
 
 
@@ -112,19 +105,17 @@ def read_by_hand(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
     """The header of a safetensors file, and its float32 arrays as float64."""
     raw = path.read_bytes()
     length = int.from_bytes(raw[:8], "little")
-    header = json.loads(raw[8 : 8 + length])
-    data = memoryview(raw)[8 + length :]
+    header, data = json.loads(raw[8 : 8 + length]), raw[8 + length :]
+    header.pop("__metadata__")  # notes of the program that wrote the file
     arrays = {}
     for name, entry in header.items():
-        if name != "__metadata__":
-            start, stop = entry["data_offsets"]
-            arrays[name] = np.frombuffer(data[start:stop], "<f4").reshape(entry["shape"]).astype(np.float64)
+        start, stop = entry["data_offsets"]
+        arrays[name] = np.frombuffer(data[start:stop], "<f4").reshape(entry["shape"]).astype(np.float64)
     return header, arrays
 
 
 header, W = read_by_hand(BUILT / "hub" / "model.safetensors")
-for name in ("__metadata__", "h.0.attn.c_attn.weight"):
-    print(name, header[name])
+print(header["h.0.attn.c_attn.weight"])
 
 # %%
 print(f"{len(W)} tensors; of the blocks the first one's:")
@@ -170,9 +161,7 @@ def load_what_fits(arrays: dict[str, np.ndarray]) -> GPT:
 
 
 fits = load_what_fits(W)
-print(
-    f"{len(list(fits.parameters()))} tensors, {sum(p.numel() for p in fits.parameters()):,} parameters, no error"
-)
+print(f"{sum(p.numel() for p in fits.parameters()):,} parameters filled, no error")
 
 # %% [markdown]
 r"""
@@ -254,11 +243,8 @@ def logits_of(model: GPT) -> torch.Tensor:
 noise = np.random.default_rng(2).normal(size=(2, 1000, 1000))
 print(f"unrelated, of equal norm: {apart(*noise):.2f}, that is √2: neither cancels any of the other")
 answer("06.2", round(apart(*noise), 2))
-off, same = logits_of(fits).numpy(), truth[-1]
-print(
-    f"the loader that fits:     {apart(off, same):.2f}, correlation {np.corrcoef(off.flat, same.flat)[0, 1]:.2f}"
-)
-agree = (off.argmax(-1) == same.argmax(-1)).mean()
+print(f"the loader that fits:     {apart(logits_of(fits), truth[-1]):.2f}")
+agree = (logits_of(fits).numpy().argmax(-1) == truth[-1].argmax(-1)).mean()
 print(f"same likeliest token:     {agree:.0%} of the positions; by chance {1 / SMALL['vocab_size']:.1%}")
 
 # %% [markdown]
@@ -314,22 +300,16 @@ def config_from_hf(hf: dict, where: str = "config.json", dropout: float = 0.0) -
     """
     found = FIXED | {"model_type": None} | hf
     wrong = [f"{key} is {found[key]!r}, not {value!r}" for key, value in FIXED.items() if found[key] != value]
-    sizes = {ours: hf[theirs] for ours, theirs in SIZE_NAMES.items() if theirs in hf}
-    wrong += [f"{SIZE_NAMES[k]} is {v!r}, not an integer" for k, v in sizes.items() if type(v) is not int]
     if hf.get("n_inner") not in (None, 4 * hf.get("n_embd", GPTConfig.n_embd)):
         wrong.append(f"n_inner is {hf['n_inner']!r}, not 4·n_embd")
     if wrong:
         raise ValueError(f"{where}: this is not a GPT-2 that nanogpt can run: {'; '.join(wrong)}")
+    sizes = {ours: hf[theirs] for ours, theirs in SIZE_NAMES.items() if theirs in hf}
     return GPTConfig(**sizes, dropout=dropout)
 
 
 # %%
-print(config_from_hf({"model_type": "gpt2"}))
-for hf in ({"model_type": "llama"}, {"model_type": "gpt2", "activation_function": "relu", "n_inner": 1000}):
-    try:
-        config_from_hf(hf)
-    except ValueError as error:
-        print(error)
+print(config_from_hf(hf_config))
 
 # %% [markdown]
 r"""
@@ -359,10 +339,7 @@ def parameters_by_hf_name(model: GPT) -> dict[str, Tensor]:
 
 
 # %%
-params = parameters_by_hf_name(fits)
-same = all(hf_layout(name, p).shape == W[name].shape for name, p in params.items())
-print("every shape as in the file:", same, "\nturned in block 0:")
-print(*(f"  {name}" for name in params if name.startswith("h.0.") and CONV1D.fullmatch(name)), sep="\n")
+print("turned in block 0:", *(n for n in W if n.startswith("h.0.") and CONV1D.fullmatch(n)))
 
 
 # %%
@@ -415,27 +392,11 @@ def check_tensors(found: dict, expected: dict[str, Tensor], where: str) -> None:
     problems = {
         "missing": [n for n in shapes if n not in found],
         "unexpected": [n for n in found if n not in allowed],
-        "wrong shape": [
-            f"{n} is {shape}, not {allowed[n]}" for n, (shape, _) in both.items() if shape != allowed[n]
-        ],
+        "wrong shape": [f"{n} is {both[n][0]}, not {allowed[n]}" for n in both if both[n][0] != allowed[n]],
         "not floating point": [f"{n} is {t}" for n, (_, t) in both.items() if t not in DTYPES],
     }
     if text := "; ".join(f"{what}: {some(names)}" for what, names in problems.items() if names):
         raise ValueError(f"{where} does not hold the weights that its config.json describes; {text}")
-
-
-# %%
-#| export
-def check_tied(found: dict, model: GPT, where: str) -> None:
-    """ValueError where a file stores an lm_head.weight that is not wte.weight."""
-    if "lm_head.weight" in found:
-        path, stored, _, _ = found["lm_head.weight"]
-        with safe_open(path, framework="pt") as file:
-            same = torch.equal(file.get_tensor(stored).to(model.lm_head.weight), model.lm_head.weight)
-        if not same:
-            raise ValueError(
-                f"{where}: lm_head.weight is not wte.weight, and this GPT has one matrix for both"
-            )
 
 
 # %% [markdown]
@@ -453,52 +414,70 @@ def check_heads(paths: list[Path], config: GPTConfig, where: str) -> None:
         with safe_open(path, framework="pt") as file:
             noted = (file.metadata() or {}).get("n_head", str(config.n_head))
         if noted != str(config.n_head):
-            raise ValueError(
-                f"{where}: config.json says n_head={config.n_head}, but {path.name} was written with {noted}"
-            )
+            what = f"config.json says n_head={config.n_head}, but {path.name} was written with {noted}"
+            raise ValueError(f"{where}: {what}")
 
 
 # %% [markdown]
 r"""
-The loader puts these together. The model is made on the `meta` device, which has shapes and no memory, so nothing is
-initialised only to be overwritten. Each tensor is a view of the file on disk, copied into its parameter and dropped.
+Then the numbers, one tensor at a time: a view of the file on disk, copied into its parameter and dropped.
 """
 
 
 # %%
 #| export
-def load_hf(
-    config_path: Path, paths: list[Path], where: str, dropout=0.0, dtype: torch.dtype | None = None
-) -> GPT:
-    """GPT from a config.json and safetensors files; see from_hf."""
+def read_tensor(path: Path, name: str) -> Tensor:
+    """One tensor of a safetensors file."""
+    with safe_open(path, framework="pt") as file:
+        return file.get_tensor(name)
+
+
+@torch.no_grad()
+def copy_weights(model: GPT, found: dict, where: str) -> None:
+    """Fill every parameter from its file. ValueError where one is no number, or an output head of its own is stored."""
+    for name, p in parameters_by_hf_name(model).items():
+        if not hf_layout(name, p).copy_(read_tensor(*found[name][:2])).isfinite().all():
+            raise ValueError(f"{where}: {name} holds NaN or infinity; download or write it again")
+    if head := found.get("lm_head.weight"):
+        tied = model.lm_head.weight
+        if not torch.equal(read_tensor(*head[:2]).to(tied), tied):
+            raise ValueError(f"{where}: lm_head.weight is not wte.weight; this GPT has one matrix for both")
+
+
+# %% [markdown]
+r"""
+The loader puts these together. The model is made on the `meta` device, which has shapes and no memory, so nothing is
+initialised only to be overwritten. `find_checkpoint` finds the files, in a folder or on Hugging Face's hub; the last part of
+this chapter shows how.
+"""
+
+
+# %%
+#| export
+def from_hf(name_or_dir: str | Path, *, revision=None, dropout=0.0, dtype: torch.dtype | None = None) -> GPT:
+    """GPT with the weights of a Hugging Face GPT-2 checkpoint, in eval mode, in `dtype` or else as the file has them.
+
+    name_or_dir: a folder, or a hub repository such as "openai-community/gpt2" (downloaded once, then from the cache).
+    revision: a branch, tag or commit on the hub. dropout: yours to choose, as it is no part of the weights.
+    Raises OSError where a file cannot be had, ValueError naming what in it is not this GPT-2.
+    """
+    config_path, paths = find_checkpoint(name_or_dir, revision)
+    where = str(name_or_dir)
     config = config_from_hf(read_json(config_path), f"{where}, config.json", dropout)
     found = read_headers(paths)
     model = empty_model(config, found, where)
     check_tensors(found, parameters_by_hf_name(model), where)
     check_heads(paths, config, where)
-    stored = {DTYPES[t] for _, _, _, t in found.values()}
+    stored = {DTYPES[entry[3]] for entry in found.values()}
     model = model.to(dtype or (stored.pop() if len(stored) == 1 else torch.get_default_dtype()))
     model.to_empty(device=torch.get_default_device())
     model.lm_head.weight = model.transformer.wte.weight  # to_empty parts what is tied
-    params = parameters_by_hf_name(model)
-    for path in paths:
-        with safe_open(path, framework="pt") as file, torch.no_grad():
-            for name, (home, stored_name, _, _) in found.items():
-                if home == path and name in params:
-                    p = hf_layout(name, params[name]).copy_(file.get_tensor(stored_name))
-                    if not p.isfinite().all():
-                        raise ValueError(f"{where}: {name} holds NaN or infinity; download or write it again")
-    check_tied(found, model, where)
+    copy_weights(model, found, where)
     return model.eval()
 
 
 # %%
-def load(folder: Path, **options) -> GPT:
-    """A checkpoint of one file. Further down, from_hf also finds those of several files, and on the hub."""
-    return load_hf(folder / "config.json", [folder / "model.safetensors"], folder.as_posix(), **options)
-
-
-model = load(BUILT / "hub")
+model = from_hf(BUILT / "hub")
 print(model.config)
 print("off by less than 1e-6:", apart(logits_of(model), truth[-1]) < 1e-6)
 
@@ -532,10 +511,8 @@ runs |= {f"{name}, float64": deepcopy(m).double() for name, m in runs.items()}
 distances = {name: [apart(a, b) for a, b in zip(streams_of(m), truth)] for name, m in runs.items()}
 for name, d in distances.items():
     print(f"{name:38} {'rounding' if d[-1] < 8 * (eps64 if 'float64' in name else eps32) else 'a mistake'}")
-assert max(distances["from_hf"]) < 8 * eps32, "float32: further from the oracle than rounding explains"
-assert max(distances["from_hf, float64"]) < 8 * eps64, (
-    "float64: further from the oracle than rounding explains"
-)
+for name, eps in (("from_hf", eps32), ("from_hf, float64", eps64)):
+    assert max(distances[name]) < 8 * eps, f"{name} is further from the oracle than rounding explains"
 
 # %%
 show(
@@ -551,24 +528,27 @@ to look. Not every mistake is that loud. Here are six, made on purpose in the or
 both tolerances at 1e-3, which would look strict to many?
 """
 
+
 # %%
-swapped = {n: np.split(a, 3, axis=-1) for n, a in W.items() if "c_attn" in n}
+def gelu_erf(x: np.ndarray) -> np.ndarray:
+    return torch.nn.functional.gelu(torch.from_numpy(x)).numpy()
+
+
 turned = {n: a.T for n, a in W.items() if n.endswith("attn.c_proj.weight")}
+qkv = {n: np.split(a, 3, axis=-1) for n, a in W.items() if "c_attn" in n}
+swapped = {n: np.concatenate((k, q, v), axis=-1) for n, (q, k, v) in qkv.items()}
+shifted = {"wpe.weight": np.roll(W["wpe.weight"], 1, axis=0)}
 rounded = {n: torch.from_numpy(a).bfloat16().double().numpy() for n, a in W.items()}
 wrong = {
-    "attn.c_proj not transposed": oracle(W | turned, ids),
-    "q and k swapped": oracle(
-        W | {n: np.concatenate((k, q, v), -1) for n, (q, k, v) in swapped.items()}, ids
-    ),
-    "positions off by one": oracle(W | {"wpe.weight": np.roll(W["wpe.weight"], 1, axis=0)}, ids),
-    "weights rounded to bfloat16": oracle(rounded, ids),
-    "GELU with erf, not tanh": oracle(
-        W, ids, gelu=lambda x: torch.nn.functional.gelu(torch.from_numpy(x)).numpy()
-    ),
-    "LayerNorm's ε 1e-6, not 1e-5": oracle(W, ids, eps=1e-6),
+    "attn.c_proj not transposed": oracle(W | turned, ids)[-1],
+    "q and k swapped": oracle(W | swapped, ids)[-1],
+    "positions off by one": oracle(W | shifted, ids)[-1],
+    "weights rounded to bfloat16": oracle(rounded, ids)[-1],
+    "GELU with erf, not tanh": oracle(W, ids, gelu=gelu_erf)[-1],
+    "LayerNorm's ε 1e-6, not 1e-5": oracle(W, ids, eps=1e-6)[-1],
 }
-distance = {name: apart(streams[-1], truth[-1]) for name, streams in wrong.items()}
-passes = {name: np.allclose(streams[-1], truth[-1], rtol=1e-3, atol=1e-3) for name, streams in wrong.items()}
+distance = {name: apart(logits, truth[-1]) for name, logits in wrong.items()}
+passes = {name: np.allclose(logits, truth[-1], rtol=1e-3, atol=1e-3) for name, logits in wrong.items()}
 for name, d in distance.items():
     print(f"{name:30} {'passes' if passes[name] else 'fails'} allclose, distance {d:.0e}")
 answer("06.3", sum(passes.values()))
@@ -622,27 +602,23 @@ def to_hf(model: GPT, folder: str | Path) -> None:
     if not isinstance(model, GPT):
         kind = type(model).__name__
         raise ValueError(f"to_hf writes a GPT, not a {kind}; unwrap it first (model.module, model._orig_mod)")
-    tensors = {
-        f"transformer.{n}": hf_layout(n, p.detach()).cpu() for n, p in parameters_by_hf_name(model).items()
-    }
-    if not model.config.bias:
-        for name, t in list(tensors.items()):
-            if not name.endswith(("wte.weight", "wpe.weight")):
-                tensors[name.removesuffix("weight") + "bias"] = t.new_zeros(t.shape[-1])  # (out,)
-    tensors = {name: t.contiguous() for name, t in tensors.items()}
+    tensors = {}
+    for name, p in parameters_by_hf_name(model).items():
+        tensors[f"transformer.{name}"] = t = hf_layout(name, p.detach()).cpu().contiguous()
+        if not model.config.bias and name not in ("wte.weight", "wpe.weight"):
+            tensors[f"transformer.{name.removesuffix('weight')}bias"] = t.new_zeros(t.shape[-1])  # (out,)
     noted = {"format": "pt", "n_head": str(model.config.n_head)}  # which no array tells
     with atomically(Path(folder) / SINGLE) as file:
-        # By name, so that there is never a copy of all weights in memory.
-        save_file(tensors, file.name, metadata=noted)
+        save_file(tensors, file.name, metadata=noted)  # by name: it then needs no copy of all weights
     save_json(Path(folder) / "config.json", config_to_hf(model.config))
 
 
 # %%
 to_hf(model, BUILT / "ours")
-again = load(BUILT / "ours")
+again = from_hf(BUILT / "ours")
 print("written and read, bit for bit:", all(map(torch.equal, model.parameters(), again.parameters())))
 to_hf(GPT(replace(config, bias=False), generator=torch.Generator().manual_seed(0)), BUILT / "no_bias")
-print("zeros for biases:", sum(not p.any() for p in load(BUILT / "no_bias").parameters()), "tensors")
+print("zeros for biases:", sum(not p.any() for p in from_hf(BUILT / "no_bias").parameters()), "tensors")
 
 # %% [markdown]
 r"""
@@ -667,17 +643,9 @@ if transformers:
     loss.backward()
     their_loss.backward()
     print(f"transformers {transformers.__version__}: loss {their_loss.item():.6f}, ours {loss.item():.6f}")
-
-# %% tags=["nbval-ignore-output"]
-if transformers:
-    their_grads = {n.removeprefix("transformer."): p.grad for n, p in theirs.named_parameters()}
-    params = {n.removeprefix("transformer."): p for n, p in again.named_parameters()}
-    error = {n: apart(hf_layout(n, p.grad), their_grads[n]) / eps32 for n, p in params.items()}
-    show(
-        figures.gradients(error, SMALL["n_layer"]),
-        alt="Distance between our gradients and transformers', one mark a tensor, by depth: all within a few float32 epsilons.",
-    )
-    print(f"furthest apart: {max(error, key=error.get)}, {max(error.values()):.1f} ε")
+    grads = {name: p.grad for name, p in again.named_parameters()}
+    error = {n: apart(hf_layout(n, grads[n]), p.grad) / eps32 for n, p in theirs.named_parameters()}
+    print(f"gradient furthest apart: {max(error, key=error.get)}, {max(error.values()):.1f} ε")
 
 # %% [markdown]
 r"""
@@ -686,30 +654,27 @@ a few ε. *That* is what "the same architecture" means.
 
 ## What must be refused
 
-The other half of a loader is what it says when the file is wrong. Eight broken copies, one sentence each:
+The other half of a loader is what it says when the file is wrong. Seven broken copies, one sentence each:
 """
 
 
 # %%
 def broken(change=lambda arrays: None, **config) -> None:
-    """Write what to_hf wrote with one thing wrong, and print what the loader says."""
-    folder = BUILT / "broken"
-    to_hf(model, folder)
-    arrays = read_by_hand(folder / SINGLE)[1]
-    arrays = {name.removeprefix("transformer."): array.astype(np.float32) for name, array in arrays.items()}
+    """Write a checkpoint with one thing wrong, and print what the loader says."""
+    folder, arrays = BUILT / "broken", random_arrays(SMALL)
+    folder.mkdir(exist_ok=True)
     change(arrays)
     save_arrays(arrays, folder / SINGLE, metadata={"n_head": str(SMALL["n_head"])})
-    (folder / "config.json").write_text(json.dumps(read_json(folder / "config.json") | config))
+    (folder / "config.json").write_text(json.dumps(hf_config | config))
     try:
-        load(folder)
+        from_hf(folder)
     except ValueError as error:
         print(f"- {error}".replace(folder.as_posix(), "broken"))
 
 
 # %%
-L, C = SMALL["n_layer"], SMALL["n_embd"]
-broken(lambda arrays: [arrays.pop(n) for n in list(arrays) if n.startswith(f"h.{L - 1}.")])
-broken(lambda arrays: arrays.update({f"h.{L}.ln_1.weight": np.ones(C, np.float32)}))
+last_block = f"h.{SMALL['n_layer'] - 1}."
+broken(lambda arrays: [arrays.pop(name) for name in list(arrays) if name.startswith(last_block)])
 broken(lambda arrays: arrays.update({"h.0.mlp.c_fc.weight": arrays["h.0.mlp.c_fc.weight"].T.copy()}))
 broken(lambda arrays: arrays.update({"lm_head.weight": 2 * arrays["wte.weight"]}))
 broken(lambda arrays: arrays["ln_f.bias"].fill(np.nan))
@@ -721,9 +686,9 @@ broken(vocab_size=400_000_000)
 r"""
 ## Finding the files (plumbing; skip it unless you are curious)
 
-A name is a folder, or a repository on Hugging Face's hub. `huggingface_hub` keeps what it downloads in
-a cache by commit: a name that was loaded once loads again without a network, and loads the same weights.
-`HF_HUB_OFFLINE=1` never asks for more.
+A name is a folder, or a repository on Hugging Face's hub. `huggingface_hub` downloads all files of one commit into a cache:
+a name that was loaded once loads again without a network, and loads the same weights. `HF_HUB_OFFLINE=1` never asks
+for more.
 """
 
 
@@ -731,48 +696,32 @@ a cache by commit: a name that was loaded once loads again without a network, an
 #| export hub
 import json
 import re
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
-def read_json(path: Path) -> dict:
-    """A JSON object from a file; ValueError naming the file where it holds none."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path.name} is not a JSON object; download or write it again")
-    return value
-
-
 # %%
 #| export hub
-def hub_file(repo: str, revision: str | None, filename: str, cached_only: bool = False) -> Path | None:
-    """A file of a hub repository, from the cache or else downloaded into it; None if there is none. OSError if it cannot be."""
-    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_download, hf_hub_url
+def download(repo: str, revision: str | None = None) -> Path:
+    """The folder of a hub repository's checkpoint: from the cache, or else downloaded into it. OSError if neither."""
+    from huggingface_hub import errors, snapshot_download
 
+    files = ["config.json", "model*.safetensors", INDEX]
+    get = partial(snapshot_download, repo, revision=revision, allow_patterns=files)
     try:
-        return Path(hf_hub_download(repo, filename, revision=revision, local_files_only=True))
-    except errors.HFValidationError:
-        raise FileNotFoundError(f"{repo!r} is neither a folder nor a hub name, owner/model") from None
-    except errors.LocalEntryNotFoundError:
-        if cached_only:
-            return None
-    try:
-        # One quick question first: where there is no network, hf_hub_download alone retries for 20 s.
-        get_hf_file_metadata(hf_hub_url(repo, filename, revision=revision), timeout=5)
-        return Path(hf_hub_download(repo, filename, revision=revision))
-    except errors.RemoteEntryNotFoundError:
-        return None
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        with suppress(errors.LocalEntryNotFoundError):
+            return Path(get(local_files_only=True))  # what is there is neither asked for nor changed
+        return Path(get())
+    except (errors.HFValidationError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         what = f"{repo!r} is no folder, and the hub shows no such repository or revision"
         raise FileNotFoundError(f"{what}; check the name, or `hf auth login` if it is private") from error
     except Exception as error:  # no base class holds the HTTP errors of every version of huggingface_hub
-        what = f"{repo!r} is no folder, its {filename} is not in the cache, and the hub cannot be read"
-        raise OSError(f"{what} ({type(error).__name__}); try again online, or name a folder") from error
+        what = f"{repo!r} is no folder and not in the cache, and the hub cannot be read"
+        why = type(error.__cause__ or error).__name__
+        raise OSError(f"{what} ({why}); try again online, or name a folder") from error
 
 
 # %% [markdown]
@@ -784,26 +733,31 @@ as `../../id_rsa` is a path too: only plain file names are followed.
 
 # %%
 #| export hub
+def read_json(path: Path) -> dict:
+    """A JSON object from a file; ValueError naming the file where it holds none."""
+    with suppress(ValueError):
+        if isinstance(value := json.loads(path.read_text(encoding="utf-8")), dict):
+            return value
+    raise ValueError(f"{path.name} is not a JSON object; download or write it again")
+
+
 def shard_names(index: Path) -> list[str]:
     """The files that an index names, each once; ValueError where one is not a plain file name."""
     names = read_json(index).get("weight_map")
-    names = list(dict.fromkeys(names.values())) if isinstance(names, dict) else []
-    bad = [n for n in names if not (isinstance(n, str) and re.fullmatch(r"[\w.-]+\.safetensors", n))]
-    if bad or not names:
-        what = (
-            f"names {bad[0]!r}, which is not a plain .safetensors file name" if bad else "has no weight_map"
-        )
-        raise ValueError(f"{index.name} {what}; nothing was read")
-    return names
+    if not isinstance(names, dict) or not names:
+        raise ValueError(f"{index.name} has no weight_map; download it again")
+    for name in names.values():
+        if not re.fullmatch(r"[\w.-]+\.safetensors", str(name)):
+            raise ValueError(f"{index.name} names {name!r}, which is no plain file name; nothing was read")
+    return list(dict.fromkeys(names.values()))
 
 
 # %%
-for names in (["model-1.safetensors", "model-2.safetensors"], ["../../id_rsa"]):
-    (BUILT / INDEX).write_text(json.dumps({"weight_map": dict(enumerate(names))}))
-    try:
-        print(shard_names(BUILT / INDEX))
-    except ValueError as error:
-        print(error)
+(BUILT / INDEX).write_text(json.dumps({"weight_map": {"wte.weight": "../../id_rsa"}}))
+try:
+    shard_names(BUILT / INDEX)
+except ValueError as error:
+    print(error)
 
 
 # %%
@@ -811,49 +765,18 @@ for names in (["model-1.safetensors", "model-2.safetensors"], ["../../id_rsa"]):
 def find_checkpoint(name_or_dir: str | Path, revision: str | None = None) -> tuple[Path, list[Path]]:
     """Paths of config.json and of the safetensors files, of a folder or of one commit of a hub repository."""
     name, folder = str(name_or_dir), Path(name_or_dir)
+    if not folder.is_dir():
+        folder = download(name, revision)
+    single = (folder / SINGLE).is_file() or not (folder / INDEX).is_file()
+    needed = ["config.json", *([SINGLE] if single else shard_names(folder / INDEX))]
+    if missing := [file for file in needed if not (folder / file).is_file()]:
+        advice = "is it a whole Hugging Face checkpoint?"
+        if missing == [SINGLE]:
+            convert = f"transformers.GPT2LMHeadModel.from_pretrained({name!r}).save_pretrained('converted')"
+            advice = f"if it has a pytorch_model.bin: a pickle can run code when read; convert it, {convert}"
+        raise FileNotFoundError(f"{name} lacks {', '.join(missing)}; {advice}")
+    return folder / "config.json", [folder / file for file in needed[1:]]
 
-    def in_folder(filename: str, cached_only: bool = False) -> Path | None:
-        return folder / filename if (folder / filename).is_file() else None
-
-    find = in_folder if folder.is_dir() else partial(hub_file, name, revision)
-    if (config := find("config.json")) is None:
-        raise FileNotFoundError(f"{name} has no config.json, so it is no Hugging Face checkpoint")
-    if find is not in_folder:  # the cache keeps a folder for each commit: take all files from this one
-        find = partial(hub_file, name, config.parent.name)
-    for cached_only in (True, False):
-        if path := find(SINGLE, cached_only=cached_only):
-            return config, [path]
-        if index := find(INDEX, cached_only=cached_only):
-            shards = {shard: find(shard) for shard in shard_names(index)}
-            if missing := ", ".join(shard for shard, path in shards.items() if path is None):
-                raise FileNotFoundError(f"{name} lacks {missing}, which {INDEX} names; download it again")
-            return config, list(shards.values())
-    raise FileNotFoundError(
-        f"{name} has no {SINGLE}. If it has a pytorch_model.bin: that is a pickle, which can run code when read; "
-        f"convert it once, transformers.GPT2LMHeadModel.from_pretrained({name!r}).save_pretrained('converted')"
-    )
-
-
-# %%
-#| export
-def from_hf(
-    name_or_dir: str | Path,
-    *,
-    revision: str | None = None,
-    dropout: float = 0.0,
-    dtype: torch.dtype | None = None,
-) -> GPT:
-    """GPT with the weights of a Hugging Face GPT-2 checkpoint, in eval mode, in `dtype` or else as the file has them.
-
-    name_or_dir: a folder, or a hub repository such as "openai-community/gpt2" (downloaded once, then from the cache).
-    revision: a branch, tag or commit on the hub. dropout: yours to choose, as it is no part of the weights.
-    Raises OSError where a file cannot be had, ValueError naming what in it is not this GPT-2.
-    """
-    return load_hf(*find_checkpoint(name_or_dir, revision), str(name_or_dir), dropout, dtype)
-
-
-# %%
-print("found and loaded:", from_hf(BUILT / "hub").lm_head.weight.dtype)
 
 # %% [markdown]
 r"""
@@ -893,6 +816,8 @@ Exports the loader and the writer, imports them in a fresh process and runs the 
 
 # %%
 predictions("06")
+
+# %%
 checkpoint("06")
 
 # %% [markdown]
