@@ -1,8 +1,8 @@
 """Chapter 04's figures: each function takes data and returns a figure."""
 
-from io import BytesIO
-
 import matplotlib.pyplot as plt
+
+from course import widgets
 
 
 def sentence(words, looks, arcs):
@@ -115,32 +115,17 @@ def head_maps(characters, maps):
 
 def explorer(sentence, look, layers, heads):
     """A widget: a sentence, a layer and a head; look(text) gives the characters read and the maps of every layer."""
-    import ipywidgets as widgets
+    from ipywidgets import Dropdown, Text
 
-    wide = {"style": {"description_width": "70px"}, "layout": {"width": "560px"}}
-    knobs = [
-        widgets.Text(sentence, description="sentence", continuous_update=False, **wide),
-        widgets.Dropdown(options=range(layers), description="layer", **wide),
-        widgets.Dropdown(options=range(heads), description="head", **wide),
-    ]
-    picture = widgets.Image(format="png", layout={"align_self": "flex-start"})
+    def head_map(sentence, layer, head):
+        characters, maps = look(sentence)
+        if not characters:
+            return "type letters, digits, a space or a full stop"
+        ax = widgets.axes((5, 5))
+        draw_map(ax, characters, maps[layer][0, head])
+        ax.set(xlabel="key (looked at)", ylabel="query (looks)")
+        return ax
 
-    def redraw(_=None):
-        text, layer, head = (knob.value for knob in knobs)
-        characters, maps = look(text)
-        fig, ax = plt.subplots(figsize=(5, 5) if characters else (5, 0.6))
-        if characters:
-            draw_map(ax, characters, maps[layer][0, head])
-            ax.set(xlabel="key (looked at)", ylabel="query (looks)")
-        else:
-            ax.text(0.5, 0.5, "type letters, digits, a space or a full stop", ha="center", va="center")
-            ax.axis("off")
-        png = BytesIO()
-        fig.savefig(png)
-        plt.close(fig)
-        picture.value = png.getvalue()
-
-    for knob in knobs:
-        knob.observe(redraw, "value")
-    redraw()
-    return widgets.VBox([*knobs, picture])
+    sentence = Text(sentence, continuous_update=False)
+    layer, head = Dropdown(options=range(layers)), Dropdown(options=range(heads))
+    return widgets.explorer(head_map, sentence=sentence, layer=layer, head=head)

@@ -1,9 +1,10 @@
 """Figures of chapter 12."""
 
 import math
-from io import BytesIO
 
 import matplotlib.pyplot as plt
+
+from course import widgets
 
 
 def kept_by_length(lengths, weights, rows):
@@ -47,26 +48,16 @@ def after_blocks(scores, block):
 
 def block_widget(scores):
     """Knobs for the size of a block and for how many have been seen."""
-    import ipywidgets as widgets
+    from ipywidgets import IntSlider
 
-    size = widgets.IntSlider(value=3, min=1, max=6, description="block size")
-    seen = widgets.IntSlider(value=2, min=1, description="blocks seen")
-    picture = widgets.Image(format="png", layout={"align_self": "flex-start"})
-
-    def look(_=None):
-        seen.max = math.ceil(len(scores) / size.value)
-        fig, ax = plt.subplots(figsize=(4.5, 2.8), layout="constrained")
-        one_block(ax, scores, size.value, seen.value)
+    def look(block_size, blocks_seen):
+        ax = widgets.axes((4.5, 2.8), layout="constrained")
+        one_block(ax, scores, block_size, min(blocks_seen, math.ceil(len(scores) / block_size)))
         ax.set_ylabel("exp(score − m)")
-        png = BytesIO()
-        fig.savefig(png)
-        plt.close(fig)
-        picture.value = png.getvalue()
+        return ax
 
-    for knob in (size, seen):
-        knob.observe(look, "value")
-    look()
-    return widgets.VBox([size, seen, picture])
+    size, seen = IntSlider(3, 1, 6), IntSlider(2, 1, len(scores))
+    return widgets.explorer(look, block_size=size, blocks_seen=seen)
 
 
 def tiles(n):

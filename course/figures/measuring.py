@@ -1,10 +1,9 @@
 """The figures of chapter 09, and its memory widget."""
 
-from io import BytesIO
-
 import matplotlib.pyplot as plt
 import numpy as np
-from ipywidgets import Checkbox, Dropdown, Image, IntSlider, VBox
+
+from course import widgets
 
 PHASES = {"forward": "C0", "backward": "C1", "update": "C2"}
 
@@ -94,31 +93,19 @@ def memory_bars(rows: dict[str, dict[int, dict[str, int]]]):
 
 
 def memory_widget(sizes: list[str], memory_of):
-    """Sliders for size, B, T and flash over a bar chart of `memory_of(size, B, T, flash)`, bytes by category."""
-    knobs = {
-        "size": Dropdown(options=sizes, description="size"),
-        "B": IntSlider(4, 1, 32, description="B"),
-        "T": IntSlider(1024, 128, 1024, 128, description="T"),
-        "flash": Checkbox(True, description="flash"),
-    }
-    picture = Image(format="png", layout={"align_self": "flex-start"})
+    """Knobs for size, B, T and flash over a bar chart of `memory_of(size, B, T, flash)`, bytes by category."""
+    from ipywidgets import Checkbox, Dropdown, IntSlider
 
-    def draw(_=None):
-        memory = memory_of(*(knob.value for knob in knobs.values()))
-        fig, ax = plt.subplots(figsize=(6, 2))
+    def bars(**knobs):
+        memory, ax = memory_of(*knobs.values()), widgets.axes((6, 2))
         ax.barh(list(memory), [v / 2**30 for v in memory.values()])
         ax.axvline(24, c="C3", ls=":")
         ax.set(xlabel="GiB, float32 (dotted: 24)", title=f"{sum(memory.values()) / 2**30:.1f} GiB together")
         ax.invert_yaxis()
-        png = BytesIO()
-        fig.savefig(png)
-        plt.close(fig)
-        picture.value = png.getvalue()
+        return ax
 
-    for knob in knobs.values():
-        knob.observe(draw, "value")
-    draw()
-    return VBox([*knobs.values(), picture])
+    B, T = IntSlider(4, 1, 32), IntSlider(1024, 128, 1024, 128)
+    return widgets.explorer(bars, size=Dropdown(options=sizes), B=B, T=T, flash=Checkbox(True))
 
 
 def memory_levels(levels: list[tuple[float, int]], phases: list[dict], before: int, moments: dict[str, int]):

@@ -1,9 +1,10 @@
 """Figures of chapter 08."""
 
 from collections.abc import Callable
-from io import BytesIO
 
 import matplotlib.pyplot as plt
+
+from course import widgets
 
 
 def next_tokens(labels: list[str], rows: dict, title: str):
@@ -20,13 +21,13 @@ def next_tokens(labels: list[str], rows: dict, title: str):
 
 def as_drawn(labels: list[str], plain, drawn, title: str):
     """Pale bars for the model's probabilities, dark ones for those that are drawn from."""
-    fig, ax = plt.subplots()
+    ax = widgets.axes()
     ax.bar(range(len(labels)), plain, 0.8, color="C0", alpha=0.3, label="the model")
     ax.bar(range(len(labels)), drawn, 0.5, color="C0", label="drawn from")
     ax.set_xticks(range(len(labels)), labels, rotation=45, ha="right")
     ax.set(ylabel="probability", ylim=(0, 1), title=title)
     ax.legend()
-    return fig
+    return ax.figure
 
 
 def time_per_token(lengths, ms: dict[str, list[float]]):
@@ -54,24 +55,12 @@ def shares_right(shares: dict[str, list[float]], n: int):
 
 def playground(bars: Callable, prompt: str):
     """A text field and three sliders; bars(prompt, temperature, top_k, top_p) draws the figure below them."""
-    import ipywidgets as widgets
+    from ipywidgets import FloatSlider, IntSlider, Text
 
-    knobs = {
-        "prompt": widgets.Text(prompt, continuous_update=False, layout={"width": "90%"}),
-        "temperature": widgets.FloatSlider(value=0.8, min=0, max=3, step=0.1),
-        "top_k": widgets.IntSlider(value=8, min=1, max=50),
-        "top_p": widgets.FloatSlider(value=0.95, min=0.05, max=1, step=0.05),
-    }
-    picture = widgets.Image(format="png", layout={"align_self": "flex-start"})
-
-    def redraw(_=None) -> None:
-        fig, png = bars(**{name: knob.value for name, knob in knobs.items()}), BytesIO()
-        fig.savefig(png)
-        plt.close(fig)
-        picture.value = png.getvalue()
-
-    for name, knob in knobs.items():
-        knob.description, knob.style.description_width = name, "initial"
-        knob.observe(redraw, "value")
-    redraw()
-    return widgets.VBox([*knobs.values(), picture])
+    return widgets.explorer(
+        lambda **knobs: bars(**knobs).axes[0],
+        prompt=Text(prompt, continuous_update=False),
+        temperature=FloatSlider(value=0.8, min=0, max=3, step=0.1),
+        top_k=IntSlider(value=8, min=1, max=50),
+        top_p=FloatSlider(value=0.95, min=0.05, max=1, step=0.05),
+    )
