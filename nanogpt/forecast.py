@@ -13,16 +13,6 @@ from nanogpt.precision import READS
 from nanogpt.roofline import PAGE, PEAKS, Peak, Roofline, peak_of
 from nanogpt.rungs import RUNGS, for_rungs, precision_of, rungs_up_to
 
-LARGE = 32 * 2**20  # bytes; malloc's DEFAULT_MMAP_THRESHOLD_MAX on 64-bit systems
-
-
-def fresh_bytes(config: GPTConfig, B: int, T: int) -> int:
-    """Bytes that a float32 step allocates in blocks above LARGE: tensors like the logits, like wte, and T×T."""
-    V, C, L = config.vocab_rows, config.n_embd, config.n_layer
-    tensors = [(4, B * T * V), (4, V * C), (0 if config.flash else 8 * L, B * config.n_head * T * T)]
-    return sum(count * 4 * numbers for count, numbers in tensors if 4 * numbers > LARGE)
-
-
 SCORE_BYTES = {"float32": 76, "compiled": 44, "autocast": 72, "autocast on a CPU": 38, "both": 22}
 LOGIT_BYTES = {"float32": 24, "compiled": 16, "autocast": 36, "autocast on a CPU": 36, "both": 8}
 
@@ -49,6 +39,16 @@ def work_seconds(config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline
     }
 
 
+LARGE = 32 * 2**20  # bytes; malloc's DEFAULT_MMAP_THRESHOLD_MAX on 64-bit systems
+
+
+def fresh_bytes(config: GPTConfig, B: int, T: int) -> int:
+    """Bytes that a float32 step allocates in blocks above LARGE: tensors like the logits, like wte, and T×T."""
+    V, C, L = config.vocab_rows, config.n_embd, config.n_layer
+    tensors = [(4, B * T * V), (4, V * C), (0 if config.flash else 8 * L, B * config.n_head * T * T)]
+    return sum(count * 4 * numbers for count, numbers in tensors if 4 * numbers > LARGE)
+
+
 def predict(config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline, fault=0.0) -> dict[str, float]:
     """Seconds of one step by part, before anything is run. fault: what `fault_seconds` measured, 0 where it is not paid."""
     seconds, masters = work_seconds(config, on, B, T, roof), "bf16 weights" in on
@@ -58,9 +58,7 @@ def predict(config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline, fau
     if {"bf16", "fp16"} & on and not masters:  # read 4, write 2 forward; the gradient back: read 2, write 4
         seconds["weight casts"] = 12 * P / roof.bandwidth
     update = 32 if masters else 28 if "fused AdamW" in on else 80  # bytes a weight
-    norm = (
-        2 if masters else 16 if "fp16" in on else 4
-    )  # the scaler reads, writes and reads again before the norm
+    norm = 2 if masters else 16 if "fp16" in on else 4  # a scaler rewrites and checks first
     seconds["optimizer"] = (update + norm) * P / roof.bandwidth
     return seconds
 
@@ -77,19 +75,26 @@ def predict_ladder(sheet: Peak, config: GPTConfig, B: int, T: int) -> dict[str, 
 PUBLISHED = Path(nanogpt.__file__).parents[1] / "data/reference/build_nanogpt.csv"
 
 
+def published(sheet: Peak, config: GPTConfig, B: int, T: int) -> dict[str, dict]:
+    """{rung in small letters: row of the table} of the same step on the same GPU, where there is any."""
+    table = csv.DictReader(PUBLISHED.read_text(encoding="utf-8").splitlines() if PUBLISHED.exists() else [])
+    rows = [r for r in table if peak_of(r["gpu"]) is sheet and (r["batch"], r["seq"]) == (str(B), str(T))]
+    return {r["rung"].lower(): r for r in rows if config == GPTConfig()}
+
+
 def say_predicted(gpu: str, config: GPTConfig, B: int, T: int) -> None:
     """Print the ladder of a GPU by its data sheet, beside published times of the same step where there are any."""
     sheet, before = peak_of(gpu), None
     if sheet is None:
         raise ValueError(f"no data sheet of {gpu!r}; there are {', '.join(PEAKS)}")
-    table = csv.DictReader(PUBLISHED.read_text(encoding="utf-8").splitlines() if PUBLISHED.exists() else [])
-    same = [r for r in table if peak_of(r["gpu"]) is sheet and (r["batch"], r["seq"]) == (str(B), str(T))]
-    published = {r["rung"].lower(): float(r["ms"]) for r in same if config == GPTConfig()}
+    known = published(sheet, config, B, T)
     print(f"{gpu} by its data sheet ({sheet.source}): {num_params(config):,} parameters, B={B}, T={T}")
     for rung, parts in predict_ladder(sheet, config, B, T).items():
-        ms, found = 1e3 * sum(parts.values()), published.get(rung.lower())
+        ms, found = 1e3 * sum(parts.values()), known.get(rung.lower())
         text = f"{rung:13} {ms:8.1f} ms  " + (f"{before / ms:5.2f}×" if before else "      ")
-        print(text + (f"   published {found:6.0f} ms, {found / ms:.2f}× of predicted" if found else ""))
+        if found:
+            text += f"   published {found['ms']:>6} ms, {float(found['ms']) / ms:.2f}× of predicted"
+        print(text)
         before = ms
-    if published:
-        print("published:", same[0]["source"].split(":")[0])
+    for source in {row["source"].split(":")[0] for row in known.values()}:
+        print("published:", source)

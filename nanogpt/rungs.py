@@ -1,6 +1,6 @@
 """The speed-ups as rungs of a ladder: what each changes in a training step, which a device can do, and one measured alone.
 
-Exported from notebooks/14_ladder.ipynb.
+Exported from notebooks/13_nice_numbers.ipynb.
 """
 
 import ctypes
@@ -70,14 +70,6 @@ def for_rungs(config: GPTConfig, on: set[str]) -> GPTConfig:
     return replace(config, flash="flash" in on, padded_vocab_size=rows)
 
 
-def zipf_batches(vocab_size: int, B: int, T: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless (x, y), each (B, T): token r occurs with a probability of about 1 / r. A seed gives one sequence."""
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        ids = (vocab_size ** torch.rand(B, T + 1, generator=generator)).long() - 1
-        yield ids[:, :-1], ids[:, 1:]
-
-
 def make_optimizer(model: GPT, on: set[str]) -> torch.optim.Optimizer:
     """AdamW with GPT-3's betas and decay, as the rungs in `on` ask for it."""
     options = {"lr": 3e-4, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
@@ -96,6 +88,14 @@ def compile_in_place(model: GPT, device: torch.device) -> None:
     for block in model.transformer.h:
         block.compile()
     model.head = torch.compile(model.head)
+
+
+def zipf_batches(vocab_size: int, B: int, T: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    """Endless (x, y), each (B, T): token r occurs with a probability of about 1 / r. A seed gives one sequence."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        ids = (vocab_size ** torch.rand(B, T + 1, generator=generator)).long() - 1
+        yield ids[:, :-1], ids[:, 1:]
 
 
 def make_step(config: GPTConfig, on: set[str], B: int, T: int, device: torch.device) -> tuple[GPT, Callable]:

@@ -3,14 +3,16 @@ r"""
 # 14 · The ladder: every speed-up, predicted, then measured
 
 In a lecture of 2024 the same GPT-2, on the same GPU and the same data, went from a second a step to 90 ms, by changes of a few
-lines each. Which of them would help on your machine, and why? The chapters before took them one at a time. Here they
+lines each. Which of them would help on your machine, and why? Chapters 09 to 13 took them one at a time. Here they
 stand on top of each other, each predicted from bytes and FLOPs first, then measured, with the loss and a gradient beside
 the time so that no speed hides a wrong result.
+
+Two modules come out of it. `forecast` is the step's time before anything is run, `ladder` the measurement and the command.
+The step itself, in all its ways, is chapter 13's `rungs`.
 """
 
 # %%
 #| default_exp ladder
-#| doc rungs: The speed-ups as rungs of a ladder: what each changes in a training step, which a device can do, and one measured alone.
 #| doc forecast: The ladder before anything is run: each rung's time from bytes and FLOPs, on a measured roofline or a data sheet.
 #| doc ladder: The ladder measured, up and down again, and judged. The command `ladder`.
 import tempfile
@@ -22,37 +24,7 @@ from course.notebook import answer, checkpoint, predict as guess, predictions, s
 from nanogpt.attention import attention_weights
 from nanogpt.device import pick_scale
 from nanogpt.precision import best_precision
-
-# %% [markdown]
-r"""
-Three modules come out of this chapter. `rungs` is the step in all its ways, `forecast` its time before anything is run,
-`ladder` the measurement and the command. Where one imports from another, what it imports is made below.
-"""
-
-# %%
-#| export rungs
-import ctypes
-import importlib.util
-import multiprocessing
-import os
-import platform
-import re
-import shutil
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
-
-import torch
-from torch import Tensor
-
-from nanogpt.data import to_device
-from nanogpt.device import seed_everything
-from nanogpt.model import GPT, GPTConfig
-from nanogpt.precision import LossScaler, MasterAdamW, why_not
-from nanogpt.roofline import Roofline, measure
-from nanogpt.train import train_step
+from nanogpt.roofline import measure
 
 # %%
 #| export forecast
@@ -122,172 +94,6 @@ guess("14.3", "bytes that a fused AdamW moves for GPT-2 124M", guess=None, unit=
 
 # %% [markdown]
 r"""
-## The rungs
-
-Ten, each on top of the last. A step is described by the set of names up to its rung, less those that the machine
-cannot do.
-"""
-
-# %%
-#| export rungs
-RUNGS = {
-    "float32": "attention step by step, every sum and product in float32",
-    "kept memory": "the C library keeps what a step frees (Linux, on a CPU)",
-    "TF32": "float32 products on tensor cores, 10 bits of mantissa (chapter 10)",
-    "bf16": "autocast: products in bfloat16 (chapter 10)",
-    "fp16": "autocast in float16 with a loss scaler, on a GPU without bfloat16 (chapter 10)",
-    "compile": "torch.compile fuses what lies between the products (chapter 11)",
-    "flash": "attention in one kernel, no T×T matrix (chapter 12)",
-    "nice numbers": "vocabulary padded to a multiple of 128 (chapter 13)",
-    "fused AdamW": "the optimizer in one pass over memory",
-    "bf16 weights": "weights and stream kept in bfloat16, float32 masters in the optimizer (chapter 10)",
-}
-STANDS_ON = {"bf16 weights": ("bf16", "compile")}  # without one of them it is another rung
-
-
-def rungs_up_to(name: str, skipped=()) -> set[str]:
-    """The rungs that are on at rung `name`: all up to it, less the skipped ones."""
-    if name not in RUNGS:
-        raise ValueError(f"{name!r} is no rung; the rungs are {', '.join(RUNGS)}")
-    names = list(RUNGS)
-    return set(names[: names.index(name) + 1]) - set(skipped)
-
-
-# %%
-for name, what in RUNGS.items():
-    print(f"{name:13} {what}")
-print(sorted(rungs_up_to("flash", skipped=["TF32", "fp16"])))
-
-# %% [markdown]
-r"""
-One rung is new. A training step allocates gradients and activations, frees them, and does so again. PyTorch's allocator
-for GPUs keeps what is freed. On a CPU the C library decides. Linux's glibc returns every block above 32 MiB to the
-system at once (it starts at 128 KiB and learns from what is freed). The next step gets fresh pages, and each costs a
-page fault when it is first touched: chapter 09 measured what. How many does a step pay? Count its tensors above 32 MiB.
-Four are like the logits: logits, log-probabilities, the gradients of both. Four are like `wte`: its gradient, a second
-one since it is first layer and last, and two temporaries of AdamW. Attention step by step makes eight T×T tensors in
-each layer.
-"""
-
-# %%
-#| export forecast
-LARGE = 32 * 2**20  # bytes; malloc's DEFAULT_MMAP_THRESHOLD_MAX on 64-bit systems
-
-
-def fresh_bytes(config: GPTConfig, B: int, T: int) -> int:
-    """Bytes that a float32 step allocates in blocks above LARGE: tensors like the logits, like wte, and T×T."""
-    V, C, L = config.vocab_rows, config.n_embd, config.n_layer
-    tensors = [(4, B * T * V), (4, V * C), (0 if config.flash else 8 * L, B * config.n_head * T * T)]
-    return sum(count * 4 * numbers for count, numbers in tensors if 4 * numbers > LARGE)
-
-
-# %%
-#| export rungs
-def keep_memory() -> None:
-    """Tell glibc not to give freed memory back, from now on in this process (man 3 mallopt)."""
-    libc = ctypes.CDLL(None)
-    libc.mallopt(-4, 0)  # M_MMAP_MAX: no block is too large for the heap
-    libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: the heap never shrinks
-
-
-# %% tags=["nbval-ignore-output"]
-fault, fresh = fault_seconds(), fresh_bytes(GPTConfig(flash=False), 4, 64)
-print(f"GPT-2 124M, B=4, T=64 takes {fresh / 2**20:.0f} MiB of fresh pages in each step,")
-print(f"at {1e6 * fault:.2f} µs for a page of {PAGE} bytes: {1e3 * fault * fresh / PAGE:.0f} ms here")
-
-# %% [markdown]
-r"""
-### One step, any rung
-
-The same data and the same seed on every rung. Token ids follow Zipf's law, so there is something to learn in the first
-steps, and ids stay below 50,257 on padded rungs too. The step itself is chapter 07's `train_step`.
-"""
-
-# %%
-#| export rungs
-WORDS = {"bf16 weights": "bf16-masters", "bf16": "bf16", "fp16": "fp16", "TF32": "tf32", "float32": "float32"}
-
-
-def precision_of(on: set[str]) -> str:
-    """Chapter 10's word for the precision of a step with the rungs in `on`."""
-    return next((word for rung, word in WORDS.items() if rung in on), "float32")
-
-
-def for_rungs(config: GPTConfig, on: set[str]) -> GPTConfig:
-    """The configuration as the rungs in `on` change it: which attention, how many rows."""
-    rows = -(-config.vocab_size // 128) * 128 if "nice numbers" in on else None
-    return replace(config, flash="flash" in on, padded_vocab_size=rows)
-
-
-def zipf_batches(vocab_size: int, B: int, T: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless (x, y), each (B, T): token r occurs with a probability of about 1 / r. A seed gives one sequence."""
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        ids = (vocab_size ** torch.rand(B, T + 1, generator=generator)).long() - 1
-        yield ids[:, :-1], ids[:, 1:]
-
-
-# %%
-print("x, y:", *(ids[0].tolist() for ids in next(zipf_batches(50257, 1, 8))))
-print(precision_of(rungs_up_to("TF32")), for_rungs(GPTConfig(), rungs_up_to("nice numbers")))
-
-
-# %%
-#| export rungs
-def make_optimizer(model: GPT, on: set[str]) -> torch.optim.Optimizer:
-    """AdamW with GPT-3's betas and decay, as the rungs in `on` ask for it."""
-    options = {"lr": 3e-4, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
-    if "bf16 weights" in on:
-        return MasterAdamW(model.parameters(), compiled="compile" in on, **options)
-    fused = True if "fused AdamW" in on else None  # None: PyTorch's own choice for the device
-    return torch.optim.AdamW(model.parameters(), fused=fused, **options)
-
-
-def compile_in_place(model: GPT, device: torch.device) -> None:
-    """On a GPU the whole model and its loss. Elsewhere block by block, since all blocks share one graph: a twelfth of
-    the compile time, and only what spans two blocks stays unfused."""
-    if device.type == "cuda":
-        model.compile()
-        return
-    for block in model.transformer.h:
-        block.compile()
-    model.head = torch.compile(model.head)
-
-
-# %%
-#| export rungs
-def make_step(config: GPTConfig, on: set[str], B: int, T: int, device: torch.device) -> tuple[GPT, Callable]:
-    """A model, and a function that does one training step with the rungs in `on`.
-
-    The function returns the loss, still on the device, and leaves the gradients until it is called again.
-    """
-    model = GPT(for_rungs(config, on), seed_everything(0)).to(device)
-    optimizer = make_optimizer(model, on)
-    if "compile" in on:
-        compile_in_place(model, device)
-    scaler = LossScaler() if precision_of(on) == "fp16" else None
-    batches = zipf_batches(config.vocab_size, B, T)
-
-    def step() -> Tensor:
-        x, y = next(batches)
-        batch = to_device(x.numpy(), y.numpy(), device)
-        return train_step(model, optimizer, [batch], precision_of(on), scaler=scaler)
-
-    return model, step
-
-
-# %%
-losses, tiny = {}, GPTConfig(block_size=32, vocab_size=512, n_layer=2, n_head=2, n_embd=64)
-for name in ("float32", "bf16", "flash", "nice numbers", "bf16 weights"):
-    _, step = make_step(tiny, rungs_up_to(name, ["compile", "fp16", "TF32"]), 4, 32, torch.device("cpu"))
-    losses[name] = [step().item() for _ in range(8)]
-    print(f"{name:13} loss after 8 steps {losses[name][-1]:.2f}")
-apart = max(abs(a[-1] - losses["float32"][-1]) for a in losses.values())
-rows = " (added rows raise it: choose a vocab_size of 128 · n)" if tiny.vocab_size % 128 else ""
-assert apart < 0.05, f"a rung changes the time, not the loss; here they are {apart:.3f} apart{rows}"
-
-# %% [markdown]
-r"""
 ## The prediction
 
 Chapter 09 listed the FLOPs and bytes of a step by part. Each rung changes a column of that list. TF32, bfloat16 and
@@ -334,6 +140,32 @@ def work_seconds(config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline
 
 # %% [markdown]
 r"""
+How many fresh pages does a step pay for where memory is not kept? glibc gives every block above 32 MiB back, so count the
+tensors above that. Four are like the logits: logits, log-probabilities, the gradients of both. Four are like `wte`: its
+gradient, a second one since it is first layer and last, and two temporaries of AdamW. Attention step by step makes eight
+T×T tensors in each layer.
+"""
+
+
+# %%
+#| export forecast
+LARGE = 32 * 2**20  # bytes; malloc's DEFAULT_MMAP_THRESHOLD_MAX on 64-bit systems
+
+
+def fresh_bytes(config: GPTConfig, B: int, T: int) -> int:
+    """Bytes that a float32 step allocates in blocks above LARGE: tensors like the logits, like wte, and T×T."""
+    V, C, L = config.vocab_rows, config.n_embd, config.n_layer
+    tensors = [(4, B * T * V), (4, V * C), (0 if config.flash else 8 * L, B * config.n_head * T * T)]
+    return sum(count * 4 * numbers for count, numbers in tensors if 4 * numbers > LARGE)
+
+
+# %% tags=["nbval-ignore-output"]
+fault, fresh = fault_seconds(), fresh_bytes(GPTConfig(flash=False), 4, 64)
+print(f"GPT-2 124M, B=4, T=64 takes {fresh / 2**20:.0f} MiB of fresh pages in each step,")
+print(f"at {1e6 * fault:.2f} µs for a page of {PAGE} bytes: {1e3 * fault * fresh / PAGE:.0f} ms here")
+
+# %% [markdown]
+r"""
 The default AdamW is twenty passes of 4 bytes over the parameters, since each of its operations reads and writes whole
 tensors. Fused, it reads four numbers and writes three: 28 bytes. The one with float32 masters reads gradient 2, master 4,
 moments 8, writes master 4, moments 8, weight 2: also 28, and 4 for laying the gradients end to end. Every step reads the
@@ -352,9 +184,7 @@ def predict(config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline, fau
     if {"bf16", "fp16"} & on and not masters:  # read 4, write 2 forward; the gradient back: read 2, write 4
         seconds["weight casts"] = 12 * P / roof.bandwidth
     update = 32 if masters else 28 if "fused AdamW" in on else 80  # bytes a weight
-    norm = (
-        2 if masters else 16 if "fp16" in on else 4
-    )  # the scaler reads, writes and reads again before the norm
+    norm = 2 if masters else 16 if "fp16" in on else 4  # a scaler rewrites and checks first
     seconds["optimizer"] = (update + norm) * P / roof.bandwidth
     return seconds
 
@@ -395,9 +225,41 @@ def predict_ladder(sheet: Peak, config: GPTConfig, B: int, T: int) -> dict[str, 
 
 
 # %%
+#| export forecast
+PUBLISHED = Path(nanogpt.__file__).parents[1] / "data/reference/build_nanogpt.csv"
+
+
+def published(sheet: Peak, config: GPTConfig, B: int, T: int) -> dict[str, dict]:
+    """{rung in small letters: row of the table} of the same step on the same GPU, where there is any."""
+    table = csv.DictReader(PUBLISHED.read_text(encoding="utf-8").splitlines() if PUBLISHED.exists() else [])
+    rows = [r for r in table if peak_of(r["gpu"]) is sheet and (r["batch"], r["seq"]) == (str(B), str(T))]
+    return {r["rung"].lower(): r for r in rows if config == GPTConfig()}
+
+
+# %%
+#| export forecast
+def say_predicted(gpu: str, config: GPTConfig, B: int, T: int) -> None:
+    """Print the ladder of a GPU by its data sheet, beside published times of the same step where there are any."""
+    sheet, before = peak_of(gpu), None
+    if sheet is None:
+        raise ValueError(f"no data sheet of {gpu!r}; there are {', '.join(PEAKS)}")
+    known = published(sheet, config, B, T)
+    print(f"{gpu} by its data sheet ({sheet.source}): {num_params(config):,} parameters, B={B}, T={T}")
+    for rung, parts in predict_ladder(sheet, config, B, T).items():
+        ms, found = 1e3 * sum(parts.values()), known.get(rung.lower())
+        text = f"{rung:13} {ms:8.1f} ms  " + (f"{before / ms:5.2f}×" if before else "      ")
+        if found:
+            text += f"   published {found['ms']:>6} ms, {float(found['ms']) / ms:.2f}× of predicted"
+        print(text)
+        before = ms
+    for source in {row["source"].split(":")[0] for row in known.values()}:
+        print("published:", source)
+
+
+# %%
 gpu, B, T = "A100-80GB", 16, 1024
+say_predicted(gpu, GPTConfig(), B, T)
 sheet = peak_of(gpu)
-assert sheet, f"no data sheet of {gpu!r}; there are {', '.join(PEAKS)}"
 by_rung = predict_ladder(sheet, GPTConfig(), B, T)
 ms = {name: 1e3 * sum(parts.values()) for name, parts in by_rung.items()}
 second = list(by_rung)[1]  # TF32; fp16 on a GPU that has no TF32
@@ -419,204 +281,25 @@ come from compile and flash attention, which move fewer.
 """
 
 # %%
-same = [
-    row for row in lecture if peak_of(row["gpu"]) is sheet and (row["batch"], row["seq"]) == (str(B), str(T))
-]
-spoken = {row["rung"].lower(): float(row["ms"]) for row in same}
+known = {rung: float(row["ms"]) for rung, row in published(sheet, GPTConfig(), B, T).items()}
 show(
-    figures.by_sheet(ms, spoken, f"GPT-2 124M on {gpu}, B={B}, T={T}"),
+    figures.by_sheet(ms, known, f"GPT-2 124M on {gpu}, B={B}, T={T}"),
     alt="Milliseconds a step by rung: predicted from the data sheet, and published; both fall alike, the published ones are higher on every rung.",
 )
-for name in ms:
-    published = spoken.get(name.lower())
-    beside = f"published {published:5.0f} ms: {published / ms[name]:.2f}×" if published else ""
-    print(f"{name:13} {ms[name]:5.0f} ms", beside)
 
 # %% [markdown]
 r"""
 Order and size of the gains come out of the sheet. The times themselves are too short on every rung, by the factor in the
-last column: a prediction is what the peaks allow, and no product reaches the sheet's peak, no kernel its bandwidth, nor
-does a step consist of kernels only. `python -m nanogpt ladder --predict T4` prints the same for the other GPUs of chapter
-09's table: on a T4, which has neither TF32 nor bfloat16, the ladder goes by way of fp16.
-
-## What a machine cannot do
-
-It is skipped, with the reason, and so is a rung that stands on it.
-"""
-
-
-# %%
-#| export rungs
-def why_not_kept(device: torch.device) -> str | None:
-    """Why the allocator of this device cannot be told to keep freed memory; None where it can."""
-    if device.type != "cpu":
-        return f"PyTorch's allocator for {device.type} keeps freed memory anyway"
-    glibc = platform.libc_ver()[0] == "glibc"
-    return None if glibc else "only glibc, most Linux systems' C library, can be told so"
-
-
-def why_not_compiled(device: torch.device) -> str | None:
-    """Why torch.compile cannot run here; None where it can. Triton, too, calls a C compiler while it runs."""
-    cuda = device.type == "cuda"
-    if device.type == "mps":
-        return "torch.compile is a prototype on mps"
-    if cuda and (torch.cuda.get_device_capability(device) < (7, 0) or not importlib.util.find_spec("triton")):
-        return "it needs Triton, which PyTorch does not bring on Windows, and compute capability 7.0"
-    usual = "cl" if os.name == "nt" else "clang++" if sys.platform == "darwin" else "g++"
-    usual = "gcc clang" if cuda else usual
-    language, variable = ("C", "CC") if cuda else ("C++", "CXX")
-    if any(map(shutil.which, (os.environ.get(variable) or usual).split())):
-        return None
-    return f"it needs a {language} compiler, and none is on the path; install one or set {variable}"
-
-
-# %%
-#| export rungs
-def obstacles(device: torch.device, roof: Roofline, skip=()) -> dict[str, str]:
-    """Rungs that this device cannot do, or that shall be skipped, each with the reason."""
-    found = {"kept memory": why_not_kept(device), "TF32": why_not("tf32", device)}
-    found |= {"bf16": why_not("bf16", device), "compile": why_not_compiled(device)}
-    factor = roof.flops.get("bfloat16", 0) / roof.flops["float32"]
-    if not found["bf16"] and factor <= 1:
-        found["bf16"] = f"bfloat16 products are emulated here: {factor:.2f}× the rate of float32"
-    reasons = {n: why for n, why in found.items() if why} | dict.fromkeys(skip, "left out by --skip")
-    if device.type != "cuda":
-        reasons.setdefault("fp16", f"float16 is not faster on {device.type}")
-    elif "bf16" not in reasons:
-        reasons.setdefault("fp16", "bf16 does the same and needs no scaler")
-    return take_along(reasons)
-
-
-def take_along(skipped: dict[str, str]) -> dict[str, str]:
-    """The skipped rungs with their reasons; those that stand on one of them are added."""
-    for name, below in STANDS_ON.items():
-        if missing := [rung for rung in below if rung in skipped]:
-            skipped.setdefault(name, f"it stands on {' and '.join(missing)}")
-    return skipped
-
-
-# %% tags=["nbval-ignore-output"]
-roof = measure_roofline(device)
-rates = [f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in roof.flops.items()]
-print(*rates, f"copy {roof.bandwidth / 1e9:.0f} GB/s", sep=", ")
-for name, reason in obstacles(device, roof).items():
-    print(f"without {name}: {reason}")
-
-# %% [markdown]
-r"""
-Processors differ most in bfloat16. With AMX or AVX-512 BF16 they multiply it several times as fast as float32; without
-(most before 2020, many laptops) each product is taken apart, and takes several times as long. There the ladder is shorter:
-no bf16, and no bf16 weights, which stand on it. Everything else holds.
+table's last column: a prediction is what the peaks allow, and no product reaches the sheet's peak, no kernel its
+bandwidth, nor does a step consist of kernels only. `python -m nanogpt ladder --predict T4` does the same for other GPUs of
+chapter 09's table: on a T4, which has neither TF32 nor bfloat16, the ladder goes by way of fp16.
 
 ## The ladder, measured
 
-Each rung takes six steps of the same data, and must agree with the first rung. The loss alone is a blunt judge: after six
-steps a model that sees the future has nearly the same. The gradient of the first layer's `c_attn` in the first step passes
-through everything, and is off by half without the causal mask. Then steps are timed.
-"""
-
-# %%
-#| export rungs
-LOSS_STEPS = 6  # they warm up as well: the loss that is compared is that of the sixth step
-
-
-def run_rung(name: str, config: GPTConfig, B: int, T: int, device: str, skipped, seconds: float) -> dict:
-    """Measure one rung in this process: 20 steps after the first ones; fewer, on a CPU, where `seconds` are short."""
-    on, place, took, grads = rungs_up_to(name, skipped), torch.device(device), [], []
-    if "kept memory" in on:
-        keep_memory()
-    model, step = make_step(config, on, B, T, place)
-    for _ in range(LOSS_STEPS):
-        start = time.perf_counter()
-        loss = step().item()  # waits for the device
-        took.append(time.perf_counter() - start)
-        grads.append(model.transformer.h[0].attn.c_attn.weight.grad.float().norm().item())
-    if place.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(place)  # compiling needs memory too
-    repeats = 20 if place.type == "cuda" else max(3, int(min(20, seconds / took[-1])))
-    times = [1e3 * t for t in measure(step, place, repeats, warmup=0).times]
-    told = {"name": name, "first_step_s": took[0], "loss": loss, "grad_norm": grads[0]}
-    return told | {"times_ms": times, "peak_mib": peak_mib(place)}
-
-
-# %%
-#| export rungs
-def peak_mib(device: torch.device) -> float | None:
-    """Peak memory in MiB: allocated on the GPU; elsewhere resident in the process, PyTorch included."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    status = Path("/proc/self/status")
-    if status.exists():  # Linux, whose getrusage counts the parent that started the process as well
-        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) / 2**10
-    if not importlib.util.find_spec("resource"):
-        return None  # Windows
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
-
-
-# %% tags=["nbval-ignore-output"]
-off = [name for name in RUNGS if name not in ("float32", "flash")]
-print(json.dumps(run_rung("flash", tiny, 4, 32, "cpu", off, seconds=0), indent=1))
-
-# %% [markdown]
-r"""
-Compiled graphs, the allocator's state and the TF32 switch outlive a rung that sets them. So each measurement gets a
-process of its own. A process that fails says why; one that ran out of memory says so or is killed by the system; one
-that hangs is ended.
-"""
-
-# %%
-#| export rungs
-TIMEOUT = 1200  # seconds; on a slow machine compiling takes minutes
-NO_MEMORY = "out of memory", "can't allocate", "not enough memory", "alloc_failed", "bad_alloc"
-
-
-def tell(send, call, args: tuple) -> None:
-    """What the child does: send (None, result), or the kind of error and its first line."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # compilers and libraries warn there
-    try:
-        send.send((None, call(*args)))
-    except Exception as error:
-        text = str(error).strip() or repr(error)
-        memory = isinstance(error, MemoryError) or any(sign in text.lower() for sign in NO_MEMORY)
-        send.send((MemoryError if memory else RuntimeError, text.splitlines()[0]))
-
-
-# %%
-#| export rungs
-def in_process(call, *args, timeout: float = TIMEOUT):
-    """call(*args) in a process of its own. MemoryError where it had too little, RuntimeError for any other failure."""
-    fork = sys.platform == "linux" and not torch.cuda.is_available()
-    context = multiprocessing.get_context("forkserver" if fork else "spawn")
-    if fork:  # from a server that has imported torch: 0.1 s in place of 3 s
-        context.set_forkserver_preload(["torch._dynamo", "nanogpt.rungs"])
-    receive, send = context.Pipe(duplex=False)
-    (process := context.Process(target=tell, args=(send, call, args), daemon=True)).start()
-    send.close()
-    error, told = RuntimeError, f"no answer in {timeout:g} s"
-    try:
-        if receive.poll(timeout):
-            error, told = receive.recv()
-            process.join(10)  # one that ends by itself leaves nothing behind
-    except EOFError:
-        process.join()
-        error = MemoryError if process.exitcode == -9 else RuntimeError  # -9: Linux killed it for its memory
-        told = f"its process ended with {process.exitcode}"
-    finally:
-        process.kill()
-        process.join()
-    if error:
-        raise error(told)
-    return told
-
-
-# %% [markdown]
-r"""
-Other programs use the machine too, and a processor slows down when it is hot. So the rungs are measured twice, on the way
-up and on the way down: the first rung is the first and the last, and what drifts, drifts for all. The roofline is measured
-before and after, and the better of both counts, since other programs only ever slow a machine down.
+Each rung runs in a process of its own, on the same data, and must agree with the first one in its loss and in a gradient
+(chapter 13). Other programs use the machine too, and a hot processor slows down. So the rungs are measured twice, on the
+way up and on the way down: what drifts, drifts for all. The roofline is measured before and after, and the better of both
+counts, since other programs only ever slow a machine down.
 
 What then still cannot be is printed with a mark, not as a result: MFU above 1, a step faster than its own roofline, a
 middle half wider than 30%. And where the middle halves of two rungs overlap, there is no measurable difference: chapter 09.
@@ -824,29 +507,6 @@ def staircase(result: dict):
 
 
 # %%
-#| export forecast
-PUBLISHED = Path(nanogpt.__file__).parents[1] / "data/reference/build_nanogpt.csv"
-
-
-def say_predicted(gpu: str, config: GPTConfig, B: int, T: int) -> None:
-    """Print the ladder of a GPU by its data sheet, beside published times of the same step where there are any."""
-    sheet, before = peak_of(gpu), None
-    if sheet is None:
-        raise ValueError(f"no data sheet of {gpu!r}; there are {', '.join(PEAKS)}")
-    table = csv.DictReader(PUBLISHED.read_text(encoding="utf-8").splitlines() if PUBLISHED.exists() else [])
-    same = [r for r in table if peak_of(r["gpu"]) is sheet and (r["batch"], r["seq"]) == (str(B), str(T))]
-    published = {r["rung"].lower(): float(r["ms"]) for r in same if config == GPTConfig()}
-    print(f"{gpu} by its data sheet ({sheet.source}): {num_params(config):,} parameters, B={B}, T={T}")
-    for rung, parts in predict_ladder(sheet, config, B, T).items():
-        ms, found = 1e3 * sum(parts.values()), published.get(rung.lower())
-        text = f"{rung:13} {ms:8.1f} ms  " + (f"{before / ms:5.2f}×" if before else "      ")
-        print(text + (f"   published {found:6.0f} ms, {found / ms:.2f}× of predicted" if found else ""))
-        before = ms
-    if published:
-        print("published:", same[0]["source"].split(":")[0])
-
-
-# %%
 #| export ladder
 DEFAULTS = {"cuda": ("124M", 16, 1024), "mps": ("124M", 4, 256), "cpu": ("small", 1, 256)}
 EXAMPLES = """
@@ -911,9 +571,6 @@ def run(args: argparse.Namespace) -> None:
         with atomically(args.plot) as file:
             staircase(result).savefig(file, format="png", dpi=120)
 
-
-# %%
-say_predicted("T4", GPTConfig(), 4, 1024)
 
 # %% [markdown]
 r"""
@@ -1045,7 +702,4 @@ r"""
 - Williams, Waterman and Patterson 2009, *Roofline*, CACM 52(4).
 - Micikevicius et al. 2018, *Mixed Precision Training*, §3.1: master weights; §3.2: loss scaling.
 - Loshchilov and Hutter 2019, *Decoupled Weight Decay Regularization*, algorithm 2: AdamW.
-- *The GNU C Library* manual, §3.2.3.9, Malloc Tunable Parameters.
-- PyTorch recipes, *Reducing torch.compile cold start compilation time with regional compilation*: one block in place of
-  the whole model.
 """
