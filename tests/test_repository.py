@@ -92,7 +92,7 @@ def pins() -> dict[str, Version]:
     return {canonicalize_name(r.name): Version(str(r.specifier).removeprefix("==")) for r in pinned}
 
 
-@pytest.mark.parametrize("text", PROJECT["dependencies"] + sum(EXTRAS.values(), []))
+@pytest.mark.parametrize("text", [*PROJECT["dependencies"], *(d for extra in EXTRAS.values() for d in extra)])
 def test_constraints_pin_what_pyproject_asks_for(text):
     wanted = Requirement(text)
     assert pins()[canonicalize_name(wanted.name)] in wanted.specifier
