@@ -96,7 +96,7 @@ def draw_run(ax, name: str, lines: Sequence[dict], color: str, label: str) -> No
     """One run in one panel: faint step by step, bold as the means of up to 100 stretches."""
     steps, values = column(lines, name)
     ax.plot(steps, values, color=color, alpha=0.3, lw=0.7)
-    n = math.ceil(len(steps) / 100) or 1
+    n = 1 if name == "lr" else max(1, math.ceil(len(steps) / 100))
     stretches = [slice(at, at + n) for at in range(0, len(steps), n)]
     ax.plot([fmean(steps[s]) for s in stretches], [fmean(values[s]) for s in stretches], color, label=label)
     if name == "loss":
