@@ -117,6 +117,8 @@ def try_aside(modules: dict[str, str], cells: list[ExportedCell], tests: list[Pa
         folder = Path(name).resolve()
         trial = folder / "nanogpt"
         shutil.copytree(PACKAGE, trial, ignore=shutil.ignore_patterns("__pycache__"))
+        if (ROOT / "configs").is_dir():  # nanogpt looks for them beside itself
+            shutil.copytree(ROOT / "configs", folder / "configs")
         for module, text in modules.items():
             (trial / f"{module}.py").write_text(text, encoding="utf-8", newline="\n")
         report, said = run_trial(folder, list(modules), tests)
