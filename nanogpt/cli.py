@@ -14,6 +14,7 @@ COMMANDS = {
     "prepare": ("nanogpt.prepare", "text, JSONL or parquet -> shards of tokens (chapter 16)"),
     "plot": ("nanogpt.runs", "draw loss, norm, rate and throughput of runs together (chapter 15)"),
     "compare": ("nanogpt.compare", "where two runs part, and by how much (chapter 15)"),
+    "train": ("nanogpt.trainer", "a run from a YAML file, started or gone on with (chapter 17)"),
     "sample": ("nanogpt.sample", "continue a prompt with a trained model (chapter 08)"),
     "ladder": ("nanogpt.ladder", "every speed-up on this machine, one on top of the other (chapter 14)"),
 }

@@ -827,7 +827,7 @@ still is: a shard may have been damaged or deleted, a text changed.
 # %%
 #| export journal
 @contextmanager
-def alone_in(out: Path) -> Iterator[None]:
+def alone_in(out: Path, who: str = "prepare", remedy: str = "choose another --out") -> Iterator[None]:
     """The folder, made if absent, is this process's alone while the block lasts; a lock ends with its process."""
     out.mkdir(parents=True, exist_ok=True)
     with open(out / ".lock", "ab") as file:
@@ -841,7 +841,7 @@ def alone_in(out: Path) -> Iterator[None]:
 
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            raise ValueError(f"another prepare writes into {out}; wait, or choose another --out") from None
+            raise ValueError(f"another {who} writes into {out}; wait, or {remedy}") from None
         except OSError:
             pass  # a file system without locks
         yield

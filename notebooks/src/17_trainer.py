@@ -9,6 +9,11 @@ a reboot, a full disk, a spike, a typo in the command that is noticed on the thi
 # %%
 #| default_exp config
 #| doc config: A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
+#| doc checkpoint: A checkpoint: a directory a step, whole or not there, proved by hashes.
+#| doc log: The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; z-scores.
+#| doc assemble: What a run is made of: data, model, optimizer, and all that its steps change.
+#| doc dryrun: What a run would take: parameters, memory, epochs, time.
+#| doc trainer: The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
 #| doc cli: `python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
 from course.notebook import checkpoint
 
@@ -353,6 +358,841 @@ r"""
 ## The trainer
 """
 
+# %%
+#| export checkpoint
+import json
+import os
+import re
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from nanogpt.files import save_json
+from nanogpt.model import GPT
+from nanogpt.shards import file_sha256, manifest_sha256
+from nanogpt.weights import save_model
+
+MANIFEST = "manifest.json"
+
+
+# %%
+#| export checkpoint
+def pack(value, name: str, tensors: dict[str, Tensor]):
+    """The same nest of dicts and lists for JSON: a tensor moves to `tensors`, and its name stands in its place."""
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {str(key): pack(part, f"{name}.{key}", tensors) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [pack(part, f"{name}.{i}", tensors) for i, part in enumerate(value)]
+    return value
+
+
+def unpack(value, tensors: dict[str, Tensor]):
+    """What `pack` was given, with lists for tuples; keys of digits are numbers again."""
+    if isinstance(value, list):
+        return [unpack(part, tensors) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"tensor"}:
+        return tensors[value["tensor"]]
+    return {int(key) if key.isdigit() else key: unpack(part, tensors) for key, part in value.items()}
+
+
+# %%
+#| export checkpoint
+def to_disk(path: Path) -> None:
+    """Wait until a file, or a folder's list of names, is on the disk itself and not only in memory."""
+    if os.name == "nt":  # has no handle for a folder, and flushes on its own
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# %%
+#| export checkpoint
+def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None) -> Path:
+    """Write folder/step_000123: weights as save_model writes them, `state`, and a manifest with the hash of each file.
+
+    It is there whole or not at all: written aside, flushed, renamed. state: dicts, lists, numbers, text, tensors.
+    """
+    target = Path(folder) / f"step_{step:06d}"
+    aside, tensors = target.with_name(f".{target.name}.tmp"), {}
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        save_model(model, aside)
+        save_json(aside / "state.json", pack(state, "state", tensors))
+        save_file(tensors, aside / "state.safetensors")
+        if tokenizer is not None:
+            tokenizer.save(aside / "tokenizer.json")
+        manifest = {"step": step, "files": {p.name: file_sha256(p) for p in sorted(aside.iterdir())}}
+        save_json(aside / MANIFEST, manifest | {"sha256": manifest_sha256(manifest)})
+        for path in (*aside.iterdir(), aside):
+            to_disk(path)
+        shutil.rmtree(target, ignore_errors=True)  # only a damaged one is written again
+        os.rename(aside, target)
+        to_disk(target.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return target
+
+
+# %%
+#| export checkpoint
+def fault(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint, in a few words, after comparing every byte with its manifest; None if nothing."""
+    try:
+        manifest = json.loads((checkpoint / MANIFEST).read_bytes())
+        if manifest["sha256"] != manifest_sha256(manifest):
+            return f"{MANIFEST} has changed"
+        changed = [name for name, sha in manifest["files"].items() if file_sha256(checkpoint / name) != sha]
+        return f"{changed[0]} has changed" if changed else None
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return f"{MANIFEST} cannot be read"
+
+
+def checkpoints(folder: str | Path) -> list[Path]:
+    """The checkpoints in a folder, whole or not, in the order of their steps."""
+    found = [path for path in Path(folder).glob("step_*") if re.fullmatch(r"step_\d{6,}", path.name)]
+    return sorted(found, key=lambda path: int(path.name[5:]))
+
+
+# %%
+#| export checkpoint
+def latest(folder: str | Path, say=print) -> Path | None:
+    """The newest whole checkpoint; `say` hears of each damaged one that is passed over. None if there is none at all.
+
+    ValueError if all are damaged: to begin again would write over what could be saved by hand.
+    """
+    found = checkpoints(folder)
+    for path in reversed(found):
+        if (wrong := fault(path)) is None:
+            return path
+        say(f"{path} is damaged ({wrong}); the one before it is used")
+    if found:
+        raise ValueError(f"no checkpoint in {folder} is whole; move them away to begin again")
+    return None
+
+
+def load(checkpoint: Path) -> dict:
+    """The state that was given to `save`. The weights beside it are read by load_model."""
+    packed = json.loads((checkpoint / "state.json").read_bytes())
+    return unpack(packed, load_file(checkpoint / "state.safetensors"))
+
+
+# %%
+#| export checkpoint
+def prune(folder: str | Path, keep: int, step: int, also: Collection[int] = ()) -> None:
+    """Delete all checkpoints before `step` but the keep - 1 last ones and those of the steps in `also`."""
+    before = [path for path in checkpoints(folder) if int(path.name[5:]) < step]
+    for path in before[: max(0, len(before) - (keep - 1))]:
+        if int(path.name[5:]) not in also:
+            aside = path.rename(path.with_name(f".{path.name}.tmp"))  # a half deleted one has no name
+            shutil.rmtree(aside)
+
+
+# %%
+#| export log
+import json
+import math
+import statistics
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from nanogpt.config import Config, config_dict
+from nanogpt.files import atomically
+
+
+# %%
+#| export log
+class Window(deque):
+    """The last 128 finite values, and how unusual the newest is among them: llm.c's z-score."""
+
+    def __init__(self, values=()):
+        super().__init__(values, maxlen=128)
+
+    def z(self, value: float) -> float | None:
+        """Take the value in; by how many deviations it lies above the mean, or None while there are fewer than 128."""
+        self.append(value)
+        if len(self) < self.maxlen:
+            return None
+        deviation = statistics.pstdev(self)
+        return (value - statistics.fmean(self)) / deviation if deviation else 0.0
+
+
+# %%
+#| export log
+def step_line(line: dict, steps: int) -> str:
+    """A step as llm.c prints it, from its line of metrics.jsonl."""
+
+    def number(name: str, digits: int) -> str:
+        value, z = line[name], line.get(f"{name}_z")
+        text = "not finite" if value is None else f"{value:.{digits}f}"
+        return f"{name} {text}" if z is None else f"{name} {text} ({z:+.2f}z)"
+
+    parts = [f"step {line['step']:5}/{steps}", number("loss", 6), number("norm", 4), f"lr {line['lr']:.2e}"]
+    parts += [f"{line['ms']:.2f} ms"] + ([f"{line['mfu']:.1%} MFU"] if "mfu" in line else [])
+    parts += [f"{line['tokens_per_s']:.0f} tok/s"] + ([f"skipped: {line['skipped']}"] if "skipped" in line else [])
+    parts += [f"{key} {line[key]:.6f}" for key in ("val_loss", "hellaswag") if key in line]
+    return " | ".join(parts)
+
+
+# %%
+#| export log
+def repair(path: Path, step: int) -> None:
+    """Of the lines of metrics.jsonl keep those before `step`, with which the run goes on; kill -9 may have torn the last."""
+    lines, good = path.read_bytes().splitlines(keepends=True) if path.exists() else [], []
+    with suppress(ValueError):
+        for line in lines:
+            if not line.endswith(b"\n") or json.loads(line)["step"] >= step:
+                break
+            good.append(line)
+    if len(good) < len(lines):
+        with atomically(path) as file:
+            file.writelines(good)
+
+
+# %%
+#| export log
+def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], object]]:
+    """What is called with each step's line, from `step` on: for the screen, metrics.jsonl, TensorBoard, wandb."""
+    run, steps, live = config.run, config.train.max_steps, sys.stdout.isatty()
+
+    def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
+        stays = line["step"] % run.log_every == 0 or line["step"] == steps or "val_loss" in line or "skipped" in line
+        if stays or live:
+            print(("\r\033[K" if live else "") + step_line(line, steps), end="\n" if stays else "", flush=True)
+
+    def append(line: dict) -> None:
+        metrics.write(json.dumps(line).encode() + b"\n")  # unbuffered: what is written survives the process
+
+    yield from (show, append)
+    if run.tensorboard:
+        yield tensorboard(Path(run.dir), step)
+    if run.wandb:
+        yield wandb(config)
+
+
+# %%
+#| export log
+def numbers(line: dict) -> dict:
+    """What can be drawn."""
+    return {key: value for key, value in line.items() if isinstance(value, int | float)}
+
+
+def tensorboard(folder: Path, step: int) -> Callable[[dict], object]:
+    """Writes lines for TensorBoard, which forgets what it had from `step` on."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    board = SummaryWriter(folder / "tensorboard", purge_step=step)
+
+    def write(line: dict) -> None:
+        for name, value in numbers(line).items():
+            board.add_scalar(name, value, line["step"])
+        board.flush()
+
+    return write
+
+
+def wandb(config: Config) -> Callable[[dict], object]:
+    """Sends lines to wandb, which goes on with the run of this name."""
+    import wandb
+
+    name = Path(config.run.dir).resolve().name
+    wandb.init(project="nanogpt", id=name, resume="allow", dir=config.run.dir, config=config_dict(config))
+    return lambda line: wandb.log(numbers(line), step=line["step"])
+
+
+# %%
+#| export assemble
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nanogpt import optim
+from nanogpt.checkpoint import latest, load
+from nanogpt.config import Config, Data, config_dict, keys
+from nanogpt.corpus import ensure_corpus
+from nanogpt.data import BatchStream, DocumentStream
+from nanogpt.device import pick_device, seed_everything
+from nanogpt.hub import read_json
+from nanogpt.log import Window, repair
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.precision import READS, LossScaler, why_not
+from nanogpt.prepare import prepare
+from nanogpt.pretrained import from_hf
+from nanogpt.roofline import peak_of
+from nanogpt.shards import load_manifest, open_shards, read_shard
+from nanogpt.sources import Source, documents_in, find_files, read_blocks
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.train import scale_init
+from nanogpt.weights import load_model
+
+
+# %%
+#| export assemble
+def random_states(device: torch.device) -> dict[str, torch.Tensor]:
+    """Where PyTorch's global generators are: the CPU's and the device's. Dropout draws from them, and nothing else does."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type != "cpu":
+        states["device"] = torch.get_device_module(device).get_rng_state()
+    return states
+
+
+def set_random_states(states: dict[str, torch.Tensor], device: torch.device) -> None:
+    """Let the generators go on from there."""
+    torch.set_rng_state(states["cpu"])
+    if device.type != "cpu" and "device" in states:  # not there if the run began on a CPU
+        torch.get_device_module(device).set_rng_state(states["device"])
+
+
+# %%
+#| export assemble
+def ensure_data(data: Data) -> dict:
+    """The manifest of data.dir, whose shards are made from data.source where there are none."""
+    folder = Path(data.dir)
+    if not (folder / "manifest.json").exists():
+        if data.source is None:
+            raise FileNotFoundError(f"data.dir={data.dir} has no shards; `python -m nanogpt prepare` makes some")
+        if data.source == "stories":
+            return ensure_corpus(folder)
+        tokenizer, source = data.tokenizer, Path(data.source)
+        if isinstance(tokenizer, int):  # one of so many tokens, learned from the beginning of the text
+            blocks = islice(read_blocks(Source(source, find_files(source), data.paragraphs)), 16)
+            texts = (text for pieces, _ in blocks for piece in pieces for text in documents_in(piece))
+            BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
+        prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
+    return load_manifest(folder)
+
+
+def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
+    """The tokenizer that made the shards; None where it is not to be had."""
+    for name in (Path(data.dir) / "tokenizer.json", data.tokenizer):
+        with suppress(OSError, ValueError, TypeError):
+            found = BPETokenizer.gpt2() if name == "gpt2" else BPETokenizer.load(name)
+            if found.fingerprint == manifest["fingerprint"]:
+                return found
+
+
+# %%
+#| export assemble
+def first_model(config: Config, vocab_size: int) -> GPT:
+    """The model before its first step: new, or init_from's with this run's dropout, in float32, on the CPU."""
+    if config.init_from is None:
+        shape = GPTConfig(**vars(config.model), vocab_size=vocab_size)
+        return scale_init(GPT(shape, torch.Generator().manual_seed(config.run.seed)))
+    file = Path(config.init_from, "config.json")
+    ours = file.exists() and "model_type" not in read_json(file)
+    there = load_model(config.init_from) if ours else from_hf(config.init_from)
+    if there.config.vocab_size < vocab_size or there.config.block_size < config.model.block_size:
+        has = f"{there.config.vocab_size} tokens and a context of {there.config.block_size}"
+        needs = f"{vocab_size} and model.block_size={config.model.block_size}"
+        raise ValueError(f"init_from={config.init_from} has {has}; the run needs {needs}")
+    model = GPT(replace(there.config, dropout=config.model.dropout, flash=config.model.flash))
+    model.load_state_dict(there.float().state_dict())
+    return model
+
+
+# %%
+#| export assemble
+@dataclass
+class Training:
+    """A run in memory. What `state_dict` names is what steps change: with it and the weights, a run goes on bit for bit."""
+
+    config: Config
+    device: torch.device
+    tokenizer: BPETokenizer | None
+    eot: int
+    held: list  # the first eval.tokens of the validation shards
+    model: GPT
+    stepper: torch.nn.Module  # the model, or the same compiled
+    optimizer: torch.optim.Optimizer
+    stream: BatchStream
+    scaler: LossScaler | None
+    peak: float | None  # FLOP/s of the device, by its data sheet
+    step: int = 0  # batches taken
+    updates: int = 0  # made of them: the learning rate follows these
+    bad: int = 0  # steps in a row that were not finite
+    record: dict | None = None  # the step's line, until it is written
+    best: dict = field(default_factory=dict)  # step and val_loss
+    skipped: Counter = field(default_factory=Counter)  # steps by why there was no update
+    seconds: Counter = field(default_factory=Counter)  # by what they were spent on
+    windows: dict = field(default_factory=lambda: {"loss": Window(), "norm": Window()})
+    kept: Path | None = None  # the checkpoint that was written or read last
+    longest: dict = field(default_factory=dict)  # seconds, of what `seconds` sums
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.run.dir)
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Count the block's seconds."""
+        began = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began
+        self.seconds[what] += seconds
+        self.longest[what] = max(seconds, self.longest.get(what, 0))
+
+
+KEPT = "step", "updates", "bad", "record", "best", "skipped", "seconds", "windows"
+
+
+# %%
+#| export assemble
+class Training(Training):
+    def state_dict(self) -> dict:
+        """For a checkpoint, beside the weights."""
+        parts = {"optimizer": self.optimizer, "data": self.stream, "scaler": self.scaler}
+        state = {name: part and part.state_dict() for name, part in parts.items()}
+        state |= {name: getattr(self, name) for name in KEPT} | {"config": config_dict(self.config)}
+        state["windows"] = {name: list(window) for name, window in self.windows.items()}
+        return state | {"random": random_states(self.device)}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.stream.load_state_dict(state["data"])
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["scaler"])
+        for name in KEPT:
+            setattr(self, name, state[name])
+        self.windows = {name: Window(values) for name, values in state["windows"].items()}
+        self.skipped, self.seconds = Counter(state["skipped"]), Counter(state["seconds"])
+        set_random_states(state["random"], self.device)
+
+
+# %%
+#| export assemble
+def held_out(folder: str, tokens: int) -> list[np.ndarray]:
+    """The first so many tokens of the validation shards."""
+    held = []
+    for path in open_shards(folder, "val"):
+        held.append(read_shard(path)[:tokens])
+        tokens -= len(held[-1])
+    return held
+
+
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """FLOP/s by the GPU's data sheet, where there is one."""
+    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
+    return rate and 1e12 * rate
+
+
+# %%
+#| export assemble
+def assemble(config: Config) -> Training:
+    """All that a run needs, before its first step."""
+    c, o, device = config, config.optim, pick_device(config.run.device)
+    if reason := why_not(c.train.dtype, device):
+        raise ValueError(f"train.dtype: {reason}")
+    manifest = ensure_data(c.data)
+    tokenizer = tokenizer_of(c.data, manifest)
+    if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
+        raise ValueError(f"samples need the tokenizer that made {c.data.dir}: set data.tokenizer, or eval.sample_every=0")
+    model = first_model(c, manifest["vocab_size"]).to(device).train()
+    kind, shards = DocumentStream if c.data.documents else BatchStream, open_shards(c.data.dir, "train")
+    parts = {
+        "tokenizer": tokenizer,
+        "eot": manifest["eot"],
+        "held": held_out(c.data.dir, c.eval.tokens) if c.eval.every else [],
+        "model": model,
+        "stepper": torch.compile(model) if c.train.compile else model,
+        "optimizer": optim.make_optimizer(model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay),
+        "stream": kind(shards, c.train.micro_batch, c.model.block_size, seed=c.run.seed, device=device),
+        "scaler": LossScaler() if c.train.dtype == "fp16" else None,
+        "peak": peak_flops(device, c.train.dtype),
+    }
+    seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
+    return Training(c, device, **parts)
+
+
+# %%
+#| export assemble
+FREE = "run.", "eval.", "train.", "data.dir", "data.source"  # may change on a run's way
+FIXED = "run.seed", "train.batch_tokens", "train.dtype"  # though not these
+
+
+def compare(config: Config, saved: dict) -> None:
+    """ValueError for a key that cannot change within a run; one printed line for those that can, and did."""
+
+    def value(of: dict, key: str):
+        section, _, name = key.rpartition(".")
+        return (of.get(section, {}) if section else of).get(name)
+
+    pairs = {key: (value(config_dict(config), key), value(saved, key)) for key in keys()}
+    changed = {key: f"{key}={now} (was {then})" for key, (now, then) in pairs.items() if now != then}
+    if fixed := [text for key, text in changed.items() if key in FIXED or not key.startswith(FREE)]:
+        raise ValueError(f"the run in {config.run.dir} cannot go on with {fixed[0]}; choose another run.dir")
+    if changed:
+        print("changed since the checkpoint:", ", ".join(changed.values()))
+
+
+# %%
+#| export assemble
+def resume(config: Config) -> Training:
+    """The run as its newest whole checkpoint has it, or at its beginning."""
+    folder = Path(config.run.dir)
+    for aside in folder.glob(".step_*.tmp"):  # what kill -9 left
+        shutil.rmtree(aside)
+    if found := latest(folder):
+        state = load(found)
+        compare(config, state["config"])
+    run = assemble(config)
+    if found:
+        run.model.load_state_dict(load_model(found).state_dict())
+        run.load_state_dict(state)
+        run.kept = found
+        print(f"going on after step {run.step}, from {found}")
+    repair(folder / "metrics.jsonl", run.step)
+    return run
+
+
+# %%
+#| export dryrun
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from nanogpt import optim
+from nanogpt.bench import memory_by_category, predict_step
+from nanogpt.config import Config
+from nanogpt.device import pick_device
+from nanogpt.model import GPT, GPTConfig, num_params
+from nanogpt.precision import READS, LossScaler
+from nanogpt.roofline import measure_roofline, timings
+from nanogpt.shards import load_manifest
+from nanogpt.train import train_step
+
+
+# %%
+#| export dryrun
+def step_seconds(shape: GPTConfig, config: Config, device: torch.device) -> tuple[float, float | None]:
+    """Seconds of a step: at least so many, by the device's roofline; and measured, if a micro-batch takes under 3 s."""
+    B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
+    roof, name = measure_roofline(device), READS.get(config.train.dtype, config.train.dtype)
+    parts = predict_step(shape, B, T, roof, name if name in roof.flops else "float32", fused=True)
+    update = parts["optimizer", "update"]
+    least = (sum(parts.values()) - update) * n + update
+    if least > 3 * n:
+        return least, None
+    model, ids = GPT(shape).to(device), torch.randint(shape.vocab_size, (B, T + 1), device=device)
+    optimizer, batch = optim.make_optimizer(model, 1e-9, config.train.dtype), (ids[:, :-1], ids[:, 1:])
+    scaler = LossScaler() if config.train.dtype == "fp16" else None
+    call = partial(train_step, model, optimizer, [batch] * min(n, 2), config.train.dtype, scaler=scaler)
+    return least, min(timings(call, device, 3)) * n / min(n, 2)
+
+
+def dry_run(config: Config) -> None:
+    """Print what a run would take; nothing is written, and data that are not there are not made."""
+    c, device, known = config, pick_device(config.run.device), Path(config.data.dir, "manifest.json").exists()
+    guess = 1024 if c.data.source == "stories" else 50257 if isinstance(c.data.tokenizer, str) else c.data.tokenizer
+    manifest = load_manifest(c.data.dir) if known else {"vocab_size": guess}
+    shape = GPTConfig(**vars(c.model) | {"dropout": 0.0}, vocab_size=manifest["vocab_size"])
+    B, T, steps, tokens = c.train.micro_batch, c.model.block_size, c.train.max_steps, c.train.batch_tokens
+    print(f"parameters  {num_params(shape):,}" + ("" if known else f", if the vocabulary has {guess:,}"))
+    parts = memory_by_category(shape, B, T)
+    text = ", ".join(f"{what} {n / 1e9:.3f}" for what, n in parts.items())
+    print(f"memory      {sum(parts.values()) / 1e9:.3f} GB with all in float32: {text}")
+    print(f"steps       {steps:,} of {tokens:,} tokens: {c.micro_batches} × {B} rows of {T}")
+    if known:
+        train = manifest["splits"]["train"]
+        n, what = (train["documents"] * T, "documents") if c.data.documents else (train["tokens"], "tokens")
+        print(f"epochs      {steps * tokens / n:.2f} of {train[what]:,} {what}")
+    least, measured = step_seconds(shape, c, device)
+    said = f"at least {span(steps * least)} ({1000 * least:.4g} ms a step by the roofline)"
+    print(f"time        {said}" + (f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else ""))
+
+
+def span(seconds: float) -> str:
+    """In words: 12 s, 3.4 min, 5.6 h, 7.8 days."""
+    units = [("days", 86400), ("h", 3600), ("min", 60)]
+    name, size = next(((name, size) for name, size in units if seconds >= 1.5 * size), ("s", 1))
+    return f"{seconds / size:.1f} {name}"
+
+
+# %%
+#| export trainer
+import argparse
+import math
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from nanogpt import optim
+from nanogpt.assemble import Training, random_states, resume, set_random_states
+from nanogpt.bench import mfu, step_flops
+from nanogpt.checkpoint import prune, save
+from nanogpt.config import Config, from_depth, load_config
+from nanogpt.dryrun import dry_run
+from nanogpt.evals import evaluate
+from nanogpt.files import atomically
+from nanogpt.journal import alone_in
+from nanogpt.log import writers
+from nanogpt.prepare import DISK_FULL
+from nanogpt.roofline import synchronize
+from nanogpt.sample import complete
+from nanogpt.shards import write_shard
+from nanogpt.train import train_step
+
+
+# %%
+#| export trainer
+def learning_rate(config: Config, updates: int) -> float:
+    """The rate of the update that follows so many: steps that were skipped do not count."""
+    o, steps = config.optim, config.train.max_steps
+    if o.schedule == "cosine":
+        return o.lr * optim.cosine(updates, steps, warmup=o.warmup, minimum=o.minimum)
+    if o.schedule == "wsd":
+        return o.lr * optim.wsd(updates, steps, warmup=o.warmup, decay=o.decay, minimum=o.minimum)
+    return o.lr * optim.warm_up(updates, o.warmup)
+
+
+def judged(run: Training, loss: float, norm: float) -> dict:
+    """What the step's line says of loss and norm; with "skipped" where the update is not to be made."""
+    if not math.isfinite(loss + norm):
+        return {"norm": norm, "skipped": "not finite"}
+    z = {"loss_z": run.windows["loss"].z(loss), "norm_z": run.windows["norm"].z(norm)}
+    limit = run.config.train.skip_spikes
+    spike = limit and max(value or 0 for value in z.values()) > limit
+    return {"norm": norm} | z | ({"skipped": "spike"} if spike else {})
+
+
+# %%
+#| export trainer
+def update(run: Training) -> tuple[float, dict, list]:
+    """Take a batch, and update the weights by it if it is judged fit: its loss, what was judged, its micro-batches."""
+    c, lr = run.config, learning_rate(run.config, run.updates)
+    for group in run.optimizer.param_groups:
+        group["lr"] = lr
+    said, batches = {"lr": lr}, [run.stream.next_batch() for _ in range(c.micro_batches)]
+
+    def accept(loss, norm) -> bool:  # not asked where fp16's scaler has found an overflow
+        said.update(judged(run, loss.item(), norm.item()))
+        return "skipped" not in said
+
+    loss = train_step(run.stepper, run.optimizer, batches, c.train.dtype, c.optim.clip, run.scaler, accept)
+    if "norm" not in said:
+        said |= {"norm": math.inf, "skipped": "overflow" if loss.isfinite() else "not finite"}
+    synchronize(run.device)
+    return loss.item(), said, batches
+
+
+# %%
+#| export trainer
+def one_step(run: Training) -> dict:
+    """A step: the line of metrics.jsonl that tells of it."""
+    began, T, tokens = time.perf_counter(), run.config.model.block_size, run.config.train.batch_tokens
+    with run.timed("steps"):
+        loss, said, batches = update(run)
+    seconds = time.perf_counter() - began
+    run.step, skipped = run.step + 1, said.get("skipped")
+    if skipped is None:
+        run.updates += 1
+    else:
+        run.skipped[skipped] += 1
+    run.bad = run.bad + 1 if skipped == "not finite" else 0
+    if skipped in ("not finite", "spike"):  # its batch, to be looked at: rows of T tokens
+        ids = torch.cat([x.flatten() for x, _ in batches]).cpu().numpy()
+        write_shard(run.folder / f"skipped/step_{run.step:06d}.bin", ids)
+    line = {"step": run.step, "loss": loss} | said | {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
+    if run.peak:
+        line["mfu"] = mfu(step_flops(run.model.config, tokens // T, T), seconds, run.peak)
+    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
+
+
+# %%
+#| export trainer
+def due(every: int, step: int, last: bool = False) -> bool:
+    """Whether something that is done every so many steps, 0 for never, is done after this one."""
+    return bool(every) and (step % every == 0 or last)
+
+
+def look(run: Training, last: bool) -> dict:
+    """Validate, score HellaSwag and write a sample, as far as due; for the step's line. No later step notices it."""
+    e, found, before = run.config.eval, {}, random_states(run.device)
+    if due(e.every, run.step, last):
+        found["val_loss"] = evaluate(run.model, run.held, run.eot, 32, run.config.train.dtype)
+        if found["val_loss"] < run.best.get("val_loss", math.inf):
+            run.best = {"step": run.step, "val_loss": found["val_loss"]}
+    if due(e.sample_every, run.step, last):
+        text = e.prompt + complete(run.model, run.tokenizer, e.prompt, 200)
+        print(f"--- step {run.step}: {text}")
+        with atomically(run.folder / f"samples/step_{run.step:06d}.txt") as file:
+            file.write(text.encode())
+    set_random_states(before, run.device)
+    return found
+
+
+# %%
+#| export trainer
+def last_good(run: Training) -> str:
+    return f"the last good checkpoint is {run.kept}" if run.kept else "there is no checkpoint yet"
+
+
+def keep_run(run: Training, metrics) -> None:
+    """Write a checkpoint of this step if there is none yet, then delete old ones."""
+    if run.kept == run.folder / f"step_{run.step:06d}":
+        return
+    os.fsync(metrics.fileno())
+    run.kept = save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
+    prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
+
+
+# %%
+#| export trainer
+@contextmanager
+def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
+    """A function that says why the run should end after this step, if it should: a signal, a file, the time limit."""
+    began, minutes, noted, file = time.monotonic(), run.config.run.minutes, [], run.folder / "stop"
+
+    def note(number, frame):
+        if noted:
+            raise KeyboardInterrupt(f"{last_good(run)}, and the same command goes on from it")
+        noted.append(signal.Signals(number).name)
+
+    def reason() -> str | None:
+        if file.exists():
+            file.unlink()
+            noted.append(f"the file {file}")
+        reserve = 1.5 * sum(run.longest.values())  # a step, a checkpoint, an evaluation
+        if minutes and time.monotonic() - began + reserve > 60 * minutes:
+            noted.append(f"run.minutes={minutes:g}")
+        return noted[0] if noted else None
+
+    here = threading.current_thread() is threading.main_thread()  # elsewhere Python takes no handlers
+    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM) if here}
+    try:
+        yield reason
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# %%
+#| export trainer
+@contextmanager
+def naming_last_good(run: Training) -> Iterator[None]:
+    """What ends a run for good says where it can go on: no number left, or no room on the disk."""
+    try:
+        yield
+    except FloatingPointError as error:
+        raise FloatingPointError(f"step {run.step}: {error}; {last_good(run)}; lower optim.lr") from None
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise OSError(f"no room left in {run.folder}; {last_good(run)}; make room and go on") from None
+
+
+def finish_step(run: Training, stop: str | None, metrics) -> None:
+    """What is due after a step. A checkpoint comes first: an evaluation may end for want of memory."""
+    e, last = run.config.eval, run.step >= run.config.train.max_steps
+    looking = not stop and any(due(n, run.step, last) for n in (e.every, e.sample_every, e.hellaswag_every))
+    if stop or last or looking or due(run.config.run.checkpoint_every, run.step):
+        with run.timed("checkpoints"):
+            keep_run(run, metrics)
+    if looking:
+        with run.timed("evaluation"):
+            run.record |= look(run, last)
+
+
+# %%
+#| export trainer
+def fit(config: Config, command: str = "the same call") -> Training:
+    """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
+    with alone_in(Path(config.run.dir), "trainer", "choose another run.dir"):
+        run, steps, stop = resume(config), config.train.max_steps, None
+        with open(run.folder / "metrics.jsonl", "ab", 0) as metrics, asked_to_stop(run) as why, naming_last_good(run):
+            write = list(writers(config, metrics, run.step))
+            while (run.step < steps and not stop) or run.record:
+                run.record = run.record or one_step(run)
+                stop = why()
+                finish_step(run, stop, metrics)
+                for each in write:
+                    each(run.record)
+                run.record = None
+                if run.bad >= config.train.bad_steps:
+                    raise FloatingPointError(f"loss or gradient were not finite {run.bad} times in a row")
+    if run.step < steps:
+        print(f"stopped by {stop} after step {run.step}; to go on: {command}")
+    else:
+        report(run)
+    return run
+
+
+# %%
+#| export trainer
+def report(run: Training) -> None:
+    """What the run came to, and what it spent its time on."""
+    total = sum(run.seconds.values())
+    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in run.seconds.items())
+    skipped = ", ".join(f"{n} {why}" for why, n in run.skipped.items()) or "none"
+    print(f"{run.step} steps, {spent}; skipped: {skipped}")
+    if run.best:
+        print(f"best val loss {run.best['val_loss']:.6f} at step {run.best['step']}")
+    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(run.kept))}")
+
+
+# %%
+#| export trainer
+HELP = """Start a run, or go on with it where its newest checkpoint is: the same command does both.
+
+  python -m nanogpt train tiny
+  python -m nanogpt train shakespeare data.source=../shared/data/tinyshakespeare.txt
+  python -m nanogpt train configs/gpt2-124M.yaml train.dtype=bf16 train.compile=true run.dir=runs/mine --dry-run
+
+Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", help="a YAML file, or the name of one in configs/")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as train.max_steps=100")
+    parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
+    parser.add_argument("--depth", type=int, metavar="N", help="layers; width, heads and lr follow")
+    return parser
+
+
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt train`, its options parsed."""
+    dial = from_depth(args.depth) if args.depth is not None else []
+    config = load_config(args.config, [*dial, *args.overrides])
+    again = [args.config, *args.overrides, *(["--depth", str(args.depth)] if dial else [])]
+    dry_run(config) if args.dry_run else fit(config, f"python -m nanogpt train {shlex.join(again)}")
+
+
 # %% [markdown]
 r"""
 ## The command line, which may be skipped
@@ -376,6 +1216,7 @@ COMMANDS = {
     "prepare": ("nanogpt.prepare", "text, JSONL or parquet -> shards of tokens (chapter 16)"),
     "plot": ("nanogpt.runs", "draw loss, norm, rate and throughput of runs together (chapter 15)"),
     "compare": ("nanogpt.compare", "where two runs part, and by how much (chapter 15)"),
+    "train": ("nanogpt.trainer", "a run from a YAML file, started or gone on with (chapter 17)"),
     "sample": ("nanogpt.sample", "continue a prompt with a trained model (chapter 08)"),
     "ladder": ("nanogpt.ladder", "every speed-up on this machine, one on top of the other (chapter 14)"),
 }

@@ -1,0 +1,240 @@
+"""What a run is made of: data, model, optimizer, and all that its steps change.
+
+Exported from notebooks/17_trainer.ipynb.
+"""
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nanogpt import optim
+from nanogpt.checkpoint import latest, load
+from nanogpt.config import Config, Data, config_dict, keys
+from nanogpt.corpus import ensure_corpus
+from nanogpt.data import BatchStream, DocumentStream
+from nanogpt.device import pick_device, seed_everything
+from nanogpt.hub import read_json
+from nanogpt.log import Window, repair
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.precision import LossScaler, why_not
+from nanogpt.prepare import prepare
+from nanogpt.pretrained import from_hf
+from nanogpt.roofline import peak_of
+from nanogpt.shards import load_manifest, open_shards, read_shard
+from nanogpt.sources import Source, documents_in, find_files, read_blocks
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.train import scale_init
+from nanogpt.weights import load_model
+
+
+def random_states(device: torch.device) -> dict[str, torch.Tensor]:
+    """Where PyTorch's global generators are: the CPU's and the device's. Dropout draws from them, and nothing else does."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type != "cpu":
+        states["device"] = torch.get_device_module(device).get_rng_state()
+    return states
+
+
+def set_random_states(states: dict[str, torch.Tensor], device: torch.device) -> None:
+    """Let the generators go on from there."""
+    torch.set_rng_state(states["cpu"])
+    if device.type != "cpu" and "device" in states:  # not there if the run began on a CPU
+        torch.get_device_module(device).set_rng_state(states["device"])
+
+
+def ensure_data(data: Data) -> dict:
+    """The manifest of data.dir, whose shards are made from data.source where there are none."""
+    folder = Path(data.dir)
+    if not (folder / "manifest.json").exists():
+        if data.source is None:
+            raise FileNotFoundError(
+                f"data.dir={data.dir} has no shards; `python -m nanogpt prepare` makes some"
+            )
+        if data.source == "stories":
+            return ensure_corpus(folder)
+        tokenizer, source = data.tokenizer, Path(data.source)
+        if isinstance(tokenizer, int):  # one of so many tokens, learned from the beginning of the text
+            blocks = islice(read_blocks(Source(source, find_files(source), data.paragraphs)), 16)
+            texts = (text for pieces, _ in blocks for piece in pieces for text in documents_in(piece))
+            BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
+        prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
+    return load_manifest(folder)
+
+
+def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
+    """The tokenizer that made the shards; None where it is not to be had."""
+    for name in (Path(data.dir) / "tokenizer.json", data.tokenizer):
+        with suppress(OSError, ValueError, TypeError):
+            found = BPETokenizer.gpt2() if name == "gpt2" else BPETokenizer.load(name)
+            if found.fingerprint == manifest["fingerprint"]:
+                return found
+
+
+def first_model(config: Config, vocab_size: int) -> GPT:
+    """The model before its first step: new, or init_from's with this run's dropout, in float32, on the CPU."""
+    if config.init_from is None:
+        shape = GPTConfig(**vars(config.model), vocab_size=vocab_size)
+        return scale_init(GPT(shape, torch.Generator().manual_seed(config.run.seed)))
+    file = Path(config.init_from, "config.json")
+    ours = file.exists() and "model_type" not in read_json(file)
+    there = load_model(config.init_from) if ours else from_hf(config.init_from)
+    if there.config.vocab_size < vocab_size or there.config.block_size < config.model.block_size:
+        has = f"{there.config.vocab_size} tokens and a context of {there.config.block_size}"
+        needs = f"{vocab_size} and model.block_size={config.model.block_size}"
+        raise ValueError(f"init_from={config.init_from} has {has}; the run needs {needs}")
+    model = GPT(replace(there.config, dropout=config.model.dropout, flash=config.model.flash))
+    model.load_state_dict(there.float().state_dict())
+    return model
+
+
+@dataclass
+class Training:
+    """A run in memory. What `state_dict` names is what steps change: with it and the weights, a run goes on bit for bit."""
+
+    config: Config
+    device: torch.device
+    tokenizer: BPETokenizer | None
+    eot: int
+    held: list  # the first eval.tokens of the validation shards
+    model: GPT
+    stepper: torch.nn.Module  # the model, or the same compiled
+    optimizer: torch.optim.Optimizer
+    stream: BatchStream
+    scaler: LossScaler | None
+    peak: float | None  # FLOP/s of the device, by its data sheet
+    step: int = 0  # batches taken
+    updates: int = 0  # made of them: the learning rate follows these
+    bad: int = 0  # steps in a row that were not finite
+    record: dict | None = None  # the step's line, until it is written
+    best: dict = field(default_factory=dict)  # step and val_loss
+    skipped: Counter = field(default_factory=Counter)  # steps by why there was no update
+    seconds: Counter = field(default_factory=Counter)  # by what they were spent on
+    windows: dict = field(default_factory=lambda: {"loss": Window(), "norm": Window()})
+    kept: Path | None = None  # the checkpoint that was written or read last
+    longest: dict = field(default_factory=dict)  # seconds, of what `seconds` sums
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.run.dir)
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Count the block's seconds."""
+        began = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began
+        self.seconds[what] += seconds
+        self.longest[what] = max(seconds, self.longest.get(what, 0))
+
+    def state_dict(self) -> dict:
+        """For a checkpoint, beside the weights."""
+        parts = {"optimizer": self.optimizer, "data": self.stream, "scaler": self.scaler}
+        state = {name: part and part.state_dict() for name, part in parts.items()}
+        state |= {name: getattr(self, name) for name in KEPT} | {"config": config_dict(self.config)}
+        state["windows"] = {name: list(window) for name, window in self.windows.items()}
+        return state | {"random": random_states(self.device)}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.stream.load_state_dict(state["data"])
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["scaler"])
+        for name in KEPT:
+            setattr(self, name, state[name])
+        self.windows = {name: Window(values) for name, values in state["windows"].items()}
+        self.skipped, self.seconds = Counter(state["skipped"]), Counter(state["seconds"])
+        set_random_states(state["random"], self.device)
+
+
+KEPT = "step", "updates", "bad", "record", "best", "skipped", "seconds", "windows"
+
+
+def held_out(folder: str, tokens: int) -> list[np.ndarray]:
+    """The first so many tokens of the validation shards."""
+    held = []
+    for path in open_shards(folder, "val"):
+        held.append(read_shard(path)[:tokens])
+        tokens -= len(held[-1])
+    return held
+
+
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """FLOP/s by the GPU's data sheet, where there is one."""
+    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
+    return rate and 1e12 * rate
+
+
+def assemble(config: Config) -> Training:
+    """All that a run needs, before its first step."""
+    c, o, device = config, config.optim, pick_device(config.run.device)
+    if reason := why_not(c.train.dtype, device):
+        raise ValueError(f"train.dtype: {reason}")
+    manifest = ensure_data(c.data)
+    tokenizer = tokenizer_of(c.data, manifest)
+    if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
+        raise ValueError(
+            f"samples need the tokenizer that made {c.data.dir}: set data.tokenizer, or eval.sample_every=0"
+        )
+    model = first_model(c, manifest["vocab_size"]).to(device).train()
+    kind, shards = DocumentStream if c.data.documents else BatchStream, open_shards(c.data.dir, "train")
+    parts = {
+        "tokenizer": tokenizer,
+        "eot": manifest["eot"],
+        "held": held_out(c.data.dir, c.eval.tokens) if c.eval.every else [],
+        "model": model,
+        "stepper": torch.compile(model) if c.train.compile else model,
+        "optimizer": optim.make_optimizer(
+            model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay
+        ),
+        "stream": kind(shards, c.train.micro_batch, c.model.block_size, seed=c.run.seed, device=device),
+        "scaler": LossScaler() if c.train.dtype == "fp16" else None,
+        "peak": peak_flops(device, c.train.dtype),
+    }
+    seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
+    return Training(c, device, **parts)
+
+
+FREE = "run.", "eval.", "train.", "data.dir", "data.source"  # may change on a run's way
+FIXED = "run.seed", "train.batch_tokens", "train.dtype"  # though not these
+
+
+def compare(config: Config, saved: dict) -> None:
+    """ValueError for a key that cannot change within a run; one printed line for those that can, and did."""
+
+    def value(of: dict, key: str):
+        section, _, name = key.rpartition(".")
+        return (of.get(section, {}) if section else of).get(name)
+
+    pairs = {key: (value(config_dict(config), key), value(saved, key)) for key in keys()}
+    changed = {key: f"{key}={now} (was {then})" for key, (now, then) in pairs.items() if now != then}
+    if fixed := [text for key, text in changed.items() if key in FIXED or not key.startswith(FREE)]:
+        raise ValueError(f"the run in {config.run.dir} cannot go on with {fixed[0]}; choose another run.dir")
+    if changed:
+        print("changed since the checkpoint:", ", ".join(changed.values()))
+
+
+def resume(config: Config) -> Training:
+    """The run as its newest whole checkpoint has it, or at its beginning."""
+    folder = Path(config.run.dir)
+    for aside in folder.glob(".step_*.tmp"):  # what kill -9 left
+        shutil.rmtree(aside)
+    if found := latest(folder):
+        state = load(found)
+        compare(config, state["config"])
+    run = assemble(config)
+    if found:
+        run.model.load_state_dict(load_model(found).state_dict())
+        run.load_state_dict(state)
+        run.kept = found
+        print(f"going on after step {run.step}, from {found}")
+    repair(folder / "metrics.jsonl", run.step)
+    return run

@@ -1,0 +1,101 @@
+"""A run so small that a step takes milliseconds, for chapter 17's tests; and a child process that ends where it is told."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from nanogpt import checkpoint, trainer
+from nanogpt.config import Config, Data, Eval, Model, Optim, Run, Train
+
+TIMES = "ms", "tokens_per_s", "mfu"
+WORDS = "the a cat dog sun moon saw found lost ran sang slept and but in on red old".split()
+
+
+def write_text(path: Path, paragraphs: int = 150) -> Path:
+    """Paragraphs of random words, the same ones every time."""
+    dice = random.Random(0)
+    told = (" ".join(dice.choices(WORDS, k=dice.randint(8, 30))) for _ in range(paragraphs))
+    path.write_text("\n\n".join(told), encoding="utf-8")
+    return path
+
+
+def small(folder: Path, **changes) -> Config:
+    """A run in folder/run on folder/data; a change is given as train_dtype="bf16"."""
+    config = Config(
+        model=Model(n_layer=1, n_head=2, n_embd=16, block_size=16, dropout=0.1),
+        data=Data(dir=str(folder / "data"), source=str(folder / "text.txt"), tokenizer=280),
+        optim=Optim(lr=1e-2, warmup=3),
+        train=Train(max_steps=30, batch_tokens=192, micro_batch=4),
+        eval=Eval(every=10, tokens=300, sample_every=15, prompt="the cat"),
+        run=Run(dir=str(folder / "run"), device="cpu", checkpoint_every=4, keep=2, log_every=1000),
+    )
+    for name, value in changes.items():
+        part, _, key = name.partition("_")
+        config = replace(config, **{part: replace(getattr(config, part), **{key: value})})
+    return config
+
+
+def lines(run: str | Path) -> list[dict]:
+    """What metrics.jsonl says of each step, times aside."""
+    told = map(json.loads, (Path(run) / "metrics.jsonl").read_text().splitlines())
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in told]
+
+
+def weights(run: str | Path) -> bytes:
+    """Of the newest checkpoint."""
+    return (checkpoint.latest(run) / "model.safetensors").read_bytes()
+
+
+EVENTS = [(os, "fsync"), (os, "replace"), (os, "rename"), (shutil, "rmtree"), (checkpoint, "save_file")]
+EVENTS += [(checkpoint, "save_json"), (trainer, "train_step"), (trainer, "evaluate"), (trainer, "complete")]
+
+
+def count_events(die_at: int, told: list) -> None:
+    """From now on, count what a run does that another process or a reboot could see; SIGKILL before the one of that number."""
+
+    def counted(name: str, call):
+        def event(*args, **options):
+            told.append(name)
+            if len(told) == die_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args, **options)
+
+        return event
+
+    for module, name in EVENTS:
+        setattr(module, name, counted(name, getattr(module, name)))
+
+
+def child(config: Config, die_at: int, report) -> None:
+    torch.set_num_threads(1)
+    sys.stdout = sys.stderr = open(os.devnull, "w")
+    told = []
+    count_events(die_at, told)
+    with contextlib.suppress(BaseException):
+        report.send(("ended", trainer.fit(config).step))
+    report.send(("events", told))
+
+
+def run_in_child(config: Config, die_at: int = 0) -> tuple[int, dict]:
+    """Train in a process of its own, which kills itself before event number die_at, if there are so many."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["small_run"])
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=child, args=(config, die_at, there))
+    process.start()
+    there.close()
+    said = {}
+    with contextlib.suppress(EOFError):
+        while True:
+            said.update([here.recv()])
+    process.join()
+    return process.exitcode, said
