@@ -58,6 +58,8 @@ def update(run: Training) -> tuple[float, dict, list]:
     c, lr = run.config, learning_rate(run.config, run.updates)
     for group in run.optimizer.param_groups:
         group["lr"] = lr
+    if c.data.overfit:
+        run.stream.position = 0  # the first batch, again
     said, batches = {"lr": lr}, [run.stream.next_batch() for _ in range(c.micro_batches)]
 
     def accept(loss, norm) -> bool:  # not asked where fp16's scaler has found an overflow

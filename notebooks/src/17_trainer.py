@@ -545,7 +545,9 @@ def step_line(line: dict, steps: int) -> str:
 
     parts = [f"step {line['step']:5}/{steps}", number("loss", 6), number("norm", 4), f"lr {line['lr']:.2e}"]
     parts += [f"{line['ms']:.2f} ms"] + ([f"{line['mfu']:.1%} MFU"] if "mfu" in line else [])
-    parts += [f"{line['tokens_per_s']:.0f} tok/s"] + ([f"skipped: {line['skipped']}"] if "skipped" in line else [])
+    parts += [f"{line['tokens_per_s']:.0f} tok/s"] + (
+        [f"skipped: {line['skipped']}"] if "skipped" in line else []
+    )
     parts += [f"{key} {line[key]:.6f}" for key in ("val_loss", "hellaswag") if key in line]
     return " | ".join(parts)
 
@@ -572,9 +574,16 @@ def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], obj
     run, steps, live = config.run, config.train.max_steps, sys.stdout.isatty()
 
     def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
-        stays = line["step"] % run.log_every == 0 or line["step"] == steps or "val_loss" in line or "skipped" in line
+        stays = (
+            line["step"] % run.log_every == 0
+            or line["step"] == steps
+            or "val_loss" in line
+            or "skipped" in line
+        )
         if stays or live:
-            print(("\r\033[K" if live else "") + step_line(line, steps), end="\n" if stays else "", flush=True)
+            print(
+                ("\r\033[K" if live else "") + step_line(line, steps), end="\n" if stays else "", flush=True
+            )
 
     def append(line: dict) -> None:
         metrics.write(json.dumps(line).encode() + b"\n")  # unbuffered: what is written survives the process
@@ -674,7 +683,9 @@ def ensure_data(data: Data) -> dict:
     folder = Path(data.dir)
     if not (folder / "manifest.json").exists():
         if data.source is None:
-            raise FileNotFoundError(f"data.dir={data.dir} has no shards; `python -m nanogpt prepare` makes some")
+            raise FileNotFoundError(
+                f"data.dir={data.dir} has no shards; `python -m nanogpt prepare` makes some"
+            )
         if data.source == "stories":
             return ensure_corpus(folder)
         tokenizer, source = data.tokenizer, Path(data.source)
@@ -810,7 +821,9 @@ def assemble(config: Config) -> Training:
     manifest = ensure_data(c.data)
     tokenizer = tokenizer_of(c.data, manifest)
     if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
-        raise ValueError(f"samples need the tokenizer that made {c.data.dir}: set data.tokenizer, or eval.sample_every=0")
+        raise ValueError(
+            f"samples need the tokenizer that made {c.data.dir}: set data.tokenizer, or eval.sample_every=0"
+        )
     model = first_model(c, manifest["vocab_size"]).to(device).train()
     kind, shards = DocumentStream if c.data.documents else BatchStream, open_shards(c.data.dir, "train")
     parts = {
@@ -819,7 +832,9 @@ def assemble(config: Config) -> Training:
         "held": held_out(c.data.dir, c.eval.tokens) if c.eval.every else [],
         "model": model,
         "stepper": torch.compile(model) if c.train.compile else model,
-        "optimizer": optim.make_optimizer(model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay),
+        "optimizer": optim.make_optimizer(
+            model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay
+        ),
         "stream": kind(shards, c.train.micro_batch, c.model.block_size, seed=c.run.seed, device=device),
         "scaler": LossScaler() if c.train.dtype == "fp16" else None,
         "peak": peak_flops(device, c.train.dtype),
@@ -908,7 +923,13 @@ def step_seconds(shape: GPTConfig, config: Config, device: torch.device) -> tupl
 def dry_run(config: Config) -> None:
     """Print what a run would take; nothing is written, and data that are not there are not made."""
     c, device, known = config, pick_device(config.run.device), Path(config.data.dir, "manifest.json").exists()
-    guess = 1024 if c.data.source == "stories" else 50257 if isinstance(c.data.tokenizer, str) else c.data.tokenizer
+    guess = (
+        1024
+        if c.data.source == "stories"
+        else 50257
+        if isinstance(c.data.tokenizer, str)
+        else c.data.tokenizer
+    )
     manifest = load_manifest(c.data.dir) if known else {"vocab_size": guess}
     shape = GPTConfig(**vars(c.model) | {"dropout": 0.0}, vocab_size=manifest["vocab_size"])
     B, T, steps, tokens = c.train.micro_batch, c.model.block_size, c.train.max_steps, c.train.batch_tokens
@@ -923,7 +944,10 @@ def dry_run(config: Config) -> None:
         print(f"epochs      {steps * tokens / n:.2f} of {train[what]:,} {what}")
     least, measured = step_seconds(shape, c, device)
     said = f"at least {span(steps * least)} ({1000 * least:.4g} ms a step by the roofline)"
-    print(f"time        {said}" + (f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else ""))
+    print(
+        f"time        {said}"
+        + (f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else "")
+    )
 
 
 def span(seconds: float) -> str:
@@ -995,6 +1019,8 @@ def update(run: Training) -> tuple[float, dict, list]:
     c, lr = run.config, learning_rate(run.config, run.updates)
     for group in run.optimizer.param_groups:
         group["lr"] = lr
+    if c.data.overfit:
+        run.stream.position = 0  # the first batch, again
     said, batches = {"lr": lr}, [run.stream.next_batch() for _ in range(c.micro_batches)]
 
     def accept(loss, norm) -> bool:  # not asked where fp16's scaler has found an overflow
@@ -1132,7 +1158,11 @@ def fit(config: Config, command: str = "the same call") -> Training:
     """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
     with alone_in(Path(config.run.dir), "trainer", "choose another run.dir"):
         run, steps, stop = resume(config), config.train.max_steps, None
-        with open(run.folder / "metrics.jsonl", "ab", 0) as metrics, asked_to_stop(run) as why, naming_last_good(run):
+        with (
+            open(run.folder / "metrics.jsonl", "ab", 0) as metrics,
+            asked_to_stop(run) as why,
+            naming_last_good(run),
+        ):
             write = list(writers(config, metrics, run.step))
             while (run.step < steps and not stop) or run.record:
                 run.record = run.record or one_step(run)
