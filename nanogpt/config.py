@@ -13,20 +13,12 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import (
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # text is no number, 3.5 no integer
-Fraction = Annotated[float, Field(ge=0, le=1)]
-BelowOne = Annotated[float, Field(ge=0, lt=1)]
+Count, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
+Amount, Rate = Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]
+Fraction, BelowOne = Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
 
 
@@ -56,18 +48,12 @@ class Data:
 
     __pydantic_config__ = STRICT
     dir: Name = "data/built/stories"
-    documents: bool = (
-        True  # rows begin with documents, as in chapter 07; else one stream, as GPT-2 was trained
-    )
+    documents: bool = True  # rows begin with documents, as in chapter 07; else one stream, as GPT-2 had
     source: str | None = None  # where dir has no shards: "stories", or the text that is prepared into it
-    tokenizer: int | str = (
-        "gpt2"  # for that text: GPT-2's, a tokenizer.json, or of how many tokens to train one
-    )
+    tokenizer: int | str = "gpt2"  # that text's: GPT-2's, a tokenizer.json, or how many tokens to train
     val: BelowOne = 0.1  # the fraction of that text that is kept for validation
     paragraphs: bool = True  # a document of that text ends at a blank line
-    overfit: bool = (
-        False  # every step reads the first batch again, which a model must be able to learn by heart
-    )
+    overfit: bool = False  # every step reads the first batch again: a model must learn it by heart
 
 
 @dataclass(frozen=True)
@@ -75,12 +61,12 @@ class Optim:
     """AdamW, and its learning rate over the run: chapter 15."""
 
     __pydantic_config__ = STRICT
-    lr: PositiveFloat = 6e-4  # the highest rate
+    lr: Rate = 6e-4  # the highest
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.95)
-    weight_decay: NonNegativeFloat = 0.1
-    clip: PositiveFloat | None = 1.0  # the longest gradient; null clips none
+    weight_decay: Amount = 0.1
+    clip: Rate | None = 1.0  # the longest gradient; null clips none
     schedule: Literal["cosine", "wsd", "constant"] = "cosine"
-    warmup: NonNegativeInt = 0  # steps
+    warmup: Count = 0  # steps
     minimum: Fraction = 0.1  # the last rate, as a fraction of lr
     decay: Fraction = 0.3  # wsd: the fraction of the steps in which the rate falls
 
@@ -90,13 +76,13 @@ class Train:
     """How long, how large a batch, in which precision, and what is done about a bad step."""
 
     __pydantic_config__ = STRICT
-    max_steps: PositiveInt = 1000
-    batch_tokens: PositiveInt = 524_288  # of one update
-    micro_batch: PositiveInt = 16  # rows of block_size tokens that go through the model at once
+    max_steps: Positive = 1000
+    batch_tokens: Positive = 524_288  # of one update
+    micro_batch: Positive = 16  # rows of block_size tokens that go through the model at once
     dtype: str = "float32"  # chapter 10's word
     compile: bool = False
-    skip_spikes: NonNegativeFloat = 0.0  # leave an update out beyond so many standard deviations; 0: never
-    bad_steps: PositiveInt = 10  # so many steps in a row that are not finite end the run
+    skip_spikes: Amount = 0.0  # leave an update out beyond so many standard deviations; 0: never
+    bad_steps: Positive = 10  # so many steps in a row that are not finite end the run
 
     def __post_init__(self):
         from nanogpt.precision import PRECISIONS
@@ -110,11 +96,11 @@ class Eval:
     """What is measured on the way. Every: so many steps; 0 is never."""
 
     __pydantic_config__ = STRICT
-    every: NonNegativeInt = 250  # the validation loss
-    tokens: PositiveInt = 100_000  # that it is measured on
-    sample_every: NonNegativeInt = 0
+    every: Count = 250  # the validation loss
+    tokens: Positive = 100_000  # that it is measured on
+    sample_every: Count = 0
     prompt: str = ""
-    hellaswag_every: NonNegativeInt = 0
+    hellaswag_every: Count = 0
 
 
 @dataclass(frozen=True)
@@ -125,10 +111,10 @@ class Run:
     dir: Name = "runs/unnamed"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     device: str | None = None  # null: the best there is
-    checkpoint_every: NonNegativeInt = 500  # steps; 0: only at the end and when it is stopped
-    keep: PositiveInt = 2  # checkpoints, besides the best
-    log_every: PositiveInt = 1  # steps between lines
-    minutes: PositiveFloat | None = None  # the time limit, before which it saves and ends
+    checkpoint_every: Count = 500  # steps; 0: only at the end and when it is stopped
+    keep: Positive = 2  # checkpoints, besides the best
+    log_every: Positive = 1  # steps between lines
+    minutes: Rate | None = None  # the time limit, before which it saves and ends
     tensorboard: bool = False
     wandb: bool = False
 
@@ -147,18 +133,7 @@ class Config:
     init_from: str | None = None  # a folder of save_model, or a Hugging Face folder or name
 
     def __post_init__(self):
-        train, optim = self.train, self.optim
-        step, rows = f"train.max_steps={train.max_steps}", train.micro_batch * self.model.block_size
-        if train.batch_tokens % rows:
-            near = max(1, round(train.batch_tokens / rows)) * rows
-            product = f"train.micro_batch={train.micro_batch} × model.block_size={self.model.block_size}"
-            raise ValueError(
-                f"train.batch_tokens={train.batch_tokens} must be a multiple of {product}, as {near} is"
-            )
-        if optim.warmup > train.max_steps:
-            raise ValueError(f"optim.warmup={optim.warmup} must not exceed {step}")
-        if optim.schedule == "wsd" and optim.warmup + optim.decay * train.max_steps > train.max_steps:
-            raise ValueError(f"optim.warmup={optim.warmup} and optim.decay={optim.decay} overlap in {step}")
+        check_together(self.model, self.optim, self.train)
 
     @property
     def micro_batches(self) -> int:
@@ -166,12 +141,27 @@ class Config:
         return self.train.batch_tokens // (self.train.micro_batch * self.model.block_size)
 
 
+def check_together(model: Model, optim: Optim, train: Train) -> None:
+    """ValueError where the batch is no whole number of micro-batches, or the schedule is longer than the run."""
+    steps, rows = f"train.max_steps={train.max_steps}", train.micro_batch * model.block_size
+    if train.batch_tokens % rows:
+        near = max(1, round(train.batch_tokens / rows)) * rows
+        product = f"train.micro_batch={train.micro_batch} × model.block_size={model.block_size}"
+        raise ValueError(
+            f"train.batch_tokens={train.batch_tokens} must be a multiple of {product}, as {near} is"
+        )
+    if optim.warmup > train.max_steps:
+        raise ValueError(f"optim.warmup={optim.warmup} must not exceed {steps}")
+    if optim.schedule == "wsd" and optim.warmup + optim.decay * train.max_steps > train.max_steps:
+        raise ValueError(f"optim.warmup={optim.warmup} and optim.decay={optim.decay} overlap in {steps}")
+
+
 FLOAT = "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
 USUAL = yaml.SafeLoader.yaml_implicit_resolvers
 
 
 class Loader(yaml.SafeLoader):
-    """YAML in which 6e-4 is a number, as in YAML 1.2 (to 1.1 it is text), and a key stands once."""
+    """YAML in which 6e-4 is a number, as in YAML 1.2, and a key stands once. Plain data only, never objects."""
 
     yaml_implicit_resolvers = USUAL | {first: [FLOAT, *USUAL[first]] for first in "+-0123456789"}
 
@@ -185,14 +175,15 @@ class Loader(yaml.SafeLoader):
 def parsed(text: str, where: str) -> Any:
     """What a YAML text says; ValueError in one line where it says nothing."""
     try:
-        return yaml.load(text, Loader)  # a SafeLoader: plain data, never objects
+        return yaml.load(text, Loader)
     except yaml.YAMLError as error:
         mark, problem = (getattr(error, name, None) for name in ("problem_mark", "problem"))
         line = f", line {mark.line + 1}" if mark else ""
         raise ValueError(f"{where}{line}: {problem or error}") from None
 
 
-CONFIGS = Path(__file__ if "__file__" in globals() else "").resolve().parent.parent / "configs"
+HERE = Path(__file__ if "__file__" in globals() else "notebook")
+CONFIGS = HERE.resolve().parent.parent / "configs"
 
 
 def read_config(name_or_path: str | Path) -> tuple[dict, str]:
@@ -246,22 +237,15 @@ def complaint(error: ValidationError, given: dict) -> tuple[str, str]:
         return key, f"there is no key {key}; did you mean {near[0]}?"
     section, _, name = key.rpartition(".")
     value = json.dumps((given[section] if section else given)[name], default=str)
-    wanted = [
-        e["msg"] for e in error.errors() if [*map(str, e["loc"])][: len(key.split("."))] == key.split(".")
-    ]
-    wanted = " or ".join(
-        re.sub("Input should be |String should have", "", message).strip() for message in wanted
-    )
-    return key, f"{key}={value} must be {'two numbers from 0 to below 1' if name == 'betas' else wanted}"
+    wanted = [e["msg"] for e in error.errors() if ".".join(map(str, e["loc"])).startswith(key)]
+    wanted = [re.sub("Input should be |String should have", "", message).strip() for message in wanted]
+    wanted = ["two numbers from 0 to below 1"] if name == "betas" else wanted
+    return key, f"{key}={value} must be {' or '.join(wanted)}"
 
 
-def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """The run in a YAML file, or in configs/NAME.yaml, changed by `key=value` overrides.
-
-    ValueError or OSError in one line, which names the file, the key with dots, and for a typo the nearest one.
-    """
-    said, where = read_config(name_or_path)
-    given, changed = {}, []
+def given_keys(said: dict, overrides: list[str]) -> dict:
+    """What the file says, changed by the overrides."""
+    given = {}
     for key, value in said.items():
         if value is not None or key in keys():  # an empty section says nothing
             put(given, key, value)
@@ -271,15 +255,25 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
             raise ValueError(f"command line: {override} is no key=value, as train.max_steps=100 is")
         text = keys().get(key) in (str, Name)
         put(given, key, value if text else parsed(value, f"command line: {key}"))
-        changed.append(key)
+    return given
+
+
+def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """The run in a YAML file, or in configs/NAME.yaml, changed by `key=value` overrides.
+
+    ValueError or OSError in one line, which names the file, the key with dots, and for a typo the nearest one.
+    """
+    said, where = read_config(name_or_path)
+    given = given_keys(said, overrides := list(overrides))
     try:
         return TypeAdapter(Config).validate_json(json.dumps(given, default=str))
     except ValidationError as error:
         key, sentence = complaint(error, given)
-        together = f"{where} with {' '.join(overrides)}" if changed else where
-        raise ValueError(
-            f"{'command line' if key in changed else where if key else together}: {sentence}"
-        ) from None
+    if any(override.startswith(f"{key}=") for override in overrides):
+        where = "command line"
+    elif not key and overrides:
+        where = f"{where} with {' '.join(overrides)}"
+    raise ValueError(f"{where}: {sentence}")
 
 
 def config_dict(config: Config) -> dict:

@@ -15,11 +15,18 @@ a reboot, a full disk, a spike, a typo in the command that is noticed on the thi
 #| doc dryrun: What a run would take: parameters, memory, epochs, time.
 #| doc trainer: The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
 #| doc cli: `python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
-from course.notebook import checkpoint
+from course.notebook import answer, checkpoint, predict
 
 # %% [markdown]
 r"""
 ## The run as a file
+
+A run is some forty numbers. As options in a shell they are lost with the shell's history; as constants in a script the script of
+yesterday's run is gone. So all of them stand in one file, and the file is kept with the run.
+
+A file can be wrong, and a program that overlooks it trains for three days with `weight_decay` at its default because the file says
+`weight_decy`. So reading is strict: each section is a dataclass, and pydantic, which reads a file into dataclasses, accepts no key that is not
+there and no value of another type. An impossible value is one that no run can have: a range stands with its field.
 """
 
 # %%
@@ -34,20 +41,12 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import (
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # text is no number, 3.5 no integer
-Fraction = Annotated[float, Field(ge=0, le=1)]
-BelowOne = Annotated[float, Field(ge=0, lt=1)]
+Count, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
+Amount, Rate = Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]
+Fraction, BelowOne = Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
 
 
@@ -81,18 +80,12 @@ class Data:
 
     __pydantic_config__ = STRICT
     dir: Name = "data/built/stories"
-    documents: bool = (
-        True  # rows begin with documents, as in chapter 07; else one stream, as GPT-2 was trained
-    )
+    documents: bool = True  # rows begin with documents, as in chapter 07; else one stream, as GPT-2 had
     source: str | None = None  # where dir has no shards: "stories", or the text that is prepared into it
-    tokenizer: int | str = (
-        "gpt2"  # for that text: GPT-2's, a tokenizer.json, or of how many tokens to train one
-    )
+    tokenizer: int | str = "gpt2"  # that text's: GPT-2's, a tokenizer.json, or how many tokens to train
     val: BelowOne = 0.1  # the fraction of that text that is kept for validation
     paragraphs: bool = True  # a document of that text ends at a blank line
-    overfit: bool = (
-        False  # every step reads the first batch again, which a model must be able to learn by heart
-    )
+    overfit: bool = False  # every step reads the first batch again: a model must learn it by heart
 
 
 # %%
@@ -102,12 +95,12 @@ class Optim:
     """AdamW, and its learning rate over the run: chapter 15."""
 
     __pydantic_config__ = STRICT
-    lr: PositiveFloat = 6e-4  # the highest rate
+    lr: Rate = 6e-4  # the highest
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.95)
-    weight_decay: NonNegativeFloat = 0.1
-    clip: PositiveFloat | None = 1.0  # the longest gradient; null clips none
+    weight_decay: Amount = 0.1
+    clip: Rate | None = 1.0  # the longest gradient; null clips none
     schedule: Literal["cosine", "wsd", "constant"] = "cosine"
-    warmup: NonNegativeInt = 0  # steps
+    warmup: Count = 0  # steps
     minimum: Fraction = 0.1  # the last rate, as a fraction of lr
     decay: Fraction = 0.3  # wsd: the fraction of the steps in which the rate falls
 
@@ -119,13 +112,13 @@ class Train:
     """How long, how large a batch, in which precision, and what is done about a bad step."""
 
     __pydantic_config__ = STRICT
-    max_steps: PositiveInt = 1000
-    batch_tokens: PositiveInt = 524_288  # of one update
-    micro_batch: PositiveInt = 16  # rows of block_size tokens that go through the model at once
+    max_steps: Positive = 1000
+    batch_tokens: Positive = 524_288  # of one update
+    micro_batch: Positive = 16  # rows of block_size tokens that go through the model at once
     dtype: str = "float32"  # chapter 10's word
     compile: bool = False
-    skip_spikes: NonNegativeFloat = 0.0  # leave an update out beyond so many standard deviations; 0: never
-    bad_steps: PositiveInt = 10  # so many steps in a row that are not finite end the run
+    skip_spikes: Amount = 0.0  # leave an update out beyond so many standard deviations; 0: never
+    bad_steps: Positive = 10  # so many steps in a row that are not finite end the run
 
     def __post_init__(self):
         from nanogpt.precision import PRECISIONS
@@ -141,13 +134,15 @@ class Eval:
     """What is measured on the way. Every: so many steps; 0 is never."""
 
     __pydantic_config__ = STRICT
-    every: NonNegativeInt = 250  # the validation loss
-    tokens: PositiveInt = 100_000  # that it is measured on
-    sample_every: NonNegativeInt = 0
+    every: Count = 250  # the validation loss
+    tokens: Positive = 100_000  # that it is measured on
+    sample_every: Count = 0
     prompt: str = ""
-    hellaswag_every: NonNegativeInt = 0
+    hellaswag_every: Count = 0
 
 
+# %%
+#| export config
 @dataclass(frozen=True)
 class Run:
     """Where the run lives, and when it saves itself."""
@@ -156,12 +151,19 @@ class Run:
     dir: Name = "runs/unnamed"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     device: str | None = None  # null: the best there is
-    checkpoint_every: NonNegativeInt = 500  # steps; 0: only at the end and when it is stopped
-    keep: PositiveInt = 2  # checkpoints, besides the best
-    log_every: PositiveInt = 1  # steps between lines
-    minutes: PositiveFloat | None = None  # the time limit, before which it saves and ends
+    checkpoint_every: Count = 500  # steps; 0: only at the end and when it is stopped
+    keep: Positive = 2  # checkpoints, besides the best
+    log_every: Positive = 1  # steps between lines
+    minutes: Rate | None = None  # the time limit, before which it saves and ends
     tensorboard: bool = False
     wandb: bool = False
+
+
+# %% [markdown]
+r"""
+What one section cannot know is checked where they meet. A batch is counted in tokens, so that it means the same whatever fits into memory at once;
+then it must be a whole number of micro-batches.
+"""
 
 
 # %%
@@ -180,18 +182,7 @@ class Config:
     init_from: str | None = None  # a folder of save_model, or a Hugging Face folder or name
 
     def __post_init__(self):
-        train, optim = self.train, self.optim
-        step, rows = f"train.max_steps={train.max_steps}", train.micro_batch * self.model.block_size
-        if train.batch_tokens % rows:
-            near = max(1, round(train.batch_tokens / rows)) * rows
-            product = f"train.micro_batch={train.micro_batch} × model.block_size={self.model.block_size}"
-            raise ValueError(
-                f"train.batch_tokens={train.batch_tokens} must be a multiple of {product}, as {near} is"
-            )
-        if optim.warmup > train.max_steps:
-            raise ValueError(f"optim.warmup={optim.warmup} must not exceed {step}")
-        if optim.schedule == "wsd" and optim.warmup + optim.decay * train.max_steps > train.max_steps:
-            raise ValueError(f"optim.warmup={optim.warmup} and optim.decay={optim.decay} overlap in {step}")
+        check_together(self.model, self.optim, self.train)
 
     @property
     def micro_batches(self) -> int:
@@ -199,9 +190,36 @@ class Config:
         return self.train.batch_tokens // (self.train.micro_batch * self.model.block_size)
 
 
+# %%
+#| export config
+def check_together(model: Model, optim: Optim, train: Train) -> None:
+    """ValueError where the batch is no whole number of micro-batches, or the schedule is longer than the run."""
+    steps, rows = f"train.max_steps={train.max_steps}", train.micro_batch * model.block_size
+    if train.batch_tokens % rows:
+        near = max(1, round(train.batch_tokens / rows)) * rows
+        product = f"train.micro_batch={train.micro_batch} × model.block_size={model.block_size}"
+        raise ValueError(
+            f"train.batch_tokens={train.batch_tokens} must be a multiple of {product}, as {near} is"
+        )
+    if optim.warmup > train.max_steps:
+        raise ValueError(f"optim.warmup={optim.warmup} must not exceed {steps}")
+    if optim.schedule == "wsd" and optim.warmup + optim.decay * train.max_steps > train.max_steps:
+        raise ValueError(f"optim.warmup={optim.warmup} and optim.decay={optim.decay} overlap in {steps}")
+
+
 # %% [markdown]
 r"""
-TODO prose reader
+**YAML** is easy to read and easy to read wrongly. *Predict*: `lr: 6e-4` in a file. What does PyYAML make of it? And of a key that stands there
+twice?
+"""
+
+# %%
+print(yaml.safe_load("lr: 6e-4"), yaml.safe_load("{lr: 1, lr: 2}"))
+
+# %% [markdown]
+r"""
+Text, since YAML 1.1, which PyYAML reads, wants a dot in a number with an exponent; and the last one, without a word. A loader of our own mends both,
+and puts what is no YAML at all into one line.
 """
 
 
@@ -212,7 +230,7 @@ USUAL = yaml.SafeLoader.yaml_implicit_resolvers
 
 
 class Loader(yaml.SafeLoader):
-    """YAML in which 6e-4 is a number, as in YAML 1.2 (to 1.1 it is text), and a key stands once."""
+    """YAML in which 6e-4 is a number, as in YAML 1.2, and a key stands once. Plain data only, never objects."""
 
     yaml_implicit_resolvers = USUAL | {first: [FLOAT, *USUAL[first]] for first in "+-0123456789"}
 
@@ -223,10 +241,12 @@ class Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+# %%
+#| export config
 def parsed(text: str, where: str) -> Any:
     """What a YAML text says; ValueError in one line where it says nothing."""
     try:
-        return yaml.load(text, Loader)  # a SafeLoader: plain data, never objects
+        return yaml.load(text, Loader)
     except yaml.YAMLError as error:
         mark, problem = (getattr(error, name, None) for name in ("problem_mark", "problem"))
         line = f", line {mark.line + 1}" if mark else ""
@@ -235,7 +255,8 @@ def parsed(text: str, where: str) -> Any:
 
 # %%
 #| export config
-CONFIGS = Path(__file__ if "__file__" in globals() else "").resolve().parent.parent / "configs"
+HERE = Path(__file__ if "__file__" in globals() else "notebook")
+CONFIGS = HERE.resolve().parent.parent / "configs"
 
 
 def read_config(name_or_path: str | Path) -> tuple[dict, str]:
@@ -254,6 +275,13 @@ def read_config(name_or_path: str | Path) -> tuple[dict, str]:
     if not isinstance(given, dict):
         raise ValueError(f"{where}: holds no keys; a line of it reads `train: {{max_steps: 100}}`")
     return given, where
+
+
+# %% [markdown]
+r"""
+A key is written with a dot, in errors and on the command line: `train.max_steps`. pydantic says what is wrong in its own words, and for a typo only that
+there is such a key; the nearest one we look for ourselves, first among those of the same name in another section.
+"""
 
 
 # %%
@@ -276,6 +304,8 @@ def put(given: dict, key: str, value: Any) -> None:
         given[section] = given[section] | {name: value}
 
 
+# %%
+#| export config
 def complaint(error: ValidationError, given: dict) -> tuple[str, str]:
     """The first key that is wrong, or "" where it is several together, and a sentence."""
     first, known = error.errors()[0], keys()
@@ -291,13 +321,27 @@ def complaint(error: ValidationError, given: dict) -> tuple[str, str]:
         return key, f"there is no key {key}; did you mean {near[0]}?"
     section, _, name = key.rpartition(".")
     value = json.dumps((given[section] if section else given)[name], default=str)
-    wanted = [
-        e["msg"] for e in error.errors() if [*map(str, e["loc"])][: len(key.split("."))] == key.split(".")
-    ]
-    wanted = " or ".join(
-        re.sub("Input should be |String should have", "", message).strip() for message in wanted
-    )
-    return key, f"{key}={value} must be {'two numbers from 0 to below 1' if name == 'betas' else wanted}"
+    wanted = [e["msg"] for e in error.errors() if ".".join(map(str, e["loc"])).startswith(key)]
+    wanted = [re.sub("Input should be |String should have", "", message).strip() for message in wanted]
+    wanted = ["two numbers from 0 to below 1"] if name == "betas" else wanted
+    return key, f"{key}={value} must be {' or '.join(wanted)}"
+
+
+# %%
+#| export config
+def given_keys(said: dict, overrides: list[str]) -> dict:
+    """What the file says, changed by the overrides."""
+    given = {}
+    for key, value in said.items():
+        if value is not None or key in keys():  # an empty section says nothing
+            put(given, key, value)
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise ValueError(f"command line: {override} is no key=value, as train.max_steps=100 is")
+        text = keys().get(key) in (str, Name)
+        put(given, key, value if text else parsed(value, f"command line: {key}"))
+    return given
 
 
 # %%
@@ -308,25 +352,16 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
     ValueError or OSError in one line, which names the file, the key with dots, and for a typo the nearest one.
     """
     said, where = read_config(name_or_path)
-    given, changed = {}, []
-    for key, value in said.items():
-        if value is not None or key in keys():  # an empty section says nothing
-            put(given, key, value)
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals:
-            raise ValueError(f"command line: {override} is no key=value, as train.max_steps=100 is")
-        text = keys().get(key) in (str, Name)
-        put(given, key, value if text else parsed(value, f"command line: {key}"))
-        changed.append(key)
+    given = given_keys(said, overrides := list(overrides))
     try:
         return TypeAdapter(Config).validate_json(json.dumps(given, default=str))
     except ValidationError as error:
         key, sentence = complaint(error, given)
-        together = f"{where} with {' '.join(overrides)}" if changed else where
-        raise ValueError(
-            f"{'command line' if key in changed else where if key else together}: {sentence}"
-        ) from None
+    if any(override.startswith(f"{key}=") for override in overrides):
+        where = "command line"
+    elif not key and overrides:
+        where = f"{where} with {' '.join(overrides)}"
+    raise ValueError(f"{where}: {sentence}")
 
 
 def config_dict(config: Config) -> dict:
@@ -336,7 +371,48 @@ def config_dict(config: Config) -> dict:
 
 # %% [markdown]
 r"""
-TODO prose depth
+*Check.* Mistakes as people make them. Each must be one line that names its key.
+"""
+
+# %%
+MISTAKES = [
+    "optim.lrr=1e-3",
+    "max_steps=100",
+    "train.max_steps=1e2",
+    "optim.schedule=cosin",
+    "model.n_head=5",
+]
+MISTAKES += [
+    "train.batch_tokens=1000",
+    "optim.warmup=5000",
+    "train.dtype=half",
+    "model.dropout=",
+    "run=runs/a",
+]
+for mistake in MISTAKES:
+    try:
+        load_config("tiny", [mistake])
+    except ValueError as error:
+        print(error)
+        assert "\n" not in str(error), "an error of two lines"
+    else:
+        raise AssertionError(f"{mistake} was accepted")
+
+# %% [markdown]
+r"""
+Six configurations are ready: `tiny` and `shakespeare` for a laptop, `gpt2-124M` with the schedule of the build-nanogpt lecture and
+`gpt2-124M-llmc` with llm.c's for a server, `overfit` for a first test of new code, `finetune` for chapter 19. They are written to be read:
+"""
+
+# %%
+print((CONFIGS / "overfit.yaml").read_text(encoding="utf-8"))
+
+# %% [markdown]
+r"""
+**One dial.** Whoever tries sizes does not want to think of width, heads and rate each time. nanochat derives them from the depth: width 64 n, and a rate
+that falls with the root of the width (its `base_train.py` and `gpt.py`). With heads of 64 numbers, depth 12 is GPT-2 small.
+
+*Predict.* `--depth 24` has how many times the parameters of `--depth 12` in its layers? (12 C² in each, chapter 05.)
 """
 
 
@@ -352,6 +428,12 @@ def from_depth(n: int) -> list[str]:
     lr = 6e-4 * (768 / (64 * n)) ** 0.5
     return [f"model.n_layer={n}", f"model.n_embd={64 * n}", f"model.n_head={n}", f"optim.lr={lr:.6g}"]
 
+
+# %%
+predict("17.1", "parameters in the layers, depth 24 to depth 12", guess=None, unit="times")
+for depth in (4, 12, 24, 48):
+    print(f"{12 * depth * (64 * depth) ** 2 / 1e6:10,.1f} million in the layers:", *from_depth(depth))
+answer("17.1", 24**3 / 12**3)
 
 # %% [markdown]
 r"""
