@@ -13,17 +13,11 @@ class Format:
     """A binary floating-point format with IEEE 754's rules for zero, subnormals, infinity and NaN."""
 
     def __init__(self, name: str, exponent: int, mantissa: int):
-        self.name, self.exponent, self.mantissa = (
-            name,
-            exponent,
-            mantissa,
-        )  # bits; the leading 1 is not stored
+        self.name, self.exponent, self.mantissa = name, exponent, mantissa  # the leading 1 is not stored
         self.bias = 2 ** (exponent - 1) - 1
         self.eps = 2.0**-mantissa  # the distance from 1 to the next larger number
         self.max = (2 - self.eps) * 2.0**self.bias
-        self.tiny = 2.0 ** (
-            1 - self.bias
-        )  # the smallest normal number: below it neighbours lie as close as here
+        self.tiny = 2.0 ** (1 - self.bias)  # the smallest normal number; below it the distance stays the same
         self.smallest = self.tiny * self.eps  # above zero
 
 
@@ -43,10 +37,7 @@ def spacing(x: Tensor, form: Format) -> Tensor:
 
 
 def round_to(x: Tensor, form: Format) -> Tensor:
-    """Each x as the nearest number of `form`, ties to even, beyond the largest infinity; float32 on the CPU.
-
-    The definition (IEEE 754-2019, §4.3.1), for study: `x.bfloat16()` and `x.half()` are the fast way.
-    """
+    """Each x as the nearest number of `form` (IEEE 754-2019, §4.3.1), ties to even, as float32 on the CPU; slow."""
     gap = spacing(x, form)
     y = torch.round(x.detach().cpu().double() / gap) * gap
     return torch.where(y.abs() > form.max, y * math.inf, y).float()
@@ -63,34 +54,3 @@ def to_tf32(x: Tensor) -> Tensor:
     tie = (bits >> 13) & 1  # 1 where the last bit that stays is odd
     rounded = (bits + 0x0FFF + tie) & ~0x1FFF
     return torch.where(x.isfinite(), rounded.view(torch.float32), x)
-
-
-def to_bits(x: float, form: Format) -> str:
-    """The bits of x, rounded to `form`: sign, exponent and mantissa, as in "0 01111 0000000000"."""
-    value = round_to(torch.tensor(x, dtype=torch.float64), form).item()
-    if math.isfinite(value):
-        steps = int(abs(value) / form.smallest)
-        shift = max(steps.bit_length() - form.mantissa - 1, 0)
-        pattern = (shift << form.mantissa) + (steps >> shift)  # the leading 1 carries into the exponent
-    else:
-        pattern = ((2**form.exponent - 1) << form.mantissa) + (math.isnan(value) << (form.mantissa - 1))
-    bits = f"{pattern:0{form.exponent + form.mantissa}b}"
-    sign = int(math.copysign(1, value) < 0)
-    return f"{sign} {bits[: form.exponent]} {bits[form.exponent :]}"
-
-
-def from_bits(bits: str, form: Format) -> float:
-    """The number that bits as `to_bits` writes them stand for. Raises ValueError where the lengths do not fit."""
-    parts = bits.split()
-    if [len(part) for part in parts] != [1, form.exponent, form.mantissa] or set(bits) - set("01 "):
-        raise ValueError(
-            f"{bits!r} is not {form.name}: give 1, {form.exponent} and {form.mantissa} bits with spaces between"
-        )
-    sign, exponent, mantissa = (int(part, 2) for part in parts)
-    if exponent == 2**form.exponent - 1:
-        size = math.nan if mantissa else math.inf
-    elif exponent == 0:
-        size = mantissa * form.smallest
-    else:
-        size = (1 + mantissa * form.eps) * 2.0 ** (exponent - form.bias)
-    return -size if sign else size

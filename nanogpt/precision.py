@@ -18,11 +18,7 @@ PRECISIONS = {
     "fp16": torch.float16,
     "bf16-masters": None,
 }
-READS = {
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "bf16-masters": "bfloat16",
-}  # what products read, if another name
+READS = {"bf16": "bfloat16", "fp16": "float16", "bf16-masters": "bfloat16"}  # what products read
 
 
 def why_not(precision: str, device: torch.device) -> str | None:
@@ -31,8 +27,7 @@ def why_not(precision: str, device: torch.device) -> str | None:
         raise ValueError(f"precision {precision!r} is not known; choose one of {', '.join(PRECISIONS)}")
     nvidia = device.type == "cuda" and torch.version.cuda is not None
     if precision == "tf32" and not nvidia:
-        here = "an AMD GPU" if device.type == "cuda" else device.type
-        return f"tf32 is a mode of NVIDIA's tensor cores, and this device is {here}; use float32"
+        return "tf32 is a mode of NVIDIA's tensor cores, which this device does not have; use float32"
     if nvidia and READS.get(precision, precision) not in matmul_formats(device):
         return f"{precision} needs an NVIDIA GPU of compute capability 8.0 (Ampere) or later; use fp16"
     return None
@@ -98,22 +93,19 @@ class LossScaler:
         self.good_steps = self.good_steps + 1 if finite else 0
         if not finite:
             if self.scale < 2:
+                what = "gradients are not finite even without loss scaling"
                 raise FloatingPointError(
-                    "gradients are not finite even without loss scaling; look for NaN in the data or the weights, "
-                    "or lower the learning rate"
+                    f"{what}; look for NaN in data or weights, or lower the learning rate"
                 )
             self.scale /= 2
         elif self.good_steps == self.growth_interval:
             self.good_steps = 0
-            if 2 * self.scale <= torch.finfo(torch.float32).max:
-                self.scale *= 2
+            self.scale = min(2 * self.scale, 2.0**127)  # float32 ends at 2^128
 
     def state_dict(self) -> dict[str, float]:
         return dict(vars(self))
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        if set(state) != set(vars(self)):
-            raise ValueError(f"a scaler's state has {', '.join(vars(self))}; given: {', '.join(state)}")
         vars(self).update(state)
 
 
@@ -155,12 +147,8 @@ class MasterAdamW(torch.optim.Optimizer):
             self.state[p] = {name: t.view_as(p) for name, t in zip(("master", "exp_avg", "exp_avg_sq"), kept)}
 
     @torch.no_grad()
-    def step(self, closure=None):
-        """One update of every group. Returns the closure's loss, if there is one."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self) -> None:
+        """One update of every group."""
         for group, (weight, *kept) in zip(self.param_groups, self.flat):
             if any(p.grad is None for p in group["params"]):
                 raise ValueError("MasterAdamW: a parameter has no gradient; call loss.backward() first")
@@ -170,17 +158,14 @@ class MasterAdamW(torch.optim.Optimizer):
             rates = lr / (1 - beta1**t), 1 / (1 - beta2**t), 1 - lr * group["weight_decay"]
             rates = [torch.full((), rate, device=grad.device) for rate in rates]
             self.update(weight, grad, *kept, rates, beta1, beta2, group["eps"])
-        return loss
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict) -> None:
         """Masters, moments and options from `state_dict()`; the weights become the masters, rounded."""
-        groups, saved = self.param_groups, state_dict["param_groups"]
-        if [len(group["params"]) for group in groups] != [len(group["params"]) for group in saved]:
-            raise ValueError(
-                "MasterAdamW: the saved state belongs to other parameter groups than this optimizer's"
-            )
-        for group, other, (weight, master, *_) in zip(groups, saved, self.flat):
+        saved = state_dict["param_groups"]
+        if [len(group["params"]) for group in self.param_groups] != [len(group["params"]) for group in saved]:
+            raise ValueError("MasterAdamW: the saved state belongs to other parameter groups than these")
+        for group, other, (weight, master, *_) in zip(self.param_groups, saved, self.flat):
             for p, number in zip(group["params"], other["params"]):
                 for name, tensor in self.state[p].items():
                     tensor.copy_(state_dict["state"][number][name])

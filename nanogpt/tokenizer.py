@@ -22,10 +22,8 @@ def utf8(text: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ValueError(
-            f"character {error.start} of the text is the lone surrogate U+{ord(text[error.start]):04X}, which UTF-8 "
-            "cannot express; replace it, for example with text.encode('utf-8', 'replace').decode()"
-        ) from None
+        where = f"character {error.start} of the text is the lone surrogate U+{ord(text[error.start]):04X}"
+        raise ValueError(f"{where}; replace it: text.encode('utf-8', 'replace').decode()") from None
 
 
 EOT = "<|endoftext|>"
@@ -59,10 +57,8 @@ def learn_vocab(texts: Iterable[str], vocab_size: int, pattern: str = GPT2_PATTE
         raise ValueError(f"vocab_size {vocab_size} is too small; 256 bytes and {EOT} need 257")
     merges = learn_merges(count_chunks(texts, pattern), vocab_size - 257)
     if 257 + len(merges) < vocab_size:
-        raise ValueError(
-            f"vocab_size {vocab_size} is too large: after {len(merges)} merges nothing is left to merge in this text; "
-            f"ask for at most {257 + len(merges)}, or train on more text"
-        )
+        what = f"vocab_size {vocab_size} is too large: after {len(merges)} merges nothing is left to merge"
+        raise ValueError(f"{what}; ask for at most {257 + len(merges)}, or train on more text")
     return spell(merges)
 
 
@@ -74,10 +70,8 @@ def gpt2_vocab() -> list[bytes]:
         published = tiktoken.get_encoding("gpt2")
     except (OSError, ValueError) as error:  # ValueError: tiktoken compared the hash
         why = "has a wrong SHA-256" if isinstance(error, ValueError) else f"failed: {type(error).__name__}"
-        raise OSError(
-            f"GPT-2's vocabulary is not in tiktoken's cache and its download {why}; connect to the network once, or "
-            "set TIKTOKEN_CACHE_DIR to a folder that has it"
-        ) from None
+        what = f"GPT-2's vocabulary is not in tiktoken's cache and its download {why}"
+        raise OSError(f"{what}; connect once, or set TIKTOKEN_CACHE_DIR to a folder that has it") from None
     return [published.decode_single_token_bytes(i) for i in range(published.eot_token)]
 
 
@@ -138,10 +132,7 @@ class BPETokenizer:
         self._compiled, self._cache = regex.compile(pattern), {}
 
     def encode(self, text: str, allowed_special: Collection[str] = ()) -> list[int]:
-        """Token ids. The name of a special token is plain text, unless `allowed_special` contains it.
-
-        ValueError for a lone surrogate, or for a name that is not a special token's.
-        """
+        """Token ids. A special token's name is plain text, unless allowed. ValueError for a lone surrogate."""
         if not set(allowed_special) <= set(self.special):
             raise ValueError(f"allowed_special takes a set of {list(self.special)}, not {allowed_special!r}")
         utf8(text)  # names a lone surrogate by its place in the text
@@ -157,9 +148,7 @@ class BPETokenizer:
         """The text. Bytes that are not UTF-8, as in half a character, become U+FFFD. ValueError for a foreign id."""
         ids = [operator.index(i) for i in ids]
         if foreign := [i for i in ids if not 0 <= i < self.vocab_size]:
-            raise ValueError(
-                f"id {foreign[0]} is outside this tokenizer's {self.vocab_size} ids; is it another's?"
-            )
+            raise ValueError(f"id {foreign[0]} is outside this tokenizer's {self.vocab_size} ids")
         return b"".join([self.tokens[i] for i in ids]).decode("utf-8", errors="replace")
 
     @classmethod
@@ -185,6 +174,5 @@ class BPETokenizer:
         """A `tiktoken.Encoding` with the same ids. It replaces lone surrogates where `encode` refuses them."""
         from tiktoken import Encoding
 
-        return Encoding(
-            "nanogpt", pat_str=self.pattern, mergeable_ranks=self.ranks, special_tokens=self.special
-        )
+        names = {"mergeable_ranks": self.ranks, "special_tokens": self.special}
+        return Encoding("nanogpt", pat_str=self.pattern, **names)

@@ -2,14 +2,14 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from course.figures.precision import in_memory
 from nanogpt import precision as precision_module
-from nanogpt.formats import FORMATS, Format, from_bits, round_to, spacing, to_bits, to_tf32
+from nanogpt.formats import FORMATS, Format, round_to, spacing, to_tf32
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import (
     PRECISIONS,
@@ -113,41 +113,17 @@ def test_tf32_keeps_ten_bits_and_the_nearest_of_both_neighbours(value):
         assert all(error <= (z.double() - x.double()).abs() for z in (down, up) if z.isfinite())
 
 
-@settings(max_examples=300)
-@given(FLOATS, st.sampled_from(list(FORMATS)))
-def test_bits_decode_to_what_rounding_gives(value, name):
-    form = FORMATS[name]
-    back = from_bits(to_bits(value, form), form)
-    assert back == round_to(torch.tensor(value), form).item()
-    assert math.copysign(1, back) == math.copysign(1, value)
-
-
-def test_every_bit_pattern_of_float16_decodes_as_numpy_reads_it():
-    form = FORMATS["float16"]
-    for pattern in range(0, 2**16, 7):
-        bits = f"{pattern:016b}"
-        value = from_bits(f"{bits[0]} {bits[1:6]} {bits[6:]}", form)
-        expected = float(np.uint16(pattern).view(np.float16))
-        assert value == expected or (math.isnan(value) and math.isnan(expected))
-
-
-@pytest.mark.parametrize("name", SIXTEEN)
-@pytest.mark.parametrize("value", [0.1, -1.0, 65504.0, 65519.0, 65520.0, 3e-8, 6e-5, 1e39, -0.0, math.inf])
-def test_bits_are_those_in_memory(name, value):
-    stored = torch.tensor(value, dtype=torch.float64).to(torch.float32).to(SIXTEEN[name]).view(torch.int16)
-    assert to_bits(value, FORMATS[name]).replace(" ", "") == f"{stored.item() & 0xFFFF:016b}"
-
-
-def test_nan_has_bits_too():
-    assert math.isnan(from_bits(to_bits(math.nan, FORMATS["tf32"]), FORMATS["tf32"]))
-
-
-@pytest.mark.parametrize(
-    "bits", ["", "0 01111", "0 01111 000000000", "0 0111 10000000000", "0 01112 0000000000"]
-)
-def test_bits_of_another_length_are_refused(bits):
-    with pytest.raises(ValueError, match="float16: give 1, 5 and 10 bits"):
-        from_bits(bits, FORMATS["float16"])
+@pytest.mark.parametrize("value", [0.1, -1.0, 65504.0, 65520.0, 3e-8, -0.0, math.inf])
+def test_the_picture_shows_the_bits_of_the_number_that_is_stored(value):
+    for name, (bits, stored) in in_memory(value).items():
+        form = FORMATS[name]
+        assert stored == round_to(torch.tensor(value), form).item()
+        sign, exponent = int(bits[0]), int(bits[1 : 1 + form.exponent], 2)
+        mantissa = int(bits[1 + form.exponent :], 2)
+        assert len(bits) == 1 + form.exponent + form.mantissa
+        if math.isfinite(stored):
+            size = (mantissa * form.eps + (exponent > 0)) * 2.0 ** (max(exponent, 1) - form.bias)
+            assert math.copysign(size, -sign) == stored or size == stored == 0
 
 
 def test_a_format_of_ones_own():
@@ -330,8 +306,6 @@ def test_a_scaler_goes_on_from_its_saved_state():
         scaler.update(finite)
         again.update(finite)
         assert again == scaler
-    with pytest.raises(ValueError, match="scale, growth_interval, good_steps; given: scale"):
-        again.load_state_dict({"scale": 1.0})
 
 
 @pytest.mark.gpu

@@ -5,41 +5,55 @@ import math
 import matplotlib.pyplot as plt
 import torch
 
+from course import widgets
+from nanogpt.formats import to_tf32
+
 COLOURS = {"float32": "C7", "tf32": "C2", "bfloat16": "C0", "float16": "C3"}
 
 
-def layouts(formats: dict):
-    """The bits of each format: sign, exponent, mantissa."""
-    fig, ax = plt.subplots(figsize=(6.5, 2))
-    for y, form in enumerate(formats.values()):
-        for start, width, colour in [(0, 1, "C7"), (1, form.exponent, "C1"), (9, form.mantissa, "C0")]:
-            for bit in range(width):
-                ax.add_patch(plt.Rectangle((start + bit, -y), 0.75, 0.7, fc=colour, lw=0))
-        ax.text(-0.5, 0.35 - y, form.name, ha="right", va="center")
-        ax.text(32.5, 0.35 - y, f"{1 + form.exponent + form.mantissa} bits", va="center")
-    ax.set(xlim=(-6, 37), ylim=(0.8 - len(formats), 1.6))
-    ax.axis("off")
-    for x, text in [(0, "sign"), (3.2, "exponent: range"), (15.5, "mantissa: precision")]:
-        ax.text(x, 1, text, fontsize=9)
-    return fig
+def in_memory(x: float) -> dict[str, tuple[str, float]]:
+    """Format -> the bits of x as they lie in memory (of a TF32: those that are read), and the number they stand for."""
+    x = torch.tensor(x, dtype=torch.float64).float()
+    rounded = {"float32": x, "tf32": to_tf32(x), "bfloat16": x.bfloat16(), "float16": x.half()}
+    found = {}
+    for name, value in rounded.items():
+        width = 8 * value.element_size()
+        pattern = value.view(torch.int32 if width == 32 else torch.int16).item() & (2**width - 1)
+        found[name] = f"{pattern:0{width}b}"[: 19 if name == "tf32" else width], value.item()
+    return found
 
 
-def bits(x: float, rows: dict[str, tuple[str, float]]):
-    """rows: format -> the bits "0 01111 0000000000" of x, and the number that they stand for."""
-    fig, ax = plt.subplots(figsize=(7, 1.9))
-    for y, (name, (text, value)) in enumerate(rows.items()):
-        sign, exponent, mantissa = text.split()
-        for start, part, colour in [(0, sign, "C7"), (1, exponent, "C1"), (9, mantissa, "C0")]:
+def bits(x: float, formats: dict):
+    """The bits of x in each format, and the number that is stored."""
+    ax = widgets.axes((7, 1.9))
+    for y, (name, (text, value)) in enumerate(in_memory(x).items()):
+        ends = 1 + formats[name].exponent  # where the mantissa begins
+        parts = [(0, text[0], "C7"), (1, text[1:ends], "C1"), (9, text[ends:], "C0")]
+        for start, part, colour in parts:
             for i, bit in enumerate(part):
                 face = colour if bit == "1" else "white"
                 ax.add_patch(plt.Rectangle((start + i, -y), 0.7, 0.75, fc=face, ec=colour, lw=0.7))
         error = f"  ({(value - x) / x:+.1e})" if x and math.isfinite(value) else ""
         ax.text(32.4, 0.35 - y, f"{value:.8g}{error}", va="center", fontsize=9)
         ax.text(-0.5, 0.35 - y, name, ha="right", va="center", fontsize=9)
-    ax.set(xlim=(-6, 47), ylim=(0.8 - len(rows), 1.3))
+    ax.set(xlim=(-6, 47), ylim=(0.8 - len(formats), 1.3))
     ax.axis("off")
-    ax.text(0, 1, f"{x:g}: filled bits are 1; the number that is stored (and its relative error)", fontsize=9)
-    return fig
+    for at, text in [(0, f"{x:g}:"), (3, "exponent"), (15, "mantissa"), (33, "stored (relative error)")]:
+        ax.text(at, 1, text, fontsize=9)
+    return ax.figure
+
+
+def bits_explorer(number: str, formats: dict):
+    """A field for a number above its bits."""
+    from ipywidgets import Text
+
+    def draw(number: str):
+        try:
+            return bits(float(number), formats).axes[0]
+        except ValueError:
+            raise ValueError(f"{number!r} is not a number; try 0.1 or 1e-7") from None
+
+    return widgets.explorer(draw, number=Text(number, continuous_update=False))
 
 
 def rounding(x, errors: dict):

@@ -38,15 +38,10 @@ A sentence in their style, but with one word of its own, cut in both ways:
 
 # %%
 sentence = "Rosa gave three unicorns to Leo."
-words = {word.strip('.,"?!') for text in documents for word in text.split()}
-as_words = [word.encode() for word in sentence.rstrip(".").split()]
-unknown = [word for word in as_words if word.decode() not in words]
-
-rows = {
-    f"{len(sentence)} bytes": [bytes([b]) for b in sentence.encode()],
-    f"{len(as_words)} words": as_words,
-}
-fig = figures.cuts(rows, red=unknown)
+known = {word.strip('.,"?!').encode() for text in documents for word in text.split()}
+words, letters = sentence.rstrip(".").encode().split(), [bytes([b]) for b in sentence.encode()]
+rows = {f"{len(letters)} bytes": letters, f"{len(words)} words": words}
+fig = figures.cuts(rows, red=set(words) - known)
 show(fig, alt="A sentence cut into 32 bytes, each known, and into 6 words, of which unicorns is unknown")
 
 # %% [markdown]
@@ -86,8 +81,7 @@ of a million rows, nearly all of them never trained; ids for bytes need 256, and
 is that a byte is not a character, so a sequence of ids can end in the middle of one.
 
 One kind of `str` has no bytes. A *lone surrogate* is half of a UTF-16 pair, left behind by a broken decoder.
-tiktoken replaces it by U+FFFD without a word; here it is refused, with its place, because text that changes
-silently is the worst kind of bug in a data set.
+tiktoken replaces it by U+FFFD without a word; here it is refused, with its place.
 """
 
 
@@ -98,10 +92,8 @@ def utf8(text: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ValueError(
-            f"character {error.start} of the text is the lone surrogate U+{ord(text[error.start]):04X}, which UTF-8 "
-            "cannot express; replace it, for example with text.encode('utf-8', 'replace').decode()"
-        ) from None
+        where = f"character {error.start} of the text is the lone surrogate U+{ord(text[error.start]):04X}"
+        raise ValueError(f"{where}; replace it: text.encode('utf-8', 'replace').decode()") from None
 
 
 # %%
@@ -159,10 +151,7 @@ for new in range(256, 260):
     pair = min(counts, key=lambda p: (-counts[p], p))
     vocab.append(vocab[pair[0]] + vocab[pair[1]])
     ids = replace(ids, pair, new)
-    print(
-        f"{new} = {vocab[pair[0]]!r} + {vocab[pair[1]]!r} ({counts[pair]}×): ",
-        *[visible(vocab[i]) for i in ids],
-    )
+    print(f"{new} = {vocab[new]!r}, {counts[pair]}×: ", *[visible(vocab[i]) for i in ids])
 
 # %% [markdown]
 r"""
@@ -195,7 +184,7 @@ def learn_by_recount(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
 
 # %% [markdown]
 r"""
-A list of pairs of ids is hard on the eyes. Spelled out:
+Spelled out:
 """
 
 
@@ -231,8 +220,7 @@ three places in the vocabulary, and forbade merges across categories of characte
 | `\s+(?!\S)` | white space, all but the last one if something follows |
 | `\s+` | that last one |
 
-The space belongs to the word behind it. So `the` at the start of a line and ` the` inside it are different tokens,
-and text comes back without any rule about where spaces go.
+The space belongs to the word behind it. So `the` at the start of a line and ` the` inside it are different tokens.
 """
 
 # %%
@@ -260,8 +248,7 @@ def count_chunks(texts: Iterable[str], pattern: str = GPT2_PATTERN) -> Counter[b
 print(regex.findall(GPT2_PATTERN, "She'll pay 1,024 coins,   WON'T she?\n\n  Yes."))
 chunks = count_chunks(documents)
 print(
-    f"{sum(chunks.values())} chunks, {len(chunks)} of them distinct:",
-    *[visible(c) for c, _ in chunks.most_common(9)],
+    f"{sum(chunks.values())} chunks, {len(chunks)} distinct:", *[visible(c) for c, _ in chunks.most_common(9)]
 )
 
 # %% [markdown]
@@ -348,24 +335,22 @@ recounted = learn_by_recount(chunks, 300)
 middle = time.perf_counter()
 merges = learn_merges(chunks, 300)
 end = time.perf_counter()
-assert merges == recounted
+assert merges == recounted, "updating the counts learns other merges than recounting"
 print(f"300 merges: {middle - start:.2f} s by recounting, {end - middle:.3f} s by updating")
 print("first:  ", *[visible(token) for token in spell(merges)[256:268]])
 print("longest:", *[visible(token) for token in sorted(spell(merges), key=len)[-6:]])
 
 # %% [markdown]
 r"""
-The merges are the same, all of them, ties included. The gap grows with the text: these stories have few distinct
-chunks, a book has thousands. And the first prediction:
+The merges are the same, ties included. The gap grows with the text: these stories have few distinct chunks. The first
+prediction:
 """
 
 # %%
-saved = sum(
-    times * (len(chunk) - len(replace(list(chunk), merges[0], 256))) for chunk, times in chunks.items()
-)
+after = sum(times * len(replace(list(chunk), merges[0], 256)) for chunk, times in chunks.items())
 length = sum(times * len(chunk) for chunk, times in chunks.items())
-print(f"one merge leaves {1 - saved / length:.1%} of the length")
-answer("01.1", 100 * (1 - saved / length))
+print(f"one merge leaves {after / length:.1%} of the length")
+answer("01.1", 100 * after / length)
 
 # %% [markdown]
 r"""
@@ -422,12 +407,6 @@ def merge_chunk(chunk: bytes, ranks: dict[bytes, int]) -> list[int]:
     return ids
 
 
-# %%
-ranks = {token: i for i, token in enumerate(vocab)}
-for word in [b" marbles", b" marvellous", "naïve".encode()]:
-    ids = merge_chunk(word, ranks)
-    print(f"{visible(word):11}", ids, "=", *[visible(vocab[i]) for i in ids])
-
 # %% [markdown]
 r"""
 *Check.* Both against the definition, on every chunk of the stories and on noise that the merges have never seen:
@@ -435,7 +414,7 @@ r"""
 
 
 # %%
-rng = random.Random(0)
+rng, ranks = random.Random(0), {token: i for i, token in enumerate(vocab)}
 noise = [bytes(rng.choices(b" aehnorst", k=rng.randrange(1, 40))) for _ in range(500)]
 for chunk in [*chunks, *noise]:
     ids = list(chunk)
@@ -474,9 +453,7 @@ print(split_special("one<|endoftext|>two", set()))
 r"""
 ## A vocabulary: learned, published, saved
 
-What the steps make together is a list of byte strings. Three ways lead to one. The first is to learn it. A text
-that has fewer merges in it than were asked for is an error: a shorter list than promised would surface much later,
-as a model of the wrong size.
+What the steps make together is a list of byte strings. Three ways lead to one. The first is to learn it:
 """
 
 
@@ -491,10 +468,8 @@ def learn_vocab(texts: Iterable[str], vocab_size: int, pattern: str = GPT2_PATTE
         raise ValueError(f"vocab_size {vocab_size} is too small; 256 bytes and {EOT} need 257")
     merges = learn_merges(count_chunks(texts, pattern), vocab_size - 257)
     if 257 + len(merges) < vocab_size:
-        raise ValueError(
-            f"vocab_size {vocab_size} is too large: after {len(merges)} merges nothing is left to merge in this text; "
-            f"ask for at most {257 + len(merges)}, or train on more text"
-        )
+        what = f"vocab_size {vocab_size} is too large: after {len(merges)} merges nothing is left to merge"
+        raise ValueError(f"{what}; ask for at most {257 + len(merges)}, or train on more text")
     return spell(merges)
 
 
@@ -502,10 +477,6 @@ def learn_vocab(texts: Iterable[str], vocab_size: int, pattern: str = GPT2_PATTE
 start = time.perf_counter()
 vocab = learn_vocab(documents, VOCAB)
 print(f"{len(vocab)} tokens learned in {time.perf_counter() - start:.2f} s; the last: {visible(vocab[-1])}")
-try:
-    learn_vocab(["to be or not to be"], 300)
-except ValueError as error:
-    print(error)
 
 # %% [markdown]
 r"""
@@ -524,10 +495,8 @@ def gpt2_vocab() -> list[bytes]:
         published = tiktoken.get_encoding("gpt2")
     except (OSError, ValueError) as error:  # ValueError: tiktoken compared the hash
         why = "has a wrong SHA-256" if isinstance(error, ValueError) else f"failed: {type(error).__name__}"
-        raise OSError(
-            f"GPT-2's vocabulary is not in tiktoken's cache and its download {why}; connect to the network once, or "
-            "set TIKTOKEN_CACHE_DIR to a folder that has it"
-        ) from None
+        what = f"GPT-2's vocabulary is not in tiktoken's cache and its download {why}"
+        raise OSError(f"{what}; connect once, or set TIKTOKEN_CACHE_DIR to a folder that has it") from None
     return [published.decode_single_token_bytes(i) for i in range(published.eot_token)]
 
 
@@ -598,8 +567,7 @@ def encode_ordinary(text: str, pattern: regex.Pattern, ranks: dict[bytes, int], 
 
 # %% [markdown]
 r"""
-The class holds the parts together; nearly every method is one line. What it is given must make sense: every byte has an
-id, no id is there twice, and documents can be ended.
+The class holds the parts together.
 """
 
 
@@ -626,10 +594,6 @@ class BPETokenizer:
         self._compiled, self._cache = regex.compile(pattern), {}
 
 
-# %%
-small = BPETokenizer(vocab)
-print(f"{small.vocab_size} ids, {small.special}, fingerprint {small.fingerprint[:16]}")
-
 # %% [markdown]
 r"""
 `class BPETokenizer(BPETokenizer)` adds methods to the class that the cell above began; the checkpoint joins the parts
@@ -643,10 +607,7 @@ import operator
 
 class BPETokenizer(BPETokenizer):
     def encode(self, text: str, allowed_special: Collection[str] = ()) -> list[int]:
-        """Token ids. The name of a special token is plain text, unless `allowed_special` contains it.
-
-        ValueError for a lone surrogate, or for a name that is not a special token's.
-        """
+        """Token ids. A special token's name is plain text, unless allowed. ValueError for a lone surrogate."""
         if not set(allowed_special) <= set(self.special):
             raise ValueError(f"allowed_special takes a set of {list(self.special)}, not {allowed_special!r}")
         utf8(text)  # names a lone surrogate by its place in the text
@@ -666,9 +627,7 @@ class BPETokenizer(BPETokenizer):
         """The text. Bytes that are not UTF-8, as in half a character, become U+FFFD. ValueError for a foreign id."""
         ids = [operator.index(i) for i in ids]
         if foreign := [i for i in ids if not 0 <= i < self.vocab_size]:
-            raise ValueError(
-                f"id {foreign[0]} is outside this tokenizer's {self.vocab_size} ids; is it another's?"
-            )
+            raise ValueError(f"id {foreign[0]} is outside this tokenizer's {self.vocab_size} ids")
         return b"".join([self.tokens[i] for i in ids]).decode("utf-8", errors="replace")
 
 
@@ -720,9 +679,8 @@ class BPETokenizer(BPETokenizer):
         """A `tiktoken.Encoding` with the same ids. It replaces lone surrogates where `encode` refuses them."""
         from tiktoken import Encoding
 
-        return Encoding(
-            "nanogpt", pat_str=self.pattern, mergeable_ranks=self.ranks, special_tokens=self.special
-        )
+        names = {"mergeable_ranks": self.ranks, "special_tokens": self.special}
+        return Encoding("nanogpt", pat_str=self.pattern, **names)
 
 
 # %%
@@ -746,9 +704,7 @@ by itself. Nothing is unknown, and nothing is lost.
 again = BPETokenizer.load("../data/built/tokenizer.json")
 assert again.fingerprint == tokenizer.fingerprint, "what is loaded is not what was saved"
 
-alphabet = (
-    [chr(c) for c in range(0x250)] + list("写字アब🙂👩\u200d🚀\u2028\u3000") + [" ", "\n", "'s", EOT] * 40
-)
+alphabet = [*map(chr, range(0x250)), *"写字アब🙂👩\u200d🚀\u2028\u3000", *[" ", "\n", "'s", EOT] * 40]
 strings = ["".join(rng.choices(alphabet, k=rng.randrange(60))) for _ in range(1000)]
 in_rust = tokenizer.to_tiktoken()
 for string in strings:
@@ -758,8 +714,9 @@ for string in strings:
     assert in_rust.encode_ordinary(string) == ids, "tiktoken's ids differ"
 
 smaller = BPETokenizer.train(documents, VOCAB // 2)
-same = smaller.vocab == tokenizer.vocab[: len(smaller.vocab)]
-assert same, "a small vocabulary is not the beginning of a larger one"
+assert smaller.vocab == tokenizer.vocab[: len(smaller.vocab)], (
+    "a small vocabulary does not begin a larger one"
+)
 print(f"{len(strings)} strings, {sum(map(len, strings))} code points: all laws hold")
 
 # %% [markdown]
@@ -782,8 +739,6 @@ everything = spell(learn_merges(chunks, 100_000))
 sizes = [size for size in (256, 288, 320, 384, 448, 512, 640, 768) if size < len(everything)]
 sizes.append(len(everything))
 curve = [bytes_per_token(everything[:size], held_out) for size in sizes]
-for size, ratio in zip(sizes, curve):
-    print(f"{size:5} tokens: {ratio:.2f} bytes per token")
 answer("01.2", bytes_per_token(vocab, held_out))
 print(f"nothing is left to merge after {len(everything)} tokens; with {EOT} that is {len(everything) + 1}")
 
@@ -792,27 +747,22 @@ recorded = json.loads(Path("../data/measurements/tokenizer.json").read_text(enco
 fig = figures.bytes_per_token(sizes, curve, recorded)
 show(
     fig,
-    alt="Bytes per token against vocabulary size: stories rise steeply and stop early, Shakespeare rises slowly and bends",
+    alt="Bytes per token by vocabulary size: stories rise and stop early, Shakespeare rises slowly and bends",
 )
 
 # %% [markdown]
 r"""
-An early id saves a place each time its pair occurs; a late one, hardly ever. The stories end at 1,024 because their grammar
+The stories end at 1,024 because their grammar
 knows few words: by then every chunk is one token, and the "subwords" are a table of words. Halfway there, tokens are
 what they usually are, pieces that words share:
 """
 
 # %%
-held = [chunk for chunk, _ in count_chunks(held_out).most_common()]
+held = [chunk.decode() for chunk, _ in count_chunks(held_out).most_common()]
 for coder in (smaller, tokenizer):
-    whole = sum(len(coder.encode(chunk.decode())) == 1 for chunk in held)
-    print(
-        f"{coder.vocab_size} tokens: {whole} of the {len(held)} chunks in held-out stories are one token;",
-        end=" ",
-    )
-    print(
-        *["".join(f"[{visible(coder.tokens[i])}]" for i in coder.encode(c.decode())) for c in held[205:210]]
-    )
+    whole = sum(len(coder.encode(chunk)) == 1 for chunk in held)
+    print(f"{coder.vocab_size} tokens: {whole} of the {len(held)} chunks in held-out stories are one token")
+    print(*[f"[{visible(coder.tokens[i])}]" for chunk in held[205:210] for i in coder.encode(chunk)])
 
 # %% [markdown]
 r"""
@@ -826,11 +776,8 @@ How the first sentence comes together, each row some merges further:
 # %%
 steps = figures.merge_steps(sentence, tokenizer)
 shown = [round(k * (len(steps) - 1) / 4) for k in range(5)]
-rows = {f"{k} merges: {len(steps[k])} tokens": steps[k] for k in shown}
-show(
-    figures.cuts(rows, size=(6.5, 2.6)),
-    alt="The sentence after more and more merges: letters join until each known word is one token",
-)
+fig = figures.cuts({f"{k} merges: {len(steps[k])} tokens": steps[k] for k in shown}, size=(6.5, 2.6))
+show(fig, alt="The sentence after more and more merges: letters join until each known word is one token")
 
 # %% [markdown]
 r"""
@@ -884,20 +831,18 @@ if gpt2 is None:
     print("This figure needs GPT-2's vocabulary.")
 else:
     lengths = [[len(gpt2.encode(f" {100 * row + column}")) for column in range(100)] for row in range(100)]
-    one = [sum(n == 1 for n in lengths[0] + lengths[1]), sum(row[0] == 1 for row in lengths[10:])]
+    fig = figures.token_counts(lengths)
     show(
-        figures.token_counts(lengths),
-        alt="One token for most numbers below 300 and for years of the twentieth century; two for most others, three for some",
+        fig,
+        alt="One token for numbers below 300 and years of the twentieth century; two for most others, three for some",
     )
-    print(f"one token: {one[0]} of the numbers 0 to 199, {one[1]} of the 90 multiples of 100 from 1000 on")
-    few = sum(n == 1 for row in lengths[:10] for n in row)
-    print(f"{few} of the numbers 0 to 999; the years 1900 to 1999: {sum(n == 1 for n in lengths[19])}")
+    few, years = sum(row.count(1) for row in lengths[:10]), lengths[19].count(1)
+    print(f"one token: {few} of the numbers 0 to 999, {years} of the years 1900 to 1999")
 
 # %% [markdown]
 r"""
-What the web counts often has a token of its own: small numbers, and years. What a token is worth
-depends on what follows it: the same `123` stands for hundreds in `12345` and for thousands in `123456`. Adding in
-columns is hard when the columns move. Later models cut numbers into single digits or into threes, and then it
+What the web counts often has a token of its own: small numbers, and years. But the same `123` stands for hundreds in
+`12345` and for thousands in `123456`; adding in columns is hard when the columns move. Later models cut numbers into single digits or into threes, and then it
 matters from which end (Singh & Strouse 2024).
 
 Code meets another gap in the vocabulary:
@@ -908,12 +853,11 @@ if gpt2:
     code = "def total(rows):\n    for row in rows:\n        if row.valid:\n            result += row.value\n"
     ids = gpt2.encode(code)
     print("".join(f"[{visible(gpt2.tokens[i])}]" for i in ids))
-    print(f"{len(ids)} tokens, {ids.count(gpt2.ranks[b' '])} of them single spaces;", end=" ")
-    print(sum(t.isspace() and b"  " in t for t in gpt2.vocab), "tokens of two or more spaces exist")
+    print(f"{len(ids)} tokens, {ids.count(gpt2.ranks[b' '])} of them single spaces")
 
 # %% [markdown]
 r"""
-The pattern would have allowed a token for a run of spaces; the text that it was learned from had no use for one. So
+The pattern would have allowed tokens for runs of spaces; the text that it was learned from had little use for them. So
 indentation fills the context, and the model has to count. For Codex, tokens for runs of spaces were added, and code
 became about 30 % shorter (Chen et al. 2021, §3.2). Other languages pay as code does, and more:
 """
@@ -929,7 +873,7 @@ for line in greetings.splitlines() if gpt2 else ():
     print(f"{line[:8]} {len(text)} characters, {len(text.encode())} bytes, {len(gpt2.encode(text))} tokens")
 # %% [markdown]
 r"""
-A reader of Hindi pays five times as much as one of English for the same question. And some ids stand in hardly any text. ` SolidGoldMagikarp`, one token above, is a user's name that was frequent where the merges were
+A reader of Hindi pays several times as much as one of English for the same question. And some ids stand in hardly any text. ` SolidGoldMagikarp`, one token above, is a user's name that was frequent where the merges were
 counted, and rare where the model was trained; asked to repeat it, the model wrote something else (Rumbelow and Watkins 2023).
 
 GPT-4's pattern mends several of these: endings in capitals too, digits in threes, one token for line ends. The vocabulary behind it
@@ -947,24 +891,7 @@ print("GPT-4:", regex.findall(GPT4_PATTERN, text))
 
 # %% [markdown]
 r"""
-## How fast?
-"""
-
-# %%
-text = "\n".join(documents)
-megabytes = len(text.encode()) / 1e6
-
-
-for name, encode in (("ours", tokenizer.encode), ("tiktoken, one thread", in_rust.encode_ordinary)):
-    start = time.perf_counter()
-    encode(text)
-    print(f"{name}: {megabytes / (time.perf_counter() - start):.1f} MB/s")
-
-# %% [markdown]
-r"""
-The cache does most of the work: what remains for each chunk is a match of the pattern, a look-up and an append.
-`python tests/bench_tokenizer.py` measures the same on Shakespeare, where the first pass counts too, and puts Hugging
-Face's trainer beside it.
+How fast all this is beside tiktoken and Hugging Face's trainer, on Shakespeare: `python tests/bench_tokenizer.py`.
 
 ## Checkpoint
 
