@@ -17,7 +17,10 @@ def warm_up(step: int, warmup: int) -> float:
 
 
 def cosine(step: int, steps: int, *, warmup: int = 0, minimum: float = 0.1) -> float:
-    """The factor of the learning rate: warm-up, then half a cosine from 1 to the minimum (Loshchilov and Hutter 2017)."""
+    """The factor of the learning rate: warm-up, then half a cosine from 1 to the minimum (Loshchilov and Hutter 2017).
+
+    The minimum is reached in step `steps`, the first after the run, and kept.
+    """
     done = (step - warmup) / max(1, steps - warmup)
     falling = minimum + (1 - minimum) * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0))) / 2
     return min(warm_up(step, warmup), falling)
@@ -30,7 +33,10 @@ def wsd(step: int, steps: int, *, warmup: int = 0, decay: float = 0.3, minimum: 
 
 
 def decay_groups(model: GPT, weight_decay: float) -> list[dict]:
-    """Parameter groups for an optimizer: what has two dimensions is decayed, biases and LayerNorms are not."""
+    """Parameter groups for an optimizer, a tied weight once: what has two dimensions is decayed, biases and gains are not.
+
+    Embeddings have two, and are decayed. Frozen parameters are in no group.
+    """
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in trained if p.dim() >= 2], "weight_decay": weight_decay},

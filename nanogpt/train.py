@@ -62,21 +62,20 @@ def train_step(
 ) -> Tensor:
     """One update from micro-batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
 
-    The mean is over all targets but -100, however they are dealt to micro-batches. precision: chapter 10's word; fp16
-    takes a LossScaler, which skips an update that overflowed. clip: the largest norm that the gradient may have.
-    accept(loss, norm before clipping) -> bool: whether to update; without it, FloatingPointError unless both are finite.
+    The mean is over all targets but -100. precision: chapter 10's word; fp16 takes a LossScaler, which skips what
+    overflowed. clip: the largest norm. accept(loss, norm before clipping) -> bool: whether to update (both_finite).
     """
-    shares = target_shares(micro_batches)
     if precision == "fp16" and scaler is None:
         raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
-    optimizer.zero_grad()
+    shares, accept = target_shares(micro_batches), accept or both_finite
     loss = torch.zeros((), device=shares.device)
+    optimizer.zero_grad()
     for (x, y), share in zip(micro_batches, shares):
         with autocast(precision, x.device):
             part = share * model(x, y)[1]
         (part if scaler is None else part * scaler.scale).backward()
         loss += torch.where(share > 0, part.detach(), 0.0)
-    if gradient_is_fine(model, loss, clip, scaler, accept or both_finite):
+    if gradient_is_fine(model, loss, clip, scaler, accept):
         optimizer.step()
     return loss
 
@@ -90,8 +89,7 @@ def train(
     """
     from tqdm import tqdm  # here, so that a step alone needs torch and nothing else
 
-    model.train()
-    device, losses = next(model.parameters()).device, []
+    device, losses = next(model.train().parameters()).device, []
     optimizer, scaler = make_optimizer(model, lr, precision), LossScaler() if precision == "fp16" else None
     seed = int(torch.randint(2**31, (), generator=generator or torch.Generator()))
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
