@@ -29,7 +29,7 @@ from nanogpt.prepare import prepare
 from nanogpt.pretrained import from_hf
 from nanogpt.roofline import peak_of
 from nanogpt.shards import load_manifest, open_shards, read_shard
-from nanogpt.sources import Source, documents_in, find_files, read_blocks
+from nanogpt.sources import blocks_in, cut_files, find_files
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.train import scale_init
 from nanogpt.weights import load_model
@@ -62,8 +62,11 @@ def ensure_data(data: Data) -> dict:
             return ensure_corpus(folder)
         tokenizer, source = data.tokenizer, Path(data.source)
         if isinstance(tokenizer, int):  # one of so many tokens, learned from the beginning of the text
-            blocks = islice(read_blocks(Source(source, find_files(source), data.paragraphs)), 16)
-            texts = (text for pieces, _ in blocks for piece in pieces for text in documents_in(piece))
+            spans = (
+                span for spans in cut_files(find_files(source), 1 << 20, data.paragraphs) for span in spans
+            )
+            blocks = islice((texts for span in spans for _, texts in blocks_in(span, 1 << 20)), 16)
+            texts = (text for texts in blocks for text in texts)
             BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
         prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
     return load_manifest(folder)

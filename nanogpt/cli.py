@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 COMMANDS = {
-    "prepare": ("nanogpt.prepare", "text, JSONL or parquet -> shards of tokens (chapter 16)"),
+    "prepare": ("nanogpt.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16)"),
     "plot": ("nanogpt.runs", "draw loss, norm, rate and throughput of runs together (chapter 15)"),
     "compare": ("nanogpt.compare", "where two runs part, and by how much (chapter 15)"),
     "train": ("nanogpt.trainer", "a run from a YAML file, started or gone on with (chapter 17)"),

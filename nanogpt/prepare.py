@@ -1,4 +1,4 @@
-"""The command `prepare`: any text at any size into shards, in parallel, resumable.
+"""The command `prepare`: any text at any size into shards, in parallel, resumable, in parts.
 
 Exported from notebooks/16_real_text.ipynb.
 """
@@ -7,13 +7,13 @@ import argparse
 import errno
 import hashlib
 import os
+import re
 import signal
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from multiprocessing import connection, get_context, parent_process
@@ -21,55 +21,51 @@ from pathlib import Path
 
 import numpy as np
 import regex
+from tqdm import tqdm
 
-from nanogpt.journal import Encoded, alone_in, finished, go_on
-from nanogpt.shards import SPLITS, identity, split_of
-from nanogpt.sources import Piece, Place, Source, documents_in, find_files, size_of
+from nanogpt.chunks import CHUNKS, alone_in, finished, make_chunk, merge, shards_in
+from nanogpt.shards import identity, split_of
+from nanogpt.sources import Span, blocks_in, cut_files, find_files
 from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
+from nanogpt.vocab import read_vocab
 
 
-def encode_texts(texts: list[tuple[bool, str]], encoding, eot: int) -> np.ndarray:
-    """Ids of texts, after `<|endoftext|>` where a document begins. One call for all is faster than one for each."""
-    joined = "".join(EOT + text if begins else text for begins, text in texts)
-    if joined.count(EOT) == sum(begins for begins, _ in texts):  # else a document spells <|endoftext|> itself
+def encode_texts(texts: list[str], begin: bool, encoding, eot: int) -> np.ndarray:
+    """Ids of texts, after `<|endoftext|>` if they begin. One call for all is faster than one for each."""
+    joined = "".join(EOT * begin + text for text in texts)
+    if joined.count(EOT) == begin * len(texts):  # else a document spells <|endoftext|> itself
         try:
             return encoding.encode_to_numpy(joined, allowed_special={EOT}, disallowed_special=())
         except ValueError:
             pass  # a run of white space that is too long for it (tiktoken 0.12 and later say so, earlier ones panic)
     ids = []
-    for begins, text in texts:
-        ids.append(np.array([eot] * begins, np.uint32))
+    for text in texts:
+        ids.append(np.array([eot] * begin, np.uint32))
         ids += [encoding.encode_to_numpy(part, disallowed_special=()) for part in cut_long_runs(text)]
     return np.concatenate(ids)
 
 
-def encode_pieces(pieces: list[Piece], encoding, eot: int, val: float, test: float) -> dict[str, Encoded]:
-    """What the pieces add to each split that gets any of their documents."""
-    texts, size = {split: [] for split in SPLITS}, dict.fromkeys(SPLITS, 0)
-    for piece in pieces:
-        for text in filter(None, documents_in(piece)):
-            raw = text.encode()
-            split = piece.split or split_of(hashlib.sha256(raw).digest(), val, test)
-            texts[split].append((piece.kind != "text" or piece.start == 0, text))
-            size[split] += len(raw)
-    return {
-        s: Encoded(encode_texts(held, encoding, eot).astype("<u2"), sum(b for b, _ in held), size[s])
-        for s, held in texts.items()
-        if held
-    }
+def encode_spans(spans: list[Span], encoding, eot: int, val, test, block: int) -> Iterator[tuple]:
+    """A chunk's ids, block by block: split, ids in uint16, and of how many documents and bytes of text."""
+    for span in spans:
+        for begin, texts in blocks_in(span, block):
+            held = defaultdict(list)
+            for text in texts:
+                held[span.split or split_of(hashlib.sha256(text.encode()).digest(), val, test)].append(text)
+            for split, texts in held.items():
+                ids = encode_texts(texts, begin, encoding, eot).astype("<u2")
+                yield split, ids, begin * len(texts), sum(len(text.encode()) for text in texts)
 
 
 def load_tokenizer(name: str | os.PathLike) -> tuple:
     """The tokenizer as tiktoken runs it in Rust, and as chapter 01 has it; OSError or ValueError in one sentence."""
     try:
-        ours = BPETokenizer.gpt2() if str(name) == "gpt2" else BPETokenizer.load(name)
+        load = read_vocab if Path(name).is_dir() else BPETokenizer.load
+        ours = BPETokenizer.gpt2() if str(name) == "gpt2" else load(name)
     except OSError as error:
         if str(name) != "gpt2":
             raise
-        ours = "--tokenizer data/built/tokenizer.json, which chapter 01 makes"
-        raise OSError(f"{error}; or give {ours}") from None
-    except (ValueError, TypeError, LookupError):
-        raise ValueError(f"{name} is no tokenizer that chapter 01 saved, or it is damaged") from None
+        raise OSError(f"{error}; or give --tokenizer data/built/tokenizer.json (chapter 01)") from None
     if ours.pattern != GPT2_PATTERN or ours.vocab_size > 65536:
         raise ValueError(f"{name} needs GPT-2's pattern, to cut text, and at most 65,536 tokens, for uint16")
     from tiktoken import Encoding
@@ -87,98 +83,89 @@ def cut_long_runs(text: str) -> list[str]:
     return [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
 
 
-def start_worker(encode: Callable) -> None:
-    """Runs once in each worker: keep what all blocks need, leave Ctrl-C to the parent, and do not outlive it."""
-    global encode_here
-    encode_here = encode
+def start_worker(work: Callable) -> None:
+    """Runs once in each worker: keep what all chunks need, leave Ctrl-C to the parent, and do not outlive it."""
+    global work_here
+    work_here = work
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end = parent_process().sentinel
     threading.Thread(target=lambda: (connection.wait([end]), os._exit(1)), daemon=True).start()
 
 
-def encode_in_worker(pieces: list[Piece]) -> dict[str, Encoded]:
-    return encode_here(pieces)
+def do_task(task: tuple):
+    return work_here(*task)
 
 
-@contextmanager
-def without_ctrl_c() -> Iterator[None]:
-    """Ctrl-C waits until afterwards, where the system can do that (not on Windows)."""
-    mask = getattr(signal, "pthread_sigmask", lambda how, signals: ())
-    before = mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})
-    try:
-        yield
-    finally:
-        mask(getattr(signal, "SIG_SETMASK", 0), before)
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def encode_blocks(blocks: Iterable, encode: Callable, workers: int) -> Iterator[tuple[dict, Place]]:
-    """The blocks encoded, in order. At most 2 × workers + 1 are under way: memory does not grow with the source."""
+def in_processes(work: Callable, tasks: list[tuple], workers: int) -> Iterator:
+    """What `work` makes of each task, in order."""
     if workers == 1:
-        yield from ((encode(pieces), place) for pieces, place in blocks)
+        yield from (work(*task) for task in tasks)
         return
     # Spawned everywhere: a fork copies the locks that a notebook's other threads hold at that moment.
-    pool, waiting = ProcessPoolExecutor(workers, get_context("spawn"), start_worker, (encode,)), deque()
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), start_worker, (work,))
+    mask = getattr(signal, "pthread_sigmask", lambda how, signals: ())  # Windows has none
     try:
-        for pieces, place in blocks:
-            with without_ctrl_c():  # submit may start a worker, which inherits this and is silent from birth
-                waiting.append((pool.submit(encode_in_worker, pieces), place))
-            if len(waiting) > 2 * workers:
-                encoded, place = waiting.popleft()
-                yield encoded.result(), place
-        yield from ((encoded.result(), place) for encoded, place in waiting)
+        before = mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})  # so that workers are born with it
+        waiting = [pool.submit(do_task, task) for task in tasks]
+        mask(getattr(signal, "SIG_SETMASK", 0), before)
+        yield from (done.result() for done in waiting)
     except BrokenProcessPool:
         raise RuntimeError("a worker was killed (memory?); go on with fewer --workers") from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def prepare(
-    source: str | os.PathLike,
-    out: str | os.PathLike,
-    tokenizer: str | os.PathLike = "gpt2",
-    val: float = 0.01,
-    test: float = 0.01,
-    paragraphs: bool = False,
-    workers: int | None = None,
-    shard_tokens: int = 100_000_000,
-    block: int = 1 << 20,
-    journal_seconds: float = 1.0,
-) -> dict:
-    """Tokenize `source` into shards below `out`; the manifest. The same call goes on where a killed one stopped."""
-    check_options(out := Path(out), val, test, workers, shard_tokens)
-    source = Source(Path(source), find_files(Path(source)), paragraphs, val, test, block)
-    encoding, ours = load_tokenizer(tokenizer)
-    said = f"{source.path.resolve().name}, {len(source.files)} files, {size_of(source.files)} bytes"
-    made_of = dict(source=said, tokenizer=Path(tokenizer).name, val=val, test=test, paragraphs=paragraphs)
-    made_of |= dict(shard_tokens=shard_tokens, block=block, **identity(ours))
-    encode = partial(encode_pieces, encoding=encoding, eot=ours.eot, val=val, test=test)
-    workers = min(workers or cores(), 1 + size_of(source.files) // (4 * block))
-    encode_all = partial(encode_blocks, encode=encode, workers=workers)
-    with alone_in(out):
-        return finished(source, out, made_of) or go_on(source, out, made_of, encode_all, journal_seconds)
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def check_options(out: Path, val: float, test: float, workers: int | None, shard_tokens: int) -> None:
-    """ValueError for a value that cannot work."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; it takes a folder")
-    if not (val >= 0 and test >= 0 and val + test < 1):
-        raise ValueError(f"--val {val} and --test {test} are fractions of all; leave some for train")
-    if workers is not None and workers < 1:
-        raise ValueError(f"--workers {workers}: it takes at least one process")
-    if not 1 <= shard_tokens <= 2_000_000_000:
-        raise ValueError(f"--shard-tokens {shard_tokens}: from 1 to 2,000,000,000, since a header has int32")
+def check_options(out: Path, val, test, workers: int | None, shard_tokens: int, part: str) -> tuple[int, int]:
+    """Which part of how many, both from 1. ValueError for a value that cannot work."""
+    p, n = map(int, part.split("/")) if re.fullmatch(r"\d{1,6}/\d{1,6}", part) else (0, 0)
+    divided, fits = 0 <= val <= val + test < 1, 1 <= shard_tokens <= 2_000_000_000
+    wrong = {
+        f"--out {out} is a file; it takes a folder": out.exists() and not out.is_dir(),
+        f"--val {val} and --test {test} are fractions of all; leave some for train": not divided,
+        f"--workers {workers}: it takes at least one process": workers is not None and workers < 1,
+        f"--shard-tokens {shard_tokens}: from 1 to 2,000,000,000, since a header has int32": not fits,
+        f"--part {part}: which part of how many, from 1/16 to 16/16": not 1 <= p <= n,
+    }
+    for what in filter(wrong.get, wrong):
+        raise ValueError(what)
+    return p, n
+
+
+def prepare(source: str | os.PathLike, out: str | os.PathLike, tokenizer: str | os.PathLike = "gpt2", val=0.01,
+            test=0.01, paragraphs=False, workers: int | None = None, shard_tokens=100_000_000,
+            part: str | None = None, chunk: int | None = None, block=1 << 20) -> dict | None:  # fmt: skip
+    """Tokenize `source` into shards below `out`; the manifest, or None for a part. Called again, it goes on."""
+    p, n = check_options(out := Path(out), val, test, workers, shard_tokens, part or "1/1")
+    files, (encoding, ours) = find_files(source := Path(source)), load_tokenizer(tokenizer)
+    size, times = sum(path.stat().st_size for path in files), [path.stat().st_mtime_ns for path in files]
+    chunk = chunk or min(max(size >> 10, 1 << 22), 1 << 26)  # a thousand of a large text, but of bounded size
+    made_of = dict(source=f"{source.resolve().name}, {len(files)} files, {size} bytes", chunk=chunk)
+    made_of |= dict(tokenizer=Path(tokenizer).name, val=val, test=test, paragraphs=paragraphs)
+    made_of |= dict(shard_tokens=shard_tokens, **identity(ours))
+    encode = partial(encode_spans, encoding=encoding, eot=ours.eot, val=val, test=test, block=block)
+    with alone_in(out, shared=bool(part)):
+        plan = list(cut_files(files, chunk, paragraphs, val, test))
+        if manifest := finished(out, plan, made_of):
+            return manifest
+        tasks = [(out / CHUNKS / f"{i:06d}", spans) for i, spans in enumerate(plan)][p - 1 :: n]
+        make = partial(make_chunk, made_of=made_of, encode=encode, merging=bool(shards_in(out)))
+        manifests = in_processes(make, tasks, max(1, min(workers or cores(), len(tasks))))
+        bar = tqdm(manifests, total=len(tasks), unit="MB", unit_scale=chunk / 1e6, disable=None)
+        chunks = [(folder, manifest) for manifest, (folder, _) in zip(bar, tasks)]
+        if changed := [path for path, before in zip(files, times) if path.stat().st_mtime_ns != before]:
+            raise ValueError(f"{changed[0]} was changed while it was read; prepare it when it is whole")
+        return None if part else merge(out, made_of, chunks)
 
 
 HELP = """Turns text into token shards, from which training reads.
 
   a .txt file      is one document; with --paragraphs a document ends at each blank line
   a .jsonl file    has one document a line: {"text": "..."}
-  a .parquet file  has one document a row, in its column "text"
+  a .csv or .parquet file   has one document a row, in its column "text"
   a folder         is all such files below it
 
 <|endoftext|> stands before each document. Its hash sends a document to train, val or test, so that val is the same
@@ -188,6 +175,10 @@ disk goes on where it was when the same command is given again. The shards are i
   python -m nanogpt prepare shakespeare.txt --paragraphs --val 0.1
   python -m nanogpt prepare data/downloads/fineweb-edu --out data/built/fineweb-edu
   python -m nanogpt prepare notes/ --tokenizer data/built/tokenizer.json
+
+Where one machine would take days: give the command with --part 1/16 ... --part 16/16, in any order, to machines that
+share the folder --out, or to a Slurm array (--part $SLURM_ARRAY_TASK_ID/16); those that failed again. Then the command
+without --part makes what is missing, and merges: the same bytes as from one run.
 """
 
 
@@ -195,13 +186,15 @@ def parser() -> argparse.ArgumentParser:
     """The command's options."""
     parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("source", type=Path, help="a .txt, .jsonl or .parquet file, or a folder of them")
+    add("source", type=Path, help="a .txt, .jsonl, .csv or .parquet file, or a folder of them")
     add("--out", type=Path, help="folder for the shards (default: data/built/ + the source's name)")
-    add("--tokenizer", default="gpt2", help="gpt2 (default) or a tokenizer.json from chapter 01")
+    known = "gpt2 (default), a tokenizer.json of chapter 01, or a folder with vocab.json and merges.txt"
+    add("--tokenizer", default="gpt2", help=known)
     add("--val", type=float, default=0.01, help="fraction of documents for validation (0.01)")
     add("--test", type=float, default=0.01, help="fraction of documents for testing (0.01)")
     add("--paragraphs", action="store_true", help="a .txt file's documents end at blank lines")
     add("--workers", type=int, help="processes that tokenize (default: one a core)")
+    add("--part", metavar="P/N", help="only the P-th of N parts, for many machines (see above)")
     add("--shard-tokens", type=int, default=100_000_000, help="where a new shard begins (100000000)")
     return parser
 
@@ -211,8 +204,8 @@ DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT"
 
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt prepare`, its options parsed."""
-    whole = args.source.resolve()
-    out = args.out or Path("data/built", whole.name if whole.is_dir() else whole.stem)
+    source = args.source.resolve()
+    out = args.out or Path("data/built", source.name if source.is_dir() else source.stem)
     try:
         manifest = prepare(**vars(args) | {"out": out})
     except KeyboardInterrupt:
@@ -221,7 +214,16 @@ def run(args: argparse.Namespace) -> None:
         if error.errno not in DISK_FULL:
             raise
         raise OSError(f"no room left for {out}; no shard is half-written; make room and go on") from None
-    for split, held in manifest["splits"].items():
-        n, shards = held["documents"], len(held["shards"])
-        print(f"{split:5} {held['tokens'] - n:,} tokens + {n:,} <|endoftext|> in {shards} shards")
+    print(report(manifest) if manifest else f"part {args.part} is made; without --part, all parts are merged")
     print(f"in {os.fsencode(out).decode(errors='replace')}")
+
+
+def report(manifest: dict) -> str:
+    """What was made, and the bytes of text per token, with a warning where these are few."""
+    lines, held = [], manifest["splits"].values()
+    for split, said in manifest["splits"].items():
+        n, shards = said["documents"], len(said["shards"])
+        lines.append(f"{split:5} {said['tokens'] - n:,} tokens + {n:,} <|endoftext|> in {shards} shards")
+    ratio = sum(said["bytes"] for said in held) / sum(said["tokens"] - said["documents"] for said in held)
+    few = "; nearly every byte is a token: a vocabulary without its merges, or one for another script?"
+    return "\n".join([*lines, f"{ratio:.2f} bytes of text per token" + few * (ratio < 1.1)])

@@ -98,3 +98,15 @@ def test_memory_is_that_of_the_model():
 def test_the_lecture_gets_faster_at_every_rung():
     ms = [float(row["ms"]) for row in rows("build_nanogpt")]
     assert ms == sorted(ms, reverse=True) and len(ms) == 7
+
+
+def test_a_data_set_of_one_token_a_byte_was_published():
+    """Two bytes of ids for each byte of text; the index beside them is that of as many documents as the log's."""
+    said = {row["item"]: float(row["value"]) for row in rows("megatron_preprocess")}
+    text_mib = said["documents"] / said["documents a second"] * said["MiB a second"]
+    assert text_mib == pytest.approx(129.6, abs=0.05)
+    assert said["MiB of ids"] / text_mib == pytest.approx(2, abs=0.01)
+    index_bytes = (
+        34 + said["documents"] * (4 + 8) + (said["documents"] + 1) * 8
+    )  # Megatron-LM's .idx: sizes, places
+    assert math.ceil(index_bytes / 1024) == said["KiB of index"]

@@ -19,25 +19,12 @@ def beginning_again(jobs, hours, mean: float):
     return fig
 
 
-def kills(stops, whole: float):
-    """Megabytes of shards from kill to kill; stops: (on the disk, in the journal) at each; whole: in the end."""
+def kills(done: list[int], chunks: int):
+    """Chunks that are whole from kill to kill, and in the end; done: how many before the first run, and at each kill."""
     fig, ax = plt.subplots()
-    kept = 0.0
-    for n, (there, journaled) in enumerate(stops):
-        ax.plot([n, n + 1], [kept, there], color="C0", linewidth=1.2, label="a run" if n == 0 else None)
-        ax.plot([n + 1, n + 1], [there, journaled], color="C3", linewidth=1.2)
-        ax.plot(n + 1, there, "x", color="C3", label="kill -9" if n == 0 else None)
-        ax.plot(
-            n + 1,
-            journaled,
-            "_",
-            color="black",
-            markersize=12,
-            label=None if n else "in the journal: the next goes on here",
-        )
-        kept = journaled
-    ax.plot([len(stops), len(stops) + 1], [kept, whole], color="C0", linewidth=1.2)
-    ax.set(xlabel="run", ylabel="MB of shards on the disk")
-    if stops:
-        ax.legend(loc="lower right")
+    ax.plot(range(len(done)), done, color="C0", linewidth=1.2, label="chunks that are whole")
+    ax.plot(range(1, len(done)), done[1:], "x", color="C3", label="kill -9")
+    ax.plot([len(done) - 1, len(done)], [done[-1], chunks], color="C0", linewidth=1.2)
+    ax.set(xlabel="run", ylabel="chunks")
+    ax.legend(loc="lower right")
     return fig

@@ -3,9 +3,9 @@ r"""
 # 16 · Real text: any size, in parallel, resumable
 
 The stories of chapter 02 fit into memory and are tokenized in seconds. A crawl of the web does not, and takes hours on
-all cores: time enough for the disk to be full, the battery empty, the machine taken back by its cluster. This chapter
-turns text of any size into the shards of chapter 03, in constant memory, on all cores. Whatever ends a run, the next
-one goes on from there, and the shards are the same to the byte.
+all cores, or days on one machine: time enough for the disk to be full, the battery empty, the machine taken back by its
+cluster. This chapter turns text of any size into the shards of chapter 03, in constant memory, on all cores, or on many
+machines. Whatever ends a run, the next one goes on from there, and the shards are the same to the byte.
 
 Is going on worth the trouble? *Predict.* A job takes 12 hours. The machine is taken away every 4 hours on average, at
 random, and each time the job begins again from the start. After how many hours of work is it done, on average?
@@ -13,13 +13,13 @@ random, and each time the job begins again from the start. After how many hours 
 
 # %%
 #| default_exp prepare
-#| doc sources: Documents from text, JSONL and parquet files of any size, in blocks that another run can go on from.
-#| doc journal: What is on the disk so far, so that the run after one that was killed ends with the same bytes.
-#| doc prepare: The command `prepare`: any text at any size into shards, in parallel, resumable.
+#| doc sources: Documents from text, JSONL, CSV and parquet files of any size, and where these may be cut.
+#| doc chunks: A text in chunks, each of which is made whole or not at all, and chunks merged into shards.
+#| doc vocab: GPT-2's vocabulary as its authors wrote it: vocab.json and merges.txt.
+#| doc prepare: The command `prepare`: any text at any size into shards, in parallel, resumable, in parts.
 import contextlib
 import random
-import signal
-import tempfile
+import time
 import warnings
 
 from course.figures import real_text as figures
@@ -28,9 +28,8 @@ from nanogpt.corpus import stories
 
 JOB, TAKEN_AFTER = 12, 4  # hours
 STORIES = 4000  # this chapter's text
-BLOCK = 50_000  # bytes that are encoded at once; the command takes a megabyte
-VAL = TEST = 0.1  # of the documents
-KILLS = 6
+CHUNK, BLOCK = 50_000, 10_000  # bytes; the command takes 4 to 64 megabytes, and one
+KILLS, PARTS = 6, 3
 predict("16.1", "hours of work for a job that begins again", guess=None)
 
 # %%
@@ -48,73 +47,83 @@ def hours_of_work(job: float) -> float:
 means = [sum(hours_of_work(job) for _ in range(2000)) / 2000 for job in jobs]
 print(f"a job of {JOB} hours takes {means[-1]:.0f}, on average")
 answer("16.1", round(means[-1]))
-show(
-    figures.beginning_again(jobs, means, TAKEN_AFTER),
-    alt="Hours of work over the job's length: beginning again grows exponentially, going on is a straight line",
-)
+alt = "Hours of work over the job's length: beginning again grows exponentially, going on is a straight line"
+show(figures.beginning_again(jobs, means, TAKEN_AFTER), alt=alt)
 
 # %% [markdown]
 r"""
 The expectation is τ(exp(T/τ) − 1) for T hours of work and a mean of τ. A job that goes on where it was needs T.
 
-The chapter makes three modules. Their imports stand here, at the top, so that what you change below is what runs below.
+One idea gives all that was promised. The text is cut into *chunks*, always at the same places. Each is encoded by
+itself into a small data set of its own, which is there whole or not at all. Cores and machines take chunks; a run after
+one that was stopped makes those that are not there; at the end they are joined in order.
+
+Imports stand here, at the top, so that what you change below is what runs below.
 """
 
 # %%
 #| export sources
+import csv
 import hashlib
+import io
 import json
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from nanogpt.shards import file_sha256, split_of
 
 # %%
-#| export journal
-import json
+#| export chunks
 import os
 import re
+import shutil
 import sys
-import time
-from collections.abc import Callable, Iterator
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import numpy as np
-from tqdm import tqdm
-
-from nanogpt.files import save_json
-from nanogpt.shards import HEADER_BYTES, SPLITS, check_shards, file_sha256, load_manifest
-from nanogpt.shards import manifest_sha256, save_manifest, shard_header
-from nanogpt.sources import Place, Source, read_blocks, size_of
+from nanogpt.files import atomically
+from nanogpt.shards import HEADER_BYTES, SPLITS, check_shards, file_sha256, load_manifest, read_shard
+from nanogpt.shards import save_manifest, shard_header
 
 # %%
 #| export
+import argparse
+import errno
 import hashlib
 import os
+import re
+import signal
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from itertools import pairwise
+from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 
 import numpy as np
 import regex
+from tqdm import tqdm
 
-from nanogpt.journal import Encoded, alone_in, finished, go_on
-from nanogpt.shards import SPLITS, identity, split_of
-from nanogpt.sources import Piece, Place, Source, documents_in, find_files, size_of
+from nanogpt.shards import identity, split_of
 from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
 
 # %% [markdown]
 r"""
 ## Where a text may be cut
 
-A document of a gigabyte must be cut: to be shared among cores, and so that a run can stop within it. But not just
-anywhere, since the ids of two halves need not be those of the whole.
+A document of a gigabyte must be cut as well, to be shared among cores. But not just anywhere, since the ids of two
+halves need not be those of the whole.
 
 *Predict.* At how many places between two characters may `text` be cut so that the ids stay the same?
 """
@@ -124,8 +133,8 @@ documents = [story.text for story in stories(STORIES)]
 tokenizer = BPETokenizer.train(documents[:300], 400)
 text = "She won 1234 coins.\n\n  Then it's over."
 predict("16.2", "places to cut", guess=None)
-whole = tokenizer.encode(text)
-good = [i for i in range(1, len(text)) if tokenizer.encode(text[:i]) + tokenizer.encode(text[i:]) == whole]
+ids, encode = tokenizer.encode(text), tokenizer.encode
+good = [i for i in range(1, len(text)) if encode(text[:i]) + encode(text[i:]) == ids]
 
 
 def marked(places) -> str:
@@ -140,172 +149,139 @@ answer("16.2", len(good))
 r"""
 With this tokenizer, on this text. Which of these places are safe for every text and every vocabulary with GPT-2's
 pattern? A match of the pattern must end there in any case, and neither half may look different without the other.
-Both hold before a space or newline that follows a visible character. Inside a run of white space they do not:
-`\s+(?!\S)` leaves the last space of a run to the word after it, if there is one to be seen.
+Both hold before a space or newline that follows a visible character: no match goes on from the one to the other; the
+left part ends visibly, so that no lookahead sees another end of white space; the right part's matches do not look back.
+Inside a run of white space it is not so: `\s+(?!\S)` leaves the last space of a run to the word after it, if there is one
+to be seen.
+
+Other files are cut between documents: JSONL at a line's end; a text whose paragraphs are documents (as llm.c takes
+TinyShakespeare) after blank lines. In CSV a quoted field may itself hold line breaks. Which line break ends a row? One
+before which the number of quotes is even: a field's two quotes, and a `""` within it, leave it so.
 """
 
 
 # %%
 #| export sources
-def last_cut(text: bytes) -> int:
-    """The last place where UTF-8 text can be cut so that GPT-2's ids of the parts are those of the whole, or 0.
+KINDS = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+LIMIT = 1 << 26  # bytes without a place to cut
+PLACES = {  # where a match ends, a file may be cut
+    "text": re.compile(rb"(?<![\s\x1c-\x1f])(?=[ \n])"),
+    "paragraphs": re.compile(rb"[^\r\n][\r\n]*?\n\r?\n[\r\n]*(?=[^\r\n])"),
+    "jsonl": re.compile(rb"\n"),
+    "csv": re.compile(rb"\n"),
+}
 
-    That is between a visible character and a space or newline. No match of GPT-2's pattern goes on from the one
-    to the other, so one ends there anyway; the left part ends visibly, so that the lookahead `(?!\\S)` sees no
-    other end of white space; the right part's matches do not look back.
-    """
-    for cut in range(len(text) - 1, 0, -1):
-        if text[cut] in b" \n" and not text[max(0, cut - 4) : cut].decode("utf-8", "ignore")[-1:].isspace():
+
+def first_cut(kind: str, text: bytes, at: int = 1, quoted: bool = False) -> int | None:
+    """The first place from `at` on where text may be cut, or None. quoted: does it begin within quotes? (CSV)"""
+    cut = 0
+    for found in PLACES[kind].finditer(text):
+        before, cut = cut, found.end()
+        if kind == "csv":
+            quoted ^= text.count(b'"', before, cut) % 2 == 1
+        # A visible character may be one of up to four bytes; not all white space is one of one.
+        hidden = kind == "text" and text[max(0, cut - 4) : cut].decode("utf-8", "ignore")[-1:].isspace()
+        if cut >= at and not quoted and not hidden:
             return cut
-    return 0
 
 
 # %%
-cuts, cut = set(), len(text.encode())
-while cut := last_cut(text.encode()[:cut]):
-    cuts.add(len(text.encode()[:cut].decode()))
-print("last_cut takes |:  ", marked(cuts))
+raw, cuts, at = text.encode(), set(), 0
+while at := first_cut("text", raw, at + 1):
+    cuts.add(len(raw[:at].decode()))
+print("first_cut takes |: ", marked(cuts))
 assert cuts <= set(good), f"a cut at {sorted(cuts - set(good))} changes the ids"
+rows = b'id,text\n1,"two\nlines, a ""quote""\n"\n2,one line\n'
+print("a CSV file's first row ends at byte", first_cut("csv", rows, 9), "of", rows)
 
 # %% [markdown]
 r"""
-## Reading, from any place on
-
-A *source* is a file or many. It is read in *pieces* of about a block that end at such a cut, at a line's end (JSONL), or
-after blank lines (when each paragraph is a document, as in llm.c's TinyShakespeare). Where a piece ends depends on
-nothing but where it begins: a file, and a byte in it, are all that a run must know to go on.
+A file is cut at the first such place after every so many bytes. To find it, a few bytes around are read; of CSV, all
+quotes from the last cut on are counted as well.
 """
 
 
 # %%
 #| export sources
-KINDS = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}
-LIMIT = 1 << 26  # bytes without a place to cut
-PARAGRAPH = re.compile(r"(?s).+?(?:\n\r?\n[\r\n]*|\Z)")  # with the blank lines after it
+def bytes_between(path: Path, start: int, stop: int) -> Iterator[bytes]:
+    """A stretch of a file, a megabyte at a time."""
+    with open(path, "rb") as file:
+        file.seek(start)
+        while raw := file.read(min(1 << 20, stop - start)):
+            yield raw
+            start += len(raw)
 
 
+def next_cut(path: Path, kind: str, start: int, at: int) -> int:
+    """The first place from byte `at` on where a file may be cut that may be cut at `start`; or its end."""
+    if kind == "parquet":
+        with parquet(path) as (_, begins):
+            return next((begin for begin in begins if begin >= at), path.stat().st_size)
+    base, length = max(start, at - 4), min(1 << 16, LIMIT)  # the character before lies in the 4 bytes before
+    quotes = sum(raw.count(b'"') for raw in bytes_between(path, start, base)) if kind == "csv" else 0
+    while True:
+        text = b"".join(bytes_between(path, base, base + length))
+        cut = first_cut(kind, text, at - base, quotes % 2 == 1)
+        if cut or len(text) < length:
+            return base + (cut or len(text))
+        if length >= LIMIT:
+            raise ValueError(f"{path}, line {line_of(path, at)}: no place to cut in {length:,} bytes")
+        length = min(4 * length, LIMIT)
+
+
+# %% [markdown]
+r"""
+A chunk is a list of *spans*: one stretch of a large file, or many small files. A `.txt` file is one document, so the
+hash of the whole file says whether it goes to train, val or test, wherever it is cut. Of the other kinds each document
+is hashed by itself, when it is read.
+"""
+
+
+# %%
+#| export sources
 @dataclass(frozen=True)
-class Piece:
-    """A stretch of a file: whole documents, or a part of one that is longer than a block."""
+class Span:
+    """A stretch of a file, from a place where it may be cut to another, in bytes."""
 
     path: Path
-    kind: str  # "text", "paragraphs", "jsonl" or "parquet"
-    start: int  # the byte that it begins with; for parquet the row
-    stop: int  # the byte or row after it
-    read: int  # bytes of the file read until there
-    content: bytes | list[str]
+    kind: str  # "text", "paragraphs", "jsonl", "csv" or "parquet"
+    start: int
+    stop: int
     split: str | None = None  # None: each document's hash decides
 
 
-def last_paragraph(text: bytes) -> int:
-    found = re.match(rb"(?s).*\n\r?\n(?=[^\r\n])", text)
-    return found.end() if found else 0
-
-
 # %%
 #| export sources
-def read_text(path: Path, kind: str, start: int, block: int, split: str | None) -> Iterator[Piece]:
-    """Pieces of about `block` bytes from byte `start` on; longer ones where there is no place to cut."""
-    last = {"text": last_cut, "paragraphs": last_paragraph, "jsonl": lambda text: text.rfind(b"\n") + 1}[kind]
-    with open(path, "rb") as file:
-        file.seek(start)
-        while text := file.read(block):
-            ended = len(text) < block
-            while not (stop := len(text) if ended else last(text)):
-                if len(text) >= max(LIMIT, block):
-                    raise ValueError(
-                        f"{path}, line {line_of(path, start)}: no place to cut in {len(text):,} bytes"
-                    )
-                more = file.read(len(text))
-                ended = len(more) < len(text)
-                text += more
-            yield Piece(path, kind, start, start + stop, start + stop, text[:stop], split)
-            start += stop
-            file.seek(start)
-
-
-def line_of(path: Path, place: int) -> int:
-    """Which line of a file begins at byte `place`, counted from 1."""
-    with open(path, "rb") as file:
-        return 1 + sum(1 for line in file if (place := place - len(line)) >= 0)
-
-
-# %% [markdown]
-r"""
-A file is hashed before it is read. A `.txt` file is one document, so its hash says whether it goes to train, val or
-test, before its end is read. And a place remembers the hash of all files up to its own: no run goes on in a text that
-was changed meanwhile.
-"""
-
-
-# %%
-#| export sources
-@dataclass
-class Source:
-    """Files in the order of their names, and how they are to be read and divided."""
-
-    path: Path
-    files: list[Path]
-    paragraphs: bool = False  # a .txt file's documents end at blank lines
-    val: float = 0.01
-    test: float = 0.01
-    block: int = 1 << 20  # bytes that are encoded at once
-    hashes: list[str] = field(default_factory=list)  # SHA-256 of each file that was read
-
-    def pieces(self, i: int, start: int) -> Iterator[Piece]:
-        """File number i, whose hash is known, from a byte (parquet: a row) on."""
-        path, split = self.files[i], None
-        kind = KINDS.get(path.suffix.lower(), "text")
-        if kind == "parquet":
-            return read_rows(path, start)
-        if kind == "text" and self.paragraphs:
+def cut_files(files: list[Path], size: int, paragraphs=False, val=0.01, test=0.01) -> Iterator[list[Span]]:
+    """The chunks: the files one after another, cut after about every `size` bytes."""
+    spans, room = [], size
+    for path in files:
+        kind, split, start, end = KINDS.get(path.suffix.lower(), "text"), None, 0, path.stat().st_size
+        if kind == "text" and paragraphs:
             kind = "paragraphs"
         elif kind == "text":  # one document; a source that is but one cannot be divided
-            split = split_of(bytes.fromhex(self.hashes[i]), self.val, self.test)
-            split = "train" if len(self.files) == 1 else split
-        return read_text(path, kind, start, self.block, split)
+            split = split_of(bytes.fromhex(file_sha256(path)), val, test) if len(files) > 1 else "train"
+        while start < end:
+            stop = end if start + room >= end else next_cut(path, kind, start, start + room)
+            spans.append(Span(path, kind, start, stop, split))
+            start, room = stop, room - (stop - start)
+            if room <= 0:
+                yield spans
+                spans, room = [], size
+    if spans:
+        yield spans
 
 
 # %%
 #| export sources
-@dataclass(frozen=True)
-class Place:
-    """How far a source is read."""
-
-    file: int = 0  # the number of the file to go on with
-    at: int = 0  # the byte in it; for parquet the row
-    read: int = 0  # bytes of all files up to here
-    sha256: str = ""  # of all files up to this one
-
-
-def size_of(files: list[Path]) -> int:
-    return sum(path.stat().st_size for path in files)
-
-
-# %%
-#| export sources
-def read_blocks(source: Source, place: Place = Place()) -> Iterator[tuple[list[Piece], Place]]:
-    """Pieces gathered to about source.block bytes, from `place` on; with each block, the place after it."""
-    pieces, gathered, before, here, seen = [], 0, 0, place, hashlib.sha256()
-    source.hashes.clear()
-    for i, path in enumerate(source.files):
-        status = path.stat()
-        source.hashes.append(file_sha256(path))
-        seen.update(source.hashes[i].encode())
-        if i == place.file and place.sha256 not in ("", seen.hexdigest()):
-            raise ValueError(f"{path} or a file before it changed since it was begun; choose another --out")
-        for piece in source.pieces(i, place.at if i == place.file else 0) if i >= place.file else ():
-            pieces.append(piece)
-            gathered += sum(map(len, piece.content)) if piece.kind == "parquet" else len(piece.content)
-            here = Place(i, piece.stop, before + piece.read, seen.hexdigest())
-            if gathered >= source.block // 2:
-                yield pieces, here
-                pieces, gathered = [], 0
-        if path.stat().st_mtime_ns != status.st_mtime_ns:
-            raise ValueError(f"{path} was changed while it was read; prepare it when it is whole")
-        before += status.st_size
-    if pieces:
-        yield pieces, here
+def hash_of(spans: list[Span]) -> str:
+    """Hex SHA-256 of all that a chunk is made of."""
+    seen = hashlib.sha256()
+    for span in spans:
+        seen.update(f"{span.kind} {span.split}".encode())
+        for raw in bytes_between(span.path, span.start, span.stop):
+            seen.update(raw)
+    return seen.hexdigest()
 
 
 # %%
@@ -313,63 +289,101 @@ scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
 folder = Path(scratch.name)
 path = folder / "stories.jsonl"
 path.write_text("".join(json.dumps({"text": t}) + "\n" for t in documents), encoding="utf-8", newline="\n")
-source = Source(path, [path], val=VAL, test=TEST, block=BLOCK)
-blocks = list(read_blocks(source))
-for pieces, place in blocks[:3]:
-    print(
-        f"{len(pieces[0].content):,} bytes; go on at byte {place.at:,} if the hash is still {place.sha256[:8]}"
-    )
+chunks = list(cut_files([path], CHUNK))
+for [span] in chunks[:3]:
+    print(f"bytes {span.start:,} to {span.stop:,}, SHA-256 {hash_of([span])[:8]}...")
+print(f"... {len(chunks)} chunks")
 
 # %% [markdown]
 r"""
-*Check.* The law of resuming: from every place on, the rest is read as it would have been without a stop.
-"""
+## Documents
 
-# %%
-for n, (_, place) in enumerate(blocks, 1):
-    assert list(read_blocks(source, place)) == blocks[n:], f"from byte {place.at:,} on, the blocks are others"
-print(f"the same blocks from each of {len(blocks)} places")
-
-# %% [markdown]
-r"""
-A piece is bytes; its documents come out where it is encoded, on another core. What is wrong with a file is said with
-the file's name and the line or byte.
+A span is read a block at a time, cut by the same rule. What is wrong with a file is said with its name and the line.
 """
 
 
 # %%
 #| export sources
-def document_in(line: bytes) -> str:
-    """The document in a line of JSONL; none in an empty one. ValueError if it is something else."""
-    try:
-        text = json.loads(line)["text"] if line.strip() else ""
-        text.encode()
-        return text
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        raise ValueError("not a JSON object with a string under 'text'") from None
+def line_of(path: Path, place: int) -> int:
+    """Which line of a file holds byte `place`, counted from 1."""
+    return 1 + sum(raw.count(b"\n") for raw in bytes_between(path, 0, place))
+
+
+def from_jsonl(raw: bytes) -> Iterator[str]:
+    """The document in each line. ValueError(n, what) if line n, counted from 0, has none."""
+    for n, line in enumerate(raw.split(b"\n")):
+        try:
+            text = json.loads(line)["text"] if line.strip() else ""
+            text.encode()
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            raise ValueError(n, "not a JSON object with a string under 'text'") from None
+        yield text
 
 
 # %%
 #| export sources
-def documents_in(piece: Piece) -> Iterator[str]:
-    """The documents, or the part of one, in a piece. ValueError names the file and the line or byte at fault."""
-    n = 0
+def from_csv(raw: bytes, at: int, path: Path) -> Iterator[str]:
+    """What each row has in the column `text` of the file, whose byte `at` is the first of raw. Raises as above."""
+    csv.field_size_limit(1 << 30)
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        names = next(csv.reader(file), [])
+    if "text" not in names:
+        raise ValueError(0, f"no column 'text' among {', '.join(map(repr, names))}")
+    rows = csv.reader(io.StringIO(raw.decode("utf-8" if at else "utf-8-sig"), newline=""), strict=True)
     try:
-        if piece.kind == "parquet":
-            yield from piece.content
-        elif piece.kind == "jsonl":
-            for line in piece.content.split(b"\n"):
-                yield document_in(line)
-                n += 1
-        else:
-            text = piece.content.decode()
-            yield from PARAGRAPH.findall(text) if piece.kind == "paragraphs" else [text]
-    except UnicodeDecodeError as error:
-        at = piece.start + error.start
-        raise ValueError(f"{piece.path}: byte {at:,} is not UTF-8; convert it, say with iconv") from None
-    except ValueError as error:
-        raise ValueError(f"{piece.path}, line {line_of(piece.path, piece.start) + n}: {error}") from None
+        for row in filter(None, rows):
+            if len(row) != len(names):
+                raise ValueError(rows.line_num - 1, f"{len(row)} fields under a header of {len(names)}")
+            yield row[names.index("text")]
+    except csv.Error as error:
+        raise ValueError(rows.line_num - 1, f"quotes that do not close ({error})") from None
 
+
+# %%
+#| export sources
+def documents_in(span: Span, at: int, raw: bytes) -> Iterable[str]:
+    """The documents in a block of a span, or what it has of one."""
+    if span.kind == "jsonl":
+        return from_jsonl(raw)
+    if span.kind == "csv":
+        return list(from_csv(raw, at, span.path))[at == 0 :]  # without the header
+    raw.decode()
+    cuts = [found.end() for found in PLACES["paragraphs"].finditer(raw)] if span.kind == "paragraphs" else []
+    return [raw[a:b].decode() for a, b in pairwise([0, *cuts, len(raw)])]
+
+
+# %%
+#| export sources
+def blocks_in(span: Span, block: int) -> Iterator[tuple[bool, list[str]]]:
+    """Its texts, about `block` bytes at a time: whether documents begin with them, and they."""
+    at = span.start
+    if span.kind == "parquet":
+        yield from ((True, texts) for texts in from_parquet(span))
+    while at < span.stop and span.kind != "parquet":
+        stop = span.stop if at + block >= span.stop else next_cut(span.path, span.kind, at, at + block)
+        raw = b"".join(bytes_between(span.path, at, stop))
+        try:
+            yield span.kind != "text" or at == 0, list(filter(None, documents_in(span, at, raw)))
+        except UnicodeDecodeError as error:
+            bad = f"byte {at + error.start:,} is not UTF-8; convert it, say with iconv"
+            raise ValueError(f"{span.path}: {bad}") from None
+        except ValueError as error:
+            n, what = error.args
+            raise ValueError(f"{span.path}, line {line_of(span.path, at) + n}: {what}") from None
+        at = stop
+
+
+# %% [markdown]
+r"""
+*Check.* The law on which all else rests: the documents do not depend on where the chunks end.
+"""
+
+# %%
+for size in (999, CHUNK, 10**9):
+    spans = [span for chunk in cut_files([path], size) for span in chunk]
+    found = [text for span in spans for _, texts in blocks_in(span, BLOCK) for text in texts]
+    assert found == documents, f"chunks of {size:,} bytes give other documents"
+print(f"the same {len(documents):,} documents, in chunks of any size")
 
 # %% [markdown]
 r"""
@@ -382,236 +396,58 @@ tiktoken encodes all documents of a block in one call. Each goes to the split th
 
 # %%
 #| export
-def encode_texts(texts: list[tuple[bool, str]], encoding, eot: int) -> np.ndarray:
-    """Ids of texts, after `<|endoftext|>` where a document begins. One call for all is faster than one for each."""
-    joined = "".join(EOT + text if begins else text for begins, text in texts)
-    if joined.count(EOT) == sum(begins for begins, _ in texts):  # else a document spells <|endoftext|> itself
+def encode_texts(texts: list[str], begin: bool, encoding, eot: int) -> np.ndarray:
+    """Ids of texts, after `<|endoftext|>` if they begin. One call for all is faster than one for each."""
+    joined = "".join(EOT * begin + text for text in texts)
+    if joined.count(EOT) == begin * len(texts):  # else a document spells <|endoftext|> itself
         try:
             return encoding.encode_to_numpy(joined, allowed_special={EOT}, disallowed_special=())
         except ValueError:
             pass  # a run of white space that is too long for it (tiktoken 0.12 and later say so, earlier ones panic)
     ids = []
-    for begins, text in texts:
-        ids.append(np.array([eot] * begins, np.uint32))
+    for text in texts:
+        ids.append(np.array([eot] * begin, np.uint32))
         ids += [encoding.encode_to_numpy(part, disallowed_special=()) for part in cut_long_runs(text)]
     return np.concatenate(ids)
 
 
 # %%
-#| export journal
-@dataclass
-class Encoded:
-    """What a block adds to a split."""
-
-    tokens: np.ndarray  # uint16, with `<|endoftext|>` before each document
-    documents: int
-    bytes: int  # of text
-
-
-# %%
 #| export
-def encode_pieces(pieces: list[Piece], encoding, eot: int, val: float, test: float) -> dict[str, Encoded]:
-    """What the pieces add to each split that gets any of their documents."""
-    texts, size = {split: [] for split in SPLITS}, dict.fromkeys(SPLITS, 0)
-    for piece in pieces:
-        for text in filter(None, documents_in(piece)):
-            raw = text.encode()
-            split = piece.split or split_of(hashlib.sha256(raw).digest(), val, test)
-            texts[split].append((piece.kind != "text" or piece.start == 0, text))
-            size[split] += len(raw)
-    return {
-        s: Encoded(encode_texts(held, encoding, eot).astype("<u2"), sum(b for b, _ in held), size[s])
-        for s, held in texts.items()
-        if held
-    }
+def encode_spans(spans: list[Span], encoding, eot: int, val, test, block: int) -> Iterator[tuple]:
+    """A chunk's ids, block by block: split, ids in uint16, and of how many documents and bytes of text."""
+    for span in spans:
+        for begin, texts in blocks_in(span, block):
+            held = defaultdict(list)
+            for text in texts:
+                held[span.split or split_of(hashlib.sha256(text.encode()).digest(), val, test)].append(text)
+            for split, texts in held.items():
+                ids = encode_texts(texts, begin, encoding, eot).astype("<u2")
+                yield split, ids, begin * len(texts), sum(len(text.encode()) for text in texts)
 
-
-# %%
-encode = partial(encode_pieces, encoding=tokenizer.to_tiktoken(), eot=tokenizer.eot, val=VAL, test=TEST)
-for split, more in encode(blocks[0][0]).items():
-    print(f"{split:5} {len(more.tokens):6,} tokens of {more.documents} documents; begins", more.tokens[:4])
 
 # %% [markdown]
 r"""
-## Surviving: a journal
+## A chunk is whole, or not there
 
-Tokens are appended to `.part` files, whose header is zeros: nobody takes them for shards. About once a second, when
-the tokens have reached the disk, a *journal* is written: how far the source is read, and how long each part is. The
-run that finds a journal cuts the parts back to those lengths and reads on from that place. The run before it may have
-died at any moment.
+A chunk becomes a folder in the form of chapter 03: a shard for each split, and a manifest with their hashes and that of
+the text. It is made aside and renamed when it is done. So who finds it can prove it: text and shards are hashed, at a
+hundredth of what encoding takes. A chunk that fails is made again; one made of other text, or with other options, is
+refused.
 """
 
 
 # %%
-#| export journal
-@dataclass
-class Held:
-    """What of a split is on the disk."""
-
-    documents: int = 0
-    bytes: int = 0  # of text
-    shards: list[int] = field(default_factory=list)  # the tokens of each
+#| export chunks
+CHUNKS = ".chunks"  # the folder below --out where they are, until they are merged
 
 
-@dataclass
-class Journal:
-    """How far a source is read, and what of it is on the disk: all that another run needs to go on."""
-
-    out: Path
-    made_of: dict  # source, tokenizer and options; with others nobody may go on
-    place: Place = field(default_factory=Place)
-    splits: dict[str, Held] = field(default_factory=lambda: {split: Held() for split in SPLITS})
-
-    def parts(self) -> Iterator[tuple[Path, str, int]]:
-        """The unfinished shards: path, split and tokens."""
-        for split, held in self.splits.items():
-            for i, n in enumerate(held.shards):
-                yield self.out / f"{split}_{i:06d}.bin.part", split, n
-
-
-# %%
-#| export journal
-class Journal(Journal):
-    def append(self, encoded: dict[str, Encoded], place: Place) -> None:
-        """Add a block to the last part of each split, or to a new one; `place` is where the block ended."""
-        for split, more in encoded.items():
-            held = self.splits[split]
-            if not held.shards or held.shards[-1] >= self.made_of["shard_tokens"]:
-                held.shards.append(0)
-            new, name = held.shards[-1] == 0, f"{split}_{len(held.shards) - 1:06d}.bin.part"
-            with open(self.out / name, "wb" if new else "ab") as file:
-                file.write(bytes(HEADER_BYTES * new) + more.tokens.tobytes())
-            held.shards[-1] += len(more.tokens)
-            held.documents += more.documents
-            held.bytes += more.bytes
-        self.place = place
-
-    def save(self) -> None:
-        """Write journal.json, once the tokens that it speaks of have reached the disk; with a hash of itself."""
-        for path, _, _ in self.parts():
-            with open(path, "r+b") as file:
-                os.fsync(file.fileno())
-        said = {name: value for name, value in asdict(self).items() if name != "out"}
-        save_json(self.out / "journal.json", said | {"sha256": manifest_sha256(said)})
-
-
-# %%
-out = folder / "parts"
-out.mkdir(exist_ok=True)
-journal = Journal(out, {"shard_tokens": 100})
-sixty = {"train": Encoded(np.full(60, 7, "<u2"), documents=1, bytes=240)}
-
-
-def sizes() -> str:
-    return ", ".join(f"{path.name} {path.stat().st_size}" for path in sorted(out.glob("*.part")))
-
-
-for n in range(1, 4):
-    journal.append(sixty, Place(0, 240 * n))
-journal.save()
-print("bytes when the journal was written:", sizes())
-journal.append(sixty, Place(0, 960))
-print("when the run was killed:           ", sizes())
-predict("16.3", "bytes of train_000001.bin.part after the next run's rewind", guess=None)
-
-
-# %%
-#| export journal
 def shards_in(out: Path) -> list[Path]:
-    """The files that bear the name of a shard, or of an unfinished one."""
-    name = re.compile(r"(train|val|test)_\d{6,}\.bin(\.part)?")
-    return [path for path in out.iterdir() if name.fullmatch(path.name)]
+    """The files that bear the name of a shard. With chunks beside them, a merge has begun."""
+    return [path for path in out.iterdir() if re.fullmatch(r"(train|val|test)_\d{6,}\.bin", path.name)]
 
 
 def remedy(out: Path) -> str:
     return f"choose another --out, or delete {out} if nothing else is in it"
-
-
-class Journal(Journal):
-    def rewind(self) -> None:
-        """Bring the files back to what the journal says: a run that was killed had gone on after writing it."""
-        for path in shards_in(self.out):
-            if path.suffix == ".bin":
-                os.replace(path, f"{path}.part")
-        parts = {path: HEADER_BYTES + 2 * n for path, _, n in self.parts()}
-        for path in {*shards_in(self.out), *self.out.glob(".*.json.*.tmp")} - parts.keys():
-            path.unlink()
-        for path, size in parts.items():
-            if not path.exists() or path.stat().st_size < size:
-                raise ValueError(f"{path} is shorter than journal.json says; {remedy(self.out)}")
-            os.truncate(path, size)
-
-
-# %%
-#| export journal
-class Journal(Journal):
-    @classmethod
-    def load(cls, out: Path) -> "Journal":
-        """What `save` wrote; ValueError in one sentence if the file is damaged."""
-        try:
-            saved = json.loads((out / "journal.json").read_bytes())
-            whole = saved.pop("sha256") == manifest_sha256(saved)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            whole = False
-        if not whole:
-            raise ValueError(f"{out / 'journal.json'} is damaged; {remedy(out)}")
-        splits = {split: Held(**held) for split, held in saved["splits"].items()}
-        return cls(out, saved["made_of"], Place(**saved["place"]), splits)
-
-
-# %%
-Journal.load(out).rewind()
-print("rewound:", sizes())
-answer("16.3", (out / "train_000001.bin.part").stat().st_size)
-
-# %% [markdown]
-r"""
-The journal carries a hash of itself: with one digit changed in it, the shards would be others.
-
-At the end each shard gets its header and its name, and a manifest takes the journal's place. It also keeps the hash of
-each file of the source.
-"""
-
-
-# %%
-#| export journal
-class Journal(Journal):
-    def finish(self, source: Source) -> dict:
-        """Give each shard its header and its name, then write the manifest. ValueError if there was no text."""
-        if not list(self.parts()):
-            (self.out / "journal.json").unlink()
-            raise ValueError(f"{source.path} has no text: all its documents are empty")
-        splits = {s: asdict(h) | {"tokens": sum(h.shards), "shards": []} for s, h in self.splits.items()}
-        for path, split, n in self.parts():
-            with open(path, "r+b") as file:
-                file.write(shard_header(n))
-                file.flush()
-                os.fsync(file.fileno())
-            splits[split]["shards"].append({"file": path.stem, "tokens": n, "sha256": file_sha256(path)})
-            os.replace(path, path.with_suffix(""))
-        manifest = save_manifest(self.out, self.made_of | {"source_sha256": source.hashes, "splits": splits})
-        (self.out / "journal.json").unlink()
-        return manifest
-
-
-# %% [markdown]
-r"""
-Who finds a journal may go on only with the same source and options.
-"""
-
-
-# %%
-#| export journal
-def begin(out: Path, made_of: dict) -> Journal:
-    """The journal to go on with. ValueError if `out` holds anything else."""
-    if (out / "journal.json").exists():
-        journal = Journal.load(out)
-        if journal.place != Place():  # else nothing had come of it yet
-            refuse_another(out, made_of, journal.made_of)
-            return journal
-    elif shards_in(out):
-        raise ValueError(f"{out} holds shards that prepare has not written; choose another --out")
-    return Journal(out, made_of)
 
 
 def refuse_another(out: Path, made_of: dict, was: dict) -> None:
@@ -621,115 +457,245 @@ def refuse_another(out: Path, made_of: dict, was: dict) -> None:
             raise ValueError(f"{out} holds shards whose {key} is {was.get(key)}, not {now}; {remedy(out)}")
 
 
-# %% [markdown]
-r"""
-The loop, for whatever encodes the blocks: here one process, below all cores.
-"""
+def refuse_change(out: Path, spans: list[Span], was: str) -> None:
+    """ValueError if the text of a chunk is not what it was."""
+    if hash_of(spans) != was:
+        raise ValueError(f"{spans[0].path} has changed since {out} was begun; {remedy(out)}")
 
 
 # %%
-#| export journal
-def go_on(source: Source, out: Path, made_of: dict, encode_all: Callable, journal_seconds: float) -> dict:
-    """Begin in `out`, or go on where another run was stopped, to the end; the manifest.
-
-    encode_all: from pairs (pieces, place) makes pairs (what each split gets, place), in the same order.
-    """
-    journal = begin(out, made_of)
-    journal.rewind()
-    journal.save()
-    saved, size = time.monotonic(), size_of(source.files)
-    with tqdm(total=size, initial=journal.place.read, unit="B", unit_scale=True, disable=None) as bar:
-        for encoded, place in encode_all(read_blocks(source, journal.place)):
-            bar.update(place.read - journal.place.read)
-            journal.append(encoded, place)
-            if time.monotonic() > saved + journal_seconds:
-                journal.save()
-                saved = time.monotonic()
-    journal.save()
-    return journal.finish(source)
-
-
-# %% [markdown]
-r"""
-*Check.* The law of this chapter: a run that is killed at any moment and begun again, however often, leaves the bytes of
-one that was never stopped. What ends it here is no exception, after which Python would still tidy up, but `kill -9`
-from outside, at random moments.
-"""
-
-
-# %%
-def work(out: Path) -> dict:
-    """The whole run in one process, with a journal every 30 ms."""
-    out.mkdir(exist_ok=True)
-    made_of = {"source": "stories", **identity(tokenizer), "shard_tokens": 100_000}
-    return go_on(source, out, made_of, lambda blocks: ((encode(p), place) for p, place in blocks), 0.03)
-
-
-def work_in_a_child(out: Path) -> int:
-    """The same in a process of its own, whose number is returned."""
-    with warnings.catch_warnings(action="ignore"):  # to fork is unwise beside threads; this child dies anyway
-        if child := os.fork():
-            return child
+#| export chunks
+def make_chunk(folder: Path, spans: list[Span], made_of: dict, encode: Callable, merging=False) -> dict:
+    """A chunk's manifest, once it is there. It is made if it is not whole; while it is merged, its shards may be gone."""
+    out = folder.parent.parent
     try:
-        work(out)
+        manifest = load_manifest(folder)
+        check_shards(folder, manifest | ({"splits": {}} if merging else {}))
+    except (OSError, ValueError):
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        refuse_another(out, made_of, manifest)
+        refuse_change(out, spans, *manifest["source_sha256"])
+        return manifest
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
+    try:
+        source = hash_of(spans)
+        splits = write_splits(aside, encode(spans))
+        manifest = save_manifest(aside, made_of | {"source_sha256": [source], "splits": splits})
+        os.rename(aside, folder)
+        return manifest
     finally:
-        os._exit(0)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
-# %% tags=["nbval-ignore-output"]
-start = time.perf_counter()
-work(folder / "straight")
-seconds = time.perf_counter() - start
-print(f"never stopped: {seconds:.2f} s, {source.path.stat().st_size / 1e6 / seconds:.1f} MB/s in one process")
-stops, out = [], folder / "killed"
-for _ in range(KILLS if hasattr(os, "fork") else 0):  # Windows has none; the tests start processes there
-    child = work_in_a_child(out)
-    time.sleep(dice.uniform(0.1, 0.4) * seconds)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    if (out / "journal.json").exists():  # else it had just begun, or was done
-        kept = sum(1024 + 2 * n for _, _, n in Journal.load(out).parts())
-        stops.append((sum(path.stat().st_size for path in shards_in(out)) / 1e6, kept / 1e6))
-if not (out / "manifest.json").exists():
-    work(out)
-for path in (folder / "straight").iterdir():
-    assert path.read_bytes() == (out / path.name).read_bytes(), (
-        f"{path.name} is not that of a run never stopped"
-    )
-print(f"killed {len(stops)} times; all {len(list(out.iterdir()))} files are the same to the byte")
-show(
-    figures.kills(stops, sum(path.stat().st_size for path in shards_in(out)) / 1e6),
-    alt="Megabytes on the disk from kill to kill: each throws the next run back to the last journal, a little below",
-)
+# %%
+#| export chunks
+def write_splits(folder: Path, encoded: Iterable[tuple]) -> dict:
+    """A shard for each split, which grows block by block; what a manifest says of them."""
+    splits = {}
+    for split, ids, documents, size in encoded:
+        held = splits.setdefault(split, Counter())
+        with open(folder / f"{split}.bin", "ab") as file:
+            file.write(bytes(HEADER_BYTES * (not held)) + ids.tobytes())
+        held.update(documents=documents, bytes=size, tokens=len(ids))
+    for split, held in splits.items():
+        path = folder / f"{split}.bin"
+        with open(path, "r+b") as file:
+            file.write(shard_header(held["tokens"]))
+        splits[split] = {**held, "shards": [described(path, held["tokens"])]}
+    return splits
+
+
+def described(path: Path, tokens: int) -> dict:
+    return {"file": path.name, "tokens": tokens, "sha256": file_sha256(path)}
+
+
+# %% [markdown]
+r"""
+## Merging
+
+The shards of a split are its chunks' tokens in order, cut anew after every so many. A chunk's file is deleted as soon
+as all its tokens are in a shard that is on the disk, so that little room is taken twice. A merge that was stopped goes
+on: a shard that has its name is whole.
+"""
+
+
+# %%
+#| export chunks
+def merge_split(out: Path, split: str, parts: list[tuple[Path, int]], shard_tokens: int) -> list[dict]:
+    """Write a split's shards from its chunks' (path, tokens); what a manifest says of them."""
+    shards, total, merged = [], sum(n for _, n in parts), 0  # merged: tokens that are needed no more
+    for start in range(0, total, shard_tokens):
+        path, stop, here = out / f"{split}_{len(shards):06d}.bin", min(start + shard_tokens, total), merged
+        if not path.exists():
+            with atomically(path) as file:
+                file.write(shard_header(stop - start))
+                for part, n in parts:
+                    if start < here + n and here < stop:
+                        file.write(read_shard(part)[max(0, start - here) : stop - here].tobytes())
+                    here += n
+        while parts and merged + parts[0][1] <= stop:
+            part, n = parts.pop(0)
+            part.unlink(missing_ok=True)
+            merged += n
+        shards.append(described(path, stop - start))
+    return shards
+
+
+# %%
+#| export chunks
+def merge(out: Path, made_of: dict, chunks: list[tuple[Path, dict]]) -> dict:
+    """Join chunks, as (folder, manifest), to the shards of `out`; their manifest."""
+    if not any(said["splits"] for _, said in chunks):
+        shutil.rmtree(out / CHUNKS)
+        raise ValueError(f"{made_of['source']}: no text, all documents are empty")
+    splits = {}
+    for split in SPLITS:
+        held = [(folder, said["splits"][split]) for folder, said in chunks if split in said["splits"]]
+        splits[split] = {key: sum(said[key] for _, said in held) for key in ("documents", "bytes", "tokens")}
+        parts = [(folder / f"{split}.bin", said["tokens"]) for folder, said in held]
+        splits[split]["shards"] = merge_split(out, split, parts, made_of["shard_tokens"])
+    sources = [sha256 for _, said in chunks for sha256 in said["source_sha256"]]
+    manifest = save_manifest(out, made_of | {"source_sha256": sources, "splits": splits})
+    shutil.rmtree(out / CHUNKS)
+    return manifest
+
+
+# %% [markdown]
+r"""
+## GPT-2's own files
+
+A run over days should not be wrong from its first byte. Which vocabulary is it? GPT-2's authors wrote two files:
+`vocab.json` has an id for each token, `merges.txt` the pairs in the order learned. Without the second, the first is a
+list of tokens that are never made. JSON holds text, but a token is bytes,
+and need not be UTF-8. So each byte got a character: its own if one can see it, or else the next one from U+0100 on.
+"""
+
+
+# %%
+#| export vocab
+import json
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+from nanogpt.bpe import merge_chunk
+from nanogpt.files import atomically
+from nanogpt.tokenizer import EOT, BPETokenizer
+
+
+@cache
+def byte_characters() -> str:
+    """The character that stands for each of the 256 bytes in GPT-2's files (its encoder.py, bytes_to_unicode)."""
+    visible, others = {*range(33, 127), *range(161, 173), *range(174, 256)}, iter(range(256, 512))
+    return "".join(chr(byte if byte in visible else next(others)) for byte in range(256))
+
+
+def spelled(token: bytes) -> str:
+    """A token as GPT-2's files spell it."""
+    return "".join(byte_characters()[byte] for byte in token)
+
+
+# %%
+print("space, line break, é:", *(spelled(text.encode()) for text in (" ", "\n", "é")))
+print("She won coins:", *(spelled(tokenizer.tokens[i]) for i in tokenizer.encode("She won coins")))
+
+# %% [markdown]
+r"""
+Chapter 01 keeps no pairs: of all neighbours, those that make the token of lowest rank are merged. The pairs can be found
+again: a token's pair is what its bytes are merged to by the tokens before it. So `merges.txt` can be written from a
+vocabulary, and one that is read can be proved to belong to it.
+"""
+
+
+# %%
+#| export vocab
+def merge_lines(vocab: list[bytes]) -> list[str]:
+    """The lines of merges.txt: the two tokens that each longer one is made of, when only those before it exist."""
+    ranks, lines = {}, []
+    for token in vocab:
+        if len(token) > 1:
+            lines.append(" ".join(spelled(vocab[i]) for i in merge_chunk(token, ranks)))
+        ranks[token] = len(ranks)
+    return lines
+
+
+def ids_of(vocab: list[bytes], special: list[str]) -> dict[str, int]:
+    return {name: i for i, name in enumerate([*map(spelled, vocab), *special])}
+
+
+def write_vocab(tokenizer: BPETokenizer, folder: str | os.PathLike) -> None:
+    """Write vocab.json and merges.txt, as GPT-2's authors did and transformers reads them."""
+    lines = ["#version: 0.2", *merge_lines(tokenizer.vocab), ""]
+    ids = json.dumps(ids_of(tokenizer.vocab, [*tokenizer.special]), ensure_ascii=False)
+    for name, text in ("vocab.json", ids), ("merges.txt", "\n".join(lines)):
+        with atomically(Path(folder) / name) as file:
+            file.write(text.encode())
+
+
+# %%
+#| export vocab
+def read_vocab(folder: str | os.PathLike) -> BPETokenizer:
+    """What vocab.json and merges.txt hold; OSError or ValueError in one sentence if they are not of GPT-2's kind."""
+    known = {character: byte for byte, character in enumerate(byte_characters())}
+    paths = [Path(folder) / name for name in ("vocab.json", "merges.txt")]
+    saved, lines = [path.read_text(encoding="utf-8") for path in paths]
+    try:
+        ids = json.loads(saved)
+        special = [name for name in ids if re.fullmatch(r"<\|.*\|>", name)]
+        vocab = [bytes(known[c] for c in name) for name in sorted(ids, key=ids.get) if name not in special]
+        tokenizer = BPETokenizer(vocab, special=sorted(special, key=ids.get))
+        whole = ids == ids_of(vocab, list(tokenizer.special))
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        whole = False
+    if not whole:
+        raise ValueError(f"{paths[0]} does not give bytes, merges and last {EOT} their ids, from 0 on")
+    lines = [line for line in lines.split("\n")[lines.startswith("#version") :] if line]
+    if lines != (needed := merge_lines(vocab)):
+        what = f"{len(lines):,} merges, but vocab.json needs {len(needed):,} in its order"
+        raise ValueError(f"{paths[1]} has {what}; without them, bytes stay single: copy both again")
+    return tokenizer
+
+
+# %%
+write_vocab(tokenizer, folder / "vocab")
+assert read_vocab(folder / "vocab").fingerprint == tokenizer.fingerprint, "the tokenizer read is another"
+(folder / "vocab/merges.txt").write_text("#version: 0.2\n")
+try:
+    read_vocab(folder / "vocab")
+except ValueError as error:
+    print(str(error).removeprefix(str(folder)))
 
 # %% [markdown]
 r"""
 ## As a command, on all cores: cells that you may skip
 
 What follows is needed, and says nothing new about language models: files below a folder, parquet, locks, processes,
-signals, a command line. Who is not curious goes on at the checkpoint.
+signals, a command line. Who is not curious goes on at "Killed".
 
-*Files.*
+*Files.* A parquet file is cut where a group of rows begins.
 """
 
 
 # %%
 #| export sources
 def find_files(source: Path) -> list[Path]:
-    """The source itself, or all .txt, .jsonl and .parquet files below it, in the order of their names.
+    """The source itself, or all .txt, .jsonl, .csv and .parquet files below it, in the order of their names.
 
     What is hidden is left out, and what the course makes: folders `data/built`.
     """
     if not source.exists():
-        raise FileNotFoundError(f"{source} does not exist; give a .txt, .jsonl or .parquet file or a folder")
+        raise FileNotFoundError(f"{source} does not exist; give a file (.txt, .jsonl ...) or a folder")
     files = [] if source.is_dir() else [source]
     for folder, below, names in os.walk(source, onerror=refuse) if not files else ():
         here = Path(folder).resolve().name
         below[:] = [name for name in below if name[0] != "." and (here, name) != ("data", "built")]
         files += [Path(folder, n) for n in names if n[0] != "." and Path(n).suffix.lower() in KINDS]
     files = sorted(path for path in files if path.is_file())
-    if not size_of(files):
-        raise ValueError(f"{source} is empty: no .txt, .jsonl or .parquet file with anything in it")
+    if not any(path.stat().st_size for path in files):
+        raise ValueError(f"{source} is empty: no {', '.join(KINDS)} file with anything in it")
     return files
 
 
@@ -740,35 +706,40 @@ def refuse(error: OSError) -> None:
 
 # %%
 #| export sources
-def read_rows(path: Path, start: int) -> Iterator[Piece]:
-    """The same for a parquet file, where places are rows. ValueError if it has no strings named text."""
+@contextmanager
+def parquet(path: Path) -> Iterator[tuple]:
+    """A parquet file, and the byte that each of its groups of rows begins at. ValueError if it has no such text."""
     try:
         import pyarrow.parquet as pq
 
         with open(path, "rb") as raw:  # given a path, pyarrow refuses names that are not UTF-8
-            file, row = pq.ParquetFile(raw, buffer_size=1 << 20), 0
-            groups = (file.iter_batches(256, [i], ["text"]) for i in range(file.num_row_groups))
-            for batch in chain.from_iterable(
-                groups
-            ):  # asked for all groups, it reads many at once into memory
-                texts = batch.column("text").to_pylist()[max(0, start - row) :]
-                row += len(batch)
-                if not all(isinstance(text, str | None) for text in texts):
-                    raise TypeError(f"something else in rows {row - len(texts)} to {row - 1}")
-                read = path.stat().st_size * row // file.metadata.num_rows
-                if texts:
-                    yield Piece(path, "parquet", row - len(texts), row, read, [text or "" for text in texts])
+            file = pq.ParquetFile(raw, buffer_size=1 << 20)
+            first = [file.metadata.row_group(i).column(0) for i in range(file.num_row_groups)]
+            yield file, [column.dictionary_page_offset or column.data_page_offset for column in first]
     except (ImportError, ValueError, LookupError, TypeError) as error:
         needs = "reading needs pyarrow and a column of strings named text"
         raise ValueError(f"{path}: {needs} ({' '.join(str(error).split())})") from None
+
+
+# %%
+#| export sources
+def from_parquet(span: Span) -> Iterator[list[str]]:
+    """The documents in the groups of rows that begin in a span, 256 at a time."""
+    with parquet(span.path) as (file, begins):
+        for i in [i for i, begin in enumerate(begins) if span.start <= begin < span.stop]:
+            for batch in file.iter_batches(256, [i], ["text"]):  # of all groups, it would read many at once
+                texts = batch.column("text").to_pylist()
+                if not all(isinstance(text, str | None) for text in texts):
+                    raise TypeError(f"something else in row group {i}")
+                yield list(filter(None, texts))
 
 
 # %% [markdown]
 r"""
 *The pattern.* tiktoken runs it faster if it is written a little differently (`tests/bench_prepare.py` measures it). And
 where a million white-space characters stand before a visible one, as in a broken log, the pattern's lookahead goes back
-through all of them, on a stack that may not be so deep: the cell below shows what this version says. Then the text is
-cut where the pattern cuts anyway, before the last character of the run.
+through all of them, and tiktoken's regular expressions refuse when their stack is full. Then the text is cut where the
+pattern cuts anyway, before the last character of the run.
 """
 
 
@@ -777,14 +748,12 @@ cut where the pattern cuts anyway, before the last character of the run.
 def load_tokenizer(name: str | os.PathLike) -> tuple:
     """The tokenizer as tiktoken runs it in Rust, and as chapter 01 has it; OSError or ValueError in one sentence."""
     try:
-        ours = BPETokenizer.gpt2() if str(name) == "gpt2" else BPETokenizer.load(name)
+        load = read_vocab if Path(name).is_dir() else BPETokenizer.load
+        ours = BPETokenizer.gpt2() if str(name) == "gpt2" else load(name)
     except OSError as error:
         if str(name) != "gpt2":
             raise
-        ours = "--tokenizer data/built/tokenizer.json, which chapter 01 makes"
-        raise OSError(f"{error}; or give {ours}") from None
-    except (ValueError, TypeError, LookupError):
-        raise ValueError(f"{name} is no tokenizer that chapter 01 saved, or it is damaged") from None
+        raise OSError(f"{error}; or give --tokenizer data/built/tokenizer.json (chapter 01)") from None
     if ours.pattern != GPT2_PATTERN or ours.vocab_size > 65536:
         raise ValueError(f"{name} needs GPT-2's pattern, to cut text, and at most 65,536 tokens, for uint16")
     from tiktoken import Encoding
@@ -804,31 +773,19 @@ def cut_long_runs(text: str) -> list[str]:
     return [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
 
 
-# %% tags=["nbval-ignore-output"]
-tokenizer.save(folder / "tokenizer.json")
-encoding, _ = load_tokenizer(folder / "tokenizer.json")
-log = "started" + " " * 1_200_000 + "done.\n"
-try:
-    print(f"tiktoken: {len(encoding.encode(log)):,} ids")
-except ValueError as error:
-    print(f"tiktoken: {str(error)[:76]}")
-ids = encode_texts([(True, log)], encoding, tokenizer.eot)
-same = ids[1:].tolist() == tokenizer.encode(log)
-print(f"cut at the run: {len(ids) - 1:,} ids, the same as from chapter 01's encode: {same}")
-
 # %% [markdown]
 r"""
-*A folder that is in use, or done.* Two runs that write into one folder would mix their shards. The system gives a lock to
-one of them, and takes it back when the process ends, however that happens. And who finds all done looks whether it
-still is: a shard may have been damaged or deleted, a text changed.
+*A folder that is in use, or done.* Two runs that merge in one folder would delete chunks under each other. The system
+gives a lock to one of them, or to any number of parts, and takes it back when the process ends, however that happens.
+And who finds all done looks whether it still is: a shard may have been damaged or deleted, a text changed.
 """
 
 
 # %%
-#| export journal
+#| export chunks
 @contextmanager
-def alone_in(out: Path, who: str = "prepare", remedy: str = "choose another --out") -> Iterator[None]:
-    """The folder, made if absent, is this process's alone while the block lasts; a lock ends with its process."""
+def alone_in(out: Path, who="prepare", other="choose another --out", shared=False) -> Iterator[None]:
+    """The folder, made if absent, is this process's alone while the block lasts, or shared by those who say so."""
     out.mkdir(parents=True, exist_ok=True)
     with open(out / ".lock", "ab") as file:
         try:
@@ -839,109 +796,79 @@ def alone_in(out: Path, who: str = "prepare", remedy: str = "choose another --ou
             else:
                 import fcntl
 
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            raise ValueError(f"another {who} writes into {out}; wait, or {remedy}") from None
+            raise ValueError(f"another {who} writes into {out}; wait, or {other}") from None
         except OSError:
             pass  # a file system without locks
         yield
 
 
 # %%
-#| export journal
-def finished(source: Source, out: Path, made_of: dict) -> dict | None:
+#| export chunks
+def finished(out: Path, plan: list[list[Span]], made_of: dict) -> dict | None:
     """The manifest, if all is done; None if something is to do, as where a shard was damaged or deleted."""
     if not (out / "manifest.json").exists():
+        if shards_in(out) and not (out / CHUNKS).exists():
+            raise ValueError(f"{out} holds shards that prepare has not written; choose another --out")
         return None
     try:
         manifest = load_manifest(out)
     except ValueError as error:
         raise ValueError(f"{error}, but first {remedy(out)}") from None
     refuse_another(out, made_of, manifest)
-    for path, sha256 in zip(source.files, manifest["source_sha256"]):
-        if file_sha256(path) != sha256:
-            raise ValueError(f"{path} has changed since it was prepared; {remedy(out)}")
+    for spans, sha256 in zip(plan, manifest["source_sha256"]):
+        refuse_change(out, spans, sha256)
     try:
         check_shards(out, manifest)
     except (OSError, ValueError) as damage:
         print(f"{damage}: doing so", file=sys.stderr)
-        Journal(out, made_of).save()
-        (out / "manifest.json").unlink()
+        for path in [*shards_in(out), out / "manifest.json"]:  # this last: it knows of the damage
+            path.unlink()
         return None
-    (out / "journal.json").unlink(missing_ok=True)
+    shutil.rmtree(out / CHUNKS, ignore_errors=True)
     return manifest
 
 
 # %% [markdown]
 r"""
-*Processes.* tiktoken lets go of Python's lock while it encodes, but the Python around it cannot, so blocks go to
-processes. Three things are easy to get wrong. The pool's queue must be bounded, or a fast reader fills the memory with
-blocks that wait (the tests compare the peak for a text and for one sixteen times as long). Processes must be *spawned*, as Windows and macOS do anyway, so what they run must be importable, and
-the calling script needs `if __name__ == "__main__":`. And a worker must not outlive a parent that was killed.
+*Processes.* tiktoken lets go of Python's lock while it encodes, but the Python around it cannot, so chunks go to
+processes. Two things are easy to get wrong. Processes must be *spawned*, as Windows and macOS do anyway, so what they
+run must be importable, and the calling script needs `if __name__ == "__main__":`. And a worker must not outlive a parent
+that was killed.
 """
 
 
 # %%
 #| export
-import argparse
-import errno
-import signal
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from multiprocessing import connection, get_context, parent_process
-
-
-# %%
-#| export
-def start_worker(encode: Callable) -> None:
-    """Runs once in each worker: keep what all blocks need, leave Ctrl-C to the parent, and do not outlive it."""
-    global encode_here
-    encode_here = encode
+def start_worker(work: Callable) -> None:
+    """Runs once in each worker: keep what all chunks need, leave Ctrl-C to the parent, and do not outlive it."""
+    global work_here
+    work_here = work
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end = parent_process().sentinel
     threading.Thread(target=lambda: (connection.wait([end]), os._exit(1)), daemon=True).start()
 
 
-def encode_in_worker(pieces: list[Piece]) -> dict[str, Encoded]:
-    return encode_here(pieces)
-
-
-@contextmanager
-def without_ctrl_c() -> Iterator[None]:
-    """Ctrl-C waits until afterwards, where the system can do that (not on Windows)."""
-    mask = getattr(signal, "pthread_sigmask", lambda how, signals: ())
-    before = mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})
-    try:
-        yield
-    finally:
-        mask(getattr(signal, "SIG_SETMASK", 0), before)
+def do_task(task: tuple):
+    return work_here(*task)
 
 
 # %%
 #| export
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def encode_blocks(blocks: Iterable, encode: Callable, workers: int) -> Iterator[tuple[dict, Place]]:
-    """The blocks encoded, in order. At most 2 × workers + 1 are under way: memory does not grow with the source."""
+def in_processes(work: Callable, tasks: list[tuple], workers: int) -> Iterator:
+    """What `work` makes of each task, in order."""
     if workers == 1:
-        yield from ((encode(pieces), place) for pieces, place in blocks)
+        yield from (work(*task) for task in tasks)
         return
     # Spawned everywhere: a fork copies the locks that a notebook's other threads hold at that moment.
-    pool, waiting = ProcessPoolExecutor(workers, get_context("spawn"), start_worker, (encode,)), deque()
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), start_worker, (work,))
+    mask = getattr(signal, "pthread_sigmask", lambda how, signals: ())  # Windows has none
     try:
-        for pieces, place in blocks:
-            with without_ctrl_c():  # submit may start a worker, which inherits this and is silent from birth
-                waiting.append((pool.submit(encode_in_worker, pieces), place))
-            if len(waiting) > 2 * workers:
-                encoded, place = waiting.popleft()
-                yield encoded.result(), place
-        yield from ((encoded.result(), place) for encoded, place in waiting)
+        before = mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})  # so that workers are born with it
+        waiting = [pool.submit(do_task, task) for task in tasks]
+        mask(getattr(signal, "SIG_SETMASK", 0), before)
+        yield from (done.result() for done in waiting)
     except BrokenProcessPool:
         raise RuntimeError("a worker was killed (memory?); go on with fewer --workers") from None
     finally:
@@ -950,49 +877,57 @@ def encode_blocks(blocks: Iterable, encode: Callable, workers: int) -> Iterator[
 
 # %%
 #| export
-def prepare(
-    source: str | os.PathLike,
-    out: str | os.PathLike,
-    tokenizer: str | os.PathLike = "gpt2",
-    val: float = 0.01,
-    test: float = 0.01,
-    paragraphs: bool = False,
-    workers: int | None = None,
-    shard_tokens: int = 100_000_000,
-    block: int = 1 << 20,
-    journal_seconds: float = 1.0,
-) -> dict:
-    """Tokenize `source` into shards below `out`; the manifest. The same call goes on where a killed one stopped."""
-    check_options(out := Path(out), val, test, workers, shard_tokens)
-    source = Source(Path(source), find_files(Path(source)), paragraphs, val, test, block)
-    encoding, ours = load_tokenizer(tokenizer)
-    said = f"{source.path.resolve().name}, {len(source.files)} files, {size_of(source.files)} bytes"
-    made_of = dict(source=said, tokenizer=Path(tokenizer).name, val=val, test=test, paragraphs=paragraphs)
-    made_of |= dict(shard_tokens=shard_tokens, block=block, **identity(ours))
-    encode = partial(encode_pieces, encoding=encoding, eot=ours.eot, val=val, test=test)
-    workers = min(workers or cores(), 1 + size_of(source.files) // (4 * block))
-    encode_all = partial(encode_blocks, encode=encode, workers=workers)
-    with alone_in(out):
-        return finished(source, out, made_of) or go_on(source, out, made_of, encode_all, journal_seconds)
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_options(out: Path, val, test, workers: int | None, shard_tokens: int, part: str) -> tuple[int, int]:
+    """Which part of how many, both from 1. ValueError for a value that cannot work."""
+    p, n = map(int, part.split("/")) if re.fullmatch(r"\d{1,6}/\d{1,6}", part) else (0, 0)
+    divided, fits = 0 <= val <= val + test < 1, 1 <= shard_tokens <= 2_000_000_000
+    wrong = {
+        f"--out {out} is a file; it takes a folder": out.exists() and not out.is_dir(),
+        f"--val {val} and --test {test} are fractions of all; leave some for train": not divided,
+        f"--workers {workers}: it takes at least one process": workers is not None and workers < 1,
+        f"--shard-tokens {shard_tokens}: from 1 to 2,000,000,000, since a header has int32": not fits,
+        f"--part {part}: which part of how many, from 1/16 to 16/16": not 1 <= p <= n,
+    }
+    for what in filter(wrong.get, wrong):
+        raise ValueError(what)
+    return p, n
 
 
 # %%
 #| export
-def check_options(out: Path, val: float, test: float, workers: int | None, shard_tokens: int) -> None:
-    """ValueError for a value that cannot work."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; it takes a folder")
-    if not (val >= 0 and test >= 0 and val + test < 1):
-        raise ValueError(f"--val {val} and --test {test} are fractions of all; leave some for train")
-    if workers is not None and workers < 1:
-        raise ValueError(f"--workers {workers}: it takes at least one process")
-    if not 1 <= shard_tokens <= 2_000_000_000:
-        raise ValueError(f"--shard-tokens {shard_tokens}: from 1 to 2,000,000,000, since a header has int32")
+def prepare(source: str | os.PathLike, out: str | os.PathLike, tokenizer: str | os.PathLike = "gpt2", val=0.01,
+            test=0.01, paragraphs=False, workers: int | None = None, shard_tokens=100_000_000,
+            part: str | None = None, chunk: int | None = None, block=1 << 20) -> dict | None:  # fmt: skip
+    """Tokenize `source` into shards below `out`; the manifest, or None for a part. Called again, it goes on."""
+    p, n = check_options(out := Path(out), val, test, workers, shard_tokens, part or "1/1")
+    files, (encoding, ours) = find_files(source := Path(source)), load_tokenizer(tokenizer)
+    size, times = sum(path.stat().st_size for path in files), [path.stat().st_mtime_ns for path in files]
+    chunk = chunk or min(max(size >> 10, 1 << 22), 1 << 26)  # a thousand of a large text, but of bounded size
+    made_of = dict(source=f"{source.resolve().name}, {len(files)} files, {size} bytes", chunk=chunk)
+    made_of |= dict(tokenizer=Path(tokenizer).name, val=val, test=test, paragraphs=paragraphs)
+    made_of |= dict(shard_tokens=shard_tokens, **identity(ours))
+    encode = partial(encode_spans, encoding=encoding, eot=ours.eot, val=val, test=test, block=block)
+    with alone_in(out, shared=bool(part)):
+        plan = list(cut_files(files, chunk, paragraphs, val, test))
+        if manifest := finished(out, plan, made_of):
+            return manifest
+        tasks = [(out / CHUNKS / f"{i:06d}", spans) for i, spans in enumerate(plan)][p - 1 :: n]
+        make = partial(make_chunk, made_of=made_of, encode=encode, merging=bool(shards_in(out)))
+        manifests = in_processes(make, tasks, max(1, min(workers or cores(), len(tasks))))
+        bar = tqdm(manifests, total=len(tasks), unit="MB", unit_scale=chunk / 1e6, disable=None)
+        chunks = [(folder, manifest) for manifest, (folder, _) in zip(bar, tasks)]
+        if changed := [path for path, before in zip(files, times) if path.stat().st_mtime_ns != before]:
+            raise ValueError(f"{changed[0]} was changed while it was read; prepare it when it is whole")
+        return None if part else merge(out, made_of, chunks)
 
 
 # %% [markdown]
 r"""
-*The command* is a parser and a function; chapter 08's runner calls them, and turns what goes wrong into one line.
+*The command* is a parser and a function; chapter 17's runner calls them, and turns what goes wrong into one line.
 """
 
 
@@ -1002,7 +937,7 @@ HELP = """Turns text into token shards, from which training reads.
 
   a .txt file      is one document; with --paragraphs a document ends at each blank line
   a .jsonl file    has one document a line: {"text": "..."}
-  a .parquet file  has one document a row, in its column "text"
+  a .csv or .parquet file   has one document a row, in its column "text"
   a folder         is all such files below it
 
 <|endoftext|> stands before each document. Its hash sends a document to train, val or test, so that val is the same
@@ -1012,6 +947,10 @@ disk goes on where it was when the same command is given again. The shards are i
   python -m nanogpt prepare shakespeare.txt --paragraphs --val 0.1
   python -m nanogpt prepare data/downloads/fineweb-edu --out data/built/fineweb-edu
   python -m nanogpt prepare notes/ --tokenizer data/built/tokenizer.json
+
+Where one machine would take days: give the command with --part 1/16 ... --part 16/16, in any order, to machines that
+share the folder --out, or to a Slurm array (--part $SLURM_ARRAY_TASK_ID/16); those that failed again. Then the command
+without --part makes what is missing, and merges: the same bytes as from one run.
 """
 
 
@@ -1021,13 +960,15 @@ def parser() -> argparse.ArgumentParser:
     """The command's options."""
     parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("source", type=Path, help="a .txt, .jsonl or .parquet file, or a folder of them")
+    add("source", type=Path, help="a .txt, .jsonl, .csv or .parquet file, or a folder of them")
     add("--out", type=Path, help="folder for the shards (default: data/built/ + the source's name)")
-    add("--tokenizer", default="gpt2", help="gpt2 (default) or a tokenizer.json from chapter 01")
+    known = "gpt2 (default), a tokenizer.json of chapter 01, or a folder with vocab.json and merges.txt"
+    add("--tokenizer", default="gpt2", help=known)
     add("--val", type=float, default=0.01, help="fraction of documents for validation (0.01)")
     add("--test", type=float, default=0.01, help="fraction of documents for testing (0.01)")
     add("--paragraphs", action="store_true", help="a .txt file's documents end at blank lines")
     add("--workers", type=int, help="processes that tokenize (default: one a core)")
+    add("--part", metavar="P/N", help="only the P-th of N parts, for many machines (see above)")
     add("--shard-tokens", type=int, default=100_000_000, help="where a new shard begins (100000000)")
     return parser
 
@@ -1039,8 +980,8 @@ DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT"
 
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt prepare`, its options parsed."""
-    whole = args.source.resolve()
-    out = args.out or Path("data/built", whole.name if whole.is_dir() else whole.stem)
+    source = args.source.resolve()
+    out = args.out or Path("data/built", source.name if source.is_dir() else source.stem)
     try:
         manifest = prepare(**vars(args) | {"out": out})
     except KeyboardInterrupt:
@@ -1049,22 +990,122 @@ def run(args: argparse.Namespace) -> None:
         if error.errno not in DISK_FULL:
             raise
         raise OSError(f"no room left for {out}; no shard is half-written; make room and go on") from None
-    for split, held in manifest["splits"].items():
-        n, shards = held["documents"], len(held["shards"])
-        print(f"{split:5} {held['tokens'] - n:,} tokens + {n:,} <|endoftext|> in {shards} shards")
+    print(report(manifest) if manifest else f"part {args.part} is made; without --part, all parts are merged")
     print(f"in {os.fsencode(out).decode(errors='replace')}")
 
 
 # %%
-with contextlib.chdir(folder):
-    run(
-        parser().parse_args(
-            ["stories.jsonl", "--tokenizer", "tokenizer.json", "--val", "0.1", "--workers", "1"]
-        )
-    )
+#| export
+def report(manifest: dict) -> str:
+    """What was made, and the bytes of text per token, with a warning where these are few."""
+    lines, held = [], manifest["splits"].values()
+    for split, said in manifest["splits"].items():
+        n, shards = said["documents"], len(said["shards"])
+        lines.append(f"{split:5} {said['tokens'] - n:,} tokens + {n:,} <|endoftext|> in {shards} shards")
+    ratio = sum(said["bytes"] for said in held) / sum(said["tokens"] - said["documents"] for said in held)
+    few = "; nearly every byte is a token: a vocabulary without its merges, or one for another script?"
+    return "\n".join([*lines, f"{ratio:.2f} bytes of text per token" + few * (ratio < 1.1)])
+
 
 # %% [markdown]
 r"""
+## Killed
+
+*Check.* A run that is killed at any moment and begun again, however often, leaves the bytes of one that was never
+stopped. What ends it here is no exception, after which Python would still tidy up, but `kill -9` from outside, at random
+moments. *Predict.* At a kill, how many chunks are lost that were done?
+"""
+
+
+# %%
+def work(out: str, part: str | None = None) -> None:
+    """The chapter's text into a folder, in this process."""
+    how = dict(val=0.1, test=0.1, workers=1, shard_tokens=100_000, part=part, chunk=CHUNK, block=BLOCK)
+    prepare(path, folder / out, folder / "tokenizer.json", **how)
+
+
+def names_in(out: str, below: str = CHUNKS) -> set[str]:
+    return {path.name for path in (folder / out / below).glob("[0-9a-z]*")}
+
+
+def assert_same(out: str) -> None:
+    for name in (names := names_in("straight", ".")) | names_in(out, "."):
+        same = (folder / out / name).read_bytes() == (folder / "straight" / name).read_bytes()
+        assert same, f"{name} is not that of a run that was never stopped"
+    print(f"{out}: all {len(names)} files are the same to the byte")
+
+
+# %% tags=["nbval-ignore-output"]
+predict("16.3", "chunks lost at a kill, of those that were done", guess=None)
+tokenizer.save(folder / "tokenizer.json")
+start = time.perf_counter()
+work("straight")
+seconds = time.perf_counter() - start
+print(f"never stopped: {seconds:.2f} s, {path.stat().st_size / 1e6 / seconds:.1f} MB/s in one process")
+done = [set()]
+for _ in range(KILLS if hasattr(os, "fork") else 0):  # Windows has none; the tests start processes there
+    with warnings.catch_warnings(action="ignore"):  # to fork is unwise beside threads; this child dies anyway
+        (child := get_context("fork").Process(target=work, args=("killed",))).start()
+    time.sleep(dice.uniform(0.05, 0.25) * seconds)
+    child.kill()
+    child.join()
+    if (folder / "killed/manifest.json").exists():
+        break
+    done.append(names_in("killed"))
+work("killed")
+assert_same("killed")
+answer("16.3", sum(len(before - after) for before, after in pairwise(done)))
+alt = "Chunks that are whole, from kill to kill: each run adds some, and none is lost"
+show(figures.kills([len(names) for names in done], len(chunks)), alt=alt)
+
+# %% [markdown]
+r"""
+## Parts for many machines
+
+Nothing in this asks who makes a chunk, or when. So *part* p of n is each n-th chunk, from the p-th on: sixteen machines
+that see one file system, or sixteen tasks of a Slurm array, take a part each. One that failed is run again alone. Then
+the command without a part makes what is missing, and merges.
+"""
+
+# %%
+for p in dice.sample(range(1, PARTS + 1), PARTS):  # in any order
+    work("parts", f"{p}/{PARTS}")
+    print(f"after part {p}/{PARTS}: {len(names_in('parts'))} of {len(chunks)} chunks")
+shutil.rmtree(folder / "parts" / CHUNKS / "000005")  # as if its machine had died
+work("parts")
+assert_same("parts")
+
+# %% [markdown]
+r"""
+## Bytes per token
+
+A simple number shows much of what can be wrong: bytes of text per token. *Predict* it for a vocabulary whose merges were
+never applied: 256 bytes, and `<|endoftext|>`. And the bytes of ids, two each, per byte of text?
+"""
+
+# %%
+predict("16.4", "bytes of text per token without merges", guess=None)
+predict("16.5", "bytes of ids per byte of text without merges", guess=None)
+BPETokenizer.train(documents[:1], 257).save(folder / "no_merges.json")
+with contextlib.chdir(folder):
+    for name in ("tokenizer.json", "no_merges.json"):
+        run(parser().parse_args(["stories.jsonl", "--tokenizer", name, "--workers", "1", "--out", name[:-5]]))
+held = load_manifest(folder / "no_merges")["splits"]["train"]
+answer("16.4", held["bytes"] / (held["tokens"] - held["documents"]))
+answer("16.5", 2 * (held["tokens"] - held["documents"]) / held["bytes"])
+with open("../data/reference/megatron_preprocess.csv", encoding="utf-8") as file:
+    published = {row["item"]: float(row["value"]) for row in csv.DictReader(file)}
+mib = published["documents"] / published["documents a second"] * published["MiB a second"]
+ratio = published["MiB of ids"] / mib
+print(f"published: {published['MiB of ids']:.0f} MiB of ids for {mib:.1f} MiB of text, {ratio:.2f} per byte")
+
+# %% [markdown]
+r"""
+The last line is from a log of Megatron-LM's preprocessing (`data/reference`, with its lines). It reports documents and
+MiB a second at its end, so the text has that many MiB. A listing beside it, from an earlier run over as many documents,
+shows the file of ids. These take two bytes each, as ours do, since GPT-2 has 50,257. So each byte became a token: no merge
+was applied, and nobody was told. Ours says the number at its end, and warns below 1.1.
+
 ## Your predictions, and the checkpoint
 """
 
@@ -1078,21 +1119,30 @@ checkpoint("16")
 r"""
 ## Exercises
 
-1. **More places to cut.** Is it safe between a letter and a digit? Between punctuation and a letter? Let hypothesis look
-   for counterexamples before you argue, as `tests/test_ch16_prepare.py` does.
-2. **Break the law.** Let `rewind` leave the parts' lengths alone, or `save` do without `fsync`. Which of the two does
-   the check above find, and what would have to happen to the machine for the other to show?
-3. **Fewer journals.** At what interval between two journals is the work lost plus the time for writing them least, if
-   the machine is taken away every 4 hours and a journal takes 20 ms? Compare with Young's formula √(2·20 ms·4 h).
-4. **TinyShakespeare.** `course data tinyshakespeare`, then prepare it with and without `--paragraphs`. Explain the
-   difference in the number of tokens. llm.c takes the first 32,768 tokens for validation: what does that measure
-   that a split by hash does not?
+1. **More places to cut.** Is it safe between a letter and a digit? Between punctuation and a letter? *Check:* let
+   hypothesis look for counterexamples before you argue, as `tests/test_ch16_prepare.py` does for `first_cut`.
+2. **Break the law.** Let `next_cut` return `at` itself. *Check:* which assertion above says so first, and what does it
+   say? Then let `make_chunk` write into `folder` instead of `aside`: all checks pass. Which line saves it, and who would
+   notice if the manifest were written first?
+3. **How large a chunk?** The machine is taken away every 4 hours; a kill loses half a chunk, on average, of each core;
+   to begin one costs 2 ms, and a core encodes 16 MB/s. *Check:* the size that costs least is near Young's √(2·2 ms·4 h)
+   of work. What else speaks against very small and very large ones?
+4. **A tab between fields.** Read `.tsv` files. *Check:* the law for CSV in `tests/test_ch16_prepare.py`, with
+   `delimiter="\t"` in its writer.
+5. **Bytes per token.** Give a tokenizer of 1,024 ids, trained on English stories, a text in another script. How many bytes
+   per token, how many characters? *Check:* trained on that text itself, it has more of both.
+6. **TinyShakespeare.** `course data tinyshakespeare`, then prepare it with and without `--paragraphs`. *Check:* in
+   GPT-2's vocabulary there are 7,221 more `<|endoftext|>`, and nearly as many tokens less. Which pair of them became one,
+   and why? llm.c takes the first 32,768 tokens for validation: what does that measure that a split by hash does not?
 
 ## Further reading
 
-- Radford et al. 2019, *Language Models are Unsupervised Multitask Learners*, §2.1: how GPT-2's text was chosen.
+- Radford et al. 2019, *Language Models are Unsupervised Multitask Learners*, §2.1: how GPT-2's text was chosen; §2.2:
+  why bytes.
 - Lee et al. 2022, *Deduplicating Training Data Makes Language Models Better*, §4: near-duplicates, and what they do.
 - Penedo et al. 2024, *The FineWeb Datasets*, §3: what is filtered out of the web, and how each decision was measured.
-- Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*: how often to write a journal.
+- Dean and Ghemawat 2004, *MapReduce: Simplified Data Processing on Large Clusters*, §3.3: tasks that are made again, and
+  output that is renamed when it is whole.
 - Pillai et al. 2014, *All File Systems Are Not Created Equal*, §2 and §4: what survives a crash, and in which order.
+- RFC 4180: CSV, and where a quote may stand.
 """

@@ -735,7 +735,7 @@ from nanogpt.prepare import prepare
 from nanogpt.pretrained import from_hf
 from nanogpt.roofline import peak_of
 from nanogpt.shards import load_manifest, open_shards, read_shard
-from nanogpt.sources import Source, documents_in, find_files, read_blocks
+from nanogpt.sources import blocks_in, cut_files, find_files
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.train import scale_init
 from nanogpt.weights import load_model
@@ -772,8 +772,11 @@ def ensure_data(data: Data) -> dict:
             return ensure_corpus(folder)
         tokenizer, source = data.tokenizer, Path(data.source)
         if isinstance(tokenizer, int):  # one of so many tokens, learned from the beginning of the text
-            blocks = islice(read_blocks(Source(source, find_files(source), data.paragraphs)), 16)
-            texts = (text for pieces, _ in blocks for piece in pieces for text in documents_in(piece))
+            spans = (
+                span for spans in cut_files(find_files(source), 1 << 20, data.paragraphs) for span in spans
+            )
+            blocks = islice((texts for span in spans for _, texts in blocks_in(span, 1 << 20)), 16)
+            texts = (text for texts in blocks for text in texts)
             BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
         prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
     return load_manifest(folder)
@@ -1059,11 +1062,11 @@ from nanogpt import optim
 from nanogpt.assemble import Training, random_states, resume, set_random_states
 from nanogpt.bench import mfu, step_flops
 from nanogpt.checkpoint import prune, save
+from nanogpt.chunks import alone_in  # chapter 16
 from nanogpt.config import Config, from_depth, load_config
 from nanogpt.dryrun import dry_run
 from nanogpt.evals import evaluate
 from nanogpt.files import atomically
-from nanogpt.journal import alone_in
 from nanogpt.log import writers
 from nanogpt.prepare import DISK_FULL
 from nanogpt.roofline import synchronize
@@ -1325,7 +1328,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 COMMANDS = {
-    "prepare": ("nanogpt.prepare", "text, JSONL or parquet -> shards of tokens (chapter 16)"),
+    "prepare": ("nanogpt.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16)"),
     "plot": ("nanogpt.runs", "draw loss, norm, rate and throughput of runs together (chapter 15)"),
     "compare": ("nanogpt.compare", "where two runs part, and by how much (chapter 15)"),
     "train": ("nanogpt.trainer", "a run from a YAML file, started or gone on with (chapter 17)"),
