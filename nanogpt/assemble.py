@@ -22,14 +22,15 @@ from nanogpt.corpus import ensure_corpus
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.device import pick_device, seed_everything
 from nanogpt.hub import read_json
-from nanogpt.log import Window, repair
+from nanogpt.log import repair
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import LossScaler, why_not
 from nanogpt.prepare import prepare
 from nanogpt.pretrained import from_hf
 from nanogpt.roofline import peak_of
+from nanogpt.runs import Window
 from nanogpt.shards import load_manifest, open_shards, read_shard
-from nanogpt.sources import blocks_in, cut_files, find_files
+from nanogpt.sources import Source, documents_in, find_files, read_blocks
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.train import scale_init
 from nanogpt.weights import load_model
@@ -62,11 +63,8 @@ def ensure_data(data: Data) -> dict:
             return ensure_corpus(folder)
         tokenizer, source = data.tokenizer, Path(data.source)
         if isinstance(tokenizer, int):  # one of so many tokens, learned from the beginning of the text
-            spans = (
-                span for spans in cut_files(find_files(source), 1 << 20, data.paragraphs) for span in spans
-            )
-            blocks = islice((texts for span in spans for _, texts in blocks_in(span, 1 << 20)), 16)
-            texts = (text for texts in blocks for text in texts)
+            blocks = islice(read_blocks(Source(source, find_files(source), data.paragraphs)), 16)
+            texts = (text for pieces, _ in blocks for piece in pieces for text in documents_in(piece))
             BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
         prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
     return load_manifest(folder)
@@ -121,7 +119,7 @@ class Training:
     skipped: Counter = field(default_factory=Counter)  # steps by why there was no update
     seconds: Counter = field(default_factory=Counter)  # by what they were spent on
     windows: dict = field(default_factory=lambda: {"loss": Window(), "norm": Window()})
-    kept: Path | None = None  # the checkpoint that was written or read last
+    kept: Path | None = None  # the newest checkpoint
     longest: dict = field(default_factory=dict)  # seconds, of what `seconds` sums
 
     @property

@@ -10,10 +10,11 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as serialize
 from torch import Tensor
 
-from nanogpt.files import save_json
+from nanogpt.files import atomically, save_json
 from nanogpt.model import GPT
 from nanogpt.shards import file_sha256, manifest_sha256
 from nanogpt.weights import save_model
@@ -56,17 +57,15 @@ def to_disk(path: Path) -> None:
 
 
 def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None) -> Path:
-    """Write folder/step_000123: weights as save_model writes them, `state`, and a manifest with the hash of each file.
-
-    It is there whole or not at all: written aside, flushed, renamed. state: dicts, lists, numbers, text, tensors.
-    """
+    """Write folder/step_000123, whole or not at all: weights as save_model writes them, state, a manifest of hashes."""
     target = Path(folder) / f"step_{step:06d}"
     aside, tensors = target.with_name(f".{target.name}.tmp"), {}
     shutil.rmtree(aside, ignore_errors=True)
     try:
         save_model(model, aside)
         save_json(aside / "state.json", pack(state, "state", tensors))
-        save_file(tensors, aside / "state.safetensors")
+        with atomically(aside / "state.safetensors") as file:
+            file.write(serialize(tensors))
         if tokenizer is not None:
             tokenizer.save(aside / "tokenizer.json")
         manifest = {"step": step, "files": {p.name: file_sha256(p) for p in sorted(aside.iterdir())}}

@@ -4,47 +4,14 @@ Exported from notebooks/17_trainer.ipynb.
 """
 
 import json
-import statistics
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from nanogpt.config import Config, config_dict
 from nanogpt.files import atomically
-
-
-class Window(deque):
-    """The last 128 finite values, and how unusual the newest is among them: llm.c's z-score."""
-
-    def __init__(self, values=()):
-        super().__init__(values, maxlen=128)
-
-    def z(self, value: float) -> float | None:
-        """Take the value in; by how many deviations it lies above the mean, or None while there are fewer than 128."""
-        self.append(value)
-        if len(self) < self.maxlen:
-            return None
-        deviation = statistics.pstdev(self)
-        return (value - statistics.fmean(self)) / deviation if deviation else 0.0
-
-
-def step_line(line: dict, steps: int) -> str:
-    """A step as llm.c prints it, from its line of metrics.jsonl."""
-
-    def number(name: str, digits: int) -> str:
-        value, z = line[name], line.get(f"{name}_z")
-        text = "not finite" if value is None else f"{value:.{digits}f}"
-        return f"{name} {text}" if z is None else f"{name} {text} ({z:+.2f}z)"
-
-    parts = [f"step {line['step']:5}/{steps}", number("loss", 6), number("norm", 4), f"lr {line['lr']:.2e}"]
-    parts += [f"{line['ms']:.2f} ms"] + ([f"{line['mfu']:.1%} MFU"] if "mfu" in line else [])
-    parts += [f"{line['tokens_per_s']:.0f} tok/s"] + (
-        [f"skipped: {line['skipped']}"] if "skipped" in line else []
-    )
-    parts += [f"{key} {line[key]:.6f}" for key in ("val_loss", "hellaswag") if key in line]
-    return " | ".join(parts)
+from nanogpt.runs import step_line
 
 
 def repair(path: Path, step: int) -> None:

@@ -8,7 +8,6 @@ import math
 import os
 import shlex
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,11 +19,11 @@ from nanogpt import optim
 from nanogpt.assemble import Training, random_states, resume, set_random_states
 from nanogpt.bench import mfu, step_flops
 from nanogpt.checkpoint import prune, save
-from nanogpt.chunks import alone_in  # chapter 16
 from nanogpt.config import Config, from_depth, load_config
-from nanogpt.dryrun import dry_run
+from nanogpt.dryrun import dry_run, report
 from nanogpt.evals import evaluate
 from nanogpt.files import atomically
+from nanogpt.journal import alone_in
 from nanogpt.log import writers
 from nanogpt.prepare import DISK_FULL
 from nanogpt.roofline import synchronize
@@ -106,6 +105,12 @@ def look(run: Training, last: bool) -> dict:
         found["val_loss"] = evaluate(run.model, run.held, run.eot, 32, run.config.train.dtype)
         if found["val_loss"] < run.best.get("val_loss", math.inf):
             run.best = {"step": run.step, "val_loss": found["val_loss"]}
+    if due(e.hellaswag_every, run.step, last):
+        from nanogpt import hellaswag  # chapter 18
+
+        items = hellaswag.load_items()
+        scores = hellaswag.accuracy(run.model, items, run.tokenizer, precision=run.config.train.dtype)
+        found |= {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
     if due(e.sample_every, run.step, last):
         text = e.prompt + complete(run.model, run.tokenizer, e.prompt, 200)
         print(f"--- step {run.step}: {text}")
@@ -120,12 +125,11 @@ def last_good(run: Training) -> str:
 
 
 def keep_run(run: Training, metrics) -> None:
-    """Write a checkpoint of this step if there is none yet, then delete old ones."""
+    """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
     if run.kept == run.folder / f"step_{run.step:06d}":
         return
     os.fsync(metrics.fileno())
     run.kept = save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
-    prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
 
 
 @contextmanager
@@ -147,8 +151,7 @@ def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
             noted.append(f"run.minutes={minutes:g}")
         return noted[0] if noted else None
 
-    here = threading.current_thread() is threading.main_thread()  # elsewhere Python takes no handlers
-    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM) if here}
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield reason
     finally:
@@ -173,12 +176,13 @@ def finish_step(run: Training, stop: str | None, metrics) -> None:
     """What is due after a step. A checkpoint comes first: an evaluation may end for want of memory."""
     e, last = run.config.eval, run.step >= run.config.train.max_steps
     looking = not stop and any(due(n, run.step, last) for n in (e.every, e.sample_every, e.hellaswag_every))
-    if stop or last or looking or due(run.config.run.checkpoint_every, run.step):
+    if stop or last or looking or (due(run.config.run.checkpoint_every, run.step) and not run.bad):
         with run.timed("checkpoints"):
             keep_run(run, metrics)
     if looking:
         with run.timed("evaluation"):
             run.record |= look(run, last)
+    prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
 
 
 def fit(config: Config, command: str = "the same call") -> Training:
@@ -207,22 +211,11 @@ def fit(config: Config, command: str = "the same call") -> Training:
     return run
 
 
-def report(run: Training) -> None:
-    """What the run came to, and what it spent its time on."""
-    total = sum(run.seconds.values())
-    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in run.seconds.items())
-    skipped = ", ".join(f"{n} {why}" for why, n in run.skipped.items()) or "none"
-    print(f"{run.step} steps, {spent}; skipped: {skipped}")
-    if run.best:
-        print(f"best val loss {run.best['val_loss']:.6f} at step {run.best['step']}")
-    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(run.kept))}")
-
-
 HELP = """Start a run, or go on with it where its newest checkpoint is: the same command does both.
 
   python -m nanogpt train tiny
   python -m nanogpt train shakespeare data.source=../shared/data/tinyshakespeare.txt
-  python -m nanogpt train configs/gpt2-124M.yaml train.dtype=bf16 train.compile=true run.dir=runs/mine --dry-run
+  python -m nanogpt train gpt2-124M train.micro_batch=8 --dry-run
 
 Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint.
 """
@@ -235,6 +228,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as train.max_steps=100")
     parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
     parser.add_argument("--depth", type=int, metavar="N", help="layers; width, heads and lr follow")
+    parser.parse_args = parser.parse_intermixed_args  # an override may stand after an option
     return parser
 
 

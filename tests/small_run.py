@@ -17,7 +17,26 @@ from nanogpt import checkpoint, trainer
 from nanogpt.config import Config, Data, Eval, Model, Optim, Run, Train
 
 TIMES = "ms", "tokens_per_s", "mfu"
-WORDS = "the a cat dog sun moon saw found lost ran sang slept and but in on red old".split()
+WORDS = [
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "sun",
+    "moon",
+    "saw",
+    "found",
+    "lost",
+    "ran",
+    "sang",
+    "slept",
+    "and",
+    "but",
+    "in",
+    "on",
+    "red",
+    "old",
+]
 
 
 def write_text(path: Path, paragraphs: int = 150) -> Path:
@@ -55,17 +74,24 @@ def weights(run: str | Path) -> bytes:
     return (checkpoint.latest(run) / "model.safetensors").read_bytes()
 
 
-EVENTS = [(os, "fsync"), (os, "replace"), (os, "rename"), (shutil, "rmtree"), (checkpoint, "save_file")]
-EVENTS += [(checkpoint, "save_json"), (trainer, "train_step"), (trainer, "evaluate"), (trainer, "complete")]
+EVENTS = [(os, "fsync"), (os, "replace"), (os, "rename"), (shutil, "rmtree"), (checkpoint, "serialize")]
+EVENTS += [
+    (checkpoint, "save_json"),
+    (checkpoint, "save_model"),
+    (trainer, "train_step"),
+    (trainer, "evaluate"),
+    (trainer, "complete"),
+]
 
 
-def count_events(die_at: int, told: list) -> None:
+def count_events(die_at: int, told: list, report) -> None:
     """From now on, count what a run does that another process or a reboot could see; SIGKILL before the one of that number."""
 
     def counted(name: str, call):
         def event(*args, **options):
             told.append(name)
             if len(told) == die_at:
+                report.send(("died", name))
                 os.kill(os.getpid(), signal.SIGKILL)
             return call(*args, **options)
 
@@ -77,10 +103,10 @@ def count_events(die_at: int, told: list) -> None:
 
 def child(config: Config, die_at: int, report) -> None:
     torch.set_num_threads(1)
-    sys.stdout = sys.stderr = open(os.devnull, "w")
     told = []
-    count_events(die_at, told)
-    with contextlib.suppress(BaseException):
+    count_events(die_at, told, report)
+    with open(os.devnull, "w") as nowhere, contextlib.suppress(BaseException):
+        sys.stdout = sys.stderr = nowhere
         report.send(("ended", trainer.fit(config).step))
     report.send(("events", told))
 
@@ -88,7 +114,7 @@ def child(config: Config, die_at: int, report) -> None:
 def run_in_child(config: Config, die_at: int = 0) -> tuple[int, dict]:
     """Train in a process of its own, which kills itself before event number die_at, if there are so many."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["small_run"])
+    context.set_forkserver_preload(["torch._dynamo", "nanogpt.trainer"])  # what takes seconds to import
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=child, args=(config, die_at, there))
     process.start()

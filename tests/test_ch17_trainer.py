@@ -1,0 +1,432 @@
+import json
+import math
+import re
+import shutil
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from small_run import lines, small, weights, write_text
+
+from nanogpt import assemble, checkpoint, runs, trainer
+from nanogpt.cli import main
+from nanogpt.config import config_dict
+from nanogpt.precision import LossScaler
+from nanogpt.sample import complete
+from nanogpt.sample import load as load_for_sampling
+from nanogpt.shards import read_shard
+from nanogpt.weights import load_model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("trainer")
+    write_text(folder / "text.txt", paragraphs=60)
+    return folder
+
+
+@pytest.fixture
+def config(folder, tmp_path):
+    """A run of 12 steps without anything on the way."""
+    return partial(
+        small, folder, run_dir=str(tmp_path / "run"), train_max_steps=12, eval_every=0, eval_sample_every=0
+    )
+
+
+def losses(run) -> list[float]:
+    return [line["loss"] for line in lines(run)]
+
+
+def stopped_after(config, step: int, monkeypatch) -> None:
+    """Train, and stop after a step, as by Ctrl-C."""
+    one_step = trainer.one_step
+
+    def stopping(run):
+        if run.step == step - 1:
+            (run.folder / "stop").touch()
+        return one_step(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "one_step", stopping)
+        assert trainer.fit(config).step == step, "the run did not stop"
+
+
+class Poisoned(torch.nn.Module):
+    """A model whose loss, and with it every gradient, is so many times too large."""
+
+    def __init__(self, model, factor: float):
+        super().__init__()
+        self.model, self.factor = model, factor
+
+    def forward(self, x, y):
+        logits, loss = self.model(x, y)
+        return logits, loss * self.factor
+
+
+@pytest.fixture
+def poison(monkeypatch):
+    """poison({5: math.nan}): the fifth step that the process makes has such a loss."""
+
+    def poison(factors: dict[int, float]) -> None:
+        step, made = trainer.train_step, []
+
+        def poisoned(model, *rest):
+            made.append(1)
+            return step(Poisoned(model, factors.get(len(made), 1.0)), *rest)
+
+        monkeypatch.setattr(trainer, "train_step", poisoned)
+
+    return poison
+
+
+# The loop
+
+
+def test_the_loss_falls_and_what_was_promised_is_written(config, capsys):
+    run = trainer.fit(config(train_max_steps=40, eval_every=20, eval_sample_every=20, run_log_every=10))
+    told, said = lines(run.folder), capsys.readouterr().out
+    assert [line["step"] for line in told] == list(range(1, 41)), "a line for each step"
+    assert np.mean(losses(run.folder)[-5:]) < losses(run.folder)[0] - 1, "the loss does not fall"
+    assert [line["step"] for line in told if "val_loss" in line] == [20, 40], "validated at other steps"
+    whole = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[0])
+    assert {"step", "loss", "norm", "lr", "ms", "tokens_per_s"} <= set(whole), "a key is missing"
+    assert len(re.findall(r"^step +\d+/40 ", said, re.M)) == 4, f"not every 10th step is shown: {said}"
+    assert re.search(r"evaluation \d+\.\d s \(\d+\.\d%\)", said), "what the evaluation cost is not told"
+    assert re.search(r"checkpoints \d+\.\d s \(\d+\.\d%\)", said), "what the checkpoints cost is not told"
+    model, tokenizer = load_for_sampling(str(run.kept))
+    sample = (run.folder / "samples/step_000040.txt").read_text()
+    assert sample == "the cat" + complete(model, tokenizer, "the cat", 200), "not the sample of these weights"
+
+
+def test_evaluation_and_samples_change_no_loss(config, tmp_path):
+    quiet, curious = config(), config(run_dir=str(tmp_path / "curious"), eval_every=2, eval_sample_every=3)
+    trainer.fit(quiet)
+    trainer.fit(curious)
+    assert quiet.model.dropout > 0, "without dropout nothing is random, and this says nothing"
+    assert losses(quiet.run.dir) == losses(curious.run.dir), "looking at the model changes its training"
+
+
+def test_nothing_draws_from_the_generators_that_are_not_saved(config):
+    import random
+
+    random.seed(1)
+    np.random.seed(1)
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    trainer.fit(config(eval_every=4, eval_sample_every=4))
+    assert before == (random.getstate(), np.random.get_state()[1].tolist()), (
+        "Python's or NumPy's generator was used: its state must be part of a checkpoint"
+    )
+
+
+@pytest.mark.parametrize("documents", [True, False])
+@pytest.mark.parametrize("schedule", ["cosine", "wsd", "constant"])
+def test_a_run_stopped_anywhere_ends_the_same_after_the_end_of_an_epoch_too(
+    config, tmp_path, monkeypatch, documents, schedule
+):
+    options = dict(data_documents=documents, optim_schedule=schedule, train_max_steps=16, eval_every=8)
+    run = trainer.fit(whole := config(run_dir=str(tmp_path / "whole"), **options))
+    assert run.stream.epoch >= 1, "no epoch has ended: the test says nothing about that"
+    stopped = config(run_dir=str(tmp_path / "stopped"), **options)
+    for step in (3, 8, 13):
+        stopped_after(stopped, step, monkeypatch)
+    trainer.fit(stopped)
+    assert lines(stopped.run.dir) == lines(whole.run.dir), "the losses differ"
+    assert weights(stopped.run.dir) == weights(whole.run.dir), "the weights differ"
+
+
+def test_windows_and_counts_survive(config, tmp_path, monkeypatch, poison):
+    monkeypatch.setattr(runs, "WINDOW", 4)
+    poison({3: math.nan})
+    trainer.fit(whole := config(run_dir=str(tmp_path / "whole")))
+    poison({})
+    monkeypatch.undo()
+    monkeypatch.setattr(runs, "WINDOW", 4)
+    poison({3: math.nan})
+    stopped_after(config(), 7, monkeypatch)
+    run = trainer.fit(config())
+    assert lines(whole.run.dir)[-1]["loss_z"] is not None, "no z-score: the test says nothing about windows"
+    assert lines(run.folder) == lines(whole.run.dir), "z-scores or learning rates differ after resuming"
+    assert run.updates == 11 and run.skipped == {"not finite": 1}, "the counts begin again"
+
+
+def test_micro_batches_are_accumulated(config, tmp_path):
+    trainer.fit(config(model_dropout=0.0))
+    trainer.fit(config(model_dropout=0.0, run_dir=str(tmp_path / "one"), train_micro_batch=12))
+    assert np.allclose(losses(tmp_path / "run"), losses(tmp_path / "one"), atol=1e-4), (
+        "three micro-batches of 4 rows are not one of 12"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")
+def test_a_compiled_run_resumes_bit_for_bit_and_samples_on_the_way(config, tmp_path, monkeypatch):
+    options = dict(train_compile=True, eval_every=4, eval_sample_every=4)
+    trainer.fit(whole := config(run_dir=str(tmp_path / "whole"), **options))
+    stopped_after(config(**options), 6, monkeypatch)
+    trainer.fit(config(**options))
+    assert lines(config().run.dir) == lines(whole.run.dir), "the losses differ"
+    trainer.fit(quiet := config(run_dir=str(tmp_path / "quiet"), train_compile=True))
+    assert losses(quiet.run.dir) == losses(whole.run.dir), "evaluation changes a compiled run"
+    assert (tmp_path / "run/samples/step_000012.txt").exists()
+
+
+# Steps that are not taken
+
+
+def test_a_step_that_is_not_finite_is_skipped_counted_and_its_batch_kept(config, tmp_path, poison):
+    poison({5: math.nan, 6: math.inf, 9: math.nan})
+    run = trainer.fit(config(optim_schedule="constant", optim_warmup=10))
+    told = lines(run.folder)
+    assert [line["step"] for line in told if "skipped" in line] == [5, 6, 9], "other steps were skipped"
+    assert told[4]["loss"] is None and told[4]["norm"] is None, "NaN is no JSON"
+    assert run.skipped == {"not finite": 3} and run.updates == 9 and run.bad == 0
+    rates = [round(line["lr"] / 1e-3) for line in told]
+    assert rates == [1, 2, 3, 4, 5, 5, 5, 6, 7, 7, 8, 9], "the learning rate advances with what was not done"
+    assert all(p.isfinite().all() for p in run.model.parameters()), "the weights are spoilt"
+    ids = read_shard(run.folder / "skipped/step_000005.bin").reshape(12, 16)
+    stream = assemble.assemble(config(run_dir=str(tmp_path / "again"))).stream
+    batches = [stream.next_batch()[0] for _ in range(15)][-3:]
+    assert np.array_equal(ids, torch.cat(batches).numpy()), "not the batch of step 5"
+
+
+def test_so_many_bad_steps_in_a_row_end_the_run_and_name_the_last_good_checkpoint(config, poison):
+    poison(dict.fromkeys((3, 6, 7, 8, 9), math.nan))
+    with pytest.raises(FloatingPointError) as error:
+        trainer.fit(config(train_bad_steps=3))
+    said = str(error.value)
+    assert "step 8: loss or gradient were not finite 3 times in a row" in said, said
+    assert "the last good checkpoint is" in said and "step_000004" in said, said
+    assert len(lines(config().run.dir)) == 8, "the last line is missing"
+
+
+def test_an_overflow_of_float16_is_no_error(config, monkeypatch):
+    """Megatron's log: 21 of the first 30 iterations skipped, and the rate has made 9 of its 10 steps of warm-up."""
+    monkeypatch.setattr(assemble, "LossScaler", lambda: LossScaler(scale=2.0**40))
+    run = trainer.fit(
+        config(train_dtype="fp16", train_max_steps=30, train_bad_steps=2, optim_schedule="constant")
+    )
+    told = lines(run.folder)
+    skipped = [line["step"] for line in told if line.get("skipped") == "overflow"]
+    assert skipped[:9] == list(range(1, 10)), f"skipped: {skipped}"
+    assert run.skipped == {"overflow": len(skipped)} and run.updates == 30 - len(skipped) > 3
+    assert {line["lr"] for line in told[:9]} == {told[0]["lr"]} and max(line["lr"] for line in told) == 0.01, (
+        "the learning rate advances with updates that were not made"
+    )
+    assert run.scaler.scale == 2.0 ** (40 - len(skipped)), "the scale is not halved"
+    assert not (run.folder / "skipped").exists(), "an overflow is no batch to look at"
+
+
+def test_a_spike_is_skipped_only_if_asked_and_its_batch_kept(config, tmp_path, monkeypatch, poison):
+    monkeypatch.setattr(runs, "WINDOW", 8)
+    poison({10: 100.0, 22: 100.0})
+    kept = trainer.fit(config())
+    assert lines(kept.folder)[9]["loss_z"] > 2.4 and not kept.skipped, "a spike is skipped unasked"
+    run = trainer.fit(config(run_dir=str(tmp_path / "b"), train_skip_spikes=2.4))
+    assert [line["step"] for line in lines(run.folder) if line.get("skipped") == "spike"] == [10]
+    assert run.updates == 11 and (run.folder / "skipped/step_000010.bin").exists(), "its batch is not kept"
+
+
+# Going on
+
+
+def test_a_torn_last_line_and_lines_after_the_checkpoint_are_written_again(config, tmp_path, monkeypatch):
+    trainer.fit(whole := config(run_dir=str(tmp_path / "whole")))
+    stopped_after(config(), 8, monkeypatch)
+    path = tmp_path / "run/metrics.jsonl"
+    whole_lines = Path(whole.run.dir, "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole_lines[:10]) + whole_lines[10][:25])
+    trainer.fit(config())
+    assert lines(config().run.dir) == lines(whole.run.dir), "the file is not the uninterrupted run's"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_n_layer": 2},
+        {"data_documents": False},
+        {"run_seed": 1},
+        {"optim_lr": 1e-3},
+        {"train_dtype": "bf16"},
+    ],
+)
+def test_what_makes_it_another_run_is_refused_in_one_line(config, monkeypatch, change):
+    stopped_after(config(), 4, monkeypatch)
+    key = next(iter(change)).replace("_", ".", 1)
+    with pytest.raises(ValueError, match=f"cannot go on with {key}=.*; choose another run.dir") as error:
+        trainer.fit(config(**change))
+    assert "\n" not in str(error.value)
+
+
+def test_what_may_change_is_said_and_done(config, monkeypatch, capsys):
+    stopped_after(config(), 4, monkeypatch)
+    run = trainer.fit(config(train_max_steps=14, eval_every=7, run_keep=1))
+    said = capsys.readouterr().out
+    assert "train.max_steps=14 (was 12), eval.every=7 (was 0), run.keep=1 (was 2)" in said, said
+    assert run.step == 14 and [p.name for p in checkpoint.checkpoints(run.folder)] == ["step_000014"]
+
+
+def test_a_finished_run_stays_finished(config, capsys):
+    trainer.fit(config(eval_every=6))
+    before = lines(config().run.dir)
+    assert trainer.fit(config(eval_every=6)).step == 12 and lines(config().run.dir) == before
+
+
+def test_the_best_checkpoint_outlives_the_last_ones(config, monkeypatch):
+    values = iter([3.0, 1.0, 2.0, 4.0, 5.0, 6.0])
+    monkeypatch.setattr(trainer, "evaluate", lambda *args: next(values))
+    run = trainer.fit(config(eval_every=2, run_keep=2))
+    assert run.best == {"step": 4, "val_loss": 1.0}
+    assert [int(p.name[5:]) for p in checkpoint.checkpoints(run.folder)] == [4, 10, 12], (
+        "not best and last two"
+    )
+
+
+def test_the_shards_may_move_but_not_change(config, folder, tmp_path, monkeypatch):
+    stopped_after(config(), 4, monkeypatch)
+    moved = shutil.copytree(folder / "data", tmp_path / "moved")
+    trainer.fit(config(data_dir=str(moved)))
+    write_text(tmp_path / "other.txt", paragraphs=40)
+    stopped_after(config(run_dir=str(tmp_path / "b")), 4, monkeypatch)
+    with pytest.raises(ValueError, match="is not what this state was saved for: see its 'shards'"):
+        trainer.fit(
+            config(
+                run_dir=str(tmp_path / "b"),
+                data_dir=str(tmp_path / "new"),
+                data_source=str(tmp_path / "other.txt"),
+            )
+        )
+
+
+# Where it begins
+
+
+def test_init_from_begins_with_those_weights(config, tmp_path):
+    first = trainer.fit(config())
+    run = assemble.assemble(replace(config(model_dropout=0.0), init_from=str(first.kept)))
+    other = load_model(first.kept)
+    assert all(map(torch.equal, run.model.state_dict().values(), other.state_dict().values())), (
+        "other weights"
+    )
+    assert run.model.config.dropout == 0.0, "dropout is this run's to choose"
+    with pytest.raises(ValueError, match=r"context of 16; the run needs .* model.block_size=32"):
+        assemble.assemble(replace(config(train_micro_batch=2, model_block_size=32), init_from=str(first.kept)))
+
+
+def test_init_from_reads_hugging_face_checkpoints(config, tmp_path):
+    from nanogpt.model import GPT, GPTConfig
+    from nanogpt.pretrained import to_hf
+
+    model = GPT(GPTConfig(block_size=16, vocab_size=300, n_layer=1, n_head=2, n_embd=16))
+    to_hf(model, tmp_path / "hf")
+    run = assemble.assemble(replace(config(), init_from=str(tmp_path / "hf")))
+    assert torch.equal(run.model.transformer.wte.weight, model.transformer.wte.weight), "other weights"
+
+
+def test_what_is_missing_is_named(config, tmp_path):
+    with pytest.raises(FileNotFoundError, match="has no shards; `python -m nanogpt prepare`"):
+        trainer.fit(config(data_dir=str(tmp_path / "none"), data_source=None))
+    shutil.copytree(config().data.dir, data := tmp_path / "data")
+    (data / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match="samples need the tokenizer that made"):
+        trainer.fit(config(data_dir=str(data), data_tokenizer="none.json", eval_sample_every=4))
+
+
+# Beside the screen
+
+
+def test_tensorboard_gets_the_same_numbers(config):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = trainer.fit(config(run_tensorboard=True))
+    board = EventAccumulator(str(run.folder / "tensorboard"))
+    board.Reload()
+    assert [event.step for event in board.Scalars("loss")] == list(range(1, 13))
+    assert np.allclose([event.value for event in board.Scalars("loss")], losses(run.folder), rtol=1e-6)
+
+
+def test_wandb_gets_the_same_numbers_or_is_asked_for_in_one_line(config, monkeypatch, tmp_path, capsys):
+    sent = {}
+    fake = SimpleNamespace(
+        init=lambda **options: sent.update(options), log=lambda line, step: sent.update({step: line["loss"]})
+    )
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    run = trainer.fit(config(run_wandb=True))
+    assert [sent[step] for step in range(1, 13)] == losses(run.folder), "other losses are sent"
+    assert sent["id"] == "run" and sent["resume"] == "allow", "a resumed run would be a new one"
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
+    (tmp_path / "c.yaml").write_text(
+        yaml.safe_dump(config_dict(config(run_dir=str(tmp_path / "x"), run_wandb=True)))
+    )
+    assert main(["train", str(tmp_path / "c.yaml")]) == 2
+    assert "wandb" in (said := capsys.readouterr().err) and said.count("\n") == 1, said
+
+
+def test_a_terminal_shows_every_step_in_one_place(config, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    trainer.fit(config(run_log_every=6))
+    said = capsys.readouterr().out
+    assert said.count("\r") == 12 and len(re.findall(r"^.*step .*$", said, re.M)) == 2 + 0, said
+
+
+# The command
+
+
+def written(path: Path, config) -> str:
+    path.write_text(yaml.safe_dump(config_dict(config)))
+    return str(path)
+
+
+def test_a_dry_run_says_what_it_would_take_and_writes_nothing(config, tmp_path, capsys):
+    call = ["train", written(tmp_path / "c.yaml", config()), "--dry-run"]
+    before = sorted(tmp_path.rglob("*"))
+    assert main(call) == 0
+    said = capsys.readouterr().out
+    model = assemble.first_model(config(), 280)
+    assert f"parameters  {sum(p.numel() for p in model.parameters()):,}\n" in said, said
+    assert "steps       12 of 192 tokens: 3 × 4 rows of 16" in said and "epochs " in said, said
+    assert re.search(r"time +at least .* by the roofline\); .* measured\)", said), said
+    assert sorted(tmp_path.rglob("*")) == before, "a dry run wrote something"
+    assert main([*call, "data.dir=nowhere", "--depth", "2"]) == 0
+    assert "if the vocabulary has 280" in capsys.readouterr().out and not Path("nowhere").exists()
+
+
+def test_the_command_trains_and_its_faults_are_one_line(config, tmp_path, capsys):
+    path = written(tmp_path / "c.yaml", config())
+    assert main(["train", path, "train.max_steps=4"]) == 0 and len(lines(tmp_path / "run")) == 4
+    capsys.readouterr()
+    for fault in (
+        ["train.max_step=4"],
+        ["run.seed=1"],
+        ["run.device=tpu"],
+        ["train.dtype=tf32"],
+        ["--depth", "0"],
+    ):
+        assert main(["train", path, *fault]) == 2, f"{fault} is accepted"
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and len(said) < 250, said
+
+
+@pytest.mark.slow
+def test_tinyshakespeare_trains_by_one_command_without_gpt2s_vocabulary(
+    tinyshakespeare, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "empty"))
+    monkeypatch.chdir(tmp_path)
+    call = ["train", "shakespeare", f"data.source={tinyshakespeare}", "train.max_steps=3", "run.log_every=1"]
+    assert main([*call, "optim.warmup=1", "eval.tokens=2000", "run.device=cpu"]) == 0
+    assert len(lines(tmp_path / "runs/shakespeare")) == 3
