@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,7 @@ from nanogpt.pretrained import from_hf
 from nanogpt.roofline import peak_of
 from nanogpt.runs import Window
 from nanogpt.shards import load_manifest, open_shards, read_shard
-from nanogpt.sources import Source, documents_in, find_files, read_blocks
+from nanogpt.sources import blocks_in, cut_files, find_files
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.train import scale_init
 from nanogpt.weights import load_model
@@ -62,9 +61,9 @@ def ensure_data(data: Data) -> dict:
         if data.source == "stories":
             return ensure_corpus(folder)
         tokenizer, source = data.tokenizer, Path(data.source)
-        if isinstance(tokenizer, int):  # one of so many tokens, learned from the beginning of the text
-            blocks = islice(read_blocks(Source(source, find_files(source), data.paragraphs)), 16)
-            texts = (text for pieces, _ in blocks for piece in pieces for text in documents_in(piece))
+        if isinstance(tokenizer, int):  # one of so many tokens, learned from the text's first 16 MB
+            spans = next(cut_files(find_files(source), 1 << 24, data.paragraphs))
+            texts = (text for span in spans for _, told in blocks_in(span, 1 << 20) for text in told)
             BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
         prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
     return load_manifest(folder)

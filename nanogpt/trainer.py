@@ -19,11 +19,11 @@ from nanogpt import optim
 from nanogpt.assemble import Training, random_states, resume, set_random_states
 from nanogpt.bench import mfu, step_flops
 from nanogpt.checkpoint import prune, save
+from nanogpt.chunks import alone_in
 from nanogpt.config import Config, from_depth, load_config
 from nanogpt.dryrun import dry_run, report
 from nanogpt.evals import evaluate
 from nanogpt.files import atomically
-from nanogpt.journal import alone_in
 from nanogpt.log import writers
 from nanogpt.prepare import DISK_FULL
 from nanogpt.roofline import synchronize

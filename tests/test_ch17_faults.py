@@ -16,9 +16,9 @@ import yaml
 from small_run import lines, run_in_child, small, weights, write_text
 
 from nanogpt import checkpoint, trainer
+from nanogpt.chunks import alone_in
 from nanogpt.cli import outcome
 from nanogpt.config import config_dict
-from nanogpt.journal import alone_in
 from nanogpt.weights import load_model
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="no SIGKILL on Windows")

@@ -223,9 +223,9 @@ def test_an_overflow_of_float16_is_no_error(config, monkeypatch):
     skipped = [line["step"] for line in told if line.get("skipped") == "overflow"]
     assert skipped[:9] == list(range(1, 10)), f"skipped: {skipped}"
     assert run.skipped == {"overflow": len(skipped)} and run.updates == 30 - len(skipped) > 3
-    assert {line["lr"] for line in told[:9]} == {told[0]["lr"]} and max(line["lr"] for line in told) == 0.01, (
-        "the learning rate advances with updates that were not made"
-    )
+    assert {line["lr"] for line in told[:9]} == {told[0]["lr"]} and max(
+        line["lr"] for line in told
+    ) == 0.01, "the learning rate advances with updates that were not made"
     assert run.scaler.scale == 2.0 ** (40 - len(skipped)), "the scale is not halved"
     assert not (run.folder / "skipped").exists(), "an overflow is no batch to look at"
 
@@ -323,7 +323,9 @@ def test_init_from_begins_with_those_weights(config, tmp_path):
     )
     assert run.model.config.dropout == 0.0, "dropout is this run's to choose"
     with pytest.raises(ValueError, match=r"context of 16; the run needs .* model.block_size=32"):
-        assemble.assemble(replace(config(train_micro_batch=2, model_block_size=32), init_from=str(first.kept)))
+        assemble.assemble(
+            replace(config(train_micro_batch=2, model_block_size=32), init_from=str(first.kept))
+        )
 
 
 def test_init_from_reads_hugging_face_checkpoints(config, tmp_path):
