@@ -3,17 +3,12 @@
 Exported from notebooks/09_measuring.ipynb.
 """
 
-import json
-import os
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from nanogpt.model import GPTConfig, flops_per_token, num_params
 
@@ -121,9 +116,8 @@ def activation_bytes(config: GPTConfig, B: int, T: int) -> int:
     if config.dropout:
         raise ValueError(f"dropout={config.dropout} saves masks that are not predicted here; set it to 0")
     C, N = config.n_embd, B * T
-    attention = (
-        4 * N * config.n_head if config.flash else 4 * config.n_head * N * T + T * T
-    )  # a mask of bytes
+    rows = 4 * N * config.n_head
+    attention = rows if config.flash else rows * T + T * T  # in steps: a row of weights; the mask, in bytes
     layer = 4 * (16 * N * C + 4 * N) + attention
     head = 4 * (2 * N * C + 2 * N + N * config.vocab_rows + 1)
     ids = 8 * (2 * N + T)  # int64: tokens, targets, positions
@@ -153,38 +147,6 @@ def saved_bytes(call: Callable[[], object], exclude: Iterable[Tensor] = ()) -> i
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         call()
     return sum(storage.nbytes() for storage in saved.values())
-
-
-def cpu_trace(call: Callable[[], object]) -> list[dict]:
-    """The profiler's trace of one call on the CPU: events with name, ts and dur in µs, args, in order of time."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself on stderr otherwise
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as prof:
-        call()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
-        prof.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    return sorted((event for event in events if "ts" in event), key=lambda event: event["ts"])
-
-
-def memory_levels(trace: list[dict]) -> list[tuple[float, int]]:
-    """(µs, bytes above the level at the start) after each allocation and release on the CPU."""
-    changes = [(e["ts"], e["args"]) for e in trace if e["name"] == "[memory]"]
-    # the profiler goes on counting from what its last run left behind
-    start = changes[0][1]["Total Allocated"] - changes[0][1]["Bytes"] if changes else 0
-    return [(ts, args["Total Allocated"] - start) for ts, args in changes]
-
-
-def peak_memory(call: Callable[[], object], device: torch.device) -> int:
-    """Bytes that `call` needs at most, above what is allocated when it starts. On cuda and cpu; ValueError elsewhere."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        call()
-        return torch.cuda.max_memory_allocated(device) - before
-    if device.type != "cpu":
-        raise ValueError(f"PyTorch keeps no peak of memory on {device.type}; measure on cuda or cpu")
-    return max((level for _, level in memory_levels(cpu_trace(call))), default=0)
 
 
 def predict_step(

@@ -15,7 +15,6 @@ from nanogpt.bench import (
     activation_bytes,
     memory_by_category,
     mfu,
-    peak_memory,
     predict_step,
     saved_bytes,
     step_flops,
@@ -275,45 +274,6 @@ def test_freed_memory_does_not_hide_a_later_save():
     assert saved_bytes(call, exclude=[x]) == 5 * 4000
 
 
-def test_peak_memory_sees_what_was_freed_again():
-    def call():
-        torch.zeros(2**18)  # 1 MiB, gone at once
-        kept = torch.zeros(2**16)
-        return kept.sum()
-
-    assert 2**20 <= peak_memory(call, CPU) < 2**20 + 2**10
-
-
-def test_peak_memory_forgets_what_an_earlier_call_kept():
-    kept = []
-    first, second = (peak_memory(lambda: kept.append(torch.zeros(2**18)), CPU) for _ in range(2))
-    assert first == second == 2**20
-
-
-def test_peak_memory_says_where_it_cannot_be_measured():
-    with pytest.raises(ValueError, match="mps"):
-        peak_memory(lambda: None, torch.device("mps"))
-
-
-@pytest.mark.parametrize("flash", [True, False], ids=["flash", "manual"])
-@pytest.mark.parametrize(("B", "T", "vocab_size"), [(8, 64, 1024), (2, 32, 512)])
-def test_the_peak_of_a_step_is_activations_and_three_tables(flash, B, T, vocab_size):
-    """Logits, and the gradients of the log-probabilities and of the logits, which meet in the loss's backward pass."""
-    config = GPTConfig(64, vocab_size, n_layer=4, n_head=4, n_embd=64, flash=flash)
-    model, (x, y) = GPT(config), batch(config, B, T).unbind()
-    optimizer = torch.optim.AdamW(model.parameters())
-
-    def step():
-        _, loss = model(x, y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    step()
-    made = activation_bytes(config, B, T) - x.nbytes - y.nbytes
-    assert peak_memory(step, CPU) == pytest.approx(made + 3 * 4 * B * T * vocab_size, abs=100)
-
-
 def test_the_roofline_s_two_limits():
     config = GPTConfig()
     compute = Roofline("no memory wall", {"float32": 1e12, "bfloat16": 4e12}, float("inf"))
@@ -333,10 +293,6 @@ def test_the_roofline_s_two_limits():
 
 class TestGPU:
     pytestmark = gpu
-
-    def test_peak_memory_counts_above_what_is_held(self):
-        held = torch.zeros(2**20, device="cuda")
-        assert peak_memory(lambda: torch.zeros(2**18, device="cuda"), held.device) == 2**20
 
     def test_activations_are_predicted_within_a_percent(self):
         config = GPTConfig(128, 512, n_layer=2, n_head=4, n_embd=256, flash=False)

@@ -92,3 +92,16 @@ def slopes(Ts, panels):
     fig.legend(*axes[0].get_legend_handles_labels(), ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.06))
     fig.tight_layout()
     return fig
+
+
+def memory_levels(levels: list[tuple[int, int]], before: int, moments: dict[str, int]):
+    """Bytes over the ns of one step, `before` at its start; predicted moments dotted."""
+    ns, level = zip(*levels)
+    fig, ax = plt.subplots(figsize=(7, 3.2))
+    ax.step([(t - ns[0]) / 1e6 for t in ns], [(before + v) / 2**20 for v in level], where="post", lw=1)
+    for name, value in moments.items():
+        ax.axhline(value / 2**20, c="0.5", ls=":", lw=1)
+        ax.text(0, value / 2**20, name, fontsize=8, va="bottom", color="0.3")
+    ax.set(xlabel="ms, with the profiler running", ylabel="MiB (the axis begins at what is always held)")
+    ax.set_ylim(0.98 * before / 2**20)
+    return fig

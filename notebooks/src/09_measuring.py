@@ -7,29 +7,23 @@ GPU returns before the work is done. The first call does work that no later one 
 processor for a moment, and the mean doubles. And a time alone does not say whether it is good.
 
 So this chapter builds two things: a clock that can be trusted, and a prediction to hold each measurement against. What
-can the machine do at most? What must a training step compute, move and keep? The first is measured once; the rest
-follows from the model's shape.
+can the machine do at most? That is measured once. What must a training step compute, move and keep? That follows from the
+model's shape.
 """
 
 # %%
 #| default_exp bench
 #| doc bench: What a training step must compute, move and keep, predicted from the model's shape and counted.
 #| doc roofline: A clock, what a device can do at most as measured, and what its data sheet promises.
-import importlib.util
-import queue
-import threading
+import re
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
-from functools import partial
 from statistics import fmean, median
 
 import torch
-from torch.nn import functional as F
-from torch.profiler import record_function
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch.profiler import ProfilerActivity, profile
 
 from course.figures import measuring as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
@@ -39,7 +33,7 @@ from nanogpt.model import GPT, SIZES, GPTConfig
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
 if device.type == "mps":
-    print("PyTorch's profiler and memory statistics do not see an Apple GPU; this chapter measures the CPU")
+    print("PyTorch's profiler does not see an Apple GPU; this chapter measures the CPU")
     device = torch.device("cpu")
 scale = pick_scale(device)
 config = {
@@ -59,8 +53,7 @@ r"""
 1. A GPU needs 10 ms for a kernel. Nine such calls are made, and the clock is read before and after. What does it say?
 2. One step of GPT-2 small on 4 × 1024 tokens: which moves the most bytes, the MLPs' matrix products, their GELUs, the
    loss or the optimizer?
-3. How much memory does that step need at its peak, and when: at the end of the forward pass, in the loss, in the middle
-   of the backward pass, or during the update?
+3. The same step: how much memory do the activations take that the backward pass needs?
 4. What share of your machine's peak does a training step reach?
 
 Replace `None` by your guess.
@@ -69,7 +62,7 @@ Replace `None` by your guess.
 # %%
 predict("09.1", "nine kernels of 10 ms, clock read at once", guess=None, unit="ms")
 predict("09.2", "what moves most bytes: mlp, gelu, loss or optimizer", guess=None)
-predict("09.3", "peak of GPT-2 small, 4 × 1024 tokens", guess=None, unit="GiB")
+predict("09.3", "activations of GPT-2 small, 4 × 1024 tokens", guess=None, unit="GiB")
 predict("09.4", "share of the measured peak that a step reaches", guess=None, unit="%")
 
 # %% [markdown]
@@ -81,37 +74,22 @@ a model of that queue, for machines without a GPU: a thread takes calls one by o
 since a GPU does not use this processor either.
 """
 
-
 # %%
-class ModelGPU:
-    """A model of a GPU's queue, not a GPU: `launch` returns at once, a worker runs the calls in order."""
-
-    def __init__(self):
-        self.queue, self.log = queue.Queue(), []
-        threading.Thread(target=self.work, daemon=True).start()
-
-    def work(self):
-        while True:
-            name, start = self.queue.get(), time.perf_counter()
-            time.sleep(0.01)
-            self.log.append((name, start, time.perf_counter()))
-            self.queue.task_done()
-
-    def launch(self, name):
-        self.queue.put(name)
-
-    def synchronize(self):
-        self.queue.join()
+gpu = ThreadPoolExecutor(max_workers=1)  # `submit` returns at once, one thread makes the calls in order
 
 
-gpu = ModelGPU()
+def kernel(part):
+    """10 ms of work elsewhere: (part, start, end)."""
+    start = time.perf_counter()
+    time.sleep(0.01)
+    return part, start, time.perf_counter()
 
-# %%
-times = [time.perf_counter()]
-for wait in (lambda: [gpu.launch("kernel") for _ in range(9)], gpu.synchronize):
-    wait()
-    times.append(time.perf_counter())
-naive, honest = (1e3 * (t - times[0]) for t in times[1:])
+
+start = time.perf_counter()
+launched = [gpu.submit(kernel, "forward") for _ in range(9)]
+naive = 1e3 * (time.perf_counter() - start)
+wait(launched)  # on a GPU: torch.cuda.synchronize()
+honest = 1e3 * (time.perf_counter() - start)
 print(f"nine kernels of 10 ms: {naive:.3f} ms without synchronize, {honest:.3f} ms with it")
 answer("09.1", naive)
 
@@ -127,16 +105,14 @@ read between its parts. `loss.item()` needs the number, so it waits for everythi
 # %%
 def timed_step(synchronize_each: bool) -> tuple[list, list]:
     """The host's log and the queue's, of (part, start, end), for 3 + 6 kernels after which the loss is read."""
-    gpu.log.clear()
-    host = []
+    host, launched = [], []
     for part, kernels in [("forward", 3), ("backward", 6), ("loss.item()", 0)]:
         start = time.perf_counter()
-        for _ in range(kernels):
-            gpu.launch(part)
+        launched += [gpu.submit(kernel, part) for _ in range(kernels)]
         if synchronize_each or part == "loss.item()":
-            gpu.synchronize()
+            wait(launched)
         host.append((part, start, time.perf_counter()))
-    return host, list(gpu.log)
+    return host, [call.result() for call in launched]
 
 
 show(
@@ -195,20 +171,6 @@ def timings(call: Callable[[], object], device: torch.device, repeats: int) -> l
 
 # %% [markdown]
 r"""
-Does this machine have a queue? If a call returns long before its product is done, yes.
-"""
-
-# %% tags=["nbval-ignore-output"]
-a, b = torch.randn(2, product, product, device=device, generator=torch.Generator(device).manual_seed(0))
-done = min(timings(lambda: a @ b, device, 5))
-start = time.perf_counter()
-a @ b
-back = time.perf_counter() - start
-print(f"{product} × {product}: the call is back after {1e3 * back:.3f} ms, done after {1e3 * done:.3f} ms")
-print("this device has a queue" if back < 0.2 * done else "no queue: the call returns when it is done")
-
-# %% [markdown]
-r"""
 ## The first calls
 
 A small GPT-2 and its training step, which the rest of the chapter measures. The times, in the order in which they came:
@@ -216,23 +178,19 @@ A small GPT-2 and its training step, which the rest of the chapter measures. The
 
 
 # %%
-def new_step(config=config, B=B, T=T, fused: bool | None = None):
+def new_step():
     """A model, its optimizer, a batch of random ids, and a function that makes one training step on it."""
     g = seed_everything(0)
     model = GPT(config, generator=g).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
-    x, y = torch.randint(config.vocab_size, (2, B, T), generator=g).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    batch = torch.randint(config.vocab_size, (2, B, T), generator=g).to(device)
 
     def step():
-        with record_function("forward"):  # a name for the profiler
-            _, loss = model(x, y)  # `_` holds the logits until the step returns, as most training loops do
-        with record_function("backward"):
-            loss.backward()
-        with record_function("update"):
-            optimizer.step()
+        model(*batch)[1].backward()
+        optimizer.step()
         optimizer.zero_grad()
 
-    return model, optimizer, (x, y), step
+    return model, optimizer, batch, step
 
 
 # %% tags=["nbval-ignore-output"]
@@ -242,8 +200,7 @@ show(
     figures.step_times(times),
     alt="Time of each training step in order; lines mark mean and median.",
 )
-mean, middle = fmean(times), median(times)
-print(f"first step {1e3 * times[0]:.1f} ms, median {1e3 * middle:.1f} ms, mean {1e3 * mean:.1f} ms")
+print(f"first {1e3 * times[0]:.1f} ms, median {1e3 * median(times):.1f} ms, mean {1e3 * fmean(times):.1f} ms")
 
 # %% [markdown]
 r"""
@@ -252,9 +209,9 @@ libraries choose kernels. CUDA loads kernels on first use; `torch.compile` compi
 a rate. So: warm up, and do not count it.
 
 In the mean, one slow call weighs as much as many others; and slow calls come later too, when another program takes the
-processor for a moment. The median ignores them while they are fewer than half. The quartiles say how far to trust it:
-two medians whose middle halves overlap are not two numbers. And what the machine *can* do is the fastest call, since
-another program only ever slows us down.
+processor. The median ignores them while they are fewer than half. The quartiles say how far to trust it: two medians
+whose middle halves overlap are not two numbers. And what the machine *can* do is the fastest call, since another program
+only ever slows us down.
 """
 
 # %%
@@ -293,7 +250,6 @@ def measure(call: Callable[[], object], device: torch.device, repeats: int = 20,
 
 
 # %% tags=["nbval-ignore-output"]
-print(f"{product} × {product} product:", measure(lambda: a @ b, device, repeats=10))
 print("training step:", measure(step, device, repeats, warmup=1))
 
 # %% [markdown]
@@ -344,7 +300,8 @@ def matmul_flops(device: torch.device, dtype: str | torch.dtype, n: int, repeats
 # %% [markdown]
 r"""
 The second limit: most operations in a network add a bias, apply GELU, normalise. They do a few operations on each
-number they fetch, and wait for memory. A copy reads and writes every byte once, so it measures what memory can deliver.
+number they fetch, and wait for memory. A copy reads and writes every byte once, so it measures what memory can deliver
+(if the array is large: a small one stays in a cache).
 """
 
 
@@ -356,14 +313,6 @@ def copy_bandwidth(device: torch.device, mebibytes: int, repeats: int = 10) -> f
     target = torch.empty_like(source)
     return 2 * source.numel() / min(measure(lambda: target.copy_(source), device, repeats).times)
 
-
-# %% tags=["nbval-ignore-output"]
-rates = {2**k: copy_bandwidth(device, 2**k, repeats=5) for k in range(copied.bit_length())}
-show(
-    figures.copy_rates(rates),
-    alt="Copy rate in GB/s against array size: high while the array fits a cache, then level at memory's bandwidth.",
-)
-print(f"memory: {rates[max(rates)] / 1e9:.1f} GB/s")
 
 # %% [markdown]
 r"""
@@ -415,6 +364,7 @@ def measure_roofline(device: torch.device, n: int | None = None, mebibytes: int 
 
 # %% tags=["nbval-ignore-output"]
 roofline = measure_roofline(device, product, copied)
+print(f"memory: {roofline.bandwidth / 1e9:.1f} GB/s")
 for name, rate in roofline.flops.items():
     factor, ridge = rate / roofline.flops["float32"], roofline.ridge(name)
     print(f"{name:9} {rate / 1e9:.0f} GFLOP/s, {factor:.2f} × float32; ridge at {ridge:.0f} FLOP/byte")
@@ -433,14 +383,13 @@ out = torch.empty_like(x)
 predicted = roofline.seconds(flops=numbers, nbytes=12 * numbers)
 measured = min(measure(lambda: torch.add(x, y, out=out), device, repeats=10).times)
 print(f"predicted {1e3 * predicted:.2f} ms, measured {1e3 * measured:.2f} ms: {measured / predicted:.2f} ×")
-print(f"arithmetic alone would take {1e3 * numbers / roofline.flops['float32']:.3f} ms")
 
 # %% [markdown]
 r"""
-Arithmetic is not what the machine waits for. And the prediction is an estimate, not a bound: it may err both ways.
-Before a processor overwrites part of a cache line it usually fetches the line (*write-allocate*). The addition then
-moves four numbers where three were counted, the copy three where two were. If both do, the addition takes (4/3) / (3/2)
-= 0.89 of the prediction; if a library's copy stores past the cache, 4/3. A factor near one has neither, as on a GPU.
+The prediction is an estimate, not a bound: it may err both ways. Before a processor overwrites part of a cache line it
+usually fetches the line (*write-allocate*). The addition then moves four numbers where three were counted, the copy three
+where two were. If both do, the addition takes (4/3) / (3/2) = 0.89 of the prediction; if a library's copy stores past the
+cache, 4/3. A factor near one has neither, as on a GPU.
 
 ## What the vendors promise
 
@@ -465,34 +414,24 @@ class Peak:
 
 # %%
 #| export roofline
-_DESKTOP = {
-    "A6000": Peak(38.7, 77.4, 154.8, 768, "GA102 white paper, 2020", ("RTX A6000",)),
-    "RTX 5090": Peak(104.8, 104.8, 209.5, 1792, "RTX Blackwell white paper, 2025"),
-    "RTX 4090": Peak(82.6, 82.6, 165.2, 1008, "Ada white paper, 2022"),
-    "RTX 4070 SUPER": Peak(35.5, 35.5, 71, 504, "7168 cores at 2.475 GHz; Ada white paper"),
-    "RTX 3090": Peak(35.6, 35.6, 71, 936, "GA102 white paper, 2020"),
-}
-
-# %%
-#| export roofline
 PEAKS = {  # by NVIDIA's data sheets and white papers
     "B200": Peak(80, 1100, 2250, 8000, "Blackwell technical brief, 2024 (HGX B200)"),
     "H200": Peak(67, 494.7, 989.4, 4800, "H200 data sheet, 2024 (SXM)"),
     "H100": Peak(67, 494.7, 989.4, 3350, "H100 data sheet, 2023 (SXM)", ("H100 80GB HBM3",)),
     "H100-PCIe": Peak(51, 378, 756, 2000, "H100 data sheet, 2023", ("H100 PCIe",)),
-    "H800": Peak(67, 494.7, 989.4, 3350, "as H100 (SXM) but for float64 and NVLink"),
     "A100-80GB": Peak(19.5, 156, 312, 2039, "A100 data sheet, 2021", ("A100-SXM4-80GB",)),
     "A100-80GB-PCIe": Peak(19.5, 156, 312, 1935, "A100 data sheet, 2021", ("A100 80GB PCIe",)),
     "A100-40GB": Peak(19.5, 156, 312, 1555, "A100 white paper", ("A100-SXM4-40GB", "A100-PCIE-40GB")),
-    "A800-80GB-PCIe": Peak(19.5, 156, 312, 1935, "as A100 but for NVLink: NVIDIA", ("A800 80GB PCIe",)),
     "L40S": Peak(91.6, 183, 362, 864, "L40S data sheet, 2023"),
     "L4": Peak(30.3, 60, 121, 300, "L4 data sheet, 2023"),
     "A10": Peak(31.2, 62.5, 125, 600, "A10 data sheet, 2021"),
-    "V100S": Peak(16.4, None, 130, 1134, "V100 data sheet, 2020", ("V100S-PCIE-32GB",)),
-    "V100": Peak(15.7, None, 125, 900, "the same, SXM2", ("V100-SXM2-16GB", "V100-SXM2-32GB")),
-    "V100-PCIe": Peak(14, None, 112, 900, "the same", ("V100-PCIE-16GB", "V100-PCIE-32GB")),
+    "V100": Peak(15.7, None, 125, 900, "V100 data sheet, 2020 (SXM2)", ("V100-SXM2-16GB", "V100-SXM2-32GB")),
+    "V100-PCIe": Peak(14, None, 112, 900, "V100 data sheet, 2020", ("V100-PCIE-16GB", "V100-PCIE-32GB")),
     "T4": Peak(8.1, None, 65, 320, "T4 data sheet, 2019"),
-    **_DESKTOP,
+    "A6000": Peak(38.7, 77.4, 154.8, 768, "GA102 white paper, 2020", ("RTX A6000",)),
+    "RTX 5090": Peak(104.8, 104.8, 209.5, 1792, "RTX Blackwell white paper, 2025"),
+    "RTX 4090": Peak(82.6, 82.6, 165.2, 1008, "Ada white paper, 2022"),
+    "RTX 3090": Peak(35.6, 35.6, 71, 936, "GA102 white paper, 2020"),
 }
 
 
@@ -505,19 +444,12 @@ def peak_of(gpu: str) -> Peak | None:
     return next((peak for key, peak in PEAKS.items() if name in (key, *peak.reported)), None)
 
 
-# %%
-print(f"{'':16}{'float32':>9}{'TF32':>8}{'half':>8}  TFLOP/s   {'GB/s':>5}   ridge (half)")
-for name, p in PEAKS.items():
-    ridge = 1e3 * p.half / p.bandwidth
-    print(f"{name:16}{p.float32:9}{p.tf32 or '-':>8}{p.half:8}{p.bandwidth:17}{ridge:9.0f}")
-assert peak_of("NVIDIA GeForce RTX 4090 Laptop GPU") is None, "a laptop's chip is another one"
-
 # %% [markdown]
 r"""
 ## What a step must compute
 
-Now the other side. The FLOPs of matrix products are chapter 05's, three times those of the forward pass. Which share of
-the peak they reach is the model's MFU (Chowdhery et al. 2022, appendix B).
+Now the other side. The FLOPs of matrix products are chapter 05's, three times those of the forward pass, counted there to
+the last operation. Which share of the peak they reach is the model's MFU (Chowdhery et al. 2022, appendix B).
 """
 
 # %%
@@ -544,26 +476,11 @@ def mfu(flops: float, seconds: float, peak_flops: float) -> float:
 
 # %% [markdown]
 r"""
-PyTorch can watch the products that are really launched. Formula and count must agree to the last operation:
-"""
-
-# %%
-toy = GPTConfig(block_size=16, vocab_size=101, n_layer=2, n_head=2, n_embd=24, flash=False)
-ids = torch.randint(toy.vocab_size, (2, 3, 10), generator=seed_everything(0))
-with FlopCounterMode(display=False) as counter:
-    GPT(toy)(*ids)[1].backward()
-print(f"counted {counter.get_total_flops():,}, predicted {step_flops(toy, 3, 10):,}")
-assert counter.get_total_flops() == step_flops(toy, 3, 10), "formula and count differ: see flops_by_part"
-print(f"GPT-2 small, 4 × 1024 tokens: {step_flops(gpt2, 4, 1024) / 1e12:.2f} TFLOP in a step")
-
-# %% [markdown]
-r"""
 ## What a step must move
 
-Assume that every operation reads its inputs once from memory, and writes its outputs once. (A cache can beat that; a
-kernel that reads twice falls behind.) A backward pass reads the gradient of the output and what the forward pass saved.
-With N = B·T tokens, the linear layers. (The bookkeeping is long: you may pass over the code of
-this section and read what it prints.)
+Assume that every operation reads its inputs once from memory, and writes its outputs once. A backward pass reads the
+gradient of the output and what the forward pass saved. With N = B·T tokens, the linear layers (the bookkeeping is long:
+you may pass over the code of this section and read what it prints):
 """
 
 
@@ -623,34 +540,11 @@ def attention_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Wo
 # %% [markdown]
 r"""
 The rest computes little: a GELU is 9 operations a number (three for the cube, tanh as one), AdamW 14. It moves much.
-How much does PyTorch's default AdamW move? It works through its formula operation by operation, on whole arrays.
-Count what each reads and writes:
-"""
-
-
-# %%
-class Passes(TorchDispatchMode):
-    """Notes how many arrays each operation reads and writes; single numbers do not count."""
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        inputs = {id(t) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.numel() > 1}
-        arrays.extend([len(inputs) + 1] if inputs else [])
-        return operation(*args, **(kwargs or {}))
-
-
-weight = torch.nn.Parameter(torch.ones(1000))
-optimizer = torch.optim.AdamW([weight])
-for _ in range(2):  # the first step makes the moments
-    weight.grad, arrays = torch.ones(1000), []
-    with Passes():
-        optimizer.step()
-moved = 4 * sum(arrays)
-print(f"{len(arrays)} operations, {sum(arrays)} arrays read or written: {moved} bytes a weight")
-print(f"GPT-2 small: {moved * 124_439_808 / 1e9:.2f} GB a step")
-
-# %% [markdown]
-r"""
-Done in one go (`fused=True`), it reads a weight, its gradient and two moments and writes three of them: 28 bytes.
+PyTorch's default AdamW works through its formula operation by operation, on whole arrays. How many does each read and
+write? Decay the weight (2), move the mean towards the gradient (3), shrink the mean of squares (2), add the gradient's
+square (3), take the root (2), divide it (2), add ε (2), and from the weight subtract mean over root (4). Twenty arrays: 80
+bytes a weight. (The chapter's tests count them as they run.) Done in one go (`fused=True`), it reads a weight, its gradient
+and two moments and writes three of them: 28 bytes.
 """
 
 
@@ -709,7 +603,8 @@ flops, nbytes = Counter(), Counter()  # by part, all phases together
 for w in step_work(gpt2, 4, 1024):
     flops[w.part] += w.flops
     nbytes[w.part] += w.nbytes
-print(f"GPT-2 small, 4 × 1024 tokens, float32: {nbytes.total() / 1e9:.1f} GB moved in a step")
+print(f"GPT-2 small, a step of 4 × 1024 tokens: {flops.total() / 1e12:.2f} TFLOP,", end=" ")
+print(f"{nbytes.total() / 1e9:.1f} GB moved")
 print(f"{'':14}{'FLOPs':>8}{'bytes':>8}{'GB':>7}   FLOP/byte")
 for part, size in nbytes.most_common():
     shares = f"{flops[part] / flops.total():8.2%}{size / nbytes.total():8.1%}"
@@ -720,21 +615,9 @@ answer("09.2", nbytes.most_common(1)[0][0])
 r"""
 So the optimizer comes first, with the default AdamW; fused it would move 3.5 GB and come behind MLPs, loss and GELUs.
 The parts that do nearly all of the arithmetic move less than half of the bytes. The rest is moved by operations that
-compute next to nothing.
+compute next to nothing. (The tests sum the sizes of all float inputs and outputs of a real step's operations, and want
+the same bytes to the last one.)
 
-*Check.* The products' FLOPs must sum to `step_flops`. (The tests also sum the sizes of all float inputs and outputs of a
-real step's operations, and want the same bytes to the last one.)
-"""
-
-# %%
-work = step_work(gpt2, 4, 1024)
-assert sum(w.flops for w in work if w.part in PRODUCTS) == step_flops(gpt2, 4, 1024), "a product is missing"
-few, many = ({(w.part, w.phase): w.intensity for w in step_work(gpt2, size, 64)} for size in (1, 64))
-grows = {part for part, phase in many if many[part, phase] > 4 * few[part, phase]}
-print("64 times the batch gives more than 4 times the FLOP/byte to:", ", ".join(sorted(grows)))
-
-# %% [markdown]
-r"""
 A larger batch shares the weights among more tokens, so linear layers climb the roofline. The rest stays where it is.
 On this machine, for this chapter's model:
 """
@@ -776,9 +659,8 @@ def activation_bytes(config: GPTConfig, B: int, T: int) -> int:
     if config.dropout:
         raise ValueError(f"dropout={config.dropout} saves masks that are not predicted here; set it to 0")
     C, N = config.n_embd, B * T
-    attention = (
-        4 * N * config.n_head if config.flash else 4 * config.n_head * N * T + T * T
-    )  # a mask of bytes
+    rows = 4 * N * config.n_head
+    attention = rows if config.flash else rows * T + T * T  # in steps: a row of weights; the mask, in bytes
     layer = 4 * (16 * N * C + 4 * N) + attention
     head = 4 * (2 * N * C + 2 * N + N * config.vocab_rows + 1)
     ids = 8 * (2 * N + T)  # int64: tokens, targets, positions
@@ -844,163 +726,25 @@ On a CPU, not one byte off. (On a GPU, fused attention may keep a little more, a
 same formulas for GPT-2 small:
 """
 
-
 # %%
-def memory_of(size: str, batch: int, T: int, flash: bool) -> dict[str, int]:
-    return memory_by_category(replace(SIZES[size], flash=flash), batch, T)
-
-
-panels = {"attention step by step": False, "attention fused": True}
-rows = {t: {n: memory_of("gpt2", n, 1024, flash) for n in (1, 2, 4, 8, 16)} for t, flash in panels.items()}
-show(
-    figures.memory_bars(rows),
-    alt="Stacked bars: memory of GPT-2 small by category against batch size, with manual and with fused attention; activations dwarf the rest as the batch grows.",
-)
+print("GPT-2 small, T=1024: parameters, gradients, moments and activations in GiB")
+for flash in (False, True):
+    for size in (1, 4, 16):
+        memory = memory_by_category(replace(gpt2, flash=flash), size, 1024).values()
+        gib = [number / 2**30 for number in memory]
+        row = "".join(f"{number:7.2f}" for number in gib)
+        print(f"attention {'fused' if flash else 'in steps':8} B={size:2} {row}  together {sum(gib):6.2f}")
+answer("09.3", memory_by_category(gpt2, 4, 1024)["activations"] / 2**30)
 
 # %% [markdown]
 r"""
-Choose a size, a batch, a context. Which category fills a card of 24 GiB first?
-"""
+Activations dwarf the rest as the batch grows, and fused attention, which is chapter 12's, saves most of them. There the
+*peak* of a step is found too: when all this is held at once.
 
-# %% tags=["nbval-ignore-output"]
-figures.memory_widget(list(SIZES), memory_of)
-
-# %% [markdown]
-r"""
-## The peak
-
-The categories do not all exist at once: gradients appear while activations go. So when is the peak? The profiler's
-trace, a JSON file, holds an event named `[memory]` for every allocation and release.
-"""
-
-# %%
-#| export
-import json
-import os
-import tempfile
-from pathlib import Path
-
-from torch.profiler import ProfilerActivity, profile
-
-
-def cpu_trace(call: Callable[[], object]) -> list[dict]:
-    """The profiler's trace of one call on the CPU: events with name, ts and dur in µs, args, in order of time."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself on stderr otherwise
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as prof:
-        call()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
-        prof.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    return sorted((event for event in events if "ts" in event), key=lambda event: event["ts"])
-
-
-# %%
-#| export
-def memory_levels(trace: list[dict]) -> list[tuple[float, int]]:
-    """(µs, bytes above the level at the start) after each allocation and release on the CPU."""
-    changes = [(e["ts"], e["args"]) for e in trace if e["name"] == "[memory]"]
-    # the profiler goes on counting from what its last run left behind
-    start = changes[0][1]["Total Allocated"] - changes[0][1]["Bytes"] if changes else 0
-    return [(ts, args["Total Allocated"] - start) for ts, args in changes]
-
-
-# %%
-#| export
-def peak_memory(call: Callable[[], object], device: torch.device) -> int:
-    """Bytes that `call` needs at most, above what is allocated when it starts. On cuda and cpu; ValueError elsewhere."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        call()
-        return torch.cuda.max_memory_allocated(device) - before
-    if device.type != "cpu":
-        raise ValueError(f"PyTorch keeps no peak of memory on {device.type}; measure on cuda or cpu")
-    return max((level for _, level in memory_levels(cpu_trace(call))), default=0)
-
-
-# %% [markdown]
-r"""
-At the end of the forward pass all activations exist, and the logits, which the training loop still holds. The backward
-pass begins with the loss: a gradient of the log-probabilities, and from it one of the logits, N × V numbers each.
-During the update all gradients exist; AdamW on the CPU needs two more buffers as large as the largest matrix.
-"""
-
-
-# %%
-def peak_by_moment(config: GPTConfig, B: int, T: int) -> dict[str, int]:
-    """Bytes at three moments of a float32 step with AdamW; the largest is the peak. Exact on the CPU.
-
-    With a vocabulary of no more than a few C, a moment within the last layer's backward pass can lie a little higher.
-    """
-    memory = memory_by_category(config, B, T)
-    held = memory["parameters"] + memory["optimizer"]
-    logits = 4 * B * T * config.vocab_rows
-    forward = held + memory["activations"] + logits + 4
-    largest = 4 * max(config.vocab_rows, config.block_size, 4 * config.n_embd) * config.n_embd
-    return {
-        "end of forward": forward,
-        "loss, backward": forward + 2 * logits,
-        "update": held + 16 * B * T + memory["gradients"] + logits + 2 * largest,
-    }
-
-
-# %% tags=["nbval-ignore-output"]
-model, optimizer, batch, step = new_step()
-step()
-states = [t for state in optimizer.state.values() for t in state.values()]
-before = sum(t.nbytes for t in (*model.parameters(), *states, *batch))  # exist before the step
-moments = peak_by_moment(config, B, T)
-measured = before + peak_memory(step, device)
-for name, value in moments.items():
-    print(f"{name:15} {value / 2**20:8.2f} MiB predicted")
-print(
-    f"{'measured peak':15} {measured / 2**20:8.2f} MiB, {measured / max(moments.values()):.4f} × the highest"
-)
-assert device.type != "cpu" or 0.99 < measured / max(moments.values()) < 1.05, (
-    "the peak lies elsewhere: see the trace"
-)
-
-# %% [markdown]
-r"""
-Where it lies can be read from the trace, with its operations and its changes of memory on one axis:
-"""
-
-# %% tags=["nbval-ignore-output"]
-if device.type == "cpu":
-    trace = cpu_trace(step)
-    levels = memory_levels(trace)
-    phases = [e for e in trace if e["name"] in ("forward", "backward", "update") and "dur" in e]
-    show(
-        figures.memory_levels(levels, phases, before, moments),
-        alt="Memory during one step: it climbs through the forward pass, jumps at the start of the backward pass, then falls. Three predicted levels are dotted.",
-    )
-    at = max(levels, key=lambda level: level[1])[0]
-    inside = [e for e in trace if e.get("ph") == "X" and e["ts"] <= at <= e["ts"] + e["dur"]]
-    print("at the peak:", " > ".join(e["name"] for e in inside if not e["name"].startswith("PyTorch")))
-
-# %% [markdown]
-r"""
-The peak is a needle. It lies in the loss, where logits, log-probabilities and both of their gradients exist for a
-moment: four tables of N × V numbers. Gradient checkpointing, which drops activations, does not touch it. A loss in
-pieces does (exercise 4). For GPT-2's vocabulary:
-"""
-
-# %%
-for size in (1, 4, 16):
-    moments, tables = peak_by_moment(gpt2, size, 1024), 4 * 4 * size * 1024 * gpt2.vocab_size / 2**30
-    peak = max(moments.values()) / 2**30
-    print(f"GPT-2 small, B={size:2}: peak {peak:5.1f} GiB, of which four N × V tables {tables:5.1f} GiB")
-answer("09.3", max(peak_by_moment(gpt2, 4, 1024).values()) / 2**30)
-
-# %% [markdown]
-r"""
-### On a GPU (skip this without one)
-
-`nvidia-smi` shows more memory than a step needs: the CUDA context, and what PyTorch's allocator keeps *reserved* for
-later. And its "utilization" is the share of time in which any kernel ran, not how much of the GPU that kernel used: one
-thread in an endless loop makes 100%. A snapshot shows every block and the Python line that made it, at
-pytorch.org/memory_viz; NVTX ranges name a phase in Nsight Systems (`nsys profile python train.py`):
+On a GPU, `nvidia-smi` shows more: the CUDA context, and what PyTorch's allocator keeps *reserved* for later. And its
+"utilization" is the share of time in which any kernel ran, not how much of the GPU that kernel used: one thread in an
+endless loop makes 100%. A snapshot shows every block and the Python line that made it, at pytorch.org/memory_viz; NVTX
+ranges name a phase in Nsight Systems (`nsys profile python train.py`):
 
 ```python
 torch.cuda.memory._record_memory_history()
@@ -1009,10 +753,7 @@ with torch.cuda.nvtx.range("step"):
 torch.cuda.memory._dump_snapshot("memory.pickle")
 print(torch.cuda.memory_allocated() / 2**30, torch.cuda.memory_reserved() / 2**30, "GiB")
 ```
-"""
 
-# %% [markdown]
-r"""
 ## Predict the step, then measure it
 
 The roofline gives each part of the step a time. Their sum is the prediction.
@@ -1054,92 +795,37 @@ says what is left to win with this device and this library.
 
 ## Where the time goes
 
-A factor for the whole step is no diagnosis. The profiler records every operation and the shapes of its inputs. Sorted
-by *self* time, an operation's time without that of the operations it calls:
+A factor for the whole step is no diagnosis. The profiler records every operation. Its *self* time is that without the
+operations it calls. Summed over matrix products and over all else, a step, beside the roofline's:
 """
 
 # %% tags=["nbval-ignore-output"]
 activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
 clock = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
-with profile(activities=activities, record_shapes=True, acc_events=True) as prof:
+with profile(activities=activities, acc_events=True) as prof:
     for _ in range(5):
         step()
         synchronize(device)
-rows = [row for row in prof.key_averages(group_by_input_shape=True) if row.key.startswith("aten::")]
-whole = sum(getattr(row, clock) for row in rows)
-for row in sorted(rows, key=lambda row: -getattr(row, clock))[:8]:
-    print(f"{row.key[6:40]:34} {getattr(row, clock) / whole:6.1%} {row.input_shapes[:3]}")
+found, least = Counter(), Counter()
+for row in prof.key_averages():
+    if row.key.startswith("aten::"):
+        found["products" if re.search("mm$|attention", row.key) else "all else"] += getattr(row, clock) / 5e6
+for (part, _), seconds in predicted.items():
+    least["products" if part in PRODUCTS else "all else"] += seconds
+for kind, seconds in found.items():
+    print(f"{kind:9} {1e3 * seconds:.1f} ms, {seconds / least[kind]:.1f} × the roofline's time")
 
 # %% [markdown]
 r"""
-The shapes tell whose a product is: a linear layer's three are made of N, inputs and outputs in some order. (For every
-call on its line in time, `prof.export_chrome_trace("trace.json")` and ui.perfetto.dev.)
+(Each call with its shapes on a line in time: `record_shapes=True`, `prof.export_chrome_trace("trace.json")`, and
+ui.perfetto.dev.)
 
-Now each part by itself, forward, against the roofline:
-"""
-
-
-# %% tags=["nbval-ignore-output"]
-def alone(layer, *shape: int, layers: int = config.n_layer) -> float:
-    """Seconds of a layer's forward pass on random input, times the number of layers."""
-    with torch.no_grad():
-        return layers * measure(partial(layer, torch.rand(shape, device=device)), device, 10).median
-
-
-C, N, block = config.n_embd, B * T, model.transformer.h[0]
-found = {
-    "qkv": alone(block.attn.c_attn, N, C),
-    "mlp": alone(block.mlp.c_fc, N, C) + alone(block.mlp.c_proj, N, 4 * C),
-    "gelu": alone(partial(F.gelu, approximate="tanh"), N, 4 * C),
-    "layer norm": alone(block.ln_1, N, C, layers=2 * config.n_layer + 1),
-    "residual": alone(lambda x: x + x, N, C, layers=2 * config.n_layer),
-    "head": alone(model.lm_head, N, C, layers=1),
-    "cross-entropy": alone(partial(F.log_softmax, dim=-1), N, config.vocab_rows, layers=1),
-}
-model(*batch)[1].backward()
-found["optimizer"] = measure(optimizer.step, device, repeats=10).median
-least = {
-    part: seconds for (part, phase), seconds in predicted.items() if phase != "backward" and part in found
-}
-show(figures.parts(found, least), alt="Bars by part of a step: measured time beside the roofline's.")
-for part, seconds in least.items():
-    print(f"{part:14} {1e3 * found[part]:.3f} ms, {found[part] / seconds:.1f} × the roofline's time")
-
-# %% [markdown]
-r"""
-## Why the ratio is what it is
-
-Bars differ for reasons that can each be tested by itself. **A cache is faster than memory**: a part below one found its
-arrays there, all the more as it was repeated alone. **The peak belongs to a large square product**: thin or small ones
-reach less. **An operation in pieces moves more bytes**, as AdamW did, unless a cache holds the array from one piece to
-the next. This model's may fit, GPT-2's table of 154 MB does not:
-"""
-
-# %% tags=["nbval-ignore-output"]
-model, together = new_step(fused=True)[:2]
-for p in model.parameters():
-    p.grad = torch.zeros_like(p)
-fused = measure(together.step, device, repeats=10).median
-pieces = found["optimizer"]
-print(f"AdamW in pieces {1e3 * pieces:.2f} ms, fused {1e3 * fused:.2f} ms: {pieces / fused:.1f} ×")
-print(f"by the bytes, 80 / 28 = {80 / 28:.1f} ×")
-
-# %% [markdown]
-r"""
-**Launching costs time.** Python and the dispatcher need microseconds for each operation, however little it does. A GPU
-works meanwhile, and the price is hidden as long as its queue is full; with small layers it runs empty and waits.
-"""
-
-# %% tags=["nbval-ignore-output"]
-one = torch.ones(1, device=device)
-launch = min(timings(lambda: [one.add(1) for _ in range(1000)], device, 5)) / 1000
-operations = sum(row.count for row in rows if getattr(row, clock)) / 5
-print(f"{1e6 * launch:.1f} µs a launch, about {operations:.0f} in a step: {1e3 * launch * operations:.2f} ms")
-
-# %% [markdown]
-r"""
-**Fresh memory is not free.** A block that a CPU's allocator takes from the system comes in pages, which the system must
-find and clear when each is first touched: a *page fault*. What does one cost?
+Why is a factor what it is? **A cache is faster than memory**: an operation below one found its arrays there. **The peak
+belongs to a large square product**: thin or small ones reach less. **An operation in pieces moves more bytes**, as AdamW
+does; chapter 14 measures it in one piece. **Launching costs time**: Python and the dispatcher need microseconds for each
+operation, however little it does, and where layers are small a GPU's queue runs empty meanwhile (chapter 11 counts them).
+**Fresh memory is not free**: a block that a CPU's allocator takes from the system comes in pages, which the system must
+find and clear when each is first touched. What does such a *page fault* cost?
 """
 
 
@@ -1161,19 +847,12 @@ def fault_seconds(mebibytes: int = 64) -> float:
 # %% tags=["nbval-ignore-output"]
 fault = fault_seconds()
 print(f"a page of {PAGE} bytes: {1e6 * fault:.2f} µs; a GiB of them: {1e3 * fault * 2**30 / PAGE:.0f} ms")
-if importlib.util.find_spec("resource"):
-    from resource import RUSAGE_SELF, getrusage
-
-    before = getrusage(RUSAGE_SELF).ru_minflt
-    step()
-    faults = getrusage(RUSAGE_SELF).ru_minflt - before
-    print(f"{faults:,} pages in a step: {1e3 * faults * fault:.2f} ms of {1e3 * timing.median:.2f} ms")
 
 # %% [markdown]
 r"""
-Chapter 14 keeps that memory. Where products lose, fewer bits help (chapter 10), and better shapes (chapter 13). Where
-elementwise operations lose, fusing them, so that a number is read once for several operations (chapter 11). Attention
-is chapter 12's.
+Chapter 13 tells the C library to keep its memory. Where products lose, fewer bits help (chapter 10), and better shapes
+(chapter 13). Where elementwise operations lose, fusing them, so that a number is read once for several operations (chapter
+11). Attention is chapter 12's.
 
 ## Checkpoint
 """
@@ -1188,16 +867,13 @@ checkpoint("09")
 r"""
 ## Exercises
 
-1. CUDA's queue is finite: a launch into a full one waits. Give `ModelGPU` a `queue.Queue(maxsize=4)` and draw the
-   naive time against the number of kernels launched. *Check:* it is flat up to a point, then rises by 10 ms a kernel.
+1. CUDA's queue is finite: a launch into a full one waits. Let a launch wait while four kernels are not `done()`, and draw
+   the naive time against the number of kernels. *Check:* it is flat up to a point, then rises by 10 ms a kernel.
 2. Predict how the MFU changes if B doubles, then if T doubles at the same B·T, and measure both. *Check:* say first
    which parts' intensity changes; `step_work` says whether you were right.
 3. Give the model dropout 0.1 and extend `activation_bytes` by what it makes autograd save. *Check:* `saved_bytes`
    agrees to the byte on the CPU, with `flash=False`. One addition is no mask: which? And how many bytes does the CPU
    keep for each yes or no?
-4. Compute the loss in four pieces of the batch, with `lm_head` and `cross_entropy` inside
-   `torch.utils.checkpoint.checkpoint`. *Check:* the same loss and gradients to 1e-6; `peak_memory` falls, by what
-   `peak_by_moment` says.
 
 ## Further reading
 

@@ -10,6 +10,7 @@ has only T rows. Does the matrix have to exist at all?
 # %%
 #| default_exp flash
 #| doc flash: Attention in tiles with an online softmax: no T×T matrix.
+#| doc memory: How much memory a call needs at its peak, on a GPU by its allocator, on a CPU by the profiler.
 import warnings
 
 import torch
@@ -19,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from course.figures import flash_attention as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.attention import attention_weights
-from nanogpt.bench import peak_memory, saved_bytes
+from nanogpt.bench import memory_by_category, saved_bytes
 from nanogpt.device import pick_device, pick_scale, seed_everything
 from nanogpt.roofline import measure, peak_of
 from nanogpt.model import GPT, GPTConfig
@@ -48,11 +49,14 @@ r"""
    many times as long as the manual version does it take?
 3. `F.scaled_dot_product_attention` is called "flash attention" in many scripts. With `dropout_p=0.1` on a CPU: how many
    T×T matrices a head does it keep?
+4. With fused attention, when does a whole training step need the most memory: at the end of the forward pass, in the loss,
+   in the middle of the backward pass, or during the update? And how much does GPT-2 small need then?
 """
 
 # %%
 predict("12.1", "time of fused attention, manual = 1", guess=None)
 predict("12.2", "T×T matrices a head that dropout brings back", guess=None)
+predict("12.3", "peak of a step of GPT-2 small, 4 × 1024 tokens, float32", guess=None, unit="GiB")
 
 # %% [markdown]
 r"""
@@ -129,11 +133,7 @@ Seven scores in blocks of three, two values each. Follow m, total and o:
 def stream(scores, values, block, order=None):
     """Softmax-weighted mean of values (n, d), seeing `block` scores at a time; yields m, total, o after each."""
     blocks = list(zip(scores.split(block), values.split(block)))
-    m, total, o = (
-        scores.new_full((1, 1), -math.inf),
-        scores.new_zeros(1, 1),
-        values.new_zeros(1, values.size(1)),
-    )
+    m, total, o = torch.tensor([[-math.inf]]), torch.zeros(1, 1), torch.zeros_like(values[:1])
     for i in order or range(len(blocks)):
         s, v = blocks[i]
         m, total, o = absorb(s[None], v, m, total, o)
@@ -143,9 +143,8 @@ def stream(scores, values, block, order=None):
 scores = torch.tensor([1.0, 3.0, 2.0, 0.0, 5.0, 1.0, 4.0])
 values = torch.arange(14.0).view(7, 2)
 for m, total, o in stream(scores, values, block=3):
-    print(
-        f"m = {m.item():.0f}   total = {total.item():.3f}   o / total = {[round(x, 3) for x in (o / total)[0].tolist()]}"
-    )
+    mean = [round(x, 3) for x in (o / total)[0].tolist()]
+    print(f"m = {m.item():.0f}   total = {total.item():.3f}   o / total = {mean}")
 print("softmax at once:         ", [round(x, 3) for x in (scores.softmax(0) @ values).tolist()])
 
 # %% [markdown]
@@ -155,11 +154,11 @@ r"""
 
 # %%
 scores, values = 200 * torch.randn(37, generator=g), torch.randn(37, 8, generator=g)
-assert scores.exp().isinf().any()
+assert scores.exp().isinf().any(), "these scores are too small to overflow: take larger ones"
 for block in range(1, 38):
     order = torch.randperm(math.ceil(37 / block), generator=g).tolist()
     *_, (m, total, o) = stream(scores, values, block, order)
-    assert torch.allclose(o / total, scores.softmax(0) @ values, atol=1e-6)
+    assert torch.allclose(o / total, scores.softmax(0) @ values, atol=1e-6), f"block={block}: another mean"
 print("37 block sizes, each in a random order: the same mean")
 
 # %% [markdown]
@@ -376,7 +375,8 @@ r"""
 # %%
 q, k, v = random_qkv(5, heads=1, d=2, dtype=torch.float64)
 for block in (1, 2, 3, 5, 8):
-    assert torch.autograd.gradcheck(lambda q, k, v: flash_attention(q, k, v, block), (q, k, v))  # noqa: B023
+    fine = torch.autograd.gradcheck(lambda q, k, v: flash_attention(q, k, v, block), (q, k, v))  # noqa: B023
+    assert fine, f"block={block}: the backward pass is not the derivative of the forward pass"
 print("gradcheck passed for 5 block sizes")
 
 # %% [markdown]
@@ -421,7 +421,7 @@ for block in (512, 128, 32):
     print(
         f"block {block:3}: {ours / manual:.4f} of the manual operations, predicted {7 / 6 * (n + 1) / (2 * n):.4f}"
     )
-    assert ours * 12 * n == manual * 7 * (n + 1)
+    assert ours * 12 * n == manual * 7 * (n + 1), f"block={block} computes more tiles than the past, or fewer"
 
 # %% [markdown]
 r"""
@@ -448,11 +448,8 @@ for block in (None, 16, 64, 128, 256):
     flops = 4 * d * T * T * (n + 1) / (2 * n)  # two products for each tile computed
     once = moved if block is None else 4 * T * d  # q, k, v and the output
     name = "manual" if block is None else f"block {block}"
-    print(
-        f"{name:10} {moved / 2**20:6.2f} million numbers: {flops / (2 * moved):4.0f} FLOP/byte in bfloat16;",
-        end=" ",
-    )
-    print(f"{flops / (2 * once):4.0f} where memory is read once")
+    print(f"{name:10} {moved / 2**20:6.2f} million numbers: {flops / (2 * moved):4.0f} FLOP/byte", end=" ")
+    print(f"in bfloat16; {flops / (2 * once):4.0f} where memory is read once")
 for name in ("A100-SXM4-80GB", "H100 80GB HBM3"):
     peak = peak_of(f"NVIDIA {name}")
     print(f"ridge of the {name}'s roofline: {1e3 * peak.half / peak.bandwidth:.0f} FLOP/byte ({peak.source})")
@@ -547,7 +544,10 @@ def why_not_flash(q, k, v, **options):
 # %% tags=["nbval-ignore-output"]
 for name in ("is_causal=True", "a learned bias", "dropout_p=0.1"):
     reason = why_not_flash(q, k, v, **cases[name])
-    assert (reason is None) == (sdpa_backend(q, k, v, **cases[name]) == "Flash")
+    runs = sdpa_backend(q, k, v, **cases[name]) == "Flash"
+    assert (reason is None) == runs, (
+        f"{name}: flash {'runs' if runs else 'does not run'}, but the reason is {reason}"
+    )
     print(f"{name}: {reason or 'flash runs'}")
 
 # %% [markdown]
@@ -575,8 +575,9 @@ kernel it is data: it cannot skip tiles that it has to look up.
 # %%
 with torch.no_grad():
     causal = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    assert torch.allclose(causal, F.scaled_dot_product_attention(q, k, v, attn_mask=past), atol=1e-5)
-    assert torch.allclose(causal, flash_attention(q, k, v, block=48), atol=1e-5)
+    masked = F.scaled_dot_product_attention(q, k, v, attn_mask=past)
+    assert torch.allclose(causal, masked, atol=1e-5), "is_causal and the boolean triangle differ"
+    assert torch.allclose(causal, flash_attention(q, k, v, block=48), atol=1e-5), "our tiles differ from SDPA"
 print("is_causal, the mask and our tiles: the same output")
 
 # %% tags=["nbval-ignore-output"]
@@ -614,9 +615,43 @@ cache builds its own mask, and why `flash_attention` asks for equal shapes.
 
 ## See: slopes 2 and 1
 
-Memory first: what is kept for the backward pass, and the most that a forward and backward pass needs at any moment
-(`peak_memory`, chapter 09).
+Memory first: what is kept for the backward pass (chapter 09's `saved_bytes`), and the most that both passes need at any
+moment. On a GPU the allocator remembers that. On a CPU the profiler notes every allocation and release:
 """
+
+# %%
+#| export memory
+import os
+from collections.abc import Callable
+from itertools import accumulate
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+
+def memory_levels(call: Callable[[], object]) -> list[tuple[int, int]]:
+    """(ns, bytes above the level at the start) after each allocation and release on the CPU while `call` runs."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself on stderr otherwise
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as prof:
+        call()
+    changes = [event for event in prof.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes.sort(key=lambda event: event.start_ns())
+    levels = accumulate(event.nbytes() for event in changes)
+    return [(event.start_ns(), level) for event, level in zip(changes, levels)]
+
+
+# %%
+#| export memory
+def peak_memory(call: Callable[[], object], device: torch.device) -> int:
+    """Bytes that `call` needs at most, above what is allocated when it starts. On cuda and cpu; ValueError elsewhere."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        return torch.cuda.max_memory_allocated(device) - before
+    if device.type != "cpu":
+        raise ValueError(f"PyTorch keeps no peak of memory on {device.type}; measure on cuda or cpu")
+    return max((level for _, level in memory_levels(call)), default=0)
 
 
 # %%
@@ -658,16 +693,17 @@ def slope(y, x):
 
 for name in ways:
     print(f"{name:11} kept: slope {slope(kept[name], Ts):.2f}")
-assert min(slope(kept[name], Ts) for name in ("manual", "SDPA, math")) > 1.6  # q, k, v are in it as well
-assert max(abs(slope(kept[name], Ts) - 1) for name in ("our tiles", "SDPA")) < 0.01
+for name, tiled in {"manual": False, "SDPA, math": False, "our tiles": True, "SDPA": True}.items():
+    s = slope(kept[name], Ts)  # 1 for T rows; nearly 2 with a T×T matrix, since q, k, v are in it as well
+    assert abs(s - 1) < 0.01 if tiled else s > 1.6, f"{name}: what it keeps has slope {s:.2f} at T={Ts[-1]}"
 
 # %% tags=["nbval-ignore-output"]
 for name in ways:
     print(
         f"{name:11} peak: {peak[name][-1] / 2**20:6.1f} MiB at T={Ts[-1]}, slope {slope(peak[name], Ts):.2f}"
     )
-assert min(slope(peak[name], Ts) for name in ("manual", "SDPA, math")) > 1.6
-assert max(slope(peak[name], Ts) for name in ("our tiles", "SDPA")) < 1.05
+    s = slope(peak[name], Ts)
+    assert s < 1.05 if name in ("our tiles", "SDPA") else s > 1.6, f"{name}: slope {s:.2f} at T={Ts[-1]}"
 
 # %% [markdown]
 r"""
@@ -751,6 +787,76 @@ for T in (128, 512):
         f"T={T}: loss {loss[False]:.3f} and {loss[True]:.3f}, kept {kept[False] / 2**20:.2f} and {kept[True] / 2**20:.2f} MiB, weights T×T {matrices / 2**20:.2f} MiB"
     )
 
+# %% [markdown]
+r"""
+## The peak of a step
+
+Chapter 09's categories of memory do not all exist at once: gradients appear while activations go. So when is the peak? At
+the end of the forward pass all activations exist, and the logits. The backward pass begins with the loss: a gradient of
+the log-probabilities, and from it one of the logits, N × V numbers each. During the update all gradients exist; AdamW on
+the CPU needs two more buffers as large as the largest matrix.
+"""
+
+
+# %%
+def peak_by_moment(config: GPTConfig, B: int, T: int) -> dict[str, int]:
+    """Bytes at three moments of a float32 step with AdamW, by a loop that holds the logits until the step ends.
+
+    With a vocabulary of no more than a few C, a moment within the last layer's backward pass can lie a little higher.
+    """
+    memory, table = memory_by_category(config, B, T), 4 * B * T * config.vocab_rows
+    held = memory["parameters"] + memory["optimizer"] + table
+    largest = 4 * max(config.vocab_rows, config.block_size, 4 * config.n_embd) * config.n_embd
+    return {
+        "end of forward": held + memory["activations"],
+        "loss, backward": held + memory["activations"] + 2 * table,
+        "update": held + 16 * B * T + memory["gradients"] + 2 * largest,
+    }
+
+
+# %%
+B, T = 2, 128
+config = GPTConfig(block_size=T, vocab_size=4096, n_layer=4, n_head=4, n_embd=128)
+model, idx = GPT(config, generator=g), torch.randint(config.vocab_size, (2, B, T), generator=g)
+optimizer = torch.optim.AdamW(model.parameters())
+
+
+def step():
+    _, loss = model(*idx)  # `_` holds the logits until the step returns
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+step()  # makes the moments
+states = [t for state in optimizer.state.values() for t in state.values()]
+before = sum(t.nbytes for t in (*model.parameters(), *states, idx))
+
+# %% tags=["nbval-ignore-output"]
+moments, levels = peak_by_moment(config, B, T), memory_levels(step)
+show(
+    figures.memory_levels(levels, before, moments),
+    alt="Memory during one step: it climbs through the forward pass, jumps at the start of the backward pass, then falls. Three predicted levels are dotted.",
+)
+share = (before + max(level for _, level in levels)) / max(moments.values())
+print(
+    f"measured peak: {share:.4f} of the highest of", {m: f"{n / 2**20:.2f} MiB" for m, n in moments.items()}
+)
+assert 0.99 < share < 1.05, "the peak lies elsewhere: is the vocabulary much larger than n_embd?"
+
+# %% [markdown]
+r"""
+The peak is a needle. It lies in the loss: logits, log-probabilities and both of their gradients, four tables of N × V
+numbers. (Three, where the loop lets the logits go: `loss = model(x, y)[1]`, as chapter 07's step does.) Gradient
+checkpointing, which drops activations, does not touch it. A loss in pieces does (exercise 5). For GPT-2's vocabulary:
+"""
+
+# %%
+for size in (1, 4, 16):
+    peak, tables = max(peak_by_moment(GPTConfig(), size, 1024).values()), 4 * 4 * size * 1024 * 50257
+    print(f"GPT-2 small, B={size:2}: peak {peak / 2**30:5.1f} GiB, four tables {tables / 2**30:5.1f} GiB")
+answer("12.3", max(peak_by_moment(GPTConfig(), 4, 1024).values()) / 2**30)
+
 # %% tags=["nbval-ignore-output"]
 predictions("12")
 
@@ -776,6 +882,9 @@ r"""
    fixed, and `saved_bytes` is the same as without dropout. What becomes of $D_t = g_t \cdot o_t$?
 4. Time `flash_attention` against `block` from 16 to 1024 at T = 2048. *Check:* explain both ends of the curve
    with `numbers_moved`, the number of tiles and the size of your caches.
+5. Compute the loss in four pieces of the batch, with `lm_head` and `cross_entropy` inside
+   `torch.utils.checkpoint.checkpoint`. *Check:* the same loss and gradients to 1e-6; `peak_memory` falls, by what
+   `peak_by_moment` says.
 
 ## Further reading
 
