@@ -15,6 +15,7 @@ model's shape.
 #| default_exp bench
 #| doc bench: What a training step must compute, move and keep, predicted from the model's shape and counted.
 #| doc roofline: A clock, what a device can do at most as measured, and what its data sheet promises.
+import os
 import re
 import time
 from collections import Counter
@@ -97,8 +98,8 @@ answer("09.1", naive)
 r"""
 The first number is the time to *ask* for nine kernels. Kernels twice as slow would not change it.
 
-The mistake has a second form, which costs more hours: the wrong line is blamed. Below, a training step with the clock
-read between its parts. `loss.item()` needs the number, so it waits for everything before it.
+The mistake has a second form, which costs more hours: the wrong line is blamed. Here the clock is read between the parts of
+a training step. `loss.item()` needs the number, so it waits for everything before it.
 """
 
 
@@ -124,9 +125,9 @@ show(
 r"""
 ## A clock that waits
 
-The remedy: wait until the queue is empty, before and after. That has a price: the next kernel then waits for Python,
-which a training loop avoids. A GPU offers a clock inside the queue as well. An *event* notes the time when the device
-reaches it; put one between all calls and wait once, at the end.
+The remedy: wait until the queue is empty, before and after. The price: the next kernel then waits for Python, which a
+training loop avoids. So a GPU has a clock inside the queue as well: an *event* notes the time when the device reaches it.
+Put one between all calls, and wait once, at the end.
 """
 
 # %%
@@ -205,13 +206,11 @@ print(f"first {1e3 * times[0]:.1f} ms, median {1e3 * median(times):.1f} ms, mean
 # %% [markdown]
 r"""
 What only early steps do: AdamW allocates its two moments, memory comes from the operating system, thread pools start,
-libraries choose kernels. CUDA loads kernels on first use; `torch.compile` compiles (chapter 11). None of it belongs in
-a rate. So: warm up, and do not count it.
+libraries choose and load kernels, `torch.compile` compiles. None of it belongs in a rate. So: warm up, and do not count it.
 
-In the mean, one slow call weighs as much as many others; and slow calls come later too, when another program takes the
-processor. The median ignores them while they are fewer than half. The quartiles say how far to trust it: two medians
-whose middle halves overlap are not two numbers. And what the machine *can* do is the fastest call, since another program
-only ever slows us down.
+Slow calls come later too, when another program takes the processor. In the mean, one of them weighs as much as many others;
+the median ignores them while they are fewer than half. The quartiles say how far to trust it: two medians whose middle
+halves overlap are not two numbers. And what the machine *can* do is the fastest call, since others only ever slow us down.
 """
 
 # %%
@@ -259,9 +258,9 @@ thread.)
 
 ## What the machine can do
 
-Is that a good time? It depends on two limits. The first: a product of two n × n matrices needs n³ multiplications and
-as many additions, and nothing on the machine computes faster than a large product. Its rate is the measured peak, one
-for each number format (chapter 10 is about those):
+Is that a good time? It depends on two limits. A product of two n × n matrices needs n³ multiplications and as many
+additions, and nothing on the machine computes faster than a large one. Its rate is the measured peak, one for each number
+format (chapter 10):
 """
 
 
@@ -299,9 +298,9 @@ def matmul_flops(device: torch.device, dtype: str | torch.dtype, n: int, repeats
 
 # %% [markdown]
 r"""
-The second limit: most operations in a network add a bias, apply GELU, normalise. They do a few operations on each
-number they fetch, and wait for memory. A copy reads and writes every byte once, so it measures what memory can deliver
-(if the array is large: a small one stays in a cache).
+The second limit: most operations in a network add a bias, apply GELU, normalise. They do little with each number they
+fetch, and wait for memory. A copy reads and writes every byte once, so it measures what memory can deliver (if the array is
+large: a small one stays in a cache).
 """
 
 
@@ -386,15 +385,14 @@ print(f"predicted {1e3 * predicted:.2f} ms, measured {1e3 * measured:.2f} ms: {m
 
 # %% [markdown]
 r"""
-The prediction is an estimate, not a bound: it may err both ways. Before a processor overwrites part of a cache line it
-usually fetches the line (*write-allocate*). The addition then moves four numbers where three were counted, the copy three
-where two were. If both do, the addition takes (4/3) / (3/2) = 0.89 of the prediction; if a library's copy stores past the
-cache, 4/3. A factor near one has neither, as on a GPU.
+The prediction is no bound: it may err both ways. Before a processor overwrites part of a cache line it usually fetches the
+line (*write-allocate*). The addition then moves four numbers where three were counted, the copy three where two were. If
+both do, the factor is (4/3) / (3/2) = 0.89; if a library's copy stores past the cache, 4/3; with neither, as on a GPU, 1.
 
 ## What the vendors promise
 
-Peaks from data sheets, for *dense* matrices (data sheets like to print the figure for half-empty ones, which is twice
-as large) and sums in float32. A GPU's name must fit exactly: a laptop's RTX 4090 is another chip than the desktop's.
+Peaks from data sheets, for *dense* matrices (sheets like to print the figure for half-empty ones, twice as large) and sums
+in float32. A GPU's name must fit exactly: a laptop's RTX 4090 is another chip than the desktop's.
 """
 
 
@@ -635,9 +633,8 @@ print("memory-bound:", ", ".join(name for name, i in mine.items() if i < rooflin
 r"""
 ## What a step must keep
 
-Memory has four categories. Parameters, gradients and AdamW's two moments take 16 bytes per parameter in float32.
-*Activations*, which the forward pass saves for the backward pass, grow with the batch. What does the derivative of each
-operation in a block need?
+Parameters, gradients and AdamW's two moments take 16 bytes per parameter in float32. *Activations*, which the forward pass
+saves for the backward pass, grow with the batch. What does the derivative of each operation in a block need?
 
 | operation | saves | numbers |
 |---|---|---|
@@ -738,13 +735,13 @@ answer("09.3", memory_by_category(gpt2, 4, 1024)["activations"] / 2**30)
 
 # %% [markdown]
 r"""
-Activations dwarf the rest as the batch grows, and fused attention, which is chapter 12's, saves most of them. There the
-*peak* of a step is found too: when all this is held at once.
+Activations dwarf the rest as the batch grows. What fused attention saves are the T×T weights: chapter 12, where the *peak*
+of a step is found too, since not all of this exists at once.
 
-On a GPU, `nvidia-smi` shows more: the CUDA context, and what PyTorch's allocator keeps *reserved* for later. And its
-"utilization" is the share of time in which any kernel ran, not how much of the GPU that kernel used: one thread in an
-endless loop makes 100%. A snapshot shows every block and the Python line that made it, at pytorch.org/memory_viz; NVTX
-ranges name a phase in Nsight Systems (`nsys profile python train.py`):
+On a GPU, `nvidia-smi` shows more: the CUDA context, and what PyTorch's allocator keeps *reserved*. And its "utilization" is
+the share of time in which any kernel ran, not how much of the GPU it used: one thread in an endless loop makes 100%. A
+snapshot shows every block and the line that made it (pytorch.org/memory_viz); NVTX ranges name a phase in Nsight Systems
+(`nsys profile python train.py`):
 
 ```python
 torch.cuda.memory._record_memory_history()
@@ -790,8 +787,8 @@ answer("09.4", 100 * share)
 
 # %% [markdown]
 r"""
-Published MFUs use the data sheet's peak, in the format of the products; chapter 10 changes that. The measured product
-says what is left to win with this device and this library.
+Published MFUs use the data sheet's peak, in the format of the products; the measured product says what is left to win with
+this device and this library.
 
 ## Where the time goes
 
@@ -800,6 +797,7 @@ operations it calls. Summed over matrix products and over all else, a step, besi
 """
 
 # %% tags=["nbval-ignore-output"]
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself on stderr otherwise
 activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
 clock = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
 with profile(activities=activities, acc_events=True) as prof:
@@ -850,9 +848,8 @@ print(f"a page of {PAGE} bytes: {1e6 * fault:.2f} µs; a GiB of them: {1e3 * fau
 
 # %% [markdown]
 r"""
-Chapter 13 tells the C library to keep its memory. Where products lose, fewer bits help (chapter 10), and better shapes
-(chapter 13). Where elementwise operations lose, fusing them, so that a number is read once for several operations (chapter
-11). Attention is chapter 12's.
+Where products lose, fewer bits help (chapter 10), and better shapes (chapter 13). Where elementwise operations lose, fusing
+them, so that a number is read once for several operations (chapter 11). Attention is chapter 12's, fresh memory 13's.
 
 ## Checkpoint
 """
