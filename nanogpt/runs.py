@@ -16,7 +16,7 @@ WINDOW = 128
 
 
 class Window(deque):
-    """The last 128 finite values of a run; its list is its state. How far out is the next one?"""
+    """The last 128 finite values of a run. The list of them is its state."""
 
     def __init__(self, values: Iterable[float] = ()):
         super().__init__(values, maxlen=WINDOW)
@@ -34,25 +34,19 @@ class Window(deque):
         return None if len(self) < WINDOW else (value - mean) / deviation if deviation else 0.0
 
 
+SPEED = dict(lr="lr {:.2e}", ms="{:.2f} ms", mfu="{:.1%} MFU", tokens_per_s="{:.0f} tok/s")
+SEEN = dict(val_loss="val loss {:.6f}", hellaswag="HellaSwag {:.4f}", skipped="skipped: {}")
+
+
 def step_line(line: dict, steps: int) -> str:
-    """A line of metrics.jsonl as llm.c prints a step: what is not known, or not finite, is left out or nan."""
-
-    def figure(name: str, digits: int) -> str:
+    """A line of metrics.jsonl as llm.c prints a step. What is not known is left out; nan stands for what is not finite."""
+    text = f"step {line['step']:5}/{steps}"
+    for name, digits in (("loss", 6), ("norm", 4)):
         value, z = line.get(name), line.get(f"{name}_z")
-        return f"{name} {math.nan if value is None else value:.{digits}f}" + (
-            f" ({z:+.2f}z)" if z is not None else ""
-        )
-
-    parts = [f"step {line['step']:5}/{steps}", figure("loss", 6), figure("norm", 4)]
-    for name, form in {
-        "lr": "lr {:.2e}",
-        "ms": "{:.2f} ms",
-        "mfu": "{:.1%} MFU",
-        "tokens_per_s": "{:.0f} tok/s",
-    }.items():
-        parts += [form.format(line[name])] if line.get(name) is not None else []
-    parts += [f"val loss {line['val_loss']:.6f}"] if line.get("val_loss") is not None else []
-    return " | ".join(parts + ([f"skipped: {line['skipped']}"] if "skipped" in line else []))
+        text += f" | {name} {math.nan if value is None else value:.{digits}f}"
+        text += "" if z is None else f" ({z:+.2f}z)"
+    more = [form.format(line[name]) for name, form in (SPEED | SEEN).items() if line.get(name) is not None]
+    return " | ".join([text, *more])
 
 
 def read_metrics(run: str | Path) -> list[dict]:
@@ -61,10 +55,8 @@ def read_metrics(run: str | Path) -> list[dict]:
     A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
     """
     path = Path(run) / "metrics.jsonl" if Path(run).is_dir() else Path(run)
-    steps = {}
-    for number, text in enumerate(
-        lines := path.read_text(encoding="utf-8", errors="replace").splitlines(), 1
-    ):
+    lines, steps = path.read_text(encoding="utf-8", errors="replace").splitlines(), {}
+    for number, text in enumerate(lines, 1):
         try:
             line = json.loads(text)
             steps[line["step"]] = line
@@ -79,17 +71,11 @@ def read_metrics(run: str | Path) -> list[dict]:
 
 def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:
     """Steps and values of those lines that have a finite number there."""
-    known = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
-    known = [(step, value) for step, value in known if math.isfinite(value)]
-    return [step for step, _ in known], [value for _, value in known]
+    known = {x["step"]: x[name] for x in lines if x.get(name) is not None and math.isfinite(x[name])}
+    return list(known), list(known.values())
 
 
-PANELS = {
-    "loss": "loss [nats per token]",
-    "norm": "norm of the gradient",
-    "lr": "learning rate",
-    "tokens_per_s": "tokens/s",
-}
+PANELS = dict(loss="loss [nats]", norm="norm of the gradient", lr="learning rate", tokens_per_s="tokens/s")
 
 
 def draw_run(ax, name: str, lines: Sequence[dict], color: str, label: str) -> None:
@@ -101,29 +87,29 @@ def draw_run(ax, name: str, lines: Sequence[dict], color: str, label: str) -> No
     ax.plot([fmean(steps[s]) for s in stretches], [fmean(values[s]) for s in stretches], color, label=label)
     if name == "loss":
         ax.plot(*column(lines, "val_loss"), "o", color=color, ms=4)
-        left_out = [line for line in lines if "skipped" in line]
-        ax.plot(*column(left_out, name), "x", color=color)
+        ax.plot(*column([line for line in lines if "skipped" in line], name), "x", color=color)
         for floor in column(lines, "floor")[1][-1:]:
             ax.axhline(floor, color=color, ls=":")
 
 
 def draw_runs(runs: dict[str, Sequence[dict]]):
-    """A figure of several runs by name: loss, norm, learning rate and throughput against the step.
+    """A figure of several runs by name: loss, norm, learning rate and throughput against the step, as far as known.
 
     Dots are validation losses, crosses updates that were left out, a dotted line the floor where a run knows one.
     """
     from matplotlib.figure import Figure
 
-    fig = Figure(figsize=(10, 6.5), layout="constrained")
-    for ax, (name, title) in zip(fig.subplots(2, 2).flat, PANELS.items()):
-        for number, (label, lines) in enumerate(runs.items()):
-            draw_run(ax, name, lines, f"C{number}", label)
-        values = [value for lines in runs.values() for value in column(lines, name)[1]] or [1.0]
-        if min(values) > 0 and (name == "norm" or (name == "loss" and max(values) > 20 * min(values))):
+    values = {name: [v for lines in runs.values() for v in column(lines, name)[1]] for name in PANELS}
+    shown = [name for name in PANELS if values[name]] or ["loss"]
+    fig = Figure(figsize=(10, 3.25 * math.ceil(len(shown) / 2)), layout="constrained")
+    for number, name in enumerate(shown, 1):
+        ax = fig.add_subplot(math.ceil(len(shown) / 2), 2, number, xlabel="step", ylabel=PANELS[name])
+        for color, (label, lines) in enumerate(runs.items()):
+            draw_run(ax, name, lines, f"C{color}", label)
+        low, high = min(values[name], default=0), max(values[name], default=0)
+        if low > 0 and (name == "norm" or (name == "loss" and high > 20 * low)):
             ax.set_yscale("log")
-        if name == "tokens_per_s":
-            ax.set_ylim(bottom=0)
-        ax.set(xlabel="step", ylabel=title)
+        ax.set_ylim(bottom=0 if name == "tokens_per_s" else None)
         ax.grid(alpha=0.3)
     fig.axes[0].legend()
     return fig
@@ -131,9 +117,7 @@ def draw_runs(runs: dict[str, Sequence[dict]]):
 
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt plot`."""
-    parser = argparse.ArgumentParser(
-        description="Draw loss, norm, learning rate and throughput of runs together."
-    )
+    parser = argparse.ArgumentParser(description="Draw loss, norm, rate and throughput of runs together.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or its metrics.jsonl")
     parser.add_argument("--out", default="runs.png", metavar="FILE", help="a .png, .svg or .pdf (runs.png)")
     return parser
@@ -142,6 +126,5 @@ def parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt plot`, its options parsed."""
     fig = draw_runs({name: read_metrics(name) for name in args.runs})
-    Path(args.out).parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(args.out, dpi=120)
     print(f"{', '.join(args.runs)}: drawn to {args.out}")

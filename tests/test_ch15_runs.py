@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanogpt.cli import main
-from nanogpt.compare import differences, verdict
+from nanogpt.compare import verdict
 from nanogpt.runs import WINDOW, Window, column, draw_runs, read_metrics, step_line
 
 
@@ -141,7 +141,7 @@ def test_a_column_holds_finite_numbers():
 def test_plot_draws_runs_together(tmp_path, capsys):
     a = write(tmp_path / "a", lines(300, norm_at_150=40.0, val_loss_at_200=1.4, floor_at_200=0.9))
     b = write(tmp_path / "b", lines(120, seed=1, loss_at_60=None, skipped_at_60="not finite"))
-    out = tmp_path / "new" / "runs.png"
+    out = tmp_path / "runs.png"
     assert main(["plot", str(a), str(b), "--out", str(out)]) == 0
     assert capsys.readouterr().out == f"{a}, {b}: drawn to {out}\n"
     head = out.read_bytes()[:24]
@@ -195,7 +195,8 @@ def test_the_first_and_the_largest_difference_are_named(tmp_path, capsys):
 def test_one_bit_is_a_difference():
     a, b = lines(5), lines(5)
     b[3]["loss"] = math.nextafter(b[3]["loss"], 9)
-    assert [step for step, d in differences(a, b, "loss").items() if d] == [4]
+    worst, says = verdict(a, b, "loss")
+    assert 0 < worst < 1e-15 and "first differs at step 4," in says and "in 1 of 5 steps" in says
 
 
 def test_a_number_against_none_is_beyond_every_bound(tmp_path, capsys):

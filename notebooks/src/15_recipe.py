@@ -544,7 +544,13 @@ TODO
 r"""
 ## A run on paper
 
-TODO
+Runs of days are not watched; they are read. Each step is one line of JSON in `metrics.jsonl`, written when the step is done, so that
+a crash tears one line at most.
+
+How far out is a loss? A fixed limit ages: 4 nats are good at step 100 and an alarm at 10,000. llm.c compares with the last 128 steps, in
+standard deviations. The new value is part of its own window.
+
+*Predict.* Then one value cannot lie arbitrarily far out. How far at most, among 128?
 """
 
 
@@ -561,9 +567,14 @@ from statistics import fmean
 
 WINDOW = 128
 
+# %%
+predict("15.8", "the largest z-score that one of 128 values can have", guess=None)
 
+
+# %%
+#| export runs
 class Window(deque):
-    """The last 128 finite values of a run; its list is its state. How far out is the next one?"""
+    """The last 128 finite values of a run. The list of them is its state."""
 
     def __init__(self, values: Iterable[float] = ()):
         super().__init__(values, maxlen=WINDOW)
@@ -582,26 +593,34 @@ class Window(deque):
 
 
 # %%
+largest = Window([0.0] * (WINDOW - 1)).z(1e6)
+print(f"{largest:.2f}, which is √{WINDOW - 1}")
+answer("15.8", largest)
+
+# %% [markdown]
+r"""
+So the usual limit of 6 is half of what is possible, and a value that comes back every second step is never an outlier. A value that is
+not finite stays out: in llm.c it would sit in the running sums for ever.
+
+A step as llm.c prints it, and a run as it lies on disk:
+"""
+
+
+# %%
 #| export runs
+SPEED = dict(lr="lr {:.2e}", ms="{:.2f} ms", mfu="{:.1%} MFU", tokens_per_s="{:.0f} tok/s")
+SEEN = dict(val_loss="val loss {:.6f}", hellaswag="HellaSwag {:.4f}", skipped="skipped: {}")
+
+
 def step_line(line: dict, steps: int) -> str:
-    """A line of metrics.jsonl as llm.c prints a step: what is not known, or not finite, is left out or nan."""
-
-    def figure(name: str, digits: int) -> str:
+    """A line of metrics.jsonl as llm.c prints a step. What is not known is left out; nan stands for what is not finite."""
+    text = f"step {line['step']:5}/{steps}"
+    for name, digits in (("loss", 6), ("norm", 4)):
         value, z = line.get(name), line.get(f"{name}_z")
-        return f"{name} {math.nan if value is None else value:.{digits}f}" + (
-            f" ({z:+.2f}z)" if z is not None else ""
-        )
-
-    parts = [f"step {line['step']:5}/{steps}", figure("loss", 6), figure("norm", 4)]
-    for name, form in {
-        "lr": "lr {:.2e}",
-        "ms": "{:.2f} ms",
-        "mfu": "{:.1%} MFU",
-        "tokens_per_s": "{:.0f} tok/s",
-    }.items():
-        parts += [form.format(line[name])] if line.get(name) is not None else []
-    parts += [f"val loss {line['val_loss']:.6f}"] if line.get("val_loss") is not None else []
-    return " | ".join(parts + ([f"skipped: {line['skipped']}"] if "skipped" in line else []))
+        text += f" | {name} {math.nan if value is None else value:.{digits}f}"
+        text += "" if z is None else f" ({z:+.2f}z)"
+    more = [form.format(line[name]) for name, form in (SPEED | SEEN).items() if line.get(name) is not None]
+    return " | ".join([text, *more])
 
 
 # %%
@@ -612,10 +631,8 @@ def read_metrics(run: str | Path) -> list[dict]:
     A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
     """
     path = Path(run) / "metrics.jsonl" if Path(run).is_dir() else Path(run)
-    steps = {}
-    for number, text in enumerate(
-        lines := path.read_text(encoding="utf-8", errors="replace").splitlines(), 1
-    ):
+    lines, steps = path.read_text(encoding="utf-8", errors="replace").splitlines(), {}
+    for number, text in enumerate(lines, 1):
         try:
             line = json.loads(text)
             steps[line["step"]] = line
@@ -628,21 +645,49 @@ def read_metrics(run: str | Path) -> list[dict]:
     return [steps[step] for step in sorted(steps)]
 
 
+# %%
+#| export runs
 def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:
     """Steps and values of those lines that have a finite number there."""
-    known = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
-    known = [(step, value) for step, value in known if math.isfinite(value)]
-    return [step for step, _ in known], [value for _, value in known]
+    known = {x["step"]: x[name] for x in lines if x.get(name) is not None and math.isfinite(x[name])}
+    return list(known), list(known.values())
+
+
+# %% [markdown]
+r"""
+The run of above once more, long enough for a window, with one batch replaced by noise; and the same run without.
+"""
+
+# %% tags=["nbval-ignore-output"]
+LONG, SPOILT = WINDOW + 60, WINDOW + 40
+
+
+def spoilt(step: int, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The batch; in step SPOILT, with random targets."""
+    noise = torch.randint(config.vocab_size, y.shape, generator=torch.Generator().manual_seed(0))
+    return (x, noise.to(y.device)) if step + 1 == SPOILT else (x, y)
+
+
+both = {}
+for name, how in {"sound": {}, "spoilt": {"spoil": spoilt}}.items():
+    made, loss, norm = experiment(steps=LONG, **how), Window(), Window()
+    pairs = enumerate(zip(made.losses, made.norms), 1)
+    both[name] = [dict(step=n, loss=x, loss_z=loss.z(x), norm=y, norm_z=norm.z(y)) for n, (x, y) in pairs]
+print(*(step_line(line, LONG) for line in both["spoilt"][SPOILT - 2 : SPOILT + 1]), sep="\n")
+
+
+# %% [markdown]
+r"""
+A trainer can leave such a step out, and keep its batch to be looked at: chapter 17's `train.skip_spikes`. It is asked before the update.
+
+**Several runs together.** A curve alone says little. `python -m nanogpt plot RUN RUN` draws what runs have in common: faint each step, bold the means of
+stretches, since a mean alone would hide a step that took ten times as long.
+"""
 
 
 # %%
 #| export runs
-PANELS = {
-    "loss": "loss [nats per token]",
-    "norm": "norm of the gradient",
-    "lr": "learning rate",
-    "tokens_per_s": "tokens/s",
-}
+PANELS = dict(loss="loss [nats]", norm="norm of the gradient", lr="learning rate", tokens_per_s="tokens/s")
 
 
 def draw_run(ax, name: str, lines: Sequence[dict], color: str, label: str) -> None:
@@ -654,41 +699,45 @@ def draw_run(ax, name: str, lines: Sequence[dict], color: str, label: str) -> No
     ax.plot([fmean(steps[s]) for s in stretches], [fmean(values[s]) for s in stretches], color, label=label)
     if name == "loss":
         ax.plot(*column(lines, "val_loss"), "o", color=color, ms=4)
-        left_out = [line for line in lines if "skipped" in line]
-        ax.plot(*column(left_out, name), "x", color=color)
+        ax.plot(*column([line for line in lines if "skipped" in line], name), "x", color=color)
         for floor in column(lines, "floor")[1][-1:]:
             ax.axhline(floor, color=color, ls=":")
 
 
+# %%
+#| export runs
 def draw_runs(runs: dict[str, Sequence[dict]]):
-    """A figure of several runs by name: loss, norm, learning rate and throughput against the step.
+    """A figure of several runs by name: loss, norm, learning rate and throughput against the step, as far as known.
 
     Dots are validation losses, crosses updates that were left out, a dotted line the floor where a run knows one.
     """
     from matplotlib.figure import Figure
 
-    fig = Figure(figsize=(10, 6.5), layout="constrained")
-    for ax, (name, title) in zip(fig.subplots(2, 2).flat, PANELS.items()):
-        for number, (label, lines) in enumerate(runs.items()):
-            draw_run(ax, name, lines, f"C{number}", label)
-        values = [value for lines in runs.values() for value in column(lines, name)[1]] or [1.0]
-        if min(values) > 0 and (name == "norm" or (name == "loss" and max(values) > 20 * min(values))):
+    values = {name: [v for lines in runs.values() for v in column(lines, name)[1]] for name in PANELS}
+    shown = [name for name in PANELS if values[name]] or ["loss"]
+    fig = Figure(figsize=(10, 3.25 * math.ceil(len(shown) / 2)), layout="constrained")
+    for number, name in enumerate(shown, 1):
+        ax = fig.add_subplot(math.ceil(len(shown) / 2), 2, number, xlabel="step", ylabel=PANELS[name])
+        for color, (label, lines) in enumerate(runs.items()):
+            draw_run(ax, name, lines, f"C{color}", label)
+        low, high = min(values[name], default=0), max(values[name], default=0)
+        if low > 0 and (name == "norm" or (name == "loss" and high > 20 * low)):
             ax.set_yscale("log")
-        if name == "tokens_per_s":
-            ax.set_ylim(bottom=0)
-        ax.set(xlabel="step", ylabel=title)
+        ax.set_ylim(bottom=0 if name == "tokens_per_s" else None)
         ax.grid(alpha=0.3)
     fig.axes[0].legend()
     return fig
+
+
+# %% tags=["nbval-ignore-output"]
+show(draw_runs(both), alt="Two runs on top of each other up to the spoilt step, where one leaps.")
 
 
 # %%
 #| export runs
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt plot`."""
-    parser = argparse.ArgumentParser(
-        description="Draw loss, norm, learning rate and throughput of runs together."
-    )
+    parser = argparse.ArgumentParser(description="Draw loss, norm, rate and throughput of runs together.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or its metrics.jsonl")
     parser.add_argument("--out", default="runs.png", metavar="FILE", help="a .png, .svg or .pdf (runs.png)")
     return parser
@@ -697,14 +746,16 @@ def parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt plot`, its options parsed."""
     fig = draw_runs({name: read_metrics(name) for name in args.runs})
-    Path(args.out).parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(args.out, dpi=120)
     print(f"{', '.join(args.runs)}: drawn to {args.out}")
 
 
 # %% [markdown]
 r"""
-TODO compare
+**Are two runs the same?** After a resume, a new machine, a refactoring, curves that lie on top of each other prove little. Numbers do:
+`python -m nanogpt compare RUN RUN` names the first step that differs, to the last bit, the largest difference, and whether that keeps within a bound.
+
+*Predict.* In which step do the two runs part, and where are they furthest apart?
 """
 
 
@@ -716,31 +767,27 @@ import math
 from nanogpt.runs import column, read_metrics
 
 
-def differences(a: list[dict], b: list[dict], name: str) -> dict[int, float]:
-    """For each step that both runs have, by how much they differ there; inf where one alone has a finite number."""
-    values = [dict(zip(*column(lines, name))) for lines in (a, b)]
-    steps = sorted({line["step"] for line in a} & {line["step"] for line in b})
-    pairs = {step: (values[0].get(step), values[1].get(step)) for step in steps}
-    return {
-        s: 0.0 if x == y else math.inf if x is None or y is None else abs(x - y)
-        for s, (x, y) in pairs.items()
-    }
-
-
-# %%
-#| export compare
 def verdict(a: list[dict], b: list[dict], name: str) -> tuple[float, str]:
-    """The largest difference of two runs in one column, and a sentence that says where they part."""
-    apart = differences(a, b, name)
-    if not apart:
+    """The largest difference of two runs in one column, and a sentence that says where they part.
+
+    A finite number against none is infinitely far. ValueError if no step is common.
+    """
+    steps = sorted({line["step"] for line in a} & {line["step"] for line in b})
+    x, y = (dict(zip(*column(lines, name))) for lines in (a, b))
+    apart = {s: abs(x.get(s, math.inf) - y.get(s, math.inf)) for s in steps if x.get(s) != y.get(s)}
+    if not steps:
         raise ValueError("the two runs have no step in common")
-    if not (different := [step for step, d in apart.items() if d]):
-        return 0.0, f"{name}: equal to the last bit in all {len(apart)} common steps"
-    most = max(apart, key=apart.get)
-    sentence = f"{name}: first differs at step {different[0]}, by {apart[different[0]]:.3g}"
-    return apart[
-        most
-    ], f"{sentence}; most at step {most}, by {apart[most]:.3g}; in {len(different)} of {len(apart)} steps"
+    if not apart:
+        return 0.0, f"{name}: equal to the last bit in all {len(steps)} common steps"
+    first, most = min(apart), max(apart, key=apart.get)
+    where = f"first differs at step {first}, by {apart[first]:.3g}; most at step {most}, by {apart[most]:.3g}"
+    return apart[most], f"{name}: {where}; in {len(apart)} of {len(steps)} steps"
+
+
+# %% tags=["nbval-ignore-output"]
+for name in ("loss", "norm"):
+    print(sentence := verdict(both["sound"], both["spoilt"], name)[1])
+    assert f"first differs at step {SPOILT}," in sentence, "the runs differ before the batch does"
 
 
 # %%
@@ -757,19 +804,18 @@ Exit code 0: within the bound; 2: beyond it, and one line says by how much and w
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt compare`."""
     parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("a", "b"):
-        parser.add_argument(name, metavar="RUN", help="a run's folder, or its metrics.jsonl")
-    parser.add_argument(
-        "--bound", type=float, default=0.0, help="the largest difference of a loss, in nats (0)"
-    )
+    parser.add_argument("runs", nargs=2, metavar="RUN", help="a run's folder, or its metrics.jsonl")
+    parser.add_argument("--bound", type=float, default=0.0, help="how far losses may differ, in nats (0)")
     return parser
 
 
+# %%
+#| export compare
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt compare`, its options parsed. ValueError if the losses differ by more than the bound."""
     if not args.bound >= 0:
         raise ValueError(f"--bound {args.bound} is a difference, at least 0")
-    a, b = read_metrics(args.a), read_metrics(args.b)
+    a, b = map(read_metrics, args.runs)
     (worst, loss), *others = (verdict(a, b, name) for name in ("loss", "norm", "lr"))
     if worst > args.bound:
         raise ValueError(f"{loss}: beyond the bound of {args.bound:g}")
