@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from nanogpt import optim
-from nanogpt.assemble import Training, random_states, resume, set_random_states
+from nanogpt.assemble import Training, peak_flops, random_states, resume, set_random_states
 from nanogpt.bench import mfu, step_flops
 from nanogpt.checkpoint import prune, save
 from nanogpt.chunks import alone_in
@@ -88,8 +88,8 @@ def one_step(run: Training) -> dict:
         ids = torch.cat([x.flatten() for x, _ in batches]).cpu().numpy()
         write_shard(run.folder / f"skipped/step_{run.step:06d}.bin", ids)
     line = {"step": run.step, "loss": loss} | said | {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
-    if run.peak:
-        line["mfu"] = mfu(step_flops(run.model.config, tokens // T, T), seconds, run.peak)
+    if peak := peak_flops(run.device, run.config.train.dtype):
+        line["mfu"] = mfu(step_flops(run.model.config, tokens // T, T), seconds, peak)
     return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
 
 
@@ -155,8 +155,8 @@ def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
     try:
         yield reason
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for pair in before.items():
+            signal.signal(*pair)
 
 
 @contextmanager

@@ -112,12 +112,29 @@ def test_the_loss_falls_and_what_was_promised_is_written(config, capsys):
     assert sample == "the cat" + complete(model, tokenizer, "the cat", 200), "not the sample of these weights"
 
 
-def test_evaluation_and_samples_change_no_loss(config, tmp_path):
+def test_evaluation_and_samples_change_no_loss(config, tmp_path, monkeypatch):
+    evaluate = trainer.evaluate
+    monkeypatch.setattr(trainer, "evaluate", lambda *args: evaluate(*args) + 0 * torch.rand(()).item())
     quiet, curious = config(), config(run_dir=str(tmp_path / "curious"), eval_every=2, eval_sample_every=3)
     trainer.fit(quiet)
     trainer.fit(curious)
     assert quiet.model.dropout > 0, "without dropout nothing is random, and this says nothing"
     assert losses(quiet.run.dir) == losses(curious.run.dir), "looking at the model changes its training"
+
+
+def test_a_step_is_saved_before_it_is_evaluated(config, monkeypatch):
+    def out_of_memory(*args):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "evaluate", out_of_memory)
+        with pytest.raises(MemoryError):
+            trainer.fit(config(eval_every=6))
+    assert checkpoint.latest(config().run.dir).name == "step_000006", "what was trained is lost"
+    trainer.fit(config(eval_every=6))
+    assert [line["step"] for line in lines(config().run.dir) if "val_loss" in line] == [6, 12], (
+        "not evaluated"
+    )
 
 
 def test_nothing_draws_from_the_generators_that_are_not_saved(config):

@@ -15,7 +15,7 @@ a reboot, a full disk, a spike, a typo in the command that is noticed on the thi
 #| doc dryrun: What a run would take: parameters, memory, epochs, time.
 #| doc trainer: The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
 #| doc cli: `python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
-from course.notebook import answer, checkpoint, predict
+from course.notebook import answer, checkpoint, predict, predictions
 
 # %% [markdown]
 r"""
@@ -466,6 +466,8 @@ from nanogpt.runs import read_metrics
 from nanogpt.train import train_step
 
 STEPS, EVERY, KILLS = 60, 10, 3  # of the small run; steps from checkpoint to checkpoint; how often it is killed
+HALF = STEPS // 2 // EVERY * EVERY
+assert HALF, f"there is no checkpoint before the middle: STEPS={STEPS} must be at least twice EVERY={EVERY}"
 RUNS = Path("../data/built/trainer")
 predict("17.5", "bytes of a checkpoint for each parameter, float32", guess=None)
 predict("17.6", "loss of the 10 steps after a resume that forgets AdamW's means, above what it would be", guess=None, unit="nats")
@@ -702,6 +704,7 @@ def repair(path: Path, step: int) -> None:
 # %% [markdown]
 r"""
 The same line goes to the screen in llm.c's form (chapter 15's `step_line`); its rate is this step's, as a moving mean hides a slow-down.
+The MFU stands there where the GPU's data sheet is known.
 On a terminal every step is shown in one place, in a log file only each `run.log_every`-th. TensorBoard and wandb are imported only if asked for.
 """
 
@@ -784,7 +787,7 @@ from nanogpt.device import pick_device, seed_everything
 from nanogpt.hub import read_json
 from nanogpt.log import repair
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.precision import READS, LossScaler, why_not
+from nanogpt.precision import LossScaler, why_not
 from nanogpt.prepare import prepare
 from nanogpt.pretrained import from_hf
 from nanogpt.roofline import peak_of
@@ -888,7 +891,6 @@ class Training:
     optimizer: torch.optim.Optimizer
     stream: BatchStream
     scaler: LossScaler | None
-    peak: float | None  # FLOP/s of the device, by its data sheet
     step: int = 0  # batches taken
     updates: int = 0  # made of them: the learning rate follows these
     bad: int = 0  # steps in a row that were not finite
@@ -984,7 +986,6 @@ def assemble(config: Config) -> Training:
         "optimizer": optim.make_optimizer(model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay),
         "stream": kind(shards, c.train.micro_batch, c.model.block_size, seed=c.run.seed, device=device),
         "scaler": LossScaler() if c.train.dtype == "fp16" else None,
-        "peak": peak_flops(device, c.train.dtype),
     }
     seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
     return Training(c, device, **parts)
@@ -1149,7 +1150,7 @@ import torch
 # %%
 #| export trainer
 from nanogpt import optim
-from nanogpt.assemble import Training, random_states, resume, set_random_states
+from nanogpt.assemble import Training, peak_flops, random_states, resume, set_random_states
 from nanogpt.bench import mfu, step_flops
 from nanogpt.checkpoint import prune, save
 from nanogpt.config import Config, from_depth, load_config
@@ -1252,8 +1253,8 @@ def one_step(run: Training) -> dict:
         ids = torch.cat([x.flatten() for x, _ in batches]).cpu().numpy()
         write_shard(run.folder / f"skipped/step_{run.step:06d}.bin", ids)
     line = {"step": run.step, "loss": loss} | said | {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
-    if run.peak:
-        line["mfu"] = mfu(step_flops(run.model.config, tokens // T, T), seconds, run.peak)
+    if peak := peak_flops(run.device, run.config.train.dtype):
+        line["mfu"] = mfu(step_flops(run.model.config, tokens // T, T), seconds, peak)
     return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
 
 
@@ -1345,8 +1346,8 @@ def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
     try:
         yield reason
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for pair in before.items():
+            signal.signal(*pair)
 
 
 # %% [markdown]
@@ -1485,8 +1486,8 @@ def killed(config: Config, steps: int) -> int:
 
 
 # %% tags=["nbval-ignore-output"]
-kills = [(STEPS * (i + 1)) // (KILLS + 1) + 3 for i in range(KILLS)] if hasattr(os, "fork") else []  # Windows has none
-deaths = [killed(tiny("killed"), step) for step in kills]
+moments = [min(STEPS - 1, STEPS * (i + 1) // (KILLS + 1) + 3) for i in range(KILLS)]
+deaths = [killed(tiny("killed"), step) for step in moments] if hasattr(os, "fork") else []  # Windows has none
 print("killed after steps", deaths)
 again = fit(tiny("killed"))
 a, b = read_metrics(RUNS / "whole"), read_metrics(RUNS / "killed")
@@ -1507,7 +1508,7 @@ r"""
 """
 
 # %%
-shutil.copytree(whole.folder / f"step_{STEPS // 2:06d}", RUNS / f"half/step_{STEPS // 2:06d}", dirs_exist_ok=True)
+shutil.copytree(whole.folder / f"step_{HALF:06d}", RUNS / f"half/step_{HALF:06d}", dirs_exist_ok=True)
 forget = {
     "nothing": lambda run: None,
     "the place in the data": lambda run: setattr(run.stream, "position", 0),
@@ -1515,7 +1516,7 @@ forget = {
     "AdamW's means": lambda run: run.optimizer.state.clear(),
     "the count of updates": lambda run: setattr(run, "updates", 0),
 }
-should, above = [line["loss"] for line in a[STEPS // 2 : STEPS // 2 + 10]], {}
+should, above = [line["loss"] for line in a[HALF : HALF + 10]], {}
 for what, of in forget.items():
     with contextlib.redirect_stdout(None):
         half = resume(tiny("half"))
@@ -1665,7 +1666,37 @@ def main(argv: list[str] | None = None) -> int:
 # %% [markdown]
 r"""
 ## Checkpoint
+
+Four commands belong together: `train` makes a run, `plot` and `compare` read it, `sample` and `eval` take one of its checkpoints.
 """
+
+# %% tags=["nbval-ignore-output"]
+predictions("17")
 
 # %%
 checkpoint("17")
+
+# %% [markdown]
+r"""
+## Exercises
+
+1. Set `EVERY = 1` and `KILLS = 10`: most kills then fall into the writing of a checkpoint. Check: `verdict` still says "equal to the last bit".
+   What does it cost? The last line of the run says it.
+2. Let `save` write into `target` at once, without the rename, and repeat. Check: `tests/test_ch17_faults.py` has a test that fails. What does a run
+   say that finds such a folder?
+3. How long does a checkpoint of GPT-2 small take? Predict it from 12 bytes a parameter and your disk's rate, then train two steps
+   with `--depth 12` and small batches. Check: the share that the last line gives for checkpoints.
+4. Let the stream shuffle with Python's `random` instead of a key. Which test fails first? Mend it with `random.getstate` in `random_states`,
+   and check with the same test.
+5. Train `tiny` with `train.skip_spikes=3`. Decode what lies in `skipped/`. Check: are these batches unlike others, or is it chance? Of 1,600 normal
+   deviates, how many exceed 3?
+6. Store the weights of a checkpoint as bfloat16. Check with `compare`: at which step do the runs part, and by how much?
+
+## Further reading
+
+- Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*, CACM 17(9).
+- Pillai et al. 2014, *All File Systems Are Not Created Equal*, OSDI: which orders of writes, flushes and renames survive a power cut.
+- Chowdhery et al. 2022, *PaLM*, §5.1: loss spikes in a large run, and batches that were skipped.
+- llm.c, `outlier_detector.h` and `train_gpt2.cu`: z-scores, skipped updates, and a resume that is checked to be deterministic.
+- Micikevicius et al. 2018, *Mixed Precision Training*, §3.2: why a step that overflows is no error.
+"""
