@@ -149,8 +149,13 @@ def test_nothing_draws_from_the_generators_that_are_not_saved(config):
     )
 
 
-@pytest.mark.parametrize("documents", [True, False])
-@pytest.mark.parametrize("schedule", ["cosine", "wsd", "constant"])
+SLOW = [(kind, schedule) for kind in (True, False) for schedule in ("wsd", "constant")] + [(False, "cosine")]
+
+
+@pytest.mark.parametrize(
+    ("documents", "schedule"),
+    [(True, "cosine"), *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)],
+)
 def test_a_run_stopped_anywhere_ends_the_same_after_the_end_of_an_epoch_too(
     config, tmp_path, monkeypatch, documents, schedule
 ):
@@ -410,6 +415,7 @@ def written(path: Path, config) -> str:
     return str(path)
 
 
+@pytest.mark.slow  # it measures the roofline
 def test_a_dry_run_says_what_it_would_take_and_writes_nothing(config, tmp_path, capsys):
     call = ["train", written(tmp_path / "c.yaml", config()), "--dry-run"]
     before = sorted(tmp_path.rglob("*"))
