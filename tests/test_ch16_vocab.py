@@ -93,6 +93,7 @@ def their_own(folder):
     return theirs(folder, "GPT2TokenizerFast")
 
 
+@pytest.mark.slow
 @given(UNICODE)
 @settings(max_examples=60)
 def test_transformers_gives_the_same_ids_in_a_vocabulary_of_ones_own(their_own, ours, text):
