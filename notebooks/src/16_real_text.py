@@ -1072,7 +1072,7 @@ the command without a part makes what is missing, and merges.
 """
 
 # %%
-for p in dice.sample(range(1, PARTS + 1), PARTS):  # in any order
+for p in random.Random(PARTS).sample(range(1, PARTS + 1), PARTS):  # in any order
     work("parts", f"{p}/{PARTS}")
     print(f"after part {p}/{PARTS}: {len(names_in('parts'))} of {len(chunks)} chunks")
 shutil.rmtree(folder / "parts" / CHUNKS / min(names_in("parts")))  # as if its machine had died
