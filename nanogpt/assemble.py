@@ -109,6 +109,7 @@ class Training:
     optimizer: torch.optim.Optimizer
     stream: BatchStream
     scaler: LossScaler | None
+    floor: float | None = None  # of the validation loss, where the text's author knows it: chapter 02
     step: int = 0  # batches taken
     updates: int = 0  # made of them: the learning rate follows these
     bad: int = 0  # steps in a row that were not finite
@@ -196,6 +197,7 @@ def assemble(config: Config) -> Training:
         ),
         "stream": kind(shards, c.train.micro_batch, c.model.block_size, seed=c.run.seed, device=device),
         "scaler": LossScaler() if c.train.dtype == "fp16" else None,
+        "floor": manifest.get("floor"),
     }
     seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
     return Training(c, device, **parts)

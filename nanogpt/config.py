@@ -277,7 +277,7 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
 
 
 def config_dict(config: Config) -> dict:
-    """As a YAML or JSON file can hold it; `load_config` reads it back."""
+    """As a JSON file can hold it, which `load_config` reads back, since JSON is YAML."""
     return json.loads(json.dumps(asdict(config)))
 
 

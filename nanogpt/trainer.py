@@ -103,6 +103,7 @@ def look(run: Training, last: bool) -> dict:
     e, found, before = run.config.eval, {}, random_states(run.device)
     if due(e.every, run.step, last):
         found["val_loss"] = evaluate(run.model, run.held, run.eot, 32, run.config.train.dtype)
+        found |= {"floor": run.floor} if run.floor else {}
         if found["val_loss"] < run.best.get("val_loss", math.inf):
             run.best = {"step": run.step, "val_loss": found["val_loss"]}
     if due(e.hellaswag_every, run.step, last):

@@ -365,7 +365,7 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
 
 
 def config_dict(config: Config) -> dict:
-    """As a YAML or JSON file can hold it; `load_config` reads it back."""
+    """As a JSON file can hold it, which `load_config` reads back, since JSON is YAML."""
     return json.loads(json.dumps(asdict(config)))
 
 
@@ -465,12 +465,21 @@ from nanogpt.model import GPT, GPTConfig, num_params
 from nanogpt.runs import read_metrics
 from nanogpt.train import train_step
 
-STEPS, EVERY, KILLS = 60, 10, 3  # of the small run; steps from checkpoint to checkpoint; how often it is killed
+STEPS, EVERY, KILLS = (
+    60,
+    10,
+    3,
+)  # of the small run; steps from checkpoint to checkpoint; how often it is killed
 HALF = STEPS // 2 // EVERY * EVERY
 assert HALF, f"there is no checkpoint before the middle: STEPS={STEPS} must be at least twice EVERY={EVERY}"
 RUNS = Path("../data/built/trainer")
 predict("17.5", "bytes of a checkpoint for each parameter, float32", guess=None)
-predict("17.6", "loss of the 10 steps after a resume that forgets AdamW's means, above what it would be", guess=None, unit="nats")
+predict(
+    "17.6",
+    "loss of the 10 steps after a resume that forgets AdamW's means, above what it would be",
+    guess=None,
+    unit="nats",
+)
 
 # %% [markdown]
 r"""
@@ -654,7 +663,9 @@ sizes = {file.name: file.stat().st_size for file in sorted(path.iterdir())}
 for name, size in sizes.items():
     print(f"{name:20}{size:10,} bytes")
 P = num_params(model.config)
-print(f"{sum(sizes.values()) / P:.2f} bytes for each of {P:,} parameters; 3 × 4 are for the weight and AdamW's two means")
+print(
+    f"{sum(sizes.values()) / P:.2f} bytes for each of {P:,} parameters; 3 × 4 are for the weight and AdamW's two means"
+)
 answer("17.5", round(sum(sizes.values()) / P, 2))
 assert 12 <= sum(sizes.values()) / P < 13, "more is saved than weights and means, or less"
 
@@ -716,9 +727,16 @@ def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], obj
     run, steps, live = config.run, config.train.max_steps, sys.stdout.isatty()
 
     def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
-        stays = line["step"] % run.log_every == 0 or line["step"] == steps or "val_loss" in line or "skipped" in line
+        stays = (
+            line["step"] % run.log_every == 0
+            or line["step"] == steps
+            or "val_loss" in line
+            or "skipped" in line
+        )
         if stays or live:
-            print(("\r\033[K" if live else "") + step_line(line, steps), end="\n" if stays else "", flush=True)
+            print(
+                ("\r\033[K" if live else "") + step_line(line, steps), end="\n" if stays else "", flush=True
+            )
 
     def append(line: dict) -> None:
         metrics.write(json.dumps(line).encode() + b"\n")  # unbuffered: what is written survives the process
@@ -833,7 +851,9 @@ def ensure_data(data: Data) -> dict:
     folder = Path(data.dir)
     if not (folder / "manifest.json").exists():
         if data.source is None:
-            raise FileNotFoundError(f"data.dir={data.dir} has no shards; `python -m nanogpt prepare` makes some")
+            raise FileNotFoundError(
+                f"data.dir={data.dir} has no shards; `python -m nanogpt prepare` makes some"
+            )
         if data.source == "stories":
             return ensure_corpus(folder)
         tokenizer, source = data.tokenizer, Path(data.source)
@@ -891,6 +911,7 @@ class Training:
     optimizer: torch.optim.Optimizer
     stream: BatchStream
     scaler: LossScaler | None
+    floor: float | None = None  # of the validation loss, where the text's author knows it: chapter 02
     step: int = 0  # batches taken
     updates: int = 0  # made of them: the learning rate follows these
     bad: int = 0  # steps in a row that were not finite
@@ -974,7 +995,9 @@ def assemble(config: Config) -> Training:
     manifest = ensure_data(c.data)
     tokenizer = tokenizer_of(c.data, manifest)
     if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
-        raise ValueError(f"samples need the tokenizer that made {c.data.dir}: set data.tokenizer, or eval.sample_every=0")
+        raise ValueError(
+            f"samples need the tokenizer that made {c.data.dir}: set data.tokenizer, or eval.sample_every=0"
+        )
     model = first_model(c, manifest["vocab_size"]).to(device).train()
     kind, shards = DocumentStream if c.data.documents else BatchStream, open_shards(c.data.dir, "train")
     parts = {
@@ -983,9 +1006,12 @@ def assemble(config: Config) -> Training:
         "held": held_out(c.data.dir, c.eval.tokens) if c.eval.every else [],
         "model": model,
         "stepper": torch.compile(model) if c.train.compile else model,
-        "optimizer": optim.make_optimizer(model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay),
+        "optimizer": optim.make_optimizer(
+            model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay
+        ),
         "stream": kind(shards, c.train.micro_batch, c.model.block_size, seed=c.run.seed, device=device),
         "scaler": LossScaler() if c.train.dtype == "fp16" else None,
+        "floor": manifest.get("floor"),
     }
     seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
     return Training(c, device, **parts)
@@ -1091,7 +1117,13 @@ def step_seconds(shape: GPTConfig, config: Config, device: torch.device) -> tupl
 def dry_run(config: Config) -> None:
     """Print what a run would take; nothing is written, and data that are not there are not made."""
     c, device, known = config, pick_device(config.run.device), Path(config.data.dir, "manifest.json").exists()
-    guess = 1024 if c.data.source == "stories" else 50257 if isinstance(c.data.tokenizer, str) else c.data.tokenizer
+    guess = (
+        1024
+        if c.data.source == "stories"
+        else 50257
+        if isinstance(c.data.tokenizer, str)
+        else c.data.tokenizer
+    )
     manifest = load_manifest(c.data.dir) if known else {"vocab_size": guess}
     shape = GPTConfig(**vars(c.model) | {"dropout": 0.0}, vocab_size=manifest["vocab_size"])
     B, T, steps, tokens = c.train.micro_batch, c.model.block_size, c.train.max_steps, c.train.batch_tokens
@@ -1106,7 +1138,10 @@ def dry_run(config: Config) -> None:
         print(f"epochs      {steps * tokens / n:.2f} of {train[what]:,} {what}")
     least, measured = step_seconds(shape, c, device)
     said = f"at least {span(steps * least)} ({1000 * least:.4g} ms a step by the roofline)"
-    print(f"time        {said}" + (f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else ""))
+    print(
+        f"time        {said}"
+        + (f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else "")
+    )
 
 
 # %%
@@ -1186,8 +1221,11 @@ skipped = 0
 for line in [dict(line) for line in log][:3]:
     skipped += int(line["skipped"])
     updates = int(line["iteration"]) - skipped
-    print(f"iteration {line['iteration']}: {skipped} skipped so far, {updates} updates, lr {float(line['learning_rate']):.0e}")
+    print(
+        f"iteration {line['iteration']}: {skipped} skipped so far, {updates} updates, lr {float(line['learning_rate']):.0e}"
+    )
     assert abs(float(line["learning_rate"]) - 1e-5 * updates) < 1e-9, "the rate does not follow the updates"
+
 
 # %%
 #| export trainer
@@ -1281,6 +1319,7 @@ def look(run: Training, last: bool) -> dict:
     e, found, before = run.config.eval, {}, random_states(run.device)
     if due(e.every, run.step, last):
         found["val_loss"] = evaluate(run.model, run.held, run.eot, 32, run.config.train.dtype)
+        found |= {"floor": run.floor} if run.floor else {}
         if found["val_loss"] < run.best.get("val_loss", math.inf):
             run.best = {"step": run.step, "val_loss": found["val_loss"]}
     if due(e.hellaswag_every, run.step, last):
@@ -1395,7 +1434,11 @@ def fit(config: Config, command: str = "the same call") -> Training:
     """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
     with alone_in(Path(config.run.dir), "trainer", "choose another run.dir"):
         run, steps, stop = resume(config), config.train.max_steps, None
-        with open(run.folder / "metrics.jsonl", "ab", 0) as metrics, asked_to_stop(run) as why, naming_last_good(run):
+        with (
+            open(run.folder / "metrics.jsonl", "ab", 0) as metrics,
+            asked_to_stop(run) as why,
+            naming_last_good(run),
+        ):
             write = list(writers(config, metrics, run.step))
             while (run.step < steps and not stop) or run.record:
                 run.record = run.record or one_step(run)
@@ -1458,7 +1501,12 @@ bits, and since a forked child can have no more.
 # %% tags=["nbval-ignore-output"]
 def tiny(name: str, *changes: str) -> Config:
     """The ready configuration, shorter, with dropout, in a folder of its own."""
-    here = [f"data.dir={RUNS}/stories", f"run.dir={RUNS}/{name}", "run.device=cpu", f"train.max_steps={STEPS}"]
+    here = [
+        f"data.dir={RUNS}/stories",
+        f"run.dir={RUNS}/{name}",
+        "run.device=cpu",
+        f"train.max_steps={STEPS}",
+    ]
     often = [f"run.checkpoint_every={EVERY}", "run.keep=99", f"eval.every={2 * EVERY}", "eval.tokens=2000"]
     return load_config("tiny", [*here, *often, "model.dropout=0.1", f"run.log_every={STEPS}", *changes])
 
@@ -1467,6 +1515,7 @@ threads = torch.get_num_threads()
 torch.set_num_threads(1)
 ensure_corpus(RUNS / "stories", n=1000)
 whole = fit(tiny("whole"))
+
 
 # %%
 def killed(config: Config, steps: int) -> int:
