@@ -10,7 +10,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -152,12 +152,10 @@ def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
             noted.append(f"run.minutes={minutes:g}")
         return noted[0] if noted else None
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with ExitStack() as at_the_end:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            at_the_end.callback(signal.signal, number, signal.signal(number, note))
         yield reason
-    finally:
-        for pair in before.items():
-            signal.signal(*pair)
 
 
 @contextmanager

@@ -122,6 +122,15 @@ def test_evaluation_and_samples_change_no_loss(config, tmp_path, monkeypatch):
     assert losses(quiet.run.dir) == losses(curious.run.dir), "looking at the model changes its training"
 
 
+def test_hellaswag_is_scored_on_the_way(config, monkeypatch):
+    hellaswag = pytest.importorskip("nanogpt.hellaswag")
+    items = [{"ctx": "the cat sang", "endings": ["and ran", "but slept", "on a moon", "in red"], "label": 1}]
+    monkeypatch.setattr(hellaswag, "load_items", lambda: items)
+    trainer.fit(config(train_micro_batch=2, model_block_size=32, eval_hellaswag_every=6))
+    told = {line["step"]: line["hellaswag"] for line in lines(config().run.dir) if "hellaswag" in line}
+    assert set(told) == {6, 12} and set(told.values()) <= {0.0, 1.0}, f"HellaSwag's accuracy: {told}"
+
+
 def test_a_step_is_saved_before_it_is_evaluated(config, monkeypatch):
     def out_of_memory(*args):
         raise MemoryError

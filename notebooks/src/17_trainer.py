@@ -652,7 +652,7 @@ r"""
 *Check.* A model of `tiny`'s shape after one step, saved; then one bit of it is turned over.
 """
 
-# %%
+# %% tags=["nbval-ignore-output"]
 shutil.rmtree(RUNS, ignore_errors=True)
 model = GPT(GPTConfig(block_size=128, vocab_size=1024, n_layer=2, n_head=8, n_embd=128))
 adamw = optim.make_optimizer(model, 1e-3)
@@ -1176,7 +1176,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -1381,12 +1381,10 @@ def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
             noted.append(f"run.minutes={minutes:g}")
         return noted[0] if noted else None
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with ExitStack() as at_the_end:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            at_the_end.callback(signal.signal, number, signal.signal(number, note))
         yield reason
-    finally:
-        for pair in before.items():
-            signal.signal(*pair)
 
 
 # %% [markdown]
