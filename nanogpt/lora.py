@@ -22,24 +22,24 @@ from nanogpt.weights import UNREADABLE, digest
 def freeze(model: nn.Module, *trainable: str) -> nn.Module:
     """Only parameters whose names contain one of these words get gradients from now on; returns the model.
 
-    ValueError where a word is in no name, the model untouched. freeze(model, "") thaws everything.
+    freeze(model, "") thaws everything. ValueError where a word is in no name, the model untouched.
     """
     named = dict(model.named_parameters())
     if lost := [word for word in trainable if not any(word in name for name in named)]:
         raise ValueError(
-            f"no parameter's name contains {lost[0]!r}; names are like {', '.join([*named][-2:])}"
+            f"no parameter's name contains {lost[0]!r}; they are like {', '.join([*named][-2:])}"
         )
     for name, p in named.items():
         p.requires_grad_(any(word in name for word in trainable))
-        p.grad = p.grad if p.requires_grad else None  # or the optimizer would go on using it
+        p.grad = p.grad if p.requires_grad else None  # or an optimizer would go on using it
     return model
 
 
 class LoRALinear(nn.Linear):
-    """x -> W x + b + (alpha / rank) · B (A x), of which A and B are trained (Hu et al. 2021, §4.1).
+    """x -> W x + b + alpha / rank · B (A x), of which A and B are trained (Hu et al. 2021, §4.1).
 
-    Takes over a linear layer's W and b. A (rank, in) is N(0, 1 / in), so that A x is as large as the entries of x;
-    B (out, rank) is zero, so that at first nothing changes. ValueError where the layer can have no such rank.
+    Takes over the W and b of a linear layer. A (rank, in) is N(0, 1 / in), so that A x is as large as the entries of x;
+    B (out, rank) is zero, so that nothing changes at first. ValueError where the layer can have no such rank.
     """
 
     def __init__(self, linear: nn.Linear, rank: int, alpha: float, generator: torch.Generator | None = None):
@@ -54,9 +54,8 @@ class LoRALinear(nn.Linear):
         self.lora_A = nn.Parameter(drawn.to(self.weight))
         self.lora_B = nn.Parameter(self.weight.new_zeros(self.out_features, rank))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., in) -> (..., out), by way of (..., rank)."""
-        narrow = F.linear(x, self.lora_A)
+    def forward(self, x: Tensor) -> Tensor:  # (..., in) -> (..., out)
+        narrow = F.linear(x.to(self.lora_A.dtype), self.lora_A)  # (..., rank)
         return super().forward(x) + self.alpha / self.rank * F.linear(narrow, self.lora_B)
 
     def update(self) -> Tensor:
@@ -64,53 +63,50 @@ class LoRALinear(nn.Linear):
         return self.alpha / self.rank * self.lora_B.float() @ self.lora_A.float()
 
 
-def linear_layers(model: GPT) -> list[tuple[nn.Module, str, nn.Linear]]:
-    """The linear layers of the blocks, each with the module that holds it and its name there."""
-    parents = list(model.transformer.h.modules())
-    return [(p, name, m) for p in parents for name, m in p.named_children() if isinstance(m, nn.Linear)]
+TARGETS = ("c_attn", "c_proj", "c_fc")  # all products of a block
+
+
+def linear_layers(model: GPT) -> dict[str, nn.Linear]:
+    """The linear layers of the blocks, by name."""
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    return {name: layer for name, layer in layers.items() if ".h." in name}
 
 
 def lora_parameters(model: GPT) -> dict[str, nn.Parameter]:
     """The adapters' matrices by name; empty where there are none."""
-    return {name: p for name, p in model.named_parameters() if "lora_" in name}
-
-
-TARGETS = ("c_attn", "c_proj", "c_fc")  # all products of a block; Hu et al. §4.2 take attention's alone
+    return {name: p for name, p in model.named_parameters() if ".lora_" in name}
 
 
 def add_lora(
-    model: GPT, rank: int, alpha: float | None = None, targets: Collection[str] = TARGETS, generator=None
+    model: GPT, rank: int, alpha: float = 8.0, targets: Collection[str] = TARGETS, generator=None
 ) -> GPT:
-    """Freeze the model, and put a LoRALinear in place of each linear layer with one of these names; returns the model.
+    """Freeze the model and put a LoRALinear in place of each linear layer with one of these names; returns the model.
 
-    alpha: by default the rank. generator: for A, on the CPU. Outputs stay what they were. ValueError, the model
-    untouched, where it has adapters already, or no layer has such a name or rank.
+    Its outputs stay what they were. generator: for A, on the CPU. ValueError, the model untouched, where it has
+    adapters already, or no layer has such a name or rank.
     """
     if lora_parameters(model):
         raise ValueError("the model has adapters already; merge(model) them, or load the base again")
-    layers, targets = linear_layers(model), [targets] if isinstance(targets, str) else targets
-    names = sorted({name for _, name, _ in layers})
-    if wrong := [name for name in targets if name not in names] or not targets and ["nothing"]:
-        raise ValueError(f"{wrong[0]} is no linear layer of a block; choose among {', '.join(names)}")
-    alpha = rank if alpha is None else alpha
-    adapted = [
-        (p, n, LoRALinear(m, rank, alpha, generator).train(m.training)) for p, n, m in layers if n in targets
-    ]
-    for parent, name, layer in adapted:
-        setattr(parent, name, layer)
-    return freeze(model, "lora_")
+    names = {name: name.split(".")[-1] for name in linear_layers(model)}
+    targets = [targets] if isinstance(targets, str) else list(targets) or ["nothing"]
+    if wrong := [target for target in targets if target not in names.values()]:
+        known = ", ".join(sorted(set(names.values())))
+        raise ValueError(f"{wrong[0]} is no linear layer of a block; choose among {known}")
+    layers = {name: layer for name, layer in linear_layers(model).items() if names[name] in targets}
+    adapted = {name: LoRALinear(layer, rank, alpha, generator) for name, layer in layers.items()}
+    for name, layer in adapted.items():
+        model.set_submodule(name, layer.train(model.training))
+    return freeze(model, ".lora_")
 
 
 @torch.no_grad()
 def merge(model: GPT) -> GPT:
-    """Add each adapter to its W and remove it; returns the model, which is plain again, and all of it trainable."""
-    for parent, name, layer in linear_layers(model):
+    """Add each adapter to its W and remove it; returns the model, plain again and all of it trainable."""
+    for layer in linear_layers(model).values():
         if isinstance(layer, LoRALinear):
             layer.weight += layer.update().to(layer.weight.dtype)
-            plain = nn.Linear(1, 1, device="meta").train(layer.training)
-            plain.in_features, plain.out_features = layer.in_features, layer.out_features
-            plain.weight, plain.bias = layer.weight, layer.bias
-            setattr(parent, name, plain)
+            del layer.lora_A, layer.lora_B
+            layer.__class__ = nn.Linear
     return freeze(model, "")
 
 
@@ -118,21 +114,19 @@ ADAPTER = "adapter.safetensors"
 
 
 def base_digest(model: GPT) -> str:
-    """SHA-256 of what adapters stand on: all other weights, without padding, and the number of heads."""
-    base = {
-        n: p.detach().cpu().contiguous() for n, p in parameters_by_hf_name(model).items() if "lora_" not in n
-    }
+    """SHA-256 of what the adapters stand on: the number of heads and all other weights, without padding."""
+    named = parameters_by_hf_name(model).items()
+    base = {name: p.detach().cpu().contiguous() for name, p in named if ".lora_" not in name}
     return digest({"n_head": model.config.n_head}, save(base))
 
 
 def save_adapter(model: GPT, folder: str | Path) -> None:
-    """Write the adapters alone, adapter.safetensors and adapter.json, with hashes of both and of their base."""
-    layers = [(name, layer) for _, name, layer in linear_layers(model) if isinstance(layer, LoRALinear)]
+    """Write the adapters alone, adapter.safetensors and adapter.json, with a hash of both and one of their base."""
+    layers = {name: m for name, m in linear_layers(model).items() if isinstance(m, LoRALinear)}
     if not layers:
         raise ValueError("the model has no adapter to save; add_lora(model, rank) makes them")
-    _, one = layers[0]
-    fields = {"rank": one.rank, "alpha": one.alpha, "targets": sorted({name for name, _ in layers})}
-    fields |= {"base": base_digest(model)}
+    one, targets = next(iter(layers.values())), sorted({name.split(".")[-1] for name in layers})
+    fields = {"rank": one.rank, "alpha": one.alpha, "targets": targets, "base": base_digest(model)}
     data = save({name: p.detach().cpu().contiguous() for name, p in lora_parameters(model).items()})
     with atomically(Path(folder) / ADAPTER) as file:
         file.write(data)
@@ -140,7 +134,7 @@ def save_adapter(model: GPT, folder: str | Path) -> None:
 
 
 def load_adapter(model: GPT, folder: str | Path) -> GPT:
-    """Put adapters that save_adapter wrote beside the weights they were trained with; returns the model.
+    """Put the adapters that save_adapter wrote beside the weights that they were trained with; returns the model.
 
     OSError or ValueError, in one sentence and the model untouched, if a bit has changed or the base is another one.
     """
@@ -150,16 +144,12 @@ def load_adapter(model: GPT, folder: str | Path) -> GPT:
         sha256, tensors = fields.pop("sha256", None), load(data)
         if sha256 != digest(fields, data):
             raise ValueError(f"adapter.json or {ADAPTER} has changed since")
-        base = fields.pop("base")
     except FileNotFoundError as error:
-        how = "save_adapter(model, folder) writes it"
-        raise FileNotFoundError(f"{error.filename} is not there; {how}") from None
+        raise FileNotFoundError(f"{error.filename} is not there; save_adapter writes it") from None
     except UNREADABLE as error:
         raise ValueError(f"{folder} holds no adapter that save_adapter wrote whole: {error}") from None
-    if base != base_digest(model):
-        raise ValueError(
-            f"the adapter in {folder} was trained on other weights than this model's; load its base"
-        )
+    if fields.pop("base") != base_digest(model):
+        raise ValueError(f"the adapter in {folder} was trained beside other weights than this model's")
     add_lora(model, **fields)
     with torch.no_grad():
         for name, p in lora_parameters(model).items():

@@ -43,8 +43,8 @@ def batch(B=4, T=16, seed=0):
 def trained(model, steps=5, lr=0.01, precision="float32"):
     """The model after some steps: adapters are no longer zero."""
     optimizer = make_optimizer(model, lr, precision)
-    for step in range(steps):
-        train_step(model, optimizer, [batch(seed=step)], precision)
+    for _ in range(steps):
+        train_step(model, optimizer, [batch()], precision)
     return model
 
 
@@ -87,7 +87,7 @@ def test_moments_are_kept_for_what_is_trained():
 
 @pytest.mark.parametrize("rank", [1, 3])
 def test_an_update_has_the_rank_that_was_asked_for(rank):
-    for _, name, layer in linear_layers(adapted(rank)):
+    for name, layer in linear_layers(adapted(rank)).items():
         values = torch.linalg.svdvals(layer.update().double())
         assert values[rank - 1] > 1e-6, f"{name}: the update has a smaller rank"
         assert values[rank:].max() < 1e-6 * values[0], f"{name}: the update has a larger rank"
@@ -120,7 +120,7 @@ def test_merged_equals_unmerged():
     assert (unmerged - start).abs().max() > 1e-2, "the adapters do nothing, so this would test nothing"
     merge(model)
     assert not lora_parameters(model) and all(p.requires_grad for p in model.parameters())
-    assert {type(layer) for _, _, layer in linear_layers(model)} == {torch.nn.Linear}
+    assert {type(layer) for layer in linear_layers(model).values()} == {torch.nn.Linear}
     assert (model(x)[0] - unmerged).abs().max() < 1e-5 * unmerged.abs().max()
     once = values(model)
     assert all(torch.equal(p, once[name]) for name, p in merge(model).named_parameters()), "merged twice"
@@ -164,7 +164,7 @@ def test_dropout_and_padding_make_no_other_base():
 def test_another_base_is_refused(tmp_path, other):
     save_adapter(adapted(), tmp_path)
     model = new_model(**other)
-    with pytest.raises(ValueError, match="was trained on other weights than this model's"):
+    with pytest.raises(ValueError, match="was trained beside other weights than this model's"):
         load_adapter(model, tmp_path)
     assert not lora_parameters(model) and all(p.requires_grad for p in model.parameters())
 
@@ -286,7 +286,7 @@ def test_freezing_drops_gradients_that_are_left_over():
 
 def test_a_name_that_is_no_parameters_is_refused():
     model = new_model()
-    with pytest.raises(ValueError, match="'h.7.'"):
+    with pytest.raises(ValueError, match=r"'h\.7\.'"):
         freeze(model, "ln_f", "h.7.")
     assert all(p.requires_grad for p in model.parameters())
 
@@ -305,4 +305,4 @@ def test_a_is_as_large_as_its_inputs_ask():
     layer = LoRALinear(torch.nn.Linear(400, 300), 100, 1.0, gen())
     x = torch.randn(100, 400, generator=gen(1))
     assert (x @ layer.lora_A.T).std().item() == pytest.approx(1, abs=0.05)
-    assert set(TARGETS) == {name for _, name, _ in linear_layers(new_model())}
+    assert set(TARGETS) == {name.split(".")[-1] for name in linear_layers(new_model())}

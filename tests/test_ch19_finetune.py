@@ -1,0 +1,84 @@
+"""The trainer's configuration `finetune` begins where another model stopped: at that model's loss, to the bit."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from nanogpt import trainer
+from nanogpt.corpus import ensure_corpus, stories
+from nanogpt.data import BatchStream
+from nanogpt.lora import add_lora, load_adapter, save_adapter
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.shards import open_shards
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.train import scale_init
+from nanogpt.weights import load_model, save_model
+
+T = 32
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    tokenizer = BPETokenizer.train((story.text for story in stories(100)), 300)
+    ensure_corpus(folder, tokenizer, n=200)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(corpus, tmp_path_factory):
+    """A model on disk whose loss is far from a fresh one's."""
+    folder, V = tmp_path_factory.mktemp("model"), BPETokenizer.load(corpus / "tokenizer.json").vocab_size
+    config = GPTConfig(block_size=T, vocab_size=V, n_layer=1, n_head=2, n_embd=16)
+    model = scale_init(GPT(config, generator=torch.Generator().manual_seed(3)))
+    with torch.no_grad():
+        model.transformer.ln_f.weight *= 5
+    save_model(model, folder)
+    return folder
+
+
+def train(corpus, folder, *overrides) -> list[dict]:
+    """metrics.jsonl of `python -m nanogpt train finetune` with these changes."""
+    sizes = [f"model.block_size={T}", f"train.batch_tokens={4 * T}", "train.micro_batch=2", "train.max_steps=3"]
+    data = [f"data.dir={corpus}", "data.source=null", "eval.every=0", "eval.sample_every=0", f"run.dir={folder}"]
+    args = trainer.parser().parse_args(["finetune", *sizes, *data, "run.device=cpu", *overrides])
+    assert not trainer.run(args)
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def first_loss(corpus, model) -> float:
+    """What the model pays for the first batch that the run reads."""
+    x, y = BatchStream(open_shards(corpus, "train"), 4, T, seed=0).next_batch()
+    with torch.no_grad():
+        return model.train()(x, y)[1].item()
+
+
+def test_it_starts_at_the_loss_of_the_model_it_starts_from(corpus, model, tmp_path):
+    lines = train(corpus, tmp_path / "run", f"init_from={model}")
+    expected = first_loss(corpus, load_model(model))
+    assert lines[0]["loss"] == pytest.approx(expected, abs=1e-5)
+    assert abs(expected - np.log(300)) > 1, "the model is no better or worse than a fresh one: this tests nothing"
+    assert [line["lr"] for line in lines] == [3e-4] * 3, "llm.c's rate is constant"
+
+
+def test_the_model_that_it_starts_from_is_left_alone(corpus, model, tmp_path):
+    before = (model / "model.safetensors").read_bytes()
+    train(corpus, tmp_path / "run", f"init_from={model}")
+    assert (model / "model.safetensors").read_bytes() == before
+
+
+def test_an_adapter_does_not_fit_the_model_that_full_fine_tuning_made(corpus, model, tmp_path):
+    save_adapter(add_lora(load_model(model), 2), tmp_path / "adapter")
+    train(corpus, tmp_path / "run", f"init_from={model}")
+    newest = max((tmp_path / "run").glob("step_*"))
+    load_adapter(load_model(model), tmp_path / "adapter")
+    with pytest.raises(ValueError, match="trained beside other weights"):
+        load_adapter(load_model(newest), tmp_path / "adapter")
+
+
+def test_a_model_that_is_not_there_is_said_in_one_sentence(corpus, tmp_path):
+    with pytest.raises(OSError) as error:
+        train(corpus, tmp_path / "run", f"init_from={tmp_path / 'nowhere'}")
+    assert "\n" not in str(error.value) and "nowhere" in str(error.value)
