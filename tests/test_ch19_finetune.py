@@ -41,8 +41,19 @@ def model(corpus, tmp_path_factory):
 
 def train(corpus, folder, *overrides) -> list[dict]:
     """metrics.jsonl of `python -m nanogpt train finetune` with these changes."""
-    sizes = [f"model.block_size={T}", f"train.batch_tokens={4 * T}", "train.micro_batch=2", "train.max_steps=3"]
-    data = [f"data.dir={corpus}", "data.source=null", "eval.every=0", "eval.sample_every=0", f"run.dir={folder}"]
+    sizes = [
+        f"model.block_size={T}",
+        f"train.batch_tokens={4 * T}",
+        "train.micro_batch=2",
+        "train.max_steps=3",
+    ]
+    data = [
+        f"data.dir={corpus}",
+        "data.source=null",
+        "eval.every=0",
+        "eval.sample_every=0",
+        f"run.dir={folder}",
+    ]
     args = trainer.parser().parse_args(["finetune", *sizes, *data, "run.device=cpu", *overrides])
     assert not trainer.run(args)
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -59,7 +70,9 @@ def test_it_starts_at_the_loss_of_the_model_it_starts_from(corpus, model, tmp_pa
     lines = train(corpus, tmp_path / "run", f"init_from={model}")
     expected = first_loss(corpus, load_model(model))
     assert lines[0]["loss"] == pytest.approx(expected, abs=1e-5)
-    assert abs(expected - np.log(300)) > 1, "the model is no better or worse than a fresh one: this tests nothing"
+    assert abs(expected - np.log(300)) > 1, (
+        "the model is no better or worse than a fresh one: this tests nothing"
+    )
     assert [line["lr"] for line in lines] == [3e-4] * 3, "llm.c's rate is constant"
 
 

@@ -1,8 +1,39 @@
 """Figures of chapter 19: each takes data and returns a figure."""
 
+import csv
+import math
+from collections import defaultdict
+from pathlib import Path
+
 import matplotlib.pyplot as plt
+import numpy as np
 
 TOWNS = {"new": ("C0", "new stories: adapted"), "old": ("C3", "old stories: forgotten")}
+
+
+def logs(folder: Path) -> list[dict[str, dict[int, float]]]:
+    """Held-out and training losses of llm.c's logs on TinyShakespeare, on one GPU: run -> updates made before -> loss."""
+    found = []
+    for table, step, loss in (("val", "steps_done", "val_loss"), ("gpu", "step", "train_loss")):
+        curves = defaultdict(dict)
+        with open(folder / f"llmc_{table}_losses.csv", encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                if "1 GPU TF32" in row["run"]:  # a step's training loss is that before its update
+                    curves[row["run"].split(" 1 GPU")[0]][int(row[step]) - (step == "step")] = float(
+                        row[loss]
+                    )
+        found.append(dict(curves))
+    return found
+
+
+def forgotten_at(level: float, recorded: dict, way: str, replay: float = 0.0) -> float:
+    """Between recorded rates: what is forgotten where new stories are `level` above their floor; NaN outside."""
+    by_rate = defaultdict(list)
+    for run in recorded["runs"]:
+        if (run["way"], run["replay"]) == (way, replay):
+            by_rate[run["lr"]].append((run["new"], run["old"]))
+    new, old = zip(*sorted(tuple(np.mean(pairs, axis=0)) for pairs in by_rate.values()))
+    return float(np.interp(math.log(level), np.log(new), old, left=math.nan, right=math.nan))
 
 
 def published(held_out: dict[str, dict], in_training: dict[str, dict]):
@@ -57,9 +88,7 @@ def memory(small: dict[str, dict[str, int]], full: dict[str, int], low: dict[str
             sizes = [row[part] / unit for row in rows.values()]
             ax.bar(range(len(rows)), sizes, 0.6, bottom, color=f"C{i}", label=part)
             bottom = [a + b for a, b in zip(bottom, sizes)]
-        ax.set_xticks(
-            range(len(rows)), [way.replace(", ", ",\n").replace(" ", "\n", 1) for way in rows], fontsize=8
-        )
+        ax.set_xticks(range(len(rows)), [way.replace(", ", ",\n") for way in rows], fontsize=8)
         ax.set(ylabel=name)
         ax.set_title(title, fontsize=10)
         ax.grid(axis="x", visible=False)
@@ -74,11 +103,9 @@ def memory(small: dict[str, dict[str, int]], full: dict[str, int], low: dict[str
     return fig
 
 
-def trade_off(
-    recorded: list[dict], live: dict[str, dict], start: dict, best: tuple[float, float] | None = None
-):
+def trade_off(recorded: list[dict], live: dict[str, dict], start: dict, best: dict | None = None):
     """Forgotten against adapted: recorded runs as lines over the rate, a line a way; live ones as crosses."""
-    fig, ax = plt.subplots(figsize=(7, 4))
+    fig, ax = plt.subplots(figsize=(5, 3.8))
     ways = list(dict.fromkeys((run["way"], run["replay"]) for run in recorded if run["replay"] < 1))
     for i, (way, replay) in enumerate(ways):
         mine = [run for run in recorded if (run["way"], run["replay"]) == (way, replay)]
@@ -96,11 +123,18 @@ def trade_off(
     for i, (_, found) in enumerate(live.items()):
         ax.plot(found["new"], found["old"], "kx", ms=7, label=None if i else "this run of the chapter")
     ax.axhline(start["old"], color="0.5", lw=1, ls=":")
-    ax.text(ax.get_xlim()[1], start["old"], "before", ha="right", va="bottom", fontsize=8, color="0.4")
+    ax.text(
+        1,
+        start["old"],
+        f"before; new ones at {start['new']:.1f}",
+        ha="right",
+        va="bottom",
+        fontsize=8,
+        color="0.4",
+    )
     if best:
-        ax.plot(*best, "*", color="0.3", ms=10, label="knows both towns, and the share")
-    ax.set(xscale="log", xlabel="new stories, above their floor (nats a token): less is better adapted")
+        ax.plot(best["new"], best["old"], "*", color="0.3", ms=10, label="knows both towns")
+    ax.set(xlim=(0, 1), xlabel="new stories, above their floor (nats a token): less is better adapted")
     ax.set(ylabel="old stories, above theirs:\nless is less forgotten", ylim=(0, None))
-    ax.xaxis.set_major_formatter("{x:g}")
     ax.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     return fig
