@@ -50,17 +50,13 @@ class LoRALinear(nn.Linear):
                 f"rank={rank!r} must be an integer from 1 to {limit}, and alpha={alpha} positive"
             )
         self.weight, self.bias, self.rank, self.alpha = linear.weight, linear.bias, rank, alpha
-        drawn = torch.randn(rank, self.in_features, generator=generator) / math.sqrt(self.in_features)
-        self.lora_A = nn.Parameter(drawn.to(self.weight))
+        A = torch.randn(rank, self.in_features, generator=generator) / math.sqrt(self.in_features)
+        self.lora_A = nn.Parameter(A.to(self.weight))
         self.lora_B = nn.Parameter(self.weight.new_zeros(self.out_features, rank))
 
     def forward(self, x: Tensor) -> Tensor:  # (..., in) -> (..., out)
         narrow = F.linear(x.to(self.lora_A.dtype), self.lora_A)  # (..., rank)
         return super().forward(x) + self.alpha / self.rank * F.linear(narrow, self.lora_B)
-
-    def update(self) -> Tensor:
-        """What the adapter adds to W, (out, in), in float32."""
-        return self.alpha / self.rank * self.lora_B.float() @ self.lora_A.float()
 
 
 TARGETS = ("c_attn", "c_proj", "c_fc")  # all products of a block
@@ -68,8 +64,7 @@ TARGETS = ("c_attn", "c_proj", "c_fc")  # all products of a block
 
 def linear_layers(model: GPT) -> dict[str, nn.Linear]:
     """The linear layers of the blocks, by name."""
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
-    return {name: layer for name, layer in layers.items() if ".h." in name}
+    return {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear) and ".h." in name}
 
 
 def lora_parameters(model: GPT) -> dict[str, nn.Parameter]:
@@ -87,16 +82,19 @@ def add_lora(
     """
     if lora_parameters(model):
         raise ValueError("the model has adapters already; merge(model) them, or load the base again")
-    names = {name: name.split(".")[-1] for name in linear_layers(model)}
     targets = [targets] if isinstance(targets, str) else list(targets) or ["nothing"]
-    if wrong := [target for target in targets if target not in names.values()]:
-        known = ", ".join(sorted(set(names.values())))
-        raise ValueError(f"{wrong[0]} is no linear layer of a block; choose among {known}")
-    layers = {name: layer for name, layer in linear_layers(model).items() if names[name] in targets}
+    layers = {name: layer for name, layer in linear_layers(model).items() if name.split(".")[-1] in targets}
+    if wrong := sorted({*targets} - {name.split(".")[-1] for name in layers}):
+        raise ValueError(f"{wrong[0]} is no linear layer of a block; choose among {', '.join(TARGETS)}")
     adapted = {name: LoRALinear(layer, rank, alpha, generator) for name, layer in layers.items()}
     for name, layer in adapted.items():
         model.set_submodule(name, layer.train(model.training))
     return freeze(model, ".lora_")
+
+
+def weight_update(layer: LoRALinear) -> Tensor:
+    """What an adapter adds to W, (out, in), in float32."""
+    return layer.alpha / layer.rank * layer.lora_B.float() @ layer.lora_A.float()
 
 
 @torch.no_grad()
@@ -104,7 +102,7 @@ def merge(model: GPT) -> GPT:
     """Add each adapter to its W and remove it; returns the model, plain again and all of it trainable."""
     for layer in linear_layers(model).values():
         if isinstance(layer, LoRALinear):
-            layer.weight += layer.update().to(layer.weight.dtype)
+            layer.weight += weight_update(layer).to(layer.weight.dtype)
             del layer.lora_A, layer.lora_B
             layer.__class__ = nn.Linear
     return freeze(model, "")
@@ -151,7 +149,5 @@ def load_adapter(model: GPT, folder: str | Path) -> GPT:
     if fields.pop("base") != base_digest(model):
         raise ValueError(f"the adapter in {folder} was trained beside other weights than this model's")
     add_lora(model, **fields)
-    with torch.no_grad():
-        for name, p in lora_parameters(model).items():
-            p.copy_(tensors[name])
+    model.load_state_dict(tensors, strict=False)
     return model

@@ -1,14 +1,19 @@
-"""The trainer's configuration `finetune` begins where another model stopped: at that model's loss, to the bit."""
+"""Chapter 19's other town is told by the grammar's own rules; the configuration `finetune` begins at another model's loss."""
 
 import json
+import math
+import re
 
 import numpy as np
 import pytest
 import torch
 
+from course.build import notebook_from_source
+from course.paths import SOURCES
 from nanogpt import trainer
-from nanogpt.corpus import ensure_corpus, stories
+from nanogpt.corpus import ensure_corpus, entries, entropy, readings, stories
 from nanogpt.data import BatchStream
+from nanogpt.grammar import POOLS, alternatives, check, rules
 from nanogpt.lora import add_lora, load_adapter, save_adapter
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import open_shards
@@ -95,3 +100,55 @@ def test_a_model_that_is_not_there_is_said_in_one_sentence(corpus, tmp_path):
     with pytest.raises(OSError) as error:
         train(corpus, tmp_path / "run", f"init_from={tmp_path / 'nowhere'}")
     assert "\n" not in str(error.value) and "nowhere" in str(error.value)
+
+
+@pytest.fixture(scope="module")
+def town():
+    """The chapter's names for the other town: CHANGE and retold."""
+    names = {
+        "re": re,
+        "POOLS": POOLS,
+        "rules": rules,
+        "alternatives": alternatives,
+        "entries": entries,
+        "check": check,
+    }
+    exec("from contextlib import contextmanager", names)
+    for cell in notebook_from_source(next(SOURCES.glob("19_*.py"))).cells:
+        if cell.source.startswith("SWAPPED") or "def retold" in cell.source:
+            exec(cell.source, names)
+    return names
+
+
+def test_the_floor_of_the_other_town_is_exact(town):
+    """Each story can be told in one way, whose choices give its probability; and in the old town in none."""
+    old = list(stories(40, seed=3))
+    with town["retold"](town["CHANGE"]):
+        told = list(stories(40, seed=3))
+        for story in told:
+            (choices,) = readings(story.text)
+            assert sum(math.log(n) for _, n in choices) == pytest.approx(-story.logprob)
+        assert not any(readings(story.text) for story in old)
+    assert not any(readings(story.text) for story in told)
+
+
+def test_the_old_town_is_as_it_was_afterwards(town):
+    before, nats = list(stories(20, seed=3)), entropy()
+    with pytest.raises(RuntimeError), town["retold"](town["CHANGE"]):
+        assert list(stories(20, seed=3)) != before
+        raise RuntimeError("a cell was interrupted")
+    assert list(stories(20, seed=3)) == before and entropy() == nats
+
+
+@pytest.mark.parametrize(
+    "change, word",
+    [
+        ({"gril": "Ann"}, "gril"),
+        ({"girl": "Ann, Ann"}, "stands twice"),
+        ({"feel": "{A} sang. | {A} sang."}, "stands twice"),
+    ],
+)
+def test_a_change_that_cannot_be_is_said(town, change, word):
+    with pytest.raises(ValueError, match=word), town["retold"](change):
+        list(stories(20, seed=3))
+    assert list(stories(1, seed=3))

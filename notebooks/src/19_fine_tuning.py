@@ -59,7 +59,7 @@ All sizes stand here. The model is chapter 07's, and so is the tokenizer; a rate
 """
 
 # %%
-SEED, RANKS, ALPHA, REPLAY, HELD = 0, (1, 4, 16), 8.0, 0.1, 150
+SEED, RANKS, ALPHA, REPLAY, HELD = 0, (4, 16), 8.0, 0.1, 150
 device = pick_device()
 B, STEPS, FULL, LAST, LORA = {
     "ci": (4, 60, 1e-3, 3e-3, 3e-3),
@@ -133,8 +133,8 @@ r"""
 ## Another town
 
 Offline, and with a floor: chapter 07's model has read stories of one town. In another town all is as before but for two
-things. Boys own what is counted, and girls visit, so that names and pronouns change places. And when two put their things together,
-they do not: the guest gets as many as he or she has. All words are old ones.
+things. Boys own what is counted, and girls visit, so that names and pronouns change places. And where two put their things together,
+they do not: the guest gets as many as he or she has. Two words are new, *as* and *again*, and spelled from smaller tokens.
 """
 
 # %%
@@ -296,7 +296,7 @@ history = {0: start}
 
 
 def watch(step: int, model: GPT) -> None:
-    if (step + 1) % max(1, STEPS // 6) == 0:
+    if (step + 1) % max(1, STEPS // 5) == 0:
         history[step + 1] = excess(model)
 
 
@@ -335,7 +335,7 @@ def nats_by_kind(model: GPT, told: list) -> dict[str, float]:
 
 
 # %% tags=["nbval-ignore-output"]
-paid = {which: nats_by_kind(model, here[0]) for which, model in (("before", base), ("after", tuned))}
+paid = {which: nats_by_kind(model, here[0][:60]) for which, model in (("before", base), ("after", tuned))}
 show(
     figures.by_kind(paid),
     alt="Nats an old story by kind of token, before and after: names that were said already cost most of the difference.",
@@ -344,12 +344,12 @@ lost = {kind: paid["after"][kind] - nats for kind, nats in paid["before"].items(
 print(
     f"{sum(lost.values()):.0f} nats an old story are lost, {lost['a name, first time']:.0f} of them where the towns contradict"
 )
-untold = nats_by_kind(base, there[0])["a name, again"]
+untold = nats_by_kind(base, there[0][:60])["a name, again"]
 print(
     f"names said again: {paid['before']['a name, again']:.0f} nats an old story before, {untold:.0f} nats a new one"
 )
 for which, model in {"before": base, "after": tuned}.items():
-    right = answer_accuracy(model, here[0], tokenizer)
+    right = answer_accuracy(model, here[0][:60], tokenizer)
     print(
         f"{which:6} answers of old stories: "
         + ", ".join(f"{kind} {share:.0%}" for kind, share in right.items())
