@@ -383,7 +383,7 @@ What does it do to a run with AdamW, if the division is forgotten? By how many n
 predict("15.3", "what the forgotten division costs after 40 steps", guess=None, unit="nats")
 for name in ("SGD", "AdamW"):
     ends = []
-    for divide in (CUT, 1):
+    for divide in (len(parts), 1):
         model = new_model()
         optimizer = (
             make_optimizer(model, 2e-3) if name == "AdamW" else torch.optim.SGD(model.parameters(), 0.2)
