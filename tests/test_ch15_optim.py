@@ -141,6 +141,20 @@ def test_the_optimizer_is_fused_and_has_the_options_it_was_given():
         assert group["fused"] and group["betas"] == (0.8, 0.9) and group["lr"] == 3e-4
 
 
+def test_fused_gives_the_numbers_of_the_plain_optimizer():
+    fused, plain = new_model(), new_model()
+    optimizers = (
+        make_optimizer(fused, 1e-2),
+        torch.optim.AdamW(decay_groups(plain, 0.01), lr=1e-2, betas=(0.9, 0.98), foreach=False),
+    )
+    for _ in range(5):
+        for p, q in zip(fused.parameters(), plain.parameters()):
+            p.grad = q.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel()))
+        for optimizer in optimizers:
+            optimizer.step()
+    assert all(torch.allclose(p, q, atol=1e-6) for p, q in zip(fused.parameters(), plain.parameters()))
+
+
 # Accumulation
 
 

@@ -60,7 +60,7 @@ def spike(runs: dict, apart: dict, at: int) -> plt.Figure:
     for i, (name, run) in enumerate(runs.items()):
         around = run.norms[first : at + 15]
         left.semilogy(range(first, first + len(around)), around, lw=1, c=f"C{i}")
-        right.plot(range(at + 1, at + 1 + len(apart[name])), apart[name], lw=1, c=f"C{i}", label=name)
+        right.plot(range(at + 1, len(apart[name])), apart[name][at + 1 :], lw=1, c=f"C{i}", label=name)
     right.axhline(0, c="0.5", lw=1)
     left.set(xlabel="step", ylabel="gradient's norm")
     right.set(xlabel="step", ylabel="nats above the run\nwithout the bad batch")

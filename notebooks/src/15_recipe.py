@@ -65,7 +65,8 @@ r"""
 ## The rate, a function of the step
 
 A run that is stopped and goes on must find its rate again. So the rate is no state that something advances; it is a pure
-function of the step. Both schedules begin with a warm-up and end at a minimum.
+function of the step. Both schedules begin with a warm-up and end at a minimum. A test compares `cosine` with the rates in a published log of
+Megatron-LM, which counts updates, not steps: the 21 that its scaler skipped do not advance the rate.
 
 - *Cosine* falls from the end of the warm-up to the end of the run. Its length must be known at the start: whoever goes on after the
   end goes on at the minimum, and whoever stops early stops at a high rate.
@@ -108,10 +109,9 @@ def rates(steps: int, warmup: int, minimum: float, decay: float) -> dict[str, li
 
 for name, factors in rates(10, 3, 0.1, 0.3).items():
     print(f"{name:21}", *(f"{factor:.2f}" for factor in factors))
-figure = figures.schedules(rates(1000, 50, 0.1, 0.3))
 show(
-    figure,
-    alt="Two curves rise together; one falls as a cosine, the other stays and falls in a line at the end.",
+    figures.schedules(rates(1000, 50, 0.1, 0.3)),
+    alt="Both rise; a cosine falls, the other stays, then falls.",
 )
 
 # %% tags=["nbval-ignore-output"]
@@ -149,14 +149,12 @@ def decay_groups(model: GPT, weight_decay: float) -> list[dict]:
 predict("15.1", "parameters of GPT-2 that are not decayed", guess=None, unit="%")
 with torch.device("meta"):  # shapes are enough
     gpt2 = GPT(GPTConfig())
-sizes = []
 for group in decay_groups(gpt2, 0.1):
-    sizes.append(sum(p.numel() for p in group["params"]))
-    print(f"weight decay {group['weight_decay']}: {len(group['params'])} tensors, {sizes[-1]:,} parameters")
-tables = gpt2.transformer.wte.weight.numel() + gpt2.transformer.wpe.weight.numel()
-print(f"embeddings, all decayed: {tables:,}; together {sum(sizes):,}")
-assert sum(sizes) == sum(p.numel() for p in gpt2.parameters()), "a parameter is in no group, or in two"
-answer("15.1", 100 * sizes[1] / sum(sizes))
+    count = sum(p.numel() for p in group["params"])
+    print(f"weight decay {group['weight_decay']}: {len(group['params'])} tensors, {count:,} parameters")
+tables, everything = (sum(p.numel() for p in part.parameters()) for part in (gpt2.transformer.wte, gpt2))
+print(f"wte alone, decayed: {tables:,} of {everything:,}")
+answer("15.1", 100 * count / everything)
 
 # %% [markdown]
 r"""
@@ -190,26 +188,24 @@ def make_optimizer(
 
 
 # %% tags=["nbval-ignore-output"]
-optimizers, ended, seconds = {}, {}, {"fused": math.inf, "in pieces": math.inf}
-for name in seconds:
-    weights = [torch.nn.Parameter(torch.ones(1000, 1000, device=device)) for _ in range(8)]
-    for i, p in enumerate(weights):
-        p.grad = torch.full_like(p, 0.1 * (i + 1))
-    how = {"fused": True} if name == "fused" else {"foreach": True}
-    optimizers[name], ended[name] = torch.optim.AdamW(weights, **how), weights[0]
-for name in [*seconds] * 3:  # in turn, so that a disturbance meets both
-    seconds[name] = min(seconds[name], measure(optimizers[name].step, device, repeats=3).median)
-for name, time in seconds.items():
-    print(f"AdamW {name}, 8 million weights: {1e3 * time:.2f} ms, {time / seconds['fused']:.2f}×")
-difference = (ended["fused"] - ended["in pieces"]).abs().max().item()
-assert difference < 1e-5, f"fused and in pieces end {difference} apart"
+weights = [torch.nn.Parameter(torch.ones(1000, 1000, device=device)) for _ in range(8)]
+for p in weights:
+    p.grad = torch.ones_like(p)
+ways = [torch.optim.AdamW(weights, foreach=True), torch.optim.AdamW(weights, fused=True)]
+seconds = [[measure(way.step, device, repeats=3).median for way in ways] for _ in range(3)]  # in turn
+pieces, fused = map(min, zip(*seconds))
+print(
+    f"AdamW, 8 million weights: in pieces {1e3 * pieces:.2f} ms, fused {1e3 * fused:.2f} ms: {pieces / fused:.2f}×"
+)
 
 # %% [markdown]
 r"""
 ## A run to experiment with
 
-All sizes stand here. A small model on the stories of chapter 02, at a rate that is ten times that of chapter 07: an
-ingredient shows what it is worth where things are about to go wrong. Two seeds, because a difference smaller than that between seeds is none.
+All sizes stand here: a small model on the stories of chapter 02, at ten times the rate of chapter 07, since an
+ingredient shows what it is worth where things are about to go wrong. Runs of one seed begin with the same weights and read the same rows.
+So a change is judged by its difference from the recipe with the *same* seed, and two seeds say whether that difference
+holds.
 """
 
 # %%
@@ -265,7 +261,7 @@ r"""
 ## The gradient's norm
 
 All parameters together are one vector, and so is the gradient. Its length is the cheapest instrument of a run: one number a
-step, which rises before the loss does. Clipping (Pascanu et al. 2013, §3.2) shortens a gradient g that is longer than c:
+step, known before the update is made. Clipping (Pascanu et al. 2013, §3.2) shortens a gradient g that is longer than c:
 
 $$ g \leftarrow g \cdot \min(1,\ c / \lVert g \rVert) $$
 
@@ -283,20 +279,16 @@ def gradient(micro_batches: list, clip: float | None = None) -> torch.Tensor:
 
 
 whole, clipped = gradient([(x, y)]), gradient([(x, y)], clip=0.1)
-turned = 1 - torch.cosine_similarity(whole, clipped, dim=0).item()
 print(f"length {whole.norm():.2f}, clipped {clipped.norm():.2f}")
-assert turned < 1e-4, f"clipping has turned the gradient: the cosine differs from 1 by {turned}"
+assert torch.cosine_similarity(whole, clipped, dim=0) > 0.9999, "clipping has turned the gradient"
 
 # %% tags=["nbval-ignore-output"]
 base = experiment()
-over = sum(norm > RECIPE["clip"] for norm in base.norms)
+over, median = [step for step, norm in enumerate(base.norms) if norm > RECIPE["clip"]], np.median(base.norms)
 print(
-    f"{over} of {steps} steps clipped; median norm {np.median(base.norms):.2f}, largest {max(base.norms):.2f}"
+    f"{len(over)} of {steps} steps clipped, the last is {max(over, default=None)}; median norm {median:.2f}"
 )
-show(
-    figures.panels({"recipe": base}, RECIPE["clip"]),
-    alt="Loss and norm against steps; the norm is high at first.",
-)
+show(figures.panels({"recipe": base}, RECIPE["clip"]), alt="Loss and norm; the norm is high at first.")
 
 # %% [markdown]
 r"""
@@ -304,7 +296,7 @@ r"""
 character repeated. Here one batch of the run is replaced by ids drawn at random. The same run is made again without clipping, with
 clipping, and with a step that is left out where the norm is above 5: `train_step` asks its caller's `accept` before it updates.
 
-*Predict.* One bad batch, no clipping. After how many good ones is its harm no more to be seen?
+*Predict.* One bad batch, no clipping. By how many nats are the next ten batches dearer?
 """
 
 
@@ -323,30 +315,25 @@ def damaged(step: int, *batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
 ways = {"no clipping": {"clip": None}, "clipped at 1": {}, "left out": {"clip": None, "limit": 5.0}}
 spiked = {name: experiment(spoil=damaged, **how) for name, how in ways.items()}
 for what in ("losses", "norms"):
-    print(
-        what,
-        "around the bad batch:",
-        *(f"{v:.2f}" for v in vars(spiked["no clipping"])[what][BAD - 2 : BAD + 4]),
-    )
-apart = {
-    name: np.subtract(run.losses, experiment(**ways[name]).losses)[BAD + 1 :] for name, run in spiked.items()
-}
+    around = vars(spiked["no clipping"])[what][BAD - 2 : BAD + 4]
+    print(what, "around the bad batch:", *(f"{value:.2f}" for value in around))
+apart = {name: np.subtract(run.losses, experiment(**ways[name]).losses) for name, run in spiked.items()}
 for name, nats in apart.items():
-    print(f"{name:13} next 10 steps {nats[:10].mean():+.3f} nats, last 10 {nats[-10:].mean():+.3f}")
-answer("15.2", apart["no clipping"][:10].mean())
-show(
-    figures.spike(spiked, apart, BAD),
-    alt="One loss and norm far above all others; then without clipping a loss that stays higher.",
-)
+    print(
+        f"{name:13} next 10 steps {nats[BAD + 1 :][:10].mean():+.3f} nats, last 10 {nats[-10:].mean():+.3f}"
+    )
+answer("15.2", apart["no clipping"][BAD + 1 :][:10].mean())
+show(figures.spike(spiked, apart, BAD), alt="A spike; then, without clipping, a loss that stays higher.")
 
 # %% [markdown]
 r"""
-The spike in the loss is the batch, not the model: random ids cost any model that much. The harm is what comes after. Adam divides by
-the root of a running mean of squares, and one gradient thirty times as long as the others takes both means over: for some ten
-steps (betas 0.9, 0.95) weights go on in the bad batch's direction. Clipped, it is one batch among others.
+The spike in the loss is the batch, not the model: random ids cost any model that much. The harm is what comes after. Adam
+divides by the root of a running mean of squares, and one gradient that is many times as long as the others takes over both means: with
+betas of 0.9 and 0.95 weights go on in the bad batch's direction for about ten steps. Clipped, it is one batch
+among others. Left out, it is none; but a rule that leaves out must know what is usual, which chapter 17's does.
 
-How many steps clipping touches depends on the run. In the chapter's run (November 2026, CPU, two seeds) it was the first
-ones only, and without bad batches it changed the outcome by about 0.01 nats: an insurance, no accelerator.
+Without bad batches clipping is worth little here: in a run of November 2026 (laptop scale, CPU) it touched 35 of 120
+steps, all among the first 48, and saved 0.02 nats. It is an insurance.
 
 ## A batch larger than memory
 
@@ -385,9 +372,8 @@ for name in ("SGD", "AdamW"):
     ends = []
     for divide in (len(parts), 1):
         model = new_model()
-        optimizer = (
-            make_optimizer(model, 2e-3) if name == "AdamW" else torch.optim.SGD(model.parameters(), 0.2)
-        )
+        plain = torch.optim.SGD(model.parameters(), 0.05)
+        optimizer = make_optimizer(model, 2e-3) if name == "AdamW" else plain
         for _ in range(40):
             added_up(parts, divide)
             optimizer.step()
@@ -425,7 +411,7 @@ gradient by the count at the end.
 ## How large must a batch be?
 
 A batch's gradient is the true one plus noise, whose square falls with the number of rows: $\lvert G\rvert^2 + \operatorname{tr}\Sigma / B$. Where
-both are equal, at $B = \operatorname{tr}\Sigma / \lvert G\rvert^2$, a batch twice as large begins to pay little. McCandlish et al.
+both are equal, at $B = \operatorname{tr}\Sigma / \lvert G\rvert^2$, a step makes half the progress of one with an endless batch. McCandlish et al.
 (2018, §2.2 and appendix A.1) call that the *simple noise scale*. Micro-batches measure it for nothing: their gradients' mean square, and
 the square of their mean, are two equations for the two unknowns.
 
@@ -455,21 +441,24 @@ assert abs(noise_scale(model, [(x[:1], y[:1])] * 4)) < 1e-3, "the same row four 
 rows, scales = list(zip(*(part.split(1) for part in batches(128, seed=99).next_batch()))), {}
 for stop in (5, steps // 6, steps // 2, steps):
     done = experiment(stop=stop) if stop < steps else base
-    scales[stop] = noise_scale(done.model, rows)
-    print(f"{stop:4} steps, loss {np.mean(done.losses[-5:]):.2f}: {scales[stop]:5.1f} rows", end=", ")
-    print(f"{scales[stop] * config.block_size:,.0f} tokens")
+    scales[stop] = n = noise_scale(done.model, rows)
+    print(f"{stop:4} steps, loss {done.losses[-1]:.2f}: {n:5.1f} rows, {n * config.block_size:,.0f} tokens")
 answer("15.4", scales[5])
 answer("15.5", scales[steps])
 
 # %% [markdown]
 r"""
-Early all rows say the same: which tokens are frequent. One or two rows are enough to hear that, and a larger batch would be waste. Later what
-is common is learned, rows disagree, and the gradient is a small difference between large noises. In the run of November 2026 the
-scale went from one row to fourteen within 120 steps. That is why GPT-3's batch grows during the run, and why larger models, which reach lower losses, have larger ones.
+Early all rows say the same: which tokens are frequent. One or two rows are enough to hear that, and more would be waste. Later what
+is common is known, rows disagree, and the gradient is a small mean of large, different vectors. In a run of
+November 2026 (laptop scale, CPU) the scale rose from 1 row to 16 within 120 steps. So a batch may grow during a run, as GPT-3's does; its
+authors measured this scale to choose their batch sizes (§2.3).
 
 ## Switched off, one by one
 
-*Predict.* What costs most to leave out? What is clipping worth, and what warm-up?
+One ingredient at a time is left out or replaced. The second row is a placebo: a rate lower by a thousandth, which can do no more than
+rounding does. What it changes says how finely these runs can measure.
+
+*Predict.* What costs most to leave out? What is warm-up worth, and what clipping?
 """
 
 # %%
@@ -494,16 +483,15 @@ predict("15.7", "what clipping is worth", guess=None, unit="nats")
 
 
 def table(rows: list[dict]) -> dict[str, float]:
-    """Prints what leaving out costs, seed by seed, beside what a change of a thousandth does; gives the means."""
+    """Prints what leaving out costs, seed by seed: clear if more than seeds differ by, and twice the placebo's."""
     above = {(row["off"], row["seed"]): row["above"] for row in rows}
     seeds = sorted({seed for _, seed in above})
     print("nothing off:", *(f"{above['nothing', seed]:.3f}" for seed in seeds), "nats above the floor")
-    costs = {
-        name: [above[name, s] - above["nothing", s] for s in seeds] for name, _ in above if name != "nothing"
-    }
-    noise = max(map(abs, costs[PLACEBO]))
+    costs = {name: [above[name, s] - above["nothing", s] for s in seeds] for name, _ in above}
+    del costs["nothing"]
+    noise = 2 * max(map(abs, costs[PLACEBO]))
     for name, nats in costs.items():
-        clear = min(map(abs, nats)) > 2 * noise and abs(np.sign(nats).sum()) == len(nats)
+        clear = min(map(abs, nats)) > max(noise, np.ptp(nats))
         print(f"{name:30}", *(f"{n:+.3f}" for n in nats), "" if clear else " no clear difference")
     return {name: np.mean(nats) for name, nats in costs.items()}
 
@@ -514,10 +502,7 @@ rows = [{"off": off, "seed": seed, "lr": lr, "above": done.above} for off, seed,
 worth = table(rows)
 answer("15.6", worth["warm-up"])
 answer("15.7", worth["clipping"])
-show(
-    figures.ablation(rows),
-    alt="Dots in rows: without warm-up and without scaled initialisation far right, the rest close together.",
-)
+show(figures.ablation(rows), alt="Dots: far right without warm-up and without scaled initialisation.")
 
 # %% [markdown]
 r"""
@@ -530,10 +515,7 @@ recorded = json.loads(Path("../data/measurements/ablation.json").read_text(encod
 for rate in sorted({row["lr"] for row in recorded["runs"]}):
     print(f"\nlr {rate:g}, {recorded['steps']} steps, {recorded['config']['n_layer']} layers")
     table([row for row in recorded["runs"] if row["lr"] == rate])
-show(
-    figures.ablation(recorded["runs"]),
-    alt="The same for a larger model at two rates: at the higher one more of the dots lie far right.",
-)
+show(figures.ablation(recorded["runs"]), alt="The same for a larger model, at two rates.")
 
 # %% [markdown]
 r"""
@@ -827,3 +809,30 @@ predictions("15")
 
 # %%
 checkpoint("15")
+
+# %% [markdown]
+r"""
+## Exercises
+
+1. Find the largest rate at which the run without warm-up is as good as the one with it. *Check*: `experiment(warmup=0, lr=…)`
+   and `experiment(lr=…)` differ by less than their placebo at that rate.
+2. Write `one_minus_sqrt(step, steps, *, warmup, decay)`: warm-up–stable–decay whose fall follows 1 − √(share of the fall that is done)
+   (Hägele et al. 2024). *Check*: it is 1 where the fall begins, 0 at the end, and never above `wsd`. Which is
+   better, for two seeds?
+3. Clip each tensor by itself instead of all together. *Check*: the angle to the unclipped gradient is no longer zero. Print it
+   for every tenth step.
+4. Measure the noise scale of a run with 16 rows a batch at the same *loss*, not the same step. *Check*: at a loss of 2.2
+   both runs' scales agree within a factor of two. What does that say about what the scale depends on?
+5. Put embeddings into the group that is not decayed. *Check*: 48 tensors remain, 84,934,656 parameters of GPT-2. After how many steps, at which rate, could
+   the difference be seen?
+
+## Further reading
+
+- Brown et al. 2020, *Language Models are Few-Shot Learners*, table 2.1 and appendix B: the recipe.
+- Pascanu, Mikolov and Bengio 2013, *On the difficulty of training recurrent neural networks*, §3.2: clipping.
+- Loshchilov and Hutter 2017, *SGDR*, and 2019, *Decoupled Weight Decay Regularization*: the cosine; the W in AdamW.
+- McCandlish et al. 2018, *An Empirical Model of Large-Batch Training*, §2 and appendix A.
+- Hu et al. 2024, *MiniCPM*, §4: warm-up–stable–decay. Hägele et al. 2024, *Scaling Laws and Compute-Optimal Training Beyond
+  Fixed Training Durations*.
+- Hugging Face 2024, *Fixing Gradient Accumulation*: the mean of means, found after years.
+"""
