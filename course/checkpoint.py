@@ -84,7 +84,7 @@ def describe(module: str, text: str, state: str) -> str:
 
 def compare_with_run(cells: list[ExportedCell], executed: list[str], notebook: str) -> None:
     """The saved notebook must say what the student ran last: else the module would not be what they saw work."""
-    last_run: dict[str, str] = {}
+    last_run: dict[tuple[str, str], str] = {}  # two modules may each have a `run`; "_" is the chapter's first
     for source in executed:
         try:
             head = read_head(source, "the cell that was run")
@@ -92,19 +92,20 @@ def compare_with_run(cells: list[ExportedCell], executed: list[str], notebook: s
         except CourseError:  # an earlier try, with a magic in it, say
             continue
         if cell:
-            last_run.update(dict.fromkeys(cell.names(), cell.source))
+            last_run.update({(cell.module, name): cell.source for name in cell.names()})
     for cell in cells:
         for name in cell.names():
-            if name not in last_run:
+            ran = last_run.get((cell.module, name), last_run.get(("_", name)))
+            if ran is None:
                 raise CourseError(
                     f"{cell.where} ({name}) has not been run: run it and all before it, save, checkpoint"
                 )
-            if last_run[name].strip() != cell.source.strip():
+            if ran.strip() != cell.source.strip():
                 raise CourseError(
                     f"{cell.where} ({name}): the saved cell is not the one that was run last: run it, save {notebook}, "
                     "checkpoint"
                 )
-    unsaved = set(last_run) - {name for cell in cells for name in cell.names()}
+    unsaved = {name for _, name in last_run} - {name for cell in cells for name in cell.names()}
     if unsaved:
         print(
             f"note: {', '.join(sorted(unsaved))} was run in an exported cell that the saved notebook does not have"

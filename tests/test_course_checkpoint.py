@@ -192,6 +192,12 @@ def test_a_notebook_that_differs_from_the_cells_just_run_is_noticed(house, capsy
         compare_with_run(cells, [area], "04_tiny.ipynb")
     compare_with_run(cells, [area, count, "#| export\nOTHER = 1"], "04_tiny.ipynb")
     assert "OTHER was run" in capsys.readouterr().out
+    one, two = (f"#| export {module}\ndef run():\n    return '{module}'" for module in ("one", "two"))
+    nb.cells += [nbformat.v4.new_code_cell(source) for source in (one, two)]
+    both = exported_cells(nb, "04_tiny.ipynb")
+    compare_with_run(both, [area, count, one, two], "04_tiny.ipynb")  # two modules, one name
+    with pytest.raises(CourseError, match=r"\(run\): the saved cell is not"):
+        compare_with_run(both, [area, count, one, two.replace("'two'", "'2'")], "04_tiny.ipynb")
     assert "nanogpt/tiny.py unchanged" in house.run_cells([changed, area, area + "\n!true", count], code=0)
 
 

@@ -531,8 +531,8 @@ What both tables say (the upper one at laptop scale on the CPU of November 2026)
 - *Weight decay*, its *groups* and the *betas* made no clear difference in both. In 400 steps at 0.002 a decay of 0.1 takes 4% off a
   weight. They are for runs a hundred times as long, and that they matter there is not shown here.
 
-Seeds are 0.05 apart, while the placebo moves a run by 0.001. Whoever compares two recipes with different seeds sees nothing of what is listed
-here but the first three.
+Seeds are about 0.05 apart, while the placebo moves a run by 0.001. Whoever compares two recipes by one run each, with different
+seeds, does not see clipping at all.
 """
 
 # %% [markdown]
