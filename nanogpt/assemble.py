@@ -109,7 +109,6 @@ class Training:
     optimizer: torch.optim.Optimizer
     stream: BatchStream
     scaler: LossScaler | None
-    floor: float | None = None  # of the validation loss, where the text's author knows it: chapter 02
     step: int = 0  # batches taken
     updates: int = 0  # made of them: the learning rate follows these
     bad: int = 0  # steps in a row that were not finite
@@ -181,23 +180,19 @@ def assemble(config: Config) -> Training:
     manifest = ensure_data(c.data)
     tokenizer = tokenizer_of(c.data, manifest)
     if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
-        raise ValueError(
-            f"samples need the tokenizer that made {c.data.dir}: set data.tokenizer, or eval.sample_every=0"
-        )
+        raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
     model = first_model(c, manifest["vocab_size"]).to(device).train()
     kind, shards = DocumentStream if c.data.documents else BatchStream, open_shards(c.data.dir, "train")
+    optimizer = optim.make_optimizer(model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay)
     parts = {
         "tokenizer": tokenizer,
         "eot": manifest["eot"],
         "held": held_out(c.data.dir, c.eval.tokens) if c.eval.every else [],
         "model": model,
         "stepper": torch.compile(model) if c.train.compile else model,
-        "optimizer": optim.make_optimizer(
-            model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay
-        ),
+        "optimizer": optimizer,
         "stream": kind(shards, c.train.micro_batch, c.model.block_size, seed=c.run.seed, device=device),
         "scaler": LossScaler() if c.train.dtype == "fp16" else None,
-        "floor": manifest.get("floor"),
     }
     seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
     return Training(c, device, **parts)

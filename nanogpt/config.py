@@ -12,8 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from nanogpt.configfile import parsed, read_config
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # text is no number, 3.5 no integer
 Count, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
@@ -154,54 +155,6 @@ def check_together(model: Model, optim: Optim, train: Train) -> None:
         raise ValueError(f"optim.warmup={optim.warmup} must not exceed {steps}")
     if optim.schedule == "wsd" and optim.warmup + optim.decay * train.max_steps > train.max_steps:
         raise ValueError(f"optim.warmup={optim.warmup} and optim.decay={optim.decay} overlap in {steps}")
-
-
-FLOAT = "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
-USUAL = yaml.SafeLoader.yaml_implicit_resolvers
-
-
-class Loader(yaml.SafeLoader):
-    """YAML in which 6e-4 is a number, as in YAML 1.2, and a key stands once. Plain data only, never objects."""
-
-    yaml_implicit_resolvers = USUAL | {first: [FLOAT, *USUAL[first]] for first in "+-0123456789"}
-
-    def construct_mapping(self, node, deep=False):
-        names = [str(key.value) for key, _ in node.value]
-        for name in {name for name in names if names.count(name) > 1}:
-            raise yaml.MarkedYAMLError(problem=f"{name} stands there twice", problem_mark=node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def parsed(text: str, where: str) -> Any:
-    """What a YAML text says; ValueError in one line where it says nothing."""
-    try:
-        return yaml.load(text, Loader)
-    except yaml.YAMLError as error:
-        mark, problem = (getattr(error, name, None) for name in ("problem_mark", "problem"))
-        line = f", line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{where}{line}: {problem or error}") from None
-
-
-HERE = Path(__file__ if "__file__" in globals() else "notebook")
-CONFIGS = HERE.resolve().parent.parent / "configs"
-
-
-def read_config(name_or_path: str | Path) -> tuple[dict, str]:
-    """What a YAML file says, or configs/NAME.yaml, found from any folder; and what to call it."""
-    path = Path(name_or_path)
-    if named := not path.suffix and len(path.parts) == 1:
-        path = CONFIGS / f"{path}.yaml"
-    where = f"configs/{path.name}" if named else str(path)
-    try:
-        given = parsed(path.read_text(encoding="utf-8"), where) or {}
-    except UnicodeDecodeError:
-        raise ValueError(f"{where}: is no text in UTF-8") from None
-    except FileNotFoundError:
-        ready = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
-        raise FileNotFoundError(f"{where} is not there; ready are {ready}") from None
-    if not isinstance(given, dict):
-        raise ValueError(f"{where}: holds no keys; a line of it reads `train: {{max_steps: 100}}`")
-    return given, where
 
 
 def keys(kind: type = Config, before: str = "") -> dict[str, Any]:

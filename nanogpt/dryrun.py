@@ -40,13 +40,8 @@ def step_seconds(shape: GPTConfig, config: Config, device: torch.device) -> tupl
 def dry_run(config: Config) -> None:
     """Print what a run would take; nothing is written, and data that are not there are not made."""
     c, device, known = config, pick_device(config.run.device), Path(config.data.dir, "manifest.json").exists()
-    guess = (
-        1024
-        if c.data.source == "stories"
-        else 50257
-        if isinstance(c.data.tokenizer, str)
-        else c.data.tokenizer
-    )
+    own = 50257 if isinstance(c.data.tokenizer, str) else c.data.tokenizer
+    guess = 1024 if c.data.source == "stories" else own
     manifest = load_manifest(c.data.dir) if known else {"vocab_size": guess}
     shape = GPTConfig(**vars(c.model) | {"dropout": 0.0}, vocab_size=manifest["vocab_size"])
     B, T, steps, tokens = c.train.micro_batch, c.model.block_size, c.train.max_steps, c.train.batch_tokens

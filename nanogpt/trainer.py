@@ -28,7 +28,7 @@ from nanogpt.log import writers
 from nanogpt.prepare import DISK_FULL
 from nanogpt.roofline import synchronize
 from nanogpt.sample import complete
-from nanogpt.shards import write_shard
+from nanogpt.shards import load_manifest, write_shard
 from nanogpt.train import train_step
 
 
@@ -103,7 +103,7 @@ def look(run: Training, last: bool) -> dict:
     e, found, before = run.config.eval, {}, random_states(run.device)
     if due(e.every, run.step, last):
         found["val_loss"] = evaluate(run.model, run.held, run.eot, 32, run.config.train.dtype)
-        found |= {"floor": run.floor} if run.floor else {}
+        found |= {k: v for k, v in load_manifest(run.config.data.dir).items() if k == "floor"}  # for `plot`
         if found["val_loss"] < run.best.get("val_loss", math.inf):
             run.best = {"step": run.step, "val_loss": found["val_loss"]}
     if due(e.hellaswag_every, run.step, last):
@@ -148,7 +148,7 @@ def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
             file.unlink()
             noted.append(f"the file {file}")
         reserve = 1.5 * sum(run.longest.values())  # a step, a checkpoint, an evaluation
-        if minutes and time.monotonic() - began + reserve > 60 * minutes:
+        if time.monotonic() - began + reserve > 60 * (minutes or math.inf):
             noted.append(f"run.minutes={minutes:g}")
         return noted[0] if noted else None
 

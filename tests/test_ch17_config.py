@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 from nanogpt import config as module
 from nanogpt.cli import main
 from nanogpt.config import (
-    CONFIGS,
     Config,
     Data,
     Eval,
-    Loader,
     Model,
     Optim,
     Run,
@@ -30,6 +28,7 @@ from nanogpt.config import (
     keys,
     load_config,
 )
+from nanogpt.configfile import CONFIGS, Loader
 from nanogpt.corpus import stories
 from nanogpt.precision import PRECISIONS
 from nanogpt.runs import read_metrics

@@ -9,6 +9,7 @@ a reboot, a full disk, a spike, a typo in the command that is noticed on the thi
 # %%
 #| default_exp config
 #| doc config: A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
+#| doc configfile: A YAML file as plain data: numbers as people write them, no key twice, each error one line.
 #| doc checkpoint: A checkpoint: a directory a step, whole or not there, proved by hashes.
 #| doc log: The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; z-scores.
 #| doc assemble: What a run is made of: data, model, optimizer, and all that its steps change.
@@ -224,7 +225,13 @@ and puts what is no YAML at all into one line.
 
 
 # %%
-#| export config
+#| export configfile
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
 FLOAT = "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
 USUAL = yaml.SafeLoader.yaml_implicit_resolvers
 
@@ -242,7 +249,7 @@ class Loader(yaml.SafeLoader):
 
 
 # %%
-#| export config
+#| export configfile
 def parsed(text: str, where: str) -> Any:
     """What a YAML text says; ValueError in one line where it says nothing."""
     try:
@@ -254,7 +261,7 @@ def parsed(text: str, where: str) -> Any:
 
 
 # %%
-#| export config
+#| export configfile
 HERE = Path(__file__ if "__file__" in globals() else "notebook")
 CONFIGS = HERE.resolve().parent.parent / "configs"
 
@@ -465,11 +472,8 @@ from nanogpt.model import GPT, GPTConfig, num_params
 from nanogpt.runs import read_metrics
 from nanogpt.train import train_step
 
-STEPS, EVERY, KILLS = (
-    60,
-    10,
-    3,
-)  # of the small run; steps from checkpoint to checkpoint; how often it is killed
+# %%
+STEPS, EVERY, KILLS = 60, 10, 3  # of the small run; from checkpoint to checkpoint; how often it is killed
 HALF = STEPS // 2 // EVERY * EVERY
 assert HALF, f"there is no checkpoint before the middle: STEPS={STEPS} must be at least twice EVERY={EVERY}"
 RUNS = Path("../data/built/trainer")
@@ -911,7 +915,6 @@ class Training:
     optimizer: torch.optim.Optimizer
     stream: BatchStream
     scaler: LossScaler | None
-    floor: float | None = None  # of the validation loss, where the text's author knows it: chapter 02
     step: int = 0  # batches taken
     updates: int = 0  # made of them: the learning rate follows these
     bad: int = 0  # steps in a row that were not finite
@@ -995,23 +998,19 @@ def assemble(config: Config) -> Training:
     manifest = ensure_data(c.data)
     tokenizer = tokenizer_of(c.data, manifest)
     if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
-        raise ValueError(
-            f"samples need the tokenizer that made {c.data.dir}: set data.tokenizer, or eval.sample_every=0"
-        )
+        raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
     model = first_model(c, manifest["vocab_size"]).to(device).train()
     kind, shards = DocumentStream if c.data.documents else BatchStream, open_shards(c.data.dir, "train")
+    optimizer = optim.make_optimizer(model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay)
     parts = {
         "tokenizer": tokenizer,
         "eot": manifest["eot"],
         "held": held_out(c.data.dir, c.eval.tokens) if c.eval.every else [],
         "model": model,
         "stepper": torch.compile(model) if c.train.compile else model,
-        "optimizer": optim.make_optimizer(
-            model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay
-        ),
+        "optimizer": optimizer,
         "stream": kind(shards, c.train.micro_batch, c.model.block_size, seed=c.run.seed, device=device),
         "scaler": LossScaler() if c.train.dtype == "fp16" else None,
-        "floor": manifest.get("floor"),
     }
     seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
     return Training(c, device, **parts)
@@ -1117,13 +1116,8 @@ def step_seconds(shape: GPTConfig, config: Config, device: torch.device) -> tupl
 def dry_run(config: Config) -> None:
     """Print what a run would take; nothing is written, and data that are not there are not made."""
     c, device, known = config, pick_device(config.run.device), Path(config.data.dir, "manifest.json").exists()
-    guess = (
-        1024
-        if c.data.source == "stories"
-        else 50257
-        if isinstance(c.data.tokenizer, str)
-        else c.data.tokenizer
-    )
+    own = 50257 if isinstance(c.data.tokenizer, str) else c.data.tokenizer
+    guess = 1024 if c.data.source == "stories" else own
     manifest = load_manifest(c.data.dir) if known else {"vocab_size": guess}
     shape = GPTConfig(**vars(c.model) | {"dropout": 0.0}, vocab_size=manifest["vocab_size"])
     B, T, steps, tokens = c.train.micro_batch, c.model.block_size, c.train.max_steps, c.train.batch_tokens
@@ -1197,7 +1191,7 @@ from nanogpt.log import writers
 from nanogpt.prepare import DISK_FULL
 from nanogpt.roofline import synchronize
 from nanogpt.sample import complete
-from nanogpt.shards import write_shard
+from nanogpt.shards import load_manifest, write_shard
 from nanogpt.train import train_step
 
 
@@ -1319,7 +1313,7 @@ def look(run: Training, last: bool) -> dict:
     e, found, before = run.config.eval, {}, random_states(run.device)
     if due(e.every, run.step, last):
         found["val_loss"] = evaluate(run.model, run.held, run.eot, 32, run.config.train.dtype)
-        found |= {"floor": run.floor} if run.floor else {}
+        found |= {k: v for k, v in load_manifest(run.config.data.dir).items() if k == "floor"}  # for `plot`
         if found["val_loss"] < run.best.get("val_loss", math.inf):
             run.best = {"step": run.step, "val_loss": found["val_loss"]}
     if due(e.hellaswag_every, run.step, last):
@@ -1377,7 +1371,7 @@ def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
             file.unlink()
             noted.append(f"the file {file}")
         reserve = 1.5 * sum(run.longest.values())  # a step, a checkpoint, an evaluation
-        if minutes and time.monotonic() - began + reserve > 60 * minutes:
+        if time.monotonic() - began + reserve > 60 * (minutes or math.inf):
             noted.append(f"run.minutes={minutes:g}")
         return noted[0] if noted else None
 
