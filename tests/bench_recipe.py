@@ -1,6 +1,6 @@
-"""Chapter 15's ablation, longer and larger: chapter 07's model and learning rate, or others, one ingredient off at a time.
+"""Chapter 15's ablation, longer and larger: chapter 07's model, two learning rates, one ingredient off at a time.
 
-    python tests/bench_recipe.py [--steps 400] [--rates 2e-3 …] [--seeds 2] [--out data/measurements/ablation.json]
+    python tests/bench_recipe.py [--steps 400] [--rates 2e-3 1e-2] [--seeds 2] [--out data/measurements/ablation.json]
 
 The run and the list of ingredients are the chapter's own: its cells that only define are executed from the source.
 """
@@ -51,7 +51,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--rates", type=float, nargs="+", default=[2e-3])
+    parser.add_argument("--rates", type=float, nargs="+", default=[2e-3, 1e-2])
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=ROOT / "data" / "measurements" / "ablation.json")
     args = parser.parse_args()

@@ -383,7 +383,7 @@ answer("15.3", abs(ends[1] - ends[0]))
 
 # %% [markdown]
 r"""
-With plain gradient descent the bug is a rate four times as large, and shows. AdamW divides the factor out again, so that the
+With plain gradient descent the bug is a rate four times as large, and shows (here even as a better loss). AdamW divides the factor out again, so that the
 loss looks right. Only the norm in the log is four times too large; and clipping at 1 becomes clipping at a quarter. A bug that the loss does not
 show is found by a law.
 
@@ -506,8 +506,8 @@ show(figures.ablation(rows), alt="Dots: far right without warm-up and without sc
 
 # %% [markdown]
 r"""
-The run is short and its rate high. So the same was recorded for chapter 07's model at chapter 07's rate, with 400 steps
-(`python tests/bench_recipe.py`, November 2026):
+The model is small, the run short, its rate high. So the same was recorded with chapter 07's model and 400 steps, at chapter
+07's rate and at one five times as large (`python tests/bench_recipe.py`, November 2026):
 """
 
 # %%
@@ -515,24 +515,25 @@ recorded = json.loads(Path("../data/measurements/ablation.json").read_text(encod
 for rate in sorted({row["lr"] for row in recorded["runs"]}):
     print(f"\nlr {rate:g}, {recorded['steps']} steps, {recorded['config']['n_layer']} layers")
     table([row for row in recorded["runs"] if row["lr"] == rate])
-show(figures.ablation(recorded["runs"]), alt="The same for chapter 07's model and rate.")
+show(figures.ablation(recorded["runs"]), alt="The same for chapter 07's model, at two rates.")
 
 # %% [markdown]
 r"""
-What both tables say (the upper one at laptop scale on the CPU of November 2026):
+What the three tables say (the first one at laptop scale on the CPU of November 2026):
 
-- *Warm-up* is worth half a nat at the high rate; at the low one its two differences, 0.01 and 0.06, are not clear. It does not make a run better; it lets
-  the rate be higher.
-- *Scaled initialisation* (chapter 07) is the one ingredient that is worth much at both: 0.4 to 0.6 nats, and 0.1 to 0.2.
-- *The rate's decay* is worth 0.1 to 0.2 nats at the high rate. At the low one the constant rate was, if anything, better, and stable–decay
-  beat the cosine by 0.1: whoever is far from the floor with a small rate gains from every step at full rate. That is a statement
-  about the rate, not the shape.
-- *Clipping* is worth 0.02 nats at both, and more on the day of a bad batch.
-- *Weight decay*, its *groups* and the *betas* made no clear difference in both. In 400 steps at 0.002 a decay of 0.1 takes 4% off a
-  weight. They are for runs a hundred times as long, and that they matter there is not shown here.
+- *Warm-up* is worth 0.4 to 0.6 nats at a high rate. At the low one its differences, 0.01 and 0.06, are not clear. It does not
+  make a run better; it lets the rate be higher.
+- *The rate's decay* is worth 0.1 to 0.2 nats at a high rate. At the low one the constant rate was, if anything, better, and
+  stable–decay beat the cosine by 0.1, where it loses 0.01 at the high one: whoever is far from the floor with a small rate gains from
+  each step at full rate. That is a statement about the rate, not about the shape.
+- *Scaled initialisation* (chapter 07) is worth something everywhere: 0.4 to 0.6 nats in the small model, 0.1 to 0.2 and 0.01 in the
+  larger one.
+- *Clipping* is worth 0.02 nats or less; more on the day of a bad batch.
+- Decay of gains, too (*groups*) costs 0.01 in one table. *Weight decay* and the *betas* make no clear difference in any. In 400 steps at
+  0.002 a decay of 0.1 takes 4% off a weight: if it matters, then in runs a hundred times as long, and that is not shown here.
 
-Seeds are about 0.05 apart, while the placebo moves a run by 0.001. Whoever compares two recipes by one run each, with different
-seeds, does not see clipping at all.
+Seeds are up to 0.06 apart, while the placebo moves a run by 0.002 at most. Whoever compares two recipes by one run each, with
+different seeds, does not see clipping at all.
 """
 
 # %% [markdown]
