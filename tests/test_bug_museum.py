@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from nanogpt import evals
 from nanogpt.assemble import Training
 from nanogpt.config import Config, Model, Optim, Run, Train
 from nanogpt.data import BatchStream
@@ -133,6 +134,12 @@ def test_bytes_by_decoding_bite():
     ids = tokenizer.encode(UNICODE)
     assert tokenizer.decode(ids) == UNICODE, "the text as a whole is decoded well: the bug is in the parts"
     assert bytes_by_decoding(tokenizer, ids) > 1.5 * len(UNICODE.encode())
+
+
+@pytest.mark.skipif(not hasattr(evals, "token_bytes"), reason="chapter 18 has not built token_bytes yet")
+def test_bytes_by_decoding_are_absent():
+    tokenizer = BPETokenizer.train("only plain English", 270)
+    assert evals.token_bytes(tokenizer)[tokenizer.encode(UNICODE)].sum() == len(UNICODE.encode())
 
 
 # --- 4: autocast given a device with an index ----------------------------------------------------------------
