@@ -33,7 +33,12 @@ def test_every_figure_says_where_it_was_published(path):
 
 
 @pytest.mark.parametrize(
-    "ours, log", [("llmc_cpu_losses", "cpu_tables"), ("llmc_gpu_losses", "llmc_4070s_h800_log")]
+    "ours, log",
+    [
+        ("llmc_cpu_losses", "cpu_tables"),
+        ("llmc_gpu_losses", "llmc_4070s_h800_log"),
+        ("llmc_val_losses", "llmc_val_loss"),
+    ],
 )
 def test_rows_are_the_logs(ours, log):
     folder = SHARED / "reference"
