@@ -102,6 +102,13 @@ def test_a_product_of_n_by_n_matrices_is_2n3_operations_in_the_fastest_time(cloc
     assert matmul_flops(CPU, torch.bfloat16, 8) == 2 * 8**3
 
 
+def test_an_emulated_product_that_takes_seconds_is_not_repeated(monkeypatch):
+    """Without bfloat16 instructions 1024³ can take two seconds; thirteen calls would be half a minute."""
+    monkeypatch.setattr(roofline, "timings", lambda call, device, repeats: [3.0, 2.0][:repeats])
+    monkeypatch.setattr(roofline, "measure", lambda *_: pytest.fail("it is measured again"))
+    assert matmul_flops(CPU, "bfloat16", 8) == 2 * 8**3 / 2.0
+
+
 def test_a_copy_reads_each_byte_and_writes_it_in_the_fastest_time(clock):
     assert copy_bandwidth(CPU, 3) == 2 * 3 * 2**20 / 1.0
 
