@@ -16,6 +16,7 @@ import yaml
 from small_run import lines, run_in_child, small, weights, write_text
 
 from nanogpt import checkpoint, trainer
+from nanogpt.assemble import ensure_data
 from nanogpt.chunks import alone_in
 from nanogpt.cli import outcome
 from nanogpt.config import config_dict
@@ -287,6 +288,8 @@ def test_two_trainers_in_one_folder_are_refused(folder, tmp_path):
 
 @pytest.mark.slow
 def test_the_command_is_killed_and_asked_to_stop_and_ends_as_if_nothing_had_been(folder, tmp_path):
+    ensure_data(small(folder).data)  # before two commands make them at once
+
     def command(name: str):
         config = small(folder, run_dir=str(tmp_path / name), train_max_steps=150, eval_every=50)
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(config_dict(config)))

@@ -687,7 +687,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from nanogpt.config import Config, config_dict
 from nanogpt.files import atomically
 from nanogpt.runs import step_line
 
@@ -798,8 +797,6 @@ import numpy as np
 import torch
 
 from nanogpt import optim
-from nanogpt.checkpoint import latest, load
-from nanogpt.config import Config, Data, config_dict, keys
 from nanogpt.corpus import ensure_corpus
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.device import pick_device, seed_everything
@@ -807,7 +804,6 @@ from nanogpt.device import pick_device, seed_everything
 # %%
 #| export assemble
 from nanogpt.hub import read_json
-from nanogpt.log import repair
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import LossScaler, why_not
 from nanogpt.prepare import prepare
@@ -1073,9 +1069,7 @@ from pathlib import Path
 import torch
 
 from nanogpt import optim
-from nanogpt.assemble import Training
 from nanogpt.bench import memory_by_category, predict_step
-from nanogpt.config import Config
 from nanogpt.device import pick_device
 from nanogpt.model import GPT, GPTConfig, num_params
 from nanogpt.precision import READS, LossScaler
@@ -1179,15 +1173,10 @@ import torch
 # %%
 #| export trainer
 from nanogpt import optim
-from nanogpt.assemble import Training, peak_flops, random_states, resume, set_random_states
 from nanogpt.bench import mfu, step_flops
-from nanogpt.checkpoint import prune, save
-from nanogpt.config import Config, from_depth, load_config
-from nanogpt.dryrun import dry_run, report
 from nanogpt.evals import evaluate
 from nanogpt.chunks import alone_in
 from nanogpt.files import atomically
-from nanogpt.log import writers
 from nanogpt.prepare import DISK_FULL
 from nanogpt.roofline import synchronize
 from nanogpt.sample import complete
