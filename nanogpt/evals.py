@@ -1,8 +1,9 @@
-"""How good a model is: its loss on whole documents, and how often its answers are right.
+"""How good a model is: its loss on whole documents, its error, bits per byte, and how often its answers are right.
 
 Exported from notebooks/18_evaluation.ipynb.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -55,21 +56,30 @@ def padded(tokens: np.ndarray, rows: list[tuple[int, int, int]]) -> tuple[torch.
 
 
 @torch.no_grad()
+def token_losses(model: GPT, tokens: np.ndarray, eot: int, B=32, precision="float32") -> np.ndarray:
+    """The loss of each token of a shard but the first, in nats: (len(tokens) - 1,), float64."""
+    rows = sorted(windows(tokens, model.config.block_size, eot), key=lambda row: row[2] - row[0])
+    nats = np.zeros(max(0, len(tokens) - 1))
+    with evaluating(model) as device:
+        for i in range(0, len(rows), B):
+            x, y = padded(tokens, some := rows[i : i + B])
+            with autocast(precision, device):
+                logits, _ = model(x.to(device))
+            loss = (
+                F.cross_entropy(logits.float().transpose(1, 2), y.to(device), reduction="none").cpu().numpy()
+            )
+            for (start, new, stop), row in zip(some, loss):
+                nats[new:stop] = row[new - start : stop - start]
+    return nats
+
+
 def total_loss(model: GPT, tokens: np.ndarray, eot: int, B=32, precision="float32") -> tuple[float, int]:
     """Sum of the losses of a shard's tokens, in nats, and how many they are: all but the first, each once.
 
     Sums over several shards, on however many processes, add up to the whole.
     """
-    rows = sorted(windows(tokens, model.config.block_size, eot), key=lambda row: row[2] - row[0])
-    nats, count = 0.0, 0
-    with evaluating(model) as device:
-        for i in range(0, len(rows), B):
-            x, y = padded(tokens, rows[i : i + B])
-            with autocast(precision, device):
-                logits, _ = model(x.to(device))
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), y.flatten().to(device), reduction="sum")
-            nats, count = nats + loss.item(), count + int((y != -100).sum())
-    return nats, count
+    nats = token_losses(model, tokens, eot, B, precision)
+    return nats.sum().item(), len(nats)
 
 
 def evaluate(model: GPT, shards: Iterable[np.ndarray], eot: int, B=32, precision="float32") -> float:
@@ -78,6 +88,33 @@ def evaluate(model: GPT, shards: Iterable[np.ndarray], eot: int, B=32, precision
     if not sum(count for _, count in totals):
         raise ValueError("there is nothing to evaluate on: a loss needs at least two tokens")
     return sum(nats for nats, _ in totals) / sum(count for _, count in totals)
+
+
+def by_document(nats: np.ndarray, tokens: np.ndarray, eot: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nats and number of predicted tokens of each document. nats: those of tokens[1:]."""
+    starts = document_starts(tokens[: len(nats)], eot)
+    return np.add.reduceat(nats, starts), np.diff(starts, append=len(nats))
+
+
+def mean_and_error(nats: np.ndarray, tokens: np.ndarray, eot: int) -> tuple[float, float]:
+    """Mean loss per token, and its standard error over documents, nan for one."""
+    sums, counts = by_document(nats, tokens, eot)
+    mean, n = sums.sum() / counts.sum(), len(sums)
+    spread = np.sqrt(((sums - mean * counts) ** 2).sum() * n / (n - 1)) if n > 1 else np.nan
+    return mean.item(), (spread / counts.sum()).item()
+
+
+def token_bytes(tokenizer) -> np.ndarray:
+    """The bytes of text that each id stands for, from the vocabulary; 0 for <|endoftext|> and its like."""
+    return np.array([len(token) for token in tokenizer.vocab] + [0] * len(tokenizer.special))
+
+
+def bits_per_byte(nats: np.ndarray, tokens: np.ndarray, sizes: np.ndarray) -> float:
+    """Bits for each byte of the text of tokens[1:], whose losses are nats; sizes: those of `token_bytes`."""
+    size = sizes[np.asarray(tokens[1:], dtype=np.int64)].sum()
+    if not size:
+        raise ValueError("bits per byte need at least one token that stands for text")
+    return (nats.sum() / math.log(2) / size).item()
 
 
 def first_choices(model: torch.nn.Module, ids: np.ndarray, T: int, eot: int) -> list[bool]:

@@ -1,4 +1,4 @@
-"""HellaSwag: four endings, one context read once, and which of them the model finds likeliest.
+"""HellaSwag: each context read once for its four endings, and which of them the model finds likeliest.
 
 Exported from notebooks/18_evaluation.ipynb.
 """
@@ -6,6 +6,7 @@ Exported from notebooks/18_evaluation.ipynb.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -49,74 +50,101 @@ def load_items(path: str | Path | None = None) -> list[dict]:
     return items
 
 
-def ids_of(item: dict, tokenizer, block_size: int) -> tuple[list[int], list[list[int]]]:
-    """The ids of a question's context, cut on the left to what fits, and of its endings, each after a space."""
-    endings = [tokenizer.encode(" " + ending) for ending in item["endings"]]
-    room = block_size + 1 - max(map(len, endings))  # the last token of all is predicted, not read
+def ids_of(item: dict, tokenizer) -> tuple[list[int], list[list[int]]]:
+    """The ids of a question's context, and of its endings, each after a space."""
+    return tokenizer.encode(item["ctx"]), [tokenizer.encode(" " + ending) for ending in item["endings"]]
+
+
+def fitting(context: list[int], endings: list[list[int]], block_size: int) -> list[int]:
+    """What of a context fits before its longest ending, whose last token is predicted and not read."""
+    room = block_size + 1 - max(map(len, endings))
     if room < 1:
         raise ValueError(
             f"an ending of {block_size + 1 - room} tokens does not fit into block_size={block_size}"
         )
-    return tokenizer.encode(item["ctx"])[-room:], endings
+    return context[-room:]
 
 
 @dataclass
 class EndingCache(KVCache):
-    """A cache whose model gives the logits after every new token, (B, T, vocab_size), not the newest alone."""
+    """Reads all endings of each text at once: a token sees the text and its own ending; the logits are of every token.
 
-    block_size: int = 0
+    ending, place: (B, T), which ending each new token is of (-2: padding), and its place in it.
+    """
+
+    ending: Tensor | None = None
+    place: Tensor | None = None
 
     def positions(self, T: int) -> Tensor:
-        return super().positions(T).clamp(max=self.block_size - 1)  # only padding stands further on
+        slots = super().positions(T)  # where keys and values are kept: the endings lie side by side
+        if self.past is not None:
+            of = slots.new_full((len(slots), self.past.size(-1)), -1).scatter(
+                1, slots, self.ending
+            )  # -1: text
+            seen = (of == -1)[:, None] | (of[:, None] == self.ending[:, :, None])  # (B, T, S)
+            self.past = self.past & seen[:, None]
+        return slots[:, :1] + self.place
 
     def newest(self, x: Tensor) -> Tensor:
-        return x
+        return x[self.ending >= 0][None]  # (1, tokens, C)
 
-    @classmethod
-    def after(cls, cache: KVCache, owners: list[int], block_size: int) -> "EndingCache":
-        """Copies of a cache's texts, one for each owner."""
-        at = torch.tensor(owners, device=cache.keys.device)
-        lengths = [cache.lengths[b] for b in owners]
-        return cls(cache.keys[:, at], cache.values[:, at], lengths, block_size=block_size)
+
+def side_by_side(endings: list[list[int]]) -> list[tuple[int, int, int, int]]:
+    """All tokens of a text's endings that are followed by another: (token, the next, which ending, place)."""
+    return [(*pair, e, place) for e, ids in enumerate(endings) for place, pair in enumerate(pairwise(ids))]
 
 
 @torch.no_grad()
-def score_endings(
-    model: GPT, contexts: Sequence[list[int]], endings: Sequence[list[list[int]]]
-) -> tuple[Tensor, Tensor]:
-    """What each ending costs after its context, in nats, and whether each of its tokens is the first choice.
+def score_endings(model: GPT, contexts: Sequence[list[int]], endings: Sequence[list[list[int]]]) -> Tensor:
+    """(2, endings): what each costs after its context, in nats, and how many of its tokens are not first choice.
 
-    contexts: ids of B texts, which are read once; endings[b]: some lists of ids. Both results are flat, (endings,).
+    contexts: ids of B texts, each read once; endings[b]: some lists of ids. The results are flat.
     """
-    owners = [b for b, some in enumerate(endings) for _ in some]
-    flat = [ids for some in endings for ids in some]
-    width = max(1, max(map(len, flat)) - 1)
-    shared = KVCache.empty(model, len(contexts), max(map(len, contexts)) + width)
-    first = read(model, shared, contexts)[owners, None]  # (endings, 1, V)
-    x = torch.tensor([ids[:-1] + [0] * (width + 1 - len(ids)) for ids in flat], device=first.device)
-    y = torch.tensor([ids + [-100] * (width + 1 - len(ids)) for ids in flat], device=first.device)
+    rows, device = [side_by_side(some) for some in endings], model.transformer.wte.weight.device
+    T = max(1, max(map(len, rows)))
+    padded = torch.tensor([row + [(0, -100, -2, 0)] * (T - len(row)) for row in rows], device=device)
+    x, y, ending, place = padded.unbind(-1)  # (B, T) each
+    cache = KVCache.empty(model, len(rows), max(map(len, contexts)) + T)
+    owner = torch.tensor([b for b, some in enumerate(endings) for _ in some], device=device)
+    first = read(model, cache, contexts)[owner].float()  # (endings, V)
     with evaluating(model):
-        rest = model(x, cache=EndingCache.after(shared, owners, model.config.block_size))[0]
-    logits = torch.cat([first, rest], 1).float()  # (endings, width + 1, V)
-    nats = F.cross_entropy(logits.transpose(1, 2), y, reduction="none").sum(1)
-    return nats, ((logits.argmax(-1) == y) | (y == -100)).all(1)
+        side = EndingCache(cache.keys, cache.values, cache.lengths, ending=ending, place=place)
+        rest = model(x, cache=side)[0][0].float()  # (tokens, V)
+    begins = torch.tensor([ids[0] for some in endings for ids in some], device=device)
+    before = torch.tensor([0, *np.cumsum([len(some) for some in endings])[:-1]], device=device)
+    which = (ending + before[:, None])[ending >= 0]  # of all endings, flat
+    costs = [
+        F.cross_entropy(logits, ids, reduction="none")
+        for logits, ids in ((first, begins), (rest, y[ending >= 0]))
+    ]
+    wrong = [(logits.argmax(-1) != ids).float() for logits, ids in ((first, begins), (rest, y[ending >= 0]))]
+    return torch.stack([some.index_add(0, which, others) for some, others in (costs, wrong)])
+
+
+def score_ids(model: GPT, asked: Sequence[tuple], *, batch=8, precision="float32") -> list[list[list[float]]]:
+    """For each (context's ids, endings' ids): of each ending, its nats and how many tokens are not first choice.
+
+    batch: questions at once, of about one length; it changes only the time. Contexts are cut to what fits.
+    """
+    from tqdm import tqdm
+
+    asked = [(fitting(c, endings, model.config.block_size), endings) for c, endings in asked]
+    order = sorted(range(len(asked)), key=lambda i: len(asked[i][0]) + sum(map(len, asked[i][1])))
+    results, device = [[]] * len(asked), model.transformer.wte.weight.device
+    for at in tqdm(range(0, len(order), batch), unit="batch", desc="endings", disable=None):
+        some = order[at : at + batch]
+        with autocast(precision, device):
+            flat = score_endings(model, *zip(*(asked[i] for i in some))).T.tolist()
+        for i in some:
+            n = len(asked[i][1])
+            results[i], flat = flat[:n], flat[n:]
+    return results
 
 
 def score(model: GPT, items: Sequence[dict], tokenizer, *, batch=8, precision="float32") -> list[list[float]]:
-    """The nats of each question's endings. batch: questions at once, of about one length; it changes only the time."""
-    from tqdm import tqdm
-
-    asked = [ids_of(item, tokenizer, model.config.block_size) for item in items]
-    order = sorted(range(len(asked)), key=lambda i: len(asked[i][0]) + max(map(len, asked[i][1])))
-    nats, device = [[]] * len(asked), next(model.parameters()).device
-    for at in tqdm(range(0, len(order), batch), unit="batch", desc="HellaSwag", disable=None):
-        some = order[at : at + batch]
-        with autocast(precision, device):
-            flat = score_endings(model, *zip(*(asked[i] for i in some)))[0].tolist()
-        for i in some:
-            n = len(asked[i][1])
-            nats[i], flat = flat[:n], flat[n:]
-    return nats
+    """The nats of each question's endings."""
+    asked = [ids_of(item, tokenizer) for item in items]
+    return [[nats for nats, _ in some] for some in score_ids(model, asked, batch=batch, precision=precision)]
 
 
 MEASURES = {  # what an ending's nats are divided by before the cheapest is chosen
