@@ -57,11 +57,12 @@ def kind_of(part: Part, symbol: str) -> str:
         return "counts, copied" if len(part.terms) == 1 else "counts, computed"
     if symbol in ADJECTIVES:
         return "adjectives"
-    words = all(
-        len(line) == 1 and isinstance(line[0], Text) and " " not in line[0].words
-        for line in alternatives(symbol)
+    first = alternatives(symbol)[0]
+    return (
+        "other words"
+        if len(first) == 1 and isinstance(first[0], Text) and " " not in first[0].words
+        else "phrases"
     )
-    return "other words" if words else "phrases"
 
 
 @cache
@@ -104,6 +105,12 @@ def perfect_reader(text: str, tokenizer) -> list[tuple[float, str]]:
     return list(zip(costs, [*kinds_of_tokens(text, marks, costs, tokenizer), "the end"]))
 
 
+KINDS = (
+    *("names, new", "names, again", "counts, new", "counts, copied", "counts, computed", "things, new"),
+    *("things, again", "adjectives", "other words", "openings", "fixed words", "the end"),
+)
+
+
 def kinds_of_tokens(text: str, marks: tuple, costs: list[float], tokenizer) -> Iterator[str]:
     """The kind of the part in which each token's first letter stands; marks: (words, kind) of all parts."""
     ends, end = np.cumsum([len(words.encode()) for words, _ in marks]), 0
@@ -111,12 +118,6 @@ def kinds_of_tokens(text: str, marks: tuple, costs: list[float], tokenizer) -> I
         start, end = end, end + len(token)
         kind = marks[np.searchsorted(ends, start + token.startswith(b" "), side="right")][1]
         yield ("openings" if cost > 1e-9 else "fixed words") if kind == "phrases" else kind
-
-
-KINDS = (
-    *("names, new", "names, again", "counts, new", "counts, copied", "counts, computed", "things, new"),
-    *("things, again", "adjectives", "other words", "openings", "fixed words", "the end"),
-)
 
 
 @dataclass(frozen=True)

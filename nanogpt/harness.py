@@ -10,11 +10,20 @@ from nanogpt.hellaswag import score_ids
 from nanogpt.model import GPT
 
 
-def for_harness(model: GPT, tokenizer, *, batch=8, precision="float32"):
-    """The model as an lm_eval.api.model.LM: lm_eval.simple_evaluate(model=for_harness(model, tokenizer), tasks=[…]).
+def log_likelihoods(model: GPT, requests: list, **how) -> list[tuple[float, bool]]:
+    """Of each (text, context's ids, continuation's ids): its log-likelihood, and whether it is all first choice."""
+    together: dict[tuple, list[int]] = {}  # requests of one context
+    for i, (_, context, _) in enumerate(requests):
+        together.setdefault(tuple(context), []).append(i)
+    asked = [(list(context), [requests[i][2] for i in some]) for context, some in together.items()]
+    found = dict.fromkeys(range(len(requests)))
+    for some, scores in zip(together.values(), score_ids(model, asked, **how)):
+        found.update({i: (-nats, wrong == 0) for i, (nats, wrong) in zip(some, scores)})
+    return list(found.values())
 
-    Answers tasks that ask for log-likelihoods. Needs the package lm-eval.
-    """
+
+def for_harness(model: GPT, tokenizer, *, batch=8, precision="float32"):
+    """The model as an lm_eval.api.model.LM, for tasks that ask for log-likelihoods. Needs the package lm-eval."""
     from lm_eval.api.model import TemplateLM
 
     class Adapter(TemplateLM):
@@ -24,25 +33,13 @@ def for_harness(model: GPT, tokenizer, *, batch=8, precision="float32"):
             return tokenizer.encode(string)
 
         def _loglikelihood_tokens(self, requests, **_):
-            together: dict[tuple, list[int]] = {}  # requests of one context
-            for i, (_, context, _) in enumerate(requests):
-                together.setdefault(tuple(context), []).append(i)
-            asked = [(list(c), [requests[i][2] for i in some]) for c, some in together.items()]
-            results = zip(together.values(), score_ids(model, asked, batch=batch, precision=precision))
-            found = {
-                i: (-nats, wrong == 0) for some, scores in results for i, (nats, wrong) in zip(some, scores)
-            }
-            return [found[i] for i in range(len(requests))]
+            return log_likelihoods(model, requests, batch=batch, precision=precision)
 
         def loglikelihood_rolling(self, requests, disable_tqdm=False):
-            ids = [np.array([tokenizer.eot, *tokenizer.encode(request.args[0])]) for request in requests]
-            return [
-                -token_losses(model, some, tokenizer.eot, precision=precision).sum().item() for some in ids
-            ]
+            texts = (np.array([tokenizer.eot, *tokenizer.encode(request.args[0])]) for request in requests)
+            return [-token_losses(model, ids, tokenizer.eot, 1, precision).sum().item() for ids in texts]
 
         def generate_until(self, requests, disable_tqdm=False):
-            raise NotImplementedError(
-                "this adapter gives log-likelihoods; `python -m nanogpt sample` writes text"
-            )
+            raise NotImplementedError("the adapter scores texts; `python -m nanogpt sample` writes one")
 
     return Adapter()

@@ -83,15 +83,25 @@ class EndingCache(KVCache):
             )  # -1: text
             seen = (of == -1)[:, None] | (of[:, None] == self.ending[:, :, None])  # (B, T, S)
             self.past = self.past & seen[:, None]
-        return slots[:, :1] + self.place
+        return (slots[:, :1] + self.place).where(
+            self.ending >= 0, 0
+        )  # padding may stand beyond all positions
 
     def newest(self, x: Tensor) -> Tensor:
         return x[self.ending >= 0][None]  # (1, tokens, C)
 
 
-def side_by_side(endings: list[list[int]]) -> list[tuple[int, int, int, int]]:
-    """All tokens of a text's endings that are followed by another: (token, the next, which ending, place)."""
-    return [(*pair, e, place) for e, ids in enumerate(endings) for place, pair in enumerate(pairwise(ids))]
+def side_by_side(endings: Sequence[list[list[int]]]) -> Tensor:
+    """(4, B, T): of each text's endings, laid end to end, every token that another follows, and -2 or -100 for padding.
+
+    The token, the one that follows, which of the text's endings it is of, and its place in it.
+    """
+    rows = [
+        [(*two, e, at) for e, ids in enumerate(some) for at, two in enumerate(pairwise(ids))]
+        for some in endings
+    ]
+    T = max(1, max(map(len, rows)))
+    return torch.tensor([row + [(0, -100, -2, 0)] * (T - len(row)) for row in rows]).permute(2, 0, 1)
 
 
 @torch.no_grad()
@@ -100,25 +110,34 @@ def score_endings(model: GPT, contexts: Sequence[list[int]], endings: Sequence[l
 
     contexts: ids of B texts, each read once; endings[b]: some lists of ids. The results are flat.
     """
-    rows, device = [side_by_side(some) for some in endings], model.transformer.wte.weight.device
-    T = max(1, max(map(len, rows)))
-    padded = torch.tensor([row + [(0, -100, -2, 0)] * (T - len(row)) for row in rows], device=device)
-    x, y, ending, place = padded.unbind(-1)  # (B, T) each
-    cache = KVCache.empty(model, len(rows), max(map(len, contexts)) + T)
-    owner = torch.tensor([b for b, some in enumerate(endings) for _ in some], device=device)
-    first = read(model, cache, contexts)[owner].float()  # (endings, V)
+    device, counts = model.transformer.wte.weight.device, torch.tensor([len(some) for some in endings])
+    x, y, ending, place = side_by_side(endings).to(device)  # (B, T) each
+    cache = KVCache.empty(model, len(contexts), max(map(len, contexts)) + x.size(1))
+    first = read(model, cache, contexts).repeat_interleave(counts.to(device), 0)  # (endings, V)
     with evaluating(model):
-        side = EndingCache(cache.keys, cache.values, cache.lengths, ending=ending, place=place)
-        rest = model(x, cache=side)[0][0].float()  # (tokens, V)
+        beside = EndingCache(cache.keys, cache.values, cache.lengths, ending=ending, place=place)
+        rest = model(x, cache=beside)[0][0]  # (tokens, V)
+    which = (ending + (counts.cumsum(0) - counts).to(device)[:, None])[ending >= 0]
     begins = torch.tensor([ids[0] for some in endings for ids in some], device=device)
-    before = torch.tensor([0, *np.cumsum([len(some) for some in endings])[:-1]], device=device)
-    which = (ending + before[:, None])[ending >= 0]  # of all endings, flat
-    costs = [
-        F.cross_entropy(logits, ids, reduction="none")
-        for logits, ids in ((first, begins), (rest, y[ending >= 0]))
-    ]
-    wrong = [(logits.argmax(-1) != ids).float() for logits, ids in ((first, begins), (rest, y[ending >= 0]))]
-    return torch.stack([some.index_add(0, which, others) for some, others in (costs, wrong)])
+    nats, wrong = first_and_rest = torch.zeros(2, len(begins), device=device)
+    for logits, ids, at in (
+        (first, begins, torch.arange(len(begins), device=device)),
+        (rest, y[ending >= 0], which),
+    ):
+        nats.index_add_(0, at, F.cross_entropy(logits.float(), ids, reduction="none"))
+        wrong.index_add_(0, at, (logits.argmax(-1) != ids).float())
+    return first_and_rest
+
+
+def abreast(endings: list[list[int]], limit: int) -> list[list[list[int]]]:
+    """The endings in groups of at most `limit` tokens, since a model takes no more in one pass."""
+    groups, left = [], 0
+    for ids in endings:
+        if len(ids) > left:
+            groups, left = [*groups, []], limit
+        groups[-1].append(ids)
+        left -= len(ids)
+    return groups
 
 
 def score_ids(model: GPT, asked: Sequence[tuple], *, batch=8, precision="float32") -> list[list[list[float]]]:
@@ -128,16 +147,18 @@ def score_ids(model: GPT, asked: Sequence[tuple], *, batch=8, precision="float32
     """
     from tqdm import tqdm
 
-    asked = [(fitting(c, endings, model.config.block_size), endings) for c, endings in asked]
-    order = sorted(range(len(asked)), key=lambda i: len(asked[i][0]) + sum(map(len, asked[i][1])))
-    results, device = [[]] * len(asked), model.transformer.wte.weight.device
+    size, results = model.config.block_size, [[] for _ in asked]
+    pieces = [(i, fitting(c, e, size), some) for i, (c, e) in enumerate(asked) for some in abreast(e, size)]
+    order = sorted(range(len(pieces)), key=lambda j: len(pieces[j][1]) + sum(map(len, pieces[j][2])))
+    scores, device = {}, model.transformer.wte.weight.device
     for at in tqdm(range(0, len(order), batch), unit="batch", desc="endings", disable=None):
-        some = order[at : at + batch]
+        _, contexts, endings = zip(*(pieces[j] for j in order[at : at + batch]))
         with autocast(precision, device):
-            flat = score_endings(model, *zip(*(asked[i] for i in some))).T.tolist()
-        for i in some:
-            n = len(asked[i][1])
-            results[i], flat = flat[:n], flat[n:]
+            flat = score_endings(model, contexts, endings).T.tolist()
+        for j, some in zip(order[at:], endings):
+            scores[j], flat = flat[: len(some)], flat[len(some) :]
+    for j, (i, *_) in enumerate(pieces):
+        results[i] += scores[j]
     return results
 
 

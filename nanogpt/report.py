@@ -73,24 +73,28 @@ HELP = """How good is a checkpoint? Of the course, or a Hugging Face GPT-2.
   python -m nanogpt eval --checkpoint data/built/model --tasks val,answers,excess
   python -m nanogpt eval --checkpoint openai-community/gpt2 --tasks hellaswag --precision bf16
 """
+OPTIONS = {
+    "checkpoint": (None, "folder with config.json and model.safetensors, or hub name"),
+    "tasks": ("val", f"some of {','.join(TASKS)} (val)"),
+    "data": ("data/built/stories", "folder of shards (data/built/stories)"),
+    "split": ("val", "val, or test, which needs --final, too"),
+    "tokens": (1_000_000, "of the split, at most its first so many (1,000,000)"),
+    "items": (None, "HellaSwag's questions (default: the downloaded ones, or else the course's)"),
+    "tokenizer": (None, "gpt2 or a tokenizer.json (default: the one beside the checkpoint)"),
+    "batch": (8, "questions at once, and a quarter of the rows (8)"),
+    "precision": ("float32", "chapter 10's word (float32)"),
+    "device": (None, "cuda, mps or cpu (default: the best there is)"),
+    "json": (None, "write the results to this file, too"),
+}
 
 
 def parser() -> ArgumentParser:
     """The options of `python -m nanogpt eval`."""
     parser = ArgumentParser(description=HELP, formatter_class=RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--checkpoint", required=True, help="folder with config.json and model.safetensors, or hub name")
-    add("--tasks", default="val", help=f"some of {','.join(TASKS)} (val)")
-    add("--data", default="data/built/stories", help="folder of shards (data/built/stories)")
-    add("--split", default="val", choices=("val", "test"), help="test needs --final, too")
-    add("--final", action="store_true", help="read the test set, which is recorded beside it")
-    add("--tokens", type=int, default=1_000_000, help="of the split, at most its first so many (1,000,000)")
-    add("--items", help="HellaSwag's questions (default: the downloaded ones, or else the course's)")
-    add("--tokenizer", help="gpt2 or a tokenizer.json (default: the one beside the checkpoint)")
-    add("--batch", type=int, default=8, help="questions at once, and a quarter of the rows (8)")
-    add("--precision", default="float32", help="chapter 10's word (float32)")
-    add("--device", help="cuda, mps or cpu (default: the best there is)")
-    add("--json", help="write the results to this file, too")
+    parser.add_argument("--final", action="store_true", help="read the test set, which is recorded beside it")
+    for name, (default, what) in OPTIONS.items():
+        kind = type(default) if default else str
+        parser.add_argument(f"--{name}", required=name == "checkpoint", type=kind, default=default, help=what)
     return parser
 
 

@@ -1593,6 +1593,7 @@ COMMANDS = {
     "train": ("nanogpt.trainer", "a run from a YAML file, started or gone on with (chapter 17)"),
     "sample": ("nanogpt.sample", "continue a prompt with a trained model (chapter 08)"),
     "ladder": ("nanogpt.ladder", "every speed-up on this machine, one on top of the other (chapter 14)"),
+    "eval": ("nanogpt.report", "how good a checkpoint is, by several measures (chapter 18)"),
 }
 USAGE = """usage: python -m nanogpt COMMAND [options]
 

@@ -246,7 +246,7 @@ The mean of a few documents is an estimate. *Predict.* On 200 stories, some 19,0
 mean loss, in nats per token?
 
 Documents are drawn independently; tokens of one document are not. So the error is that of a ratio of two sums over
-documents, nats and tokens (Cochran 1977, chapter 6).
+documents, nats and tokens (Cochran 1977, §6).
 """
 
 # %%
@@ -530,13 +530,16 @@ def kind_of(part: Part, symbol: str) -> str:
         return "counts, copied" if len(part.terms) == 1 else "counts, computed"
     if symbol in ADJECTIVES:
         return "adjectives"
-    words = all(
-        len(line) == 1 and isinstance(line[0], Text) and " " not in line[0].words
-        for line in alternatives(symbol)
+    first = alternatives(symbol)[0]
+    return (
+        "other words"
+        if len(first) == 1 and isinstance(first[0], Text) and " " not in first[0].words
+        else "phrases"
     )
-    return "other words" if words else "phrases"
 
 
+# %%
+#| export excess
 @cache
 def lines(symbol: str) -> list[tuple]:
     """A symbol's alternatives, each part with its kind."""
@@ -1087,15 +1090,11 @@ def for_harness(model: GPT, tokenizer, *, batch=8, precision="float32"):
             return log_likelihoods(model, requests, batch=batch, precision=precision)
 
         def loglikelihood_rolling(self, requests, disable_tqdm=False):
-            ids = [np.array([tokenizer.eot, *tokenizer.encode(request.args[0])]) for request in requests]
-            return [
-                -token_losses(model, some, tokenizer.eot, precision=precision).sum().item() for some in ids
-            ]
+            texts = (np.array([tokenizer.eot, *tokenizer.encode(request.args[0])]) for request in requests)
+            return [-token_losses(model, ids, tokenizer.eot, 1, precision).sum().item() for ids in texts]
 
         def generate_until(self, requests, disable_tqdm=False):
-            raise NotImplementedError(
-                "this adapter gives log-likelihoods; `python -m nanogpt sample` writes text"
-            )
+            raise NotImplementedError("the adapter scores texts; `python -m nanogpt sample` writes one")
 
     return Adapter()
 
@@ -1309,5 +1308,5 @@ r"""
 - Biderman et al. 2024, *Lessons from the Trenches on Reproducible Evaluation of Language Models*, §3: what a prompt and a normalisation change.
 - Gao et al. 2020, *The Pile*, §3.1: bits per byte.
 - Miller 2024, *Adding Error Bars to Evals*: standard errors, clusters and pairs.
-- Cochran 1977, *Sampling Techniques*, chapter 6: the error of a ratio.
+- Cochran 1977, *Sampling Techniques*, §6: the error of a ratio.
 """
