@@ -136,7 +136,6 @@ def test_bytes_by_decoding_bite():
     assert bytes_by_decoding(tokenizer, ids) > 1.5 * len(UNICODE.encode())
 
 
-@pytest.mark.skipif(not hasattr(evals, "token_bytes"), reason="chapter 18 has not built token_bytes yet")
 def test_bytes_by_decoding_are_absent():
     tokenizer = BPETokenizer.train("only plain English", 270)
     assert evals.token_bytes(tokenizer)[tokenizer.encode(UNICODE)].sum() == len(UNICODE.encode())
