@@ -7,14 +7,15 @@ import codecs
 import math
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Collection, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanogpt.cache import by_columns, logits_after  # the second part of this chapter writes it
+from nanogpt.cache import logits_after  # the second part of this chapter writes it
+from nanogpt.columns import by_columns  # chapter 13
 from nanogpt.device import pick_device
 from nanogpt.model import GPT, check_ids
 from nanogpt.pretrained import from_hf, read_json
@@ -40,9 +41,7 @@ def keep(logits: Tensor, top_k: int | None = None, top_p: float = 1.0) -> Tensor
     return logits
 
 
-def token_probs(
-    logits: Tensor, temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.0
-) -> Tensor:
+def token_probs(logits: Tensor, temperature=1.0, top_k: int | None = None, top_p=1.0) -> Tensor:
     """Probabilities (B, V) of the next token from logits (B, V): temperature, then top-k, then top-p.
 
     temperature 0 gives all mass to the largest logit. ValueError in one sentence where an option cannot work.
@@ -56,9 +55,7 @@ def token_probs(
     if temperature == 0:
         return F.one_hot(logits.argmax(-1), logits.size(-1)).float()
     logits = logits.float()
-    logits = (
-        logits - logits.amax(-1, keepdim=True)
-    ) / temperature  # at most 0, however small the temperature
+    logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # at most 0, however small that is
     return keep(logits, top_k, top_p).softmax(-1)
 
 
@@ -80,20 +77,14 @@ def draw(probs: Tensor, generator: torch.Generator) -> list[int]:
     return torch.searchsorted(cdf, u * cdf[:, -1:], right=True).squeeze(1).tolist()
 
 
-def choose(
-    logits: Tensor, generator: torch.Generator, seen: Tensor, repetition_penalty: float = 1.0, **how
-) -> list[int]:
+def choose(logits: Tensor, generator, seen: Tensor, repetition_penalty: float = 1.0, **how) -> list[int]:
     """The next id of each text, from logits (B, V): penalize, then token_probs, then draw. Greedy draws nothing.
 
     seen: (B, V), what has been written. how: temperature, top_k, top_p.
     """
     if not logits.amax(-1).isfinite().all():
-        raise FloatingPointError(
-            "the model's logits are NaN or infinite; its training has failed, or its file"
-        )
-    if repetition_penalty != 1:
-        logits = penalize(logits, seen, repetition_penalty)
-    probs = token_probs(logits, **how)
+        raise FloatingPointError("the model's logits are NaN or infinite: its training or its file failed")
+    probs = token_probs(penalize(logits, seen, repetition_penalty), **how)
     return probs.argmax(-1).tolist() if how.get("temperature") == 0 else draw(probs, generator)
 
 
@@ -101,7 +92,7 @@ def checked(prompts: Sequence[Sequence[int]], max_new_tokens: int, vocab_size: i
     """The prompts as lists; ValueError where one is empty or holds an id that the model does not have."""
     if max_new_tokens < 0:
         raise ValueError(f"max_new_tokens={max_new_tokens} must not be negative")
-    texts = [[int(i) for i in prompt] for prompt in prompts]
+    texts = [list(map(int, prompt)) for prompt in prompts]
     if not texts or not all(texts):
         raise ValueError("a prompt has no tokens; begin with the end-of-text token, [tokenizer.eot]")
     check_ids(torch.tensor([i for text in texts for i in text]), vocab_size)
@@ -167,8 +158,7 @@ def stream_text(
     if "" in stop or isinstance(stop, str):
         raise ValueError(f"stop={stop!r} must be a list of texts, none of them empty")
     if tokenizer.vocab_size > (V := model.config.vocab_size):
-        what = f"the tokenizer has {tokenizer.vocab_size} tokens, the model {V}: they do not belong together"
-        raise ValueError(f"{what}; use the tokenizer that the model was trained with")
+        raise ValueError(f"the tokenizer has {tokenizer.vocab_size} tokens, the model {V}; use its own")
     ids = tokenizer.encode(prompt.removeprefix(EOT), allowed_special={EOT})
     how = {"stop": {tokenizer.eot}, "vocab_size": tokenizer.vocab_size} | how
     tokens = (i for (i,) in stream_batch(model, [[tokenizer.eot, *ids]], max_new_tokens, **how))
@@ -186,21 +176,16 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
     tokenizer: "gpt2" or a tokenizer.json; by default the one beside the checkpoint, or GPT-2's for GPT-2's size.
     """
     folder = Path(checkpoint)
-    if folder.is_dir() and not (folder / "config.json").exists():
-        raise FileNotFoundError(f"{folder} has no config.json, so it is no checkpoint; chapter 07 writes one")
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
         raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
-    ours = folder.is_dir() and "model_type" not in read_json(folder / "config.json")
+    config, beside = folder / "config.json", folder / "tokenizer.json"
+    ours = config.is_file() and "model_type" not in read_json(config)
     model = load_model(folder) if ours else from_hf(checkpoint)
-    if tokenizer is None and ours and (folder / "tokenizer.json").exists():
-        tokenizer = folder / "tokenizer.json"
-    elif (
-        tokenizer is None and 50257 <= model.config.vocab_size <= 50304
-    ):  # GPT-2's, or padded as in chapter 13
-        tokenizer = "gpt2"
-    elif tokenizer is None:
+    if tokenizer is None and ours and beside.exists():
+        return model, BPETokenizer.load(beside)
+    if tokenizer is None and not 50257 <= model.config.vocab_size <= 50304:  # GPT-2's, or padded (chapter 13)
         raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
-    return model, BPETokenizer.gpt2() if tokenizer == "gpt2" else BPETokenizer.load(tokenizer)
+    return model, BPETokenizer.gpt2() if tokenizer in (None, "gpt2") else BPETokenizer.load(tokenizer)
 
 
 HELP = """Continue a prompt with a trained model; the text appears as it is written.
@@ -238,9 +223,7 @@ def run(args: Namespace) -> None:
     model = by_columns(model) if device.type == "cpu" else model.to(device)
     generator = torch.Generator().manual_seed(args.seed)
     pieces = stream_text(model, tokenizer, args.prompt, args.max_new_tokens, generator=generator, **how)
-    print(
-        args.prompt + next(pieces, ""), end="", flush=True
-    )  # only now, when nothing was wrong with the options
-    for piece in pieces:
+    first = next(pieces, "")  # before the prompt, since an option may be wrong
+    for piece in chain((args.prompt, first), pieces):
         print(piece, end="", flush=True)
     print(flush=True)

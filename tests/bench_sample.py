@@ -20,7 +20,7 @@ from statistics import median, quantiles
 import torch
 from torch import nn
 
-from nanogpt import cache, sample
+from nanogpt import columns, sample
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.pretrained import to_hf
 from nanogpt.roofline import copy_bandwidth, measure, synchronize
@@ -105,7 +105,7 @@ def main() -> None:
     model = GPT(GPTConfig(), generator=torch.Generator().manual_seed(0))
     prompt = torch.randint(0, 50257, (16,), generator=torch.Generator().manual_seed(1)).tolist()
     hf, model = hugging_face(model, device), model.to(device)
-    shared = cache.by_columns(copy.deepcopy(model))
+    shared = columns.by_columns(copy.deepcopy(model))
     half = copy.deepcopy(shared).to(torch.bfloat16)
     rows = {
         "transformers generate": (theirs, hf, {}),
@@ -129,8 +129,8 @@ def main() -> None:
     peer = times["transformers generate"]
     print(f"{n} tokens after {len(prompt)}, {args.rounds} rounds    median{'':18}fastest tenth")
     for name, ts in times.items():
-        columns = [(how(ts), how(peer)) for how in (median, fastest_tenth)]
-        text = (f"{1e3 * t:7.2f} ms/token {p / t:6.2f}×" for t, p in columns)
+        pairs = [(how(ts), how(peer)) for how in (median, fastest_tenth)]
+        text = (f"{1e3 * t:7.2f} ms/token {p / t:6.2f}×" for t, p in pairs)
         print(f"  {name:29}{'   '.join(text)}")
     limit(model, fastest_tenth(times["ours, as `sample` runs it"]), fastest_tenth(peer), device)
 

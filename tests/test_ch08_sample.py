@@ -15,7 +15,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nanogpt.cache import ColumnLinear, KVCache, by_columns, read
+from nanogpt.cache import KVCache, read
 from nanogpt.cli import run_command
 from nanogpt.model import GPT, MLP, GPTConfig
 from nanogpt.pretrained import to_hf
@@ -162,38 +162,6 @@ def test_padding_changes_no_logit(model_and_tolerance):
             expected = model(torch.tensor([[*prompt, new]]))[0][0]
         assert close(logits[0][b], expected[-2], tolerance)
         assert close(logits[1][b], expected[-1], tolerance)
-
-
-@pytest.mark.parametrize("rows", [64, 2**13 + 1])
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_linear_by_columns_is_the_layer(rows, bias):
-    torch.manual_seed(0)
-    layer = torch.nn.Linear(96, rows, bias=bias).double()
-    x = torch.randn(2, 3, 96).double()
-    with torch.no_grad():
-        expected, weight = layer(x), layer.weight.clone()
-        by_columns(torch.nn.Sequential(layer))
-        assert type(layer) is ColumnLinear and torch.equal(layer.weight, weight)
-        assert layer.weight.stride() == (1, rows)
-        threads = torch.get_num_threads()
-        try:
-            for n in (1, 2, 3, 5):
-                torch.set_num_threads(n)
-                for part in (slice(0, 1), slice(0, 2)), (slice(0, 1), slice(0, 1)), (0, 0), (0, slice(1, 2)):
-                    assert layer(x[part]).shape == expected[part].shape
-                    assert close(layer(x[part]), expected[part], 1e-12)
-        finally:
-            torch.set_num_threads(threads)
-
-
-def test_by_columns_keeps_every_number_and_the_tie():
-    model = make(replace(CONFIG, n_embd=64)).double()
-    before = {name: p.clone() for name, p in model.named_parameters()}
-    expected = generate(model, ids(5), 30, temperature=0)
-    by_columns(model)
-    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
-    assert model.lm_head.weight is model.transformer.wte.weight
-    assert generate(model, ids(5), 30, temperature=0) == expected
 
 
 def test_the_cache_serves_whatever_the_model_computes(monkeypatch):
@@ -597,7 +565,7 @@ def test_command_line_reads_hugging_face_folders(tmp_path, checkpoint, capsys):
 @pytest.mark.parametrize(
     "change, words",
     [
-        (["--checkpoint", "."], "no config.json"),
+        (["--checkpoint", "."], "lacks config.json"),
         (["--tokenizer", "nowhere.json"], "nowhere.json"),
         (["--temperature", "-1"], "temperature=-1"),
         (["--top-k", "0"], "top_k=0"),

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from nanogpt.cache import by_columns
+from nanogpt.columns import by_columns
 from nanogpt.lora import (
     ADAPTER,
     TARGETS,

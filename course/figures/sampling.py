@@ -7,25 +7,13 @@ import matplotlib.pyplot as plt
 from course import widgets
 
 
-def next_tokens(labels: list[str], rows: dict, title: str):
-    """A bar for each token and row; rows: name -> probabilities."""
-    fig, ax = plt.subplots()
-    width = 0.8 / len(rows)
-    for i, (name, p) in enumerate(rows.items()):
-        ax.bar([x + width * (i - (len(rows) - 1) / 2) for x in range(len(labels))], p, width, label=name)
-    ax.set_xticks(range(len(labels)), labels, rotation=45, ha="right")
-    ax.set(ylabel="probability", title=title)
-    ax.legend()
-    return fig
-
-
-def as_drawn(labels: list[str], plain, drawn, title: str):
+def as_drawn(labels: list[str], plain, drawn):
     """Pale bars for the model's probabilities, dark ones for those that are drawn from."""
     ax = widgets.axes()
     ax.bar(range(len(labels)), plain, 0.8, color="C0", alpha=0.3, label="the model")
     ax.bar(range(len(labels)), drawn, 0.5, color="C0", label="drawn from")
     ax.set_xticks(range(len(labels)), labels, rotation=45, ha="right")
-    ax.set(ylabel="probability", ylim=(0, 1), title=title)
+    ax.set(ylabel="probability", ylim=(0, 1), title=f"{(drawn > 0).sum()} of these tokens left")
     ax.legend()
     return ax.figure
 
@@ -40,16 +28,13 @@ def time_per_token(lengths, ms: dict[str, list[float]]):
     return fig
 
 
-def shares_right(shares: dict[str, list[float]], n: int):
-    """Two bars for each way of drawing: percent grammatical, and percent right."""
+def shares_right(shares: dict[str, float], n: int):
+    """Percent of n stories that are right, a bar with its standard deviation for each way of drawing."""
     fig, ax = plt.subplots()
-    for i, label in enumerate(("grammatical", "and its numbers are right")):
-        y = [pair[i] for pair in shares.values()]
-        error = [100 * (p / 100 * (1 - p / 100) / n) ** 0.5 for p in y]
-        ax.bar([x + 0.4 * i - 0.2 for x in range(len(y))], y, 0.4, yerr=error, label=label, ecolor="0.4")
+    error = [100 * (p / 100 * (1 - p / 100) / n) ** 0.5 for p in shares.values()]
+    ax.bar(range(len(shares)), list(shares.values()), 0.6, yerr=error, ecolor="0.4")
     ax.set_xticks(range(len(shares)), shares, rotation=20, ha="right")
-    ax.set(ylabel=f"% of {n} stories", ylim=(0, 100))
-    ax.legend()
+    ax.set(ylabel=f"% of {n} stories that are right", ylim=(0, 100))
     return fig
 
 

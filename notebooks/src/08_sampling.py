@@ -14,44 +14,31 @@ the cache that makes the hundredth token about as cheap as the first, and change
 #| default_exp sample
 #| doc sample: Text from a model: temperature, top-k, top-p, penalties, and the command `sample`.
 #| doc cache: Keys and values of the past, kept: the model reads every token once.
-from contextlib import redirect_stderr
 from dataclasses import replace
 
 from course.figures import sampling as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.cli import main, outcome  # chapter 17
-from nanogpt.corpus import (
-    NUMBERS,
-    Count,
-    Draw,
-    Pick,
-    alternatives,
-    ensure_corpus,
-    entries,
-    readings,
-    said,
-    stories,
-)
+from nanogpt.corpus import ensure_corpus, readings, stories
 from nanogpt.data import DocumentStream
 from nanogpt.device import seed_everything
 from nanogpt.roofline import measure
-from nanogpt.train import scale_init, train, train_step
+from nanogpt.train import scale_init, train
 
 # %%
 #| export
 import codecs
 import math
-import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Collection, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanogpt.cache import by_columns, logits_after  # the second part of this chapter writes it
+from nanogpt.cache import logits_after  # the second part of this chapter writes it
+from nanogpt.columns import by_columns  # chapter 13
 from nanogpt.device import pick_device
 from nanogpt.model import GPT, GPTConfig, check_ids
 from nanogpt.pretrained import from_hf, read_json
@@ -77,13 +64,10 @@ else:
     print(
         "data/built/model is missing, chapter 07 makes it; here is a small model, trained now for 200 steps"
     )
-    model = scale_init(GPT(replace(SMALL, block_size=128, dropout=0.0), generator=seed_everything(0))).to(
-        device
-    )
+    config = replace(SMALL, block_size=128, dropout=0.0)
+    model = scale_init(GPT(config, generator=seed_everything(0))).to(device)
     train(model.train(), DocumentStream(shards, B=8, T=128, device=device), steps=200, lr=5e-3)
-assert model.config.vocab_size == tokenizer.vocab_size, (
-    "the model in data/built/model knows another vocabulary"
-)
+assert model.config.vocab_size == tokenizer.vocab_size, "data/built/model knows another vocabulary"
 print(model.eval().config)
 
 # %% [markdown]
@@ -126,79 +110,38 @@ So a prompt that is to begin a text gets `<|endoftext|>` in front, and `stream_t
 training had that token between its documents (Radford et al. 2019, released code: `encoder.json`), so its
 weights are asked in the same way.
 
-A question to the model, then: a story of the grammar, up to a number that must be computed. At temperature ½ it seems
-surer, at 2 less sure. The model is the same; what differs is how we read it.
-"""
-
-# %% tags=["nbval-ignore-output"]
-TEMPERATURES = (0.5, 1.0, 2.0)
-assert min(TEMPERATURES) > 0, "the picture divides by the temperature; its limit 0, greedy, comes below"
-
-
-@torch.no_grad()
-def next_logits(text: str) -> Tensor:
-    """The model's logits (V,) for the token after a text that begins a document."""
-    ids = [tokenizer.eot, *tokenizer.encode(text)][-model.config.block_size :]
-    return model(torch.tensor([ids], device=device))[0][0, -1].cpu()
-
-
-question = told[0].text[: told[0].answers[-1][0]].rstrip()
-logits = next_logits(question)
-ids = logits.topk(12).indices
-rows = {f"temperature {T}": (logits / T).softmax(-1)[ids] for T in TEMPERATURES}
-fig = figures.next_tokens([tokenizer.decode([i]) for i in ids], rows, title=f"… {question[-50:]}")
-show(
-    fig, alt="Bars: the twelve likeliest next tokens where a story asks for a number, at three temperatures."
-)
-
-# %% [markdown]
-r"""
 ## A bug to find
 
-Everybody wants to see samples while a model trains. Here is a training loop whose batches come from a stream with
-a seed of its own, and a sampler as many tutorials print it. One run takes a sample after the third step, the other
-does not.
-
-*Predict.* From which step on do the two losses differ, if at all? There are two bugs. Find both before reading on.
+Everybody wants to see samples while a model trains. Here is a sampler as many tutorials print it, called in the middle of a
+training run. There are two bugs. Find both before reading on.
 """
 
 
 # %%
-def first_sampler(model, ids: list[int], n: int) -> None:
+def first_sampler(model, ids: list[int], n: int) -> list[int]:
     """A sampler as many tutorials print it."""
     for _ in range(n):
         with torch.no_grad():
             logits, _ = model(torch.tensor([ids[-model.config.block_size :]]))
-        probs = logits[0, -1].softmax(-1)
-        ids = [*ids, torch.multinomial(probs, 1).item()]
+        ids = [*ids, torch.multinomial(logits[0, -1].softmax(-1), 1).item()]
+    return ids
 
 
-def six_losses(sample=None) -> list[float]:
-    """Train six steps, with a sample after the third where one is asked for."""
-    small = GPT(SMALL, generator=seed_everything(0))
-    stream = DocumentStream(shards, B=8, T=SMALL.block_size)
-    optimizer, losses = torch.optim.AdamW(small.parameters(), lr=1e-2), []
-    for step in range(6):
-        losses.append(train_step(small, optimizer, [stream.next_batch()]).item())
-        if step == 2 and sample:
-            sample(small)
-    return losses
-
-
-undisturbed = six_losses()
-disturbed = six_losses(lambda small: first_sampler(small, [tokenizer.eot], 20))
-print("equal before the sample:", undisturbed[:3] == disturbed[:3])
-print("equal after the sample: ", undisturbed[3:] == disturbed[3:])
+small = GPT(SMALL, generator=seed_everything(0)).train()
+before = torch.get_rng_state()
+first_sampler(small, [tokenizer.eot], 20)
+print("torch's random state as before:", torch.equal(before, torch.get_rng_state()))
+row = torch.tensor([[tokenizer.eot]])
+print("asked twice, the same logits:  ", torch.equal(small(row)[0], small(row)[0]))
 
 # %% [markdown]
 r"""
-The batches were the same. But `torch.multinomial` drew from torch's global generator, and so does dropout, which takes
-no other. After the sample, dropout strikes other neurons. (Chapter 07's `train` seeds dropout anew at every step, and is
-immune.)
+`torch.multinomial` drew from torch's global generator, and so does dropout, which takes no other. After the sample, dropout
+strikes other neurons, and the run goes on to other losses than without it. The second bug: the model was in training mode,
+so dropout also struck while it wrote.
 
-The second bug: the model was in training mode, so dropout also struck while it wrote. The sampler below has a
-generator of its own, and calls the model inside chapter 07's `evaluating`, which puts each module's mode back even if
-an error comes between.
+The sampler below has a generator of its own, and calls the model inside chapter 07's `evaluating`, which puts each module's
+mode back even if an error comes between.
 
 ## Which token?
 
@@ -252,9 +195,7 @@ Order matters, and ours is that of `transformers`: temperature, top-k, top-p.
 
 # %%
 #| export
-def token_probs(
-    logits: Tensor, temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.0
-) -> Tensor:
+def token_probs(logits: Tensor, temperature=1.0, top_k: int | None = None, top_p=1.0) -> Tensor:
     """Probabilities (B, V) of the next token from logits (B, V): temperature, then top-k, then top-p.
 
     temperature 0 gives all mass to the largest logit. ValueError in one sentence where an option cannot work.
@@ -268,9 +209,7 @@ def token_probs(
     if temperature == 0:
         return F.one_hot(logits.argmax(-1), logits.size(-1)).float()
     logits = logits.float()
-    logits = (
-        logits - logits.amax(-1, keepdim=True)
-    ) / temperature  # at most 0, however small the temperature
+    logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # at most 0, however small that is
     return keep(logits, top_k, top_p).softmax(-1)
 
 
@@ -330,28 +269,19 @@ more; and a token of probability zero never comes.
 n, p = 20_000, torch.tensor([0.5, 0.0, 0.3, 0.2, 0.0])
 drawn = torch.tensor(draw(p.expand(n, 5), torch.Generator().manual_seed(0)))
 frequency = drawn.bincount(minlength=5) / n
-print("frequencies:", frequency.numpy().round(3))
-assert ((frequency - p).abs() <= 4 * (p * (1 - p) / n).sqrt()).all(), (
-    "a frequency is off by over 4 deviations"
-)
+assert ((frequency - p).abs() <= 4 * (p * (1 - p) / n).sqrt()).all(), "off by more than 4 deviations"
 
 
 # %%
 #| export
-def choose(
-    logits: Tensor, generator: torch.Generator, seen: Tensor, repetition_penalty: float = 1.0, **how
-) -> list[int]:
+def choose(logits: Tensor, generator, seen: Tensor, repetition_penalty: float = 1.0, **how) -> list[int]:
     """The next id of each text, from logits (B, V): penalize, then token_probs, then draw. Greedy draws nothing.
 
     seen: (B, V), what has been written. how: temperature, top_k, top_p.
     """
     if not logits.amax(-1).isfinite().all():
-        raise FloatingPointError(
-            "the model's logits are NaN or infinite; its training has failed, or its file"
-        )
-    if repetition_penalty != 1:
-        logits = penalize(logits, seen, repetition_penalty)
-    probs = token_probs(logits, **how)
+        raise FloatingPointError("the model's logits are NaN or infinite: its training or its file failed")
+    probs = token_probs(penalize(logits, seen, repetition_penalty), **how)
     return probs.argmax(-1).tolist() if how.get("temperature") == 0 else draw(probs, generator)
 
 
@@ -371,7 +301,7 @@ them each new token may see. Only the newest token goes to the head.
 
 # %%
 class OneText:
-    """Keys and values of one text, by layer."""
+    """Keys and values of one text that comes token by token, by layer."""
 
     def __init__(self):
         self.kept, self.n = {}, 0
@@ -381,12 +311,11 @@ class OneText:
         return torch.arange(self.n - T, self.n, device=device)
 
     def layer(self, i: int):
-        def extend(k: Tensor, v: Tensor):  # (1, n_head, T, d), of the T new tokens
-            new = k.size(2)
+        def extend(k: Tensor, v: Tensor):  # (1, n_head, 1, d), of the new token
             if i in self.kept:
                 k, v = (torch.cat(both, dim=2) for both in zip(self.kept[i], (k, v)))
             self.kept[i] = k, v  # (1, n_head, S, d)
-            return k, v, torch.ones(self.n, self.n, dtype=torch.bool, device=device).tril()[-new:]
+            return k, v, None  # no mask: a single new token sees everything
 
         return extend
 
@@ -411,9 +340,9 @@ print("logits differ by less than 1e-3:", bool((whole - steps).abs().max() < 1e-
 r"""
 ## Many texts, of different length
 
-`torch.cat` copies everything for every token, and one text at a time wastes the machine: a single row of
-activations meets every weight of the model, and reading the weights is most of the work. A batch reads them once for all
-its texts. So the cache for the package holds B texts, in memory that is taken once.
+`torch.cat` copies everything for every token, and one text at a time wastes the machine: each weight is read for a single
+row of activations. A batch reads it once for all its texts. So the cache for the package holds B texts, in memory that is
+taken once.
 
 Prompts differ in length. Padding on the left would move every token to another position, and need masks and shifted
 positions to undo that. On the right it costs nothing but time while the prompts are read: a causal model never looks
@@ -423,14 +352,12 @@ right. After that each text goes on at its own position, and its next token over
 
 # %%
 #| export cache
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from nanogpt.evals import evaluating
 from nanogpt.model import GPT
@@ -507,13 +434,12 @@ r"""
 
 # %%
 three = [[tokenizer.eot, *ids[:n]] for ids, n in zip(texts, (3, 17, 0))]
-cache = KVCache.empty(model, B=3, size=20)
-for more in ([], [texts[0][3], texts[1][17], texts[2][0]]):
-    together = read(model, cache, [[i] for i in more] or three)
-    three = [[*text, i] for text, i in zip(three, more)] or three
-    with torch.no_grad():
-        alone = torch.stack([model(torch.tensor([text], device=device))[0][0, -1] for text in three])
-    print(f"filled {cache.lengths}; as alone, to 1e-3:", bool((together - alone).abs().max() < 1e-3))
+read(model, cache := KVCache.empty(model, B=3, size=20), three)
+together = read(model, cache, [[7], [8], [9]])
+with torch.no_grad():
+    rows = [torch.tensor([[*text, new]], device=device) for text, new in zip(three, (7, 8, 9))]
+    alone = torch.stack([model(row)[0][0, -1] for row in rows])
+print(f"filled {cache.lengths}; as alone, to 1e-3:", bool((together - alone).abs().max() < 1e-3))
 
 # %% [markdown]
 r"""
@@ -527,9 +453,9 @@ predict("08.3", "without a cache, time of a token after 480 others over that aft
 
 
 # %% tags=["nbval-ignore-output"]
-def fastest(call, on=device) -> float:
-    """Seconds of the least disturbed of ten calls."""
-    return min(measure(call, on, repeats=10).times)
+def fastest(call) -> float:
+    """Milliseconds of the least disturbed of ten calls."""
+    return 1e3 * min(measure(torch.no_grad()(call), device, repeats=10).times)
 
 
 larger = GPT(GPTConfig(512, 1024, 4, 4, 256), generator=torch.Generator().manual_seed(0)).to(device).eval()
@@ -537,34 +463,17 @@ lengths, zeros = (32, 144, 256, 368, 480), torch.zeros(1, 512, dtype=torch.long,
 ms = {"without cache": [], "with cache": []}
 for n in lengths:
     read(larger, cache := KVCache.empty(larger, B=1, size=512), [[0] * n])
-    with torch.no_grad():
-        again = fastest(lambda n=n: larger(zeros[:, : n + 1]))
-    one_more = fastest(lambda kept=cache: read(larger, replace(kept), [[0]]))
-    ms["without cache"].append(1e3 * again)
-    ms["with cache"].append(1e3 * one_more)
-show(
-    figures.time_per_token(lengths, ms),
-    alt="Time for one more token against position: a rising line without the cache, a nearly flat one with it.",
-)
-for name, y in ms.items():
-    print(f"{name:13}: {y[0]:.2f} ms after {lengths[0]} tokens, {y[-1]:.2f} ms after {lengths[-1]}")
+    ms["without cache"].append(fastest(lambda n=n: larger(zeros[:, : n + 1])))
+    ms["with cache"].append(fastest(lambda kept=cache: read(larger, replace(kept), [[0]])))
+fig = figures.time_per_token(lengths, ms)
+show(fig, alt="Time for one more token against position: rising without the cache, nearly flat with it.")
 answer("08.3", ms["without cache"][-1] / ms["without cache"][0])
 
 # %% [markdown]
 r"""
 Without the cache, the time of a token grows with its position, and the time of a text with the square of its length.
-With it, what still grows is attention's look at the kept keys. And what is a batch worth on this machine?
-"""
+With it, what still grows is attention's look at the kept keys.
 
-# %% tags=["nbval-ignore-output"]
-for B in (1, 4, 16):
-    cache = KVCache.empty(larger, B, size=128)
-    read(larger, cache, [[0] * 100] * B)
-    seconds = fastest(lambda cache=cache, B=B: read(larger, replace(cache), [[0]] * B))
-    print(f"{B} texts: {1e3 * seconds:.2f} ms for one token of each, {B / seconds:.0f} tok/s")
-
-# %% [markdown]
-r"""
 ## Past the context
 
 The position table has `block_size` rows. What then? Dropping the oldest key and going on looks natural, a *rolling*
@@ -573,12 +482,11 @@ table set to zero?
 """
 
 # %%
-T, generator = SMALL.block_size, torch.Generator().manual_seed(4)
-ids = torch.randint(0, SMALL.vocab_size, (T + 1,), generator=generator).tolist()
+T = SMALL.block_size
+ids = list(range(T + 1))
 for n_layer in (1, 2):
     for positions in ("learned", "zero"):
-        config = replace(SMALL, n_layer=n_layer)
-        small = scale_init(GPT(config, generator=torch.Generator().manual_seed(0)))
+        small = scale_init(GPT(replace(SMALL, n_layer=n_layer), generator=seed_everything(0)))
         small.transformer.wpe.weight.data *= positions == "learned"
         cache = KVCache.empty(small, B=1, size=T)
         read(small, cache, [ids[:T]])
@@ -638,7 +546,7 @@ def checked(prompts: Sequence[Sequence[int]], max_new_tokens: int, vocab_size: i
     """The prompts as lists; ValueError where one is empty or holds an id that the model does not have."""
     if max_new_tokens < 0:
         raise ValueError(f"max_new_tokens={max_new_tokens} must not be negative")
-    texts = [[int(i) for i in prompt] for prompt in prompts]
+    texts = [list(map(int, prompt)) for prompt in prompts]
     if not texts or not all(texts):
         raise ValueError("a prompt has no tokens; begin with the end-of-text token, [tokenizer.eot]")
     check_ids(torch.tensor([i for text in texts for i in text]), vocab_size)
@@ -683,7 +591,7 @@ def generate(model: GPT, prompt: Sequence[int], max_new_tokens: int, **options) 
 # %% [markdown]
 r"""
 *Check.* Greedy, with the cache; then the finished text is read at once, and at each position the written token must be
-the likeliest. And the bug from the beginning: the same training run, with this sampler in the place of the first.
+the likeliest. And the bugs from the beginning:
 """
 
 # %%
@@ -691,10 +599,10 @@ written = [tokenizer.eot, *generate(model, [tokenizer.eot], model.config.block_s
 with torch.no_grad():
     likeliest = model(torch.tensor([written[:-1]], device=device))[0][0].argmax(-1).tolist()
 print("greedy ids are the likeliest ones:", likeliest == written[1:])
-ours = six_losses(
-    lambda small: generate(small, [tokenizer.eot], 20, generator=torch.Generator().manual_seed(1))
-)
-print("training as if without samples, bit for bit:", ours == undisturbed)
+before = torch.get_rng_state()
+ours = [generate(module, [tokenizer.eot], 20) for module in (small.train(), small.eval())]
+print("torch's random state as before:", torch.equal(before, torch.get_rng_state()))
+print("the same text in both modes:   ", ours[0] == ours[1])
 
 # %% [markdown]
 r"""
@@ -745,8 +653,7 @@ def stream_text(
     if "" in stop or isinstance(stop, str):
         raise ValueError(f"stop={stop!r} must be a list of texts, none of them empty")
     if tokenizer.vocab_size > (V := model.config.vocab_size):
-        what = f"the tokenizer has {tokenizer.vocab_size} tokens, the model {V}: they do not belong together"
-        raise ValueError(f"{what}; use the tokenizer that the model was trained with")
+        raise ValueError(f"the tokenizer has {tokenizer.vocab_size} tokens, the model {V}; use its own")
     ids = tokenizer.encode(prompt.removeprefix(EOT), allowed_special={EOT})
     how = {"stop": {tokenizer.eot}, "vocab_size": tokenizer.vocab_size} | how
     tokens = (i for (i,) in stream_batch(model, [[tokenizer.eot, *ids]], max_new_tokens, **how))
@@ -763,33 +670,8 @@ r"""
 ## How many stories are right?
 
 No other text allows this question: chapter 02's grammar can read a story back, choice by choice, and knows every fact.
-A story is right if there is such a reading. `is_grammatical` accepts any number word where one is due, so that two
-faults can be told apart: the text leaves the grammar (a phrase that does not exist, a name that was never introduced),
-or it only counts wrong.
-"""
-
-
-# %%
-def is_grammatical(text: str, parts: list | None = None, facts: dict | None = None) -> bool:
-    """Whether these parts of a template, by default a whole story, can tell the text, its number words aside."""
-    if parts == []:
-        return text == ""
-    part, *rest = parts or [Pick("story")]
-    if isinstance(part, Pick):
-        return any(is_grammatical(text, [*line, *rest], facts) for line in alternatives(part.symbol))
-    if isinstance(part, Draw):
-        words = {entry[0]: (facts or {}) | {part.key: entry} for entry in entries(part.pool)}
-    else:
-        words = dict.fromkeys(NUMBERS if isinstance(part, Count) else [said(part, facts)], facts)
-    ways = {word: known for word, known in words.items() if text.startswith(word)}
-    return any(is_grammatical(text[len(word) :], rest, known) for word, known in ways.items())
-
-
-print("the grammar reads its own:", all(readings(s.text) and is_grammatical(s.text) for s in told))
-
-# %% [markdown]
-r"""
-Each way of drawing continues the same openings, all of them first sentences of the grammar, in one batch.
+A story is right if there is such a reading: every phrase exists, every name was introduced, and every number is as it must
+be. Each way of drawing continues the same openings, first sentences of the grammar, in one batch.
 
 *Predict.* At temperature 1, which is the model as it is: how many percent of the stories are right from beginning to
 end?
@@ -813,32 +695,20 @@ def tell(openings: list[str], how: dict) -> list[str]:
     """Stories that begin so; one that does not end within the context is cut there, and is no story."""
     prompts = [[tokenizer.eot, *tokenizer.encode(opening)] for opening in openings]
     room, generator = model.config.block_size - max(map(len, prompts)), torch.Generator().manual_seed(7)
-    rounds = stream_batch(model, prompts, room, stop={tokenizer.eot}, generator=generator, **how)
-    columns = zip(*rounds)
-    return [o + tokenizer.decode([i for i in ids if i is not None]) for o, ids in zip(openings, columns)]
+    rounds = zip(*stream_batch(model, prompts, room, stop={tokenizer.eot}, generator=generator, **how))
+    return [o + tokenizer.decode([i for i in ids if i is not None]) for o, ids in zip(openings, rounds)]
 
 
 openings = [story.text[: story.text.index(".") + 1] for story in told[:N_STORIES]]
 written = {name: tell(openings, how) for name, how in WAYS.items()}
-shares = {
-    name: [100 * sum(map(bool, map(test, texts))) / N_STORIES for test in (is_grammatical, readings)]
-    for name, texts in written.items()
-}
-show(
-    figures.shares_right(shares, N_STORIES),
-    alt="Bars for each way of drawing: stories that are grammatical, and stories whose numbers are right as well.",
-)
-answer("08.4", shares["T = 1"][1])
+shares = {name: 100 * sum(map(bool, map(readings, texts))) / N_STORIES for name, texts in written.items()}
+fig = figures.shares_right(shares, N_STORIES)
+show(fig, alt="A bar for each way of drawing: the share of stories that the grammar can read.")
+answer("08.4", shares["T = 1"])
 
 # %% tags=["nbval-ignore-output"]
-print(f"of {N_STORIES} stories, with a standard deviation of up to {50 / N_STORIES**0.5:.0f} points")
-for name, (grammatical, right) in shares.items():
-    print(f"{name:22} grammatical {grammatical:3.0f}%, right {right:3.0f}%")
-if 0 < (whole := shares["T = 1"][0] / 100) < 1:
-    draws = sum(len(tokenizer.encode(text)) for text in written["T = 1"]) / N_STORIES
-    print(
-        f"T = 1: {100 * whole:.0f}% whole after {draws:.0f} draws: one draw in {-draws / math.log(whole):.0f} leaves the grammar"
-    )
+for name, right in shares.items():
+    print(f"{name:22} {right:3.0f}% of {N_STORIES} stories right")
 for name in ("greedy", "T = 1", "T = 1.5"):
     print(f"\n{name}:\n{written[name][0]}")
 
@@ -846,101 +716,39 @@ for name in ("greedy", "T = 1", "T = 1.5"):
 r"""
 Temperature 1 is the model as it is. That a story breaks a rule somewhere need not make it a bad model: a story takes
 about a hundred draws, and one wrong word in a hundred is enough. A lower temperature takes mass from
-the wrong words, so more stories stay within the grammar; a higher one gives them mass, and top-p takes part of it back.
-The numbers are another matter. Where greedy decoding, which takes the likeliest at every place, counts wrong, the model
+the wrong words; a higher one gives them mass, and top-p takes part of it back.
+Where greedy decoding, which takes the likeliest at every place, counts wrong, the model
 does not know, and no way of drawing can repair that. A penalty on repetition works against a text
 that must repeat its names and numbers.
-"""
 
-# %% [markdown]
-r"""
 ## See: the distribution under your hand
 
-Type the beginning of a story and move the sliders. Pale bars are the model's own probabilities, dark ones what
-`token_probs` makes of them.
+A story up to a number that must be computed. Move the sliders, or type another beginning. Pale bars are the model's own
+probabilities, dark ones what `token_probs` makes of them: surer below temperature 1, less sure above.
 """
 
 
 # %%
+question = told[0].text[: told[0].answers[-1][0]].rstrip()
+
+
 def bars(prompt: str, temperature: float, top_k: int, top_p: float):
     """The sixteen likeliest next tokens, as the model has them and as they are drawn."""
-    logits = next_logits(prompt)[None]
+    text = [tokenizer.eot, *tokenizer.encode(prompt)][-model.config.block_size :]
+    with torch.no_grad():
+        logits = model(torch.tensor([text], device=device))[0][0, -1:].cpu()  # (1, V)
     plain, drawn = logits.softmax(-1)[0], token_probs(logits, temperature, top_k, top_p)[0]
     ids = plain.topk(16).indices
     labels = [repr(tokenizer.decode([i])) for i in ids]
-    return figures.as_drawn(labels, plain[ids], drawn[ids], title=f"{(drawn > 0).sum()} tokens left")
+    return figures.as_drawn(labels, plain[ids], drawn[ids])
 
 
 # %% tags=["nbval-ignore-output"]
-show(
-    bars(question, temperature=0.8, top_k=8, top_p=0.95),
-    alt="Bars: the model's next-token probabilities and what temperature 0.8, top-k 8 and top-p 0.95 leave.",
-)
+fig = bars(question, temperature=0.5, top_k=8, top_p=0.95)
+show(fig, alt="Bars: the model's probabilities and what temperature 0.5, top-k 8 and top-p 0.95 leave.")
 
 # %% tags=["nbval-ignore-output"]
 figures.playground(bars, question)
-
-# %% [markdown]
-r"""
-## What bounds the speed
-
-A product with one row uses each weight for a multiply and an add, and must read its four bytes from memory: 0.5 FLOP
-per byte. GPT-2's `lm_head` has 50257 × 768 float32 weights. *Predict*: from a rate at which this machine reads,
-how many milliseconds does one row take at best? Chapter 09 measures rates with care; here a sum stands for reading,
-since it does nothing else with each number. A copy would not do: it also writes, and its rate bounds no read.
-"""
-
-# %%
-predict("08.5", "one row through GPT-2's head, at best", guess=None, unit="ms")
-
-
-# %%
-#| export cache
-class ColumnLinear(nn.Linear):
-    """nn.Linear whose product with a single row is a weighted sum of the weight's columns, on all CPU threads.
-
-    An embedding bag looks up rows of a table (here the columns) and adds them with weights. PyTorch's reads nearly as
-    fast as memory gives; BLAS libraries may leave this product to one thread, and read at half the rate.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows, C = self.weight.shape
-        if x.numel() != C or x.device.type != "cpu" or torch.is_grad_enabled():
-            return super().forward(x)
-        bags = torch.arange(C).view(math.gcd(C, torch.get_num_threads()), -1)  # one for each thread
-        weights = x.reshape(bags.shape)
-        y = F.embedding_bag(bags, self.weight.T, per_sample_weights=weights, mode="sum").sum(0)  # (rows,)
-        return (y if self.bias is None else y + self.bias).view(*x.shape[:-1], rows)
-
-
-def by_columns(model: nn.Module) -> nn.Module:
-    """Make every nn.Linear a ColumnLinear, with the same numbers; only on CPUs for which embedding bags are fast."""
-    if torch.backends.cpu.get_cpu_capability().startswith("AVX"):
-        for layer in [module for module in model.modules() if type(module) is nn.Linear]:
-            layer.weight.data = layer.weight.data.T.contiguous().T  # a tied embedding's rows are then strided
-            layer.__class__ = ColumnLinear
-    return model
-
-
-# %% tags=["nbval-ignore-output"]
-head, row = nn.Linear(768, 50257, bias=False).requires_grad_(False), torch.randn(1, 1, 768)
-cpu, expected = torch.device("cpu"), head(row)
-seconds = {"sum": fastest(head.weight.sum, on=cpu)}
-seconds["nn.Linear"] = fastest(lambda: head(row), on=cpu)
-by_columns(head)
-seconds["by columns"] = fastest(lambda: head(row), on=cpu)
-assert torch.allclose(expected, head(row), atol=1e-4), "the sum of columns is another product"
-print(torch.get_num_threads(), "threads")
-for name, s in seconds.items():
-    print(f"{name:12} {1e3 * s:.1f} ms, {head.weight.nbytes / s / 1e9:.0f} GB/s read")
-answer("08.5", 1e3 * seconds["sum"])
-
-# %% [markdown]
-r"""
-Where `nn.Linear` stays well below the sum, its library reads a matrix for one row more slowly than it could, or with one
-thread. `by_columns` is an opt-in, which the command below takes on a CPU: the model stays the same, its layers only
-multiply a single row in another way.
-"""
 
 # %% [markdown]
 r"""
@@ -959,29 +767,24 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
     tokenizer: "gpt2" or a tokenizer.json; by default the one beside the checkpoint, or GPT-2's for GPT-2's size.
     """
     folder = Path(checkpoint)
-    if folder.is_dir() and not (folder / "config.json").exists():
-        raise FileNotFoundError(f"{folder} has no config.json, so it is no checkpoint; chapter 07 writes one")
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
         raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
-    ours = folder.is_dir() and "model_type" not in read_json(folder / "config.json")
+    config, beside = folder / "config.json", folder / "tokenizer.json"
+    ours = config.is_file() and "model_type" not in read_json(config)
     model = load_model(folder) if ours else from_hf(checkpoint)
-    if tokenizer is None and ours and (folder / "tokenizer.json").exists():
-        tokenizer = folder / "tokenizer.json"
-    elif (
-        tokenizer is None and 50257 <= model.config.vocab_size <= 50304
-    ):  # GPT-2's, or padded as in chapter 13
-        tokenizer = "gpt2"
-    elif tokenizer is None:
+    if tokenizer is None and ours and beside.exists():
+        return model, BPETokenizer.load(beside)
+    if tokenizer is None and not 50257 <= model.config.vocab_size <= 50304:  # GPT-2's, or padded (chapter 13)
         raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
-    return model, BPETokenizer.gpt2() if tokenizer == "gpt2" else BPETokenizer.load(tokenizer)
+    return model, BPETokenizer.gpt2() if tokenizer in (None, "gpt2") else BPETokenizer.load(tokenizer)
 
 
 # %% [markdown]
 r"""
-## Commands: a section that you may skip
+## A command: a section that you may skip
 
 `python -m nanogpt sample` is what follows, and nothing in it is about language models. A command is a module with a
-`parser()` and a `run(args)`.
+`parser()` and a `run(args)`; chapter 17 has the runner that calls all of them.
 """
 
 
@@ -1024,32 +827,11 @@ def run(args: Namespace) -> None:
     model = by_columns(model) if device.type == "cpu" else model.to(device)
     generator = torch.Generator().manual_seed(args.seed)
     pieces = stream_text(model, tokenizer, args.prompt, args.max_new_tokens, generator=generator, **how)
-    print(
-        args.prompt + next(pieces, ""), end="", flush=True
-    )  # only now, when nothing was wrong with the options
-    for piece in pieces:
+    first = next(pieces, "")  # before the prompt, since an option may be wrong
+    for piece in chain((args.prompt, first), pieces):
         print(piece, end="", flush=True)
     print(flush=True)
 
-
-# %% [markdown]
-r"""
-All commands end alike: exit code 0 when all went well, 2 after one line that says what is wrong, 130 after Ctrl-C. So
-one small runner calls them; it is no subject of its own, and chapter 17 has it.
-"""
-
-# %% tags=["nbval-ignore-output"]
-options = ["--checkpoint", str(BUILT / "model"), "--prompt", "One sunny day,", "--temperature", "0.5"]
-if (BUILT / "model" / "config.json").exists():
-    outcome("sample", lambda: run(parser().parse_args(options)))
-else:
-    print("data/built/model is missing; after chapter 07 this cell writes a story")
-
-# %%
-with redirect_stderr(sys.stdout):
-    nothing = parser().parse_args(["--checkpoint", "../data", "--prompt", "Hello"])
-    print("exit code", outcome("sample", lambda: run(nothing)))
-    print("exit code", main(["smaple"]))
 
 # %% [markdown]
 r"""

@@ -12,6 +12,7 @@ each of them, alone or on top of the others, and measures what nice numbers chan
 
 # %%
 #| default_exp rungs
+#| doc columns: A linear layer that reads a single row's weights column by column, on all threads of a CPU.
 #| doc rungs: The speed-ups as rungs of a ladder: what each changes in a training step, which a device can do, and one measured alone.
 from statistics import quantiles
 
@@ -73,6 +74,7 @@ predict("13.1", "share of the tiles' work that 50,257 columns waste", guess=None
 predict("13.2", "time of 50,257 columns over that of 50,304, here", guess=None, unit="×")
 predict("13.3", "what the added rows add to the first loss", guess=None, unit="nats")
 predict("13.4", "time of a whole training step at 50,257 over one at 50,304, here", guess=None, unit="×")
+predict("13.5", "one row through GPT-2's head on the CPU, at best", guess=None, unit="ms")
 
 # %% [markdown]
 r"""
@@ -228,6 +230,67 @@ for tokens in (1, 8, 63, 64, 65, 256, 1024):
 
 # %% [markdown]
 r"""
+## The least nice number: one row
+
+A model that writes (chapter 08) multiplies each matrix by one row of activations. Such a product uses each weight for a
+multiply and an add, and must read its four bytes: 0.5 FLOP per byte, so reading bounds it. How fast can this CPU read? A sum
+stands for that, since it does nothing else with each number. (A copy also writes, and its rate bounds no read.)
+
+A library may leave this product to one thread. The same numbers in another order: the result is the sum of the weight's
+*columns*, each times one activation. An embedding bag does that, looking up rows of a table and adding them with weights.
+"""
+
+
+# %%
+#| export columns
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class ColumnLinear(nn.Linear):
+    """nn.Linear whose product with a single row is a weighted sum of the weight's columns, on all CPU threads."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, C = self.weight.shape
+        if x.numel() != C or x.device.type != "cpu" or torch.is_grad_enabled():
+            return super().forward(x)
+        bags = torch.arange(C).view(math.gcd(C, torch.get_num_threads()), -1)  # one for each thread
+        weights = x.reshape(bags.shape)
+        y = F.embedding_bag(bags, self.weight.T, per_sample_weights=weights, mode="sum").sum(0)  # (rows,)
+        return (y if self.bias is None else y + self.bias).view(*x.shape[:-1], rows)
+
+
+# %%
+#| export columns
+def by_columns(model: nn.Module) -> nn.Module:
+    """Make every nn.Linear a ColumnLinear, with the same numbers; only on CPUs for which embedding bags are fast."""
+    if torch.backends.cpu.get_cpu_capability().startswith("AVX"):
+        for layer in [module for module in model.modules() if type(module) is nn.Linear]:
+            layer.weight.data = layer.weight.data.T.contiguous().T  # a tied embedding's rows are then strided
+            layer.__class__ = ColumnLinear
+    return model
+
+
+# %% tags=["nbval-ignore-output"]
+head, row = nn.Linear(768, 50257, bias=False).requires_grad_(False), torch.randn(1, 1, 768)
+expected, seconds = head(row), {}
+for name in ("a sum", "nn.Linear", "by columns"):
+    layer = by_columns(head) if name == "by columns" else head
+    call = layer.weight.sum if name == "a sum" else lambda layer=layer: layer(row)
+    seconds[name] = min(measure(torch.no_grad()(call), torch.device("cpu"), repeats=10).times)
+    print(f"{name:10} {1e3 * seconds[name]:.1f} ms, {head.weight.nbytes / seconds[name] / 1e9:.0f} GB/s read")
+with torch.no_grad():
+    assert torch.allclose(expected, head(row), atol=1e-4), "the sum of columns is another product"
+answer("13.5", 1e3 * seconds["a sum"])
+
+# %% [markdown]
+r"""
+Where `nn.Linear` stays well below the sum, its library reads more slowly than it could. `python -m nanogpt sample` takes
+`by_columns` on a CPU; `tests/bench_sample.py` puts both beside transformers.
+
 ## Rows that stand for no token
 
 `GPTConfig.padded_vocab_size` is the number of rows that `wte`, and so the head, really has. Chapter 05 built it in: the
