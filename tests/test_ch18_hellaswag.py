@@ -89,22 +89,15 @@ class Letters:
 
 
 def test_accuracies_divide_by_nothing_characters_bytes_and_tokens(monkeypatch):
-    items = [
-        {"ctx": "a", "endings": ["xxxx", "éé", "xx"], "label": 1},
-        {"ctx": "b", "endings": ["xxxx", "éé", "xx"], "label": 0},
-    ]
-    monkeypatch.setattr(hellaswag, "score", lambda *_, **__: [[4.0, 2.4, 1.9], [4.0, 3.0, 3.0]])
-    # nothing: 2, 1 · characters: 1, 1.2, .95 → 2; 1, 1.5, 1.5 → 0 · bytes: 1, .6, .95 → 1; 1, .75, 1.5 → 1
-    # tokens with the space: .8, .8, .633 → 2; .8, 1, 1 → 0
+    items = [{"ctx": "a", "endings": ["xxxx", "éé", "xx"], "label": label} for label in (1, 0, 0, 1)]
+    nats = [[4.0, 2.4, 1.9], [4.0, 3.0, 3.0], [4.2, 9.0, 2.2], [4.0, 2.4, 1.9]]
+    # chosen by the sum: 2, 1, 2, 2; characters (4, 2, 2): 2, 0, 0, 2; bytes (4, 4, 2): 1, 1, 0, 1;
+    # tokens with the space (5, 3, 3): 2, 0, 2, 2
+    monkeypatch.setattr(hellaswag, "score", lambda *_, **__: nats)
     found = accuracy(None, items, Letters)
-    assert {k: v for k, v in found.items() if "stderr" not in k} == {
-        "n": 2,
-        "acc": 0.0,
-        "acc_norm": 0.5,
-        "acc_bytes": 0.5,
-        "acc_tokens": 0.5,
-    }
-    assert found["acc_stderr"] == 0 and found["acc_norm_stderr"] == pytest.approx(0.5)
+    shares = {k: v for k, v in found.items() if "stderr" not in k}
+    assert shares == {"n": 4, "acc": 0.0, "acc_norm": 0.5, "acc_bytes": 0.75, "acc_tokens": 0.25}
+    assert found["acc_stderr"] == 0 and found["acc_norm_stderr"] == pytest.approx((0.25 / 3) ** 0.5)
 
 
 def test_the_order_of_results_is_that_of_the_questions():
