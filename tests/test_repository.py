@@ -68,7 +68,7 @@ class TestNotebook:
 
     def test_ends_with_its_checkpoint(self, path):
         sources = [c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
-        assert sources[-1].splitlines()[-1] == f'checkpoint("{path.name[:2]}")'
+        assert sources[-1].strip() == f'checkpoint("{path.name[:2]}")'
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
