@@ -210,6 +210,7 @@ holds.
 
 # %%
 SEEDS, CUT = (0, 1), 4  # CUT: micro-batches that a batch is cut into, below
+torch.set_num_threads(1)  # matrices this small gain nothing from a second thread
 sizes = {"block_size": 128, "n_layer": 1, "n_head": 4, "n_embd": 64}
 B, steps, lr = {"ci": (4, 60, 2e-2), "laptop": (4, 120, 2e-2), "gpu": (16, 400, 2e-2)}[pick_scale(device)]
 folder = Path("../data/built/stories")
@@ -378,7 +379,7 @@ for name in ("SGD", "AdamW"):
             added_up(parts, divide)
             optimizer.step()
         ends.append(model(x, y)[1].item())
-    print(f"{name:5} 40 steps on one batch: {ends[0]:.3f}; without the division {ends[1]:.3f}")
+    print(f"{name:5} 40 steps on one batch: {ends[0]:.1f}; without the division {ends[1]:.1f}")
 answer("15.3", abs(ends[1] - ends[0]))
 
 # %% [markdown]
