@@ -5,6 +5,7 @@ import math
 import struct
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 from hypothesis import given
@@ -142,7 +143,8 @@ def test_plot_draws_runs_together(tmp_path, capsys):
     a = write(tmp_path / "a", lines(300, norm_at_150=40.0, val_loss_at_200=1.4, floor_at_200=0.9))
     b = write(tmp_path / "b", lines(120, seed=1, loss_at_60=None, skipped_at_60="not finite"))
     out = tmp_path / "runs.png"
-    assert main(["plot", str(a), str(b), "--out", str(out)]) == 0
+    with matplotlib.rc_context({"savefig.bbox": "standard"}):  # notebooks cut the margins off
+        assert main(["plot", str(a), str(b), "--out", str(out)]) == 0
     assert capsys.readouterr().out == f"{a}, {b}: drawn to {out}\n"
     head = out.read_bytes()[:24]
     assert head[:4] == b"\x89PNG" and struct.unpack(">2I", head[16:]) == (1200, 780)

@@ -98,7 +98,7 @@ in float16?
 """
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 figures.bits_explorer("65520", FORMATS)
 
 # %% [markdown]
@@ -808,7 +808,7 @@ class MasterAdamW(MasterAdamW):
             weight.copy_(master)
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 _, val["bf16 masters"], _ = run("float32", LossScaler(1.0), make_optimizer=MasterAdamW)
 for name in ("float32", "bf16 weights", "bf16 masters"):
     print(f"{name:13} validation loss {val[name]:.3f}")
