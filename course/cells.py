@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course.directives import Head, read_head
-from course.paths import NOTEBOOKS, CourseError
+from course.paths import NOTEBOOKS, CourseError, numbered
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 ONLY = "an exported cell holds definitions, imports and assignments of names only"
@@ -183,7 +183,7 @@ def claimed_modules(path: Path) -> set[str]:
 
 def refuse_double_claims(modules: set[str], name: str) -> None:
     """A module belongs to one notebook."""
-    for other in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")):
+    for other in numbered(NOTEBOOKS, ".ipynb"):
         if other.name != name and (both := modules & claimed_modules(other)):
             raise CourseError(
                 f"nanogpt/{both.pop()}.py is exported by both {name} and {other.name}; rename one"

@@ -1,4 +1,7 @@
-"""The map of the course: all chapters by number, written or planned. Every reference to a chapter is checked against it."""
+"""The map of the course: all chapters by number, written or planned. Every reference to a chapter is checked against it.
+
+What does not fit one sitting goes on under the same number with a letter.
+"""
 
 CHAPTERS = {
     "00": "setup",
@@ -18,8 +21,12 @@ CHAPTERS = {
     "14": "ladder",
     "15": "recipe",
     "16": "real text",
+    "16b": "preparing",
     "17": "trainer",
+    "17b": "checkpoints",
+    "17c": "long run",
     "18": "evaluation",
+    "18b": "hellaswag",
     "19": "fine-tuning",
     "20": "ddp",
     "21": "sharding",

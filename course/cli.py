@@ -137,11 +137,12 @@ def chosen_chapters(args) -> list[str]:
     if args.chapters:
         return sorted({two_digits(chapter) for chapter in args.chapters})
     first, last = two_digits(args.first or there[0]), two_digits(args.last or there[-1])
-    if first > last:
+    chosen = [chapter for chapter in there if first <= chapter and chapter[: len(last)] <= last]
+    if not chosen:
         raise CourseError(
             f"--from {args.first} --to {args.last} names no chapter: {first} comes after {last}"
         )
-    return [chapter for chapter in there if first <= chapter <= last]
+    return chosen
 
 
 def call_run(args) -> int:

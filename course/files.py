@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
-from course.paths import CourseError, relative
+from course.paths import CourseError, number_of, relative
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -57,7 +57,7 @@ def read_cells(path: Path) -> SimpleNamespace:
 
 
 def unreadable(path: Path, error: Exception) -> CourseError:
-    remedy = f"; `course restore {path.name[:2]}` brings it back" if path.name[:2].isdigit() else ""
+    remedy = f"; `course restore {number}` brings it back" if (number := number_of(path)) else ""
     problem = (str(error).strip() or type(error).__name__).split("\n")[0][:100]
     return CourseError(f"{relative(path)} is not a readable notebook ({problem}){remedy}")
 

@@ -33,37 +33,49 @@ def plainly(error: OSError) -> str:
     return f"{what}: {relative(Path(error.filename))}" if isinstance(error.filename, str) else what
 
 
+def number_of(path: Path) -> str:
+    """The chapter that a file belongs to: 04_attention.ipynb to 04, 17b_checkpoints.py to 17b; "" if to none."""
+    found = re.match(r"(\d\d[a-z]?)_", path.name)
+    return found[1] if found else ""
+
+
+def numbered(folder: Path, suffix: str) -> list[Path]:
+    """The files of all chapters in a folder, in the order of the chapters."""
+    return sorted(filter(number_of, folder.glob(f"*{suffix}")), key=number_of)
+
+
 def chapters() -> list[str]:
-    """The numbers of all chapters, in order."""
-    return sorted(path.name[:2] for path in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+    """The numbers of all chapters, in order. A letter, as in 17b, is a chapter's next sitting."""
+    return [number_of(path) for path in numbered(NOTEBOOKS, ".ipynb")]
 
 
 def source_chapters() -> list[str]:
     """The numbers of all chapters that have a source, in order."""
-    return sorted(path.name[:2] for path in SOURCES.glob("[0-9][0-9]_*.py"))
+    return [number_of(path) for path in numbered(SOURCES, ".py")]
 
 
 def two_digits(chapter: str | int) -> str:
-    """`"4"` and `4` are chapter `"04"`."""
+    """`"4"` and `4` are chapter `"04"`, `"7b"` is `"07b"`."""
     text = str(chapter).strip()
-    return text.zfill(2) if text.isascii() and text.isdigit() else text
+    return f"0{text}" if re.fullmatch(r"[0-9][a-z]?", text) else text
 
 
 def find(folder: Path, chapter: str, suffix: str) -> Path:
     """The chapter's one file in `folder`."""
-    number = two_digits(chapter)
-    found = sorted(folder.glob(f"{number}_*{suffix}")) if re.fullmatch(r"\d\d", number) else []
+    number, there = two_digits(chapter), numbered(folder, suffix)
+    found = [path for path in there if number_of(path) == number]
     if len(found) == 1:
         return found[0]
     if found:
         raise CourseError(f"chapter {number} has several files: {', '.join(map(relative, found))}; keep one")
-    known = sorted(path.name[:2] for path in folder.glob(f"[0-9][0-9]_*{suffix}"))
-    strays = [p.name for p in sorted(folder.glob(f"*{suffix}")) if not re.match(r"\d\d_|yours-", p.name)]
-    hint = (
-        f"; a name begins with the number, as {number}_{strays[0]} does"
-        if strays and number not in known
-        else ""
-    )
+    known = sorted({number_of(path) for path in there})
+    strays = [
+        p.name
+        for p in sorted(folder.glob(f"*{suffix}"))
+        if not number_of(p) and not p.name.startswith("yours-")
+    ]
+    a_number = re.fullmatch(r"\d\d[a-z]?", number)
+    hint = f"; a name begins with the number, as {number}_{strays[0]} does" if strays and a_number else ""
     raise CourseError(
         f"no chapter {chapter!r} in {relative(folder)}/; there are {' '.join(known) or 'none yet'}{hint}"
     )
@@ -72,9 +84,8 @@ def find(folder: Path, chapter: str, suffix: str) -> Path:
 def notebook_path(chapter: str) -> Path:
     """The chapter's notebook; while `course build` makes a new one, that one, which stands aside."""
     if aside := os.environ.get(ASIDE):
-        found = sorted(Path(aside).glob(f"{two_digits(chapter)}_*.ipynb"))
-        if found:
-            return found[0]
+        for path in Path(aside).glob(f"{two_digits(chapter)}_*.ipynb"):
+            return path
     return find(NOTEBOOKS, chapter, ".ipynb")
 
 

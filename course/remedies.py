@@ -5,7 +5,7 @@ import traceback
 from pathlib import Path
 
 from course.cells import claimed_modules
-from course.paths import NOTEBOOKS, PACKAGE
+from course.paths import NOTEBOOKS, PACKAGE, number_of, numbered
 
 
 def remedy(error: str) -> str:
@@ -35,7 +35,7 @@ def remedy_for(error: BaseException) -> str:
 
 
 def bring_back(module: str) -> str:
-    for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")):
+    for path in numbered(NOTEBOOKS, ".ipynb"):
         if module in claimed_modules(path):
-            return f"`course restore {path.name[:2]}` brings it back"
+            return f"`course restore {number_of(path)}` brings it back"
     return "no notebook here makes it"

@@ -8,7 +8,7 @@ import nbformat
 from course.build import cell_lines, notebook_from_source
 from course.export import export
 from course.files import diff, keep_beside, notebook_bytes, read_notebook, write_atomically
-from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError, relative, source_path
+from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError, number_of, relative, source_path
 
 
 def restore(chapter: str, ask: bool = True) -> int:
@@ -22,13 +22,13 @@ def restore(chapter: str, ask: bool = True) -> int:
     if not outputs and changed == [path] and same_cells(path, nb):
         changed = []  # only outputs differ, and there are none to bring back
     if not changed:
-        print(f"chapter {source.name[:2]} is as it was released")
+        print(f"chapter {number_of(source)} is as it was released")
         return 0
     for file in changed:
         print(difference(file, released[file]))
     if not outputs and path in changed:
         print(
-            f"Without git's history the cells come back without their outputs; `course run {source.name[:2]}` makes them."
+            f"Without git's history the cells come back without their outputs; `course run {number_of(source)}` makes them."
         )
     if ask and not agreed(
         f"Bring back {', '.join(map(relative, changed))}? Your version is kept beside it. [y/N] "

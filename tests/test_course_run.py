@@ -61,12 +61,13 @@ def test_bad_arguments_are_one_sentence(house, args, message):
 
 
 def test_a_range_is_a_range(monkeypatch):
-    monkeypatch.setattr(cli, "chapters", lambda: ["00", "02", "04", "16"])
+    monkeypatch.setattr(cli, "chapters", lambda: ["00", "02", "04", "16", "16b"])
 
     def chosen(*args):
         return cli.chosen_chapters(cli.parser().parse_args(["run", *args]))
 
-    assert chosen() == ["00", "02", "04", "16"] and chosen("--from", "4") == ["04", "16"]
+    assert chosen() == ["00", "02", "04", "16", "16b"] and chosen("--from", "4") == ["04", "16", "16b"]
+    assert chosen("--to", "16") == chosen() and chosen("--from", "16b") == chosen("16b") == ["16b"]
     assert chosen("--from", "02", "--to", "4") == ["02", "04"] and chosen("4", "00") == ["00", "04"]
     with pytest.raises(cli.CourseError, match="04 comes after 02"):
         chosen("--from", "4", "--to", "2")

@@ -17,9 +17,9 @@ from packaging.version import Version
 
 from course.build import check
 from course.checkpoint import check_chapter, orphans
-from course.paths import NOTEBOOKS, PACKAGE, ROOT, TIMES, chapters
+from course.paths import NOTEBOOKS, PACKAGE, ROOT, TIMES, chapters, number_of, numbered
 
-NOTEBOOK_FILES = sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+NOTEBOOK_FILES = numbered(NOTEBOOKS, ".ipynb")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|Users|work|tmp|usr/lib|opt)/[\w./-]+")
@@ -68,7 +68,7 @@ class TestNotebook:
 
     def test_ends_with_its_checkpoint(self, path):
         sources = [c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
-        assert sources[-1].strip() == f'checkpoint("{path.name[:2]}")'
+        assert sources[-1].strip() == f'checkpoint("{number_of(path)}")'
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
@@ -114,7 +114,7 @@ def test_readme_is_short_and_names_every_chapter_with_its_measured_time():
     seconds = json.loads(TIMES.read_text(encoding="utf-8"))["seconds"]
     for path in NOTEBOOK_FILES:
         row = next(line for line in readme.splitlines() if f"notebooks/{path.name}" in line)
-        assert f"{seconds[path.name[:2]]:.0f} s" in row, (
+        assert f"{seconds[number_of(path)]:.0f} s" in row, (
             f"README's time of {path.name} is not the recorded one"
         )
 

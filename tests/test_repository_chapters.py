@@ -8,7 +8,7 @@ import pytest
 
 from course.build import notebook_from_source
 from course.chapters import CHAPTERS
-from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, TESTS, chapters, source_chapters
+from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, TESTS, chapters, numbered, source_chapters
 
 # What a reader meets, and what explains itself by chapters. This file's own examples are wrong on purpose.
 TEXTS = sorted(
@@ -16,13 +16,13 @@ TEXTS = sorted(
     + [path for path in TESTS.glob("*.py") if path != Path(__file__)]
     + [*ROOT.glob("*.md"), *(ROOT / "data").glob("*.md")]
 )
-NUMBERS = re.compile(r"\b[Cc]hapters?\s+((?:\d+(?:\s*(?:,|–|-|to|and|or|/|through)\s*)?)+)")
+NUMBERS = re.compile(r"\b[Cc]hapters?\s+((?:\d+[a-z]?\b(?:\s*(?:,|–|-|to|and|or|/|through)\s*)?)+)")
 TITLES = "|".join(sorted(map(re.escape, CHAPTERS.values()), key=len, reverse=True))
 CALLED = [
-    re.compile(rf"\b[Cc]hapter\s+(\d\d)\s*[,:(·]\s*(?:the\s+|on\s+)?(?P<title>{TITLES})\b(?!['’\w-])"),
-    re.compile(rf"\b(?P<title>{TITLES})\s+chapter\s+\(?(\d\d)\b"),
-    re.compile(rf"\b(\d\d)\s+·\s+(?P<title>{TITLES})\b", re.IGNORECASE),
-    re.compile(rf"\b(\d\d)_(?P<title>{TITLES.replace(chr(92) + ' ', '_')})\b"),
+    re.compile(rf"\b[Cc]hapter\s+(\d\d[a-z]?)\s*[,:(·]\s*(?:the\s+|on\s+)?(?P<title>{TITLES})\b(?!['’\w-])"),
+    re.compile(rf"\b(?P<title>{TITLES})\s+chapter\s+\(?(\d\d[a-z]?)\b"),
+    re.compile(rf"\b(\d\d[a-z]?)\s+·\s+(?P<title>{TITLES})\b", re.IGNORECASE),
+    re.compile(rf"\b(\d\d[a-z]?)_(?P<title>{TITLES.replace(chr(92) + ' ', '_')})\b"),
 ]  # fmt: skip
 
 
@@ -30,11 +30,11 @@ def wrong_references(text: str) -> list[str]:
     """References to a chapter that the map lacks, or by another chapter's title."""
     wrong = []
     for found in NUMBERS.finditer(text):
-        numbers = re.findall(r"\d+", found.group(1))
+        numbers = re.findall(r"\d+[a-z]?", found.group(1))
         wrong += [found.group().strip() for number in numbers if number not in CHAPTERS][:1]
     for pattern in CALLED:
         for found in pattern.finditer(text):
-            number = next(group for group in found.groups() if re.fullmatch(r"\d\d", group or ""))
+            number = next(group for group in found.groups() if re.fullmatch(r"\d\d[a-z]?", group or ""))
             if CHAPTERS.get(number) != found["title"].lower().replace("_", " "):
                 wrong.append(" ".join(found.group().split()))
     return wrong
@@ -43,7 +43,8 @@ def wrong_references(text: str) -> list[str]:
 @pytest.mark.parametrize(
     "text",
     ["see chapter 26", "chapters 04 and 31", "chapters 17–26", "chapter 7 shows", "chapter 05, training", "chapter 05 (attention)",
-     "the sampling chapter (07)", "03_attention.ipynb", "# 06 · Training: from ln V", "Chapter 11: flash attention"],
+     "the sampling chapter (07)", "03_attention.ipynb", "# 06 · Training: from ln V", "Chapter 11: flash attention", "chapter 04b",
+     "chapters 16 and 17z", "17b_trainer.py", "chapter 17b: trainer"],
 )  # fmt: skip
 def test_a_wrong_reference_is_found(text):
     assert wrong_references(text)
@@ -52,7 +53,8 @@ def test_a_wrong_reference_is_found(text):
 @pytest.mark.parametrize(
     "text",
     ["chapters 15 and 17–25 are planned", "chapter 07, training", "chapter 12 (flash attention)", "04_attention.ipynb", "chapter 08's",
-     "# 14 · Ladder", "chapters 04 to 08", "chapter 07 trains 2,500 steps", "chapter 13\n    tokenizer = None", "test_ch07_train.py"],
+     "# 14 · Ladder", "chapters 04 to 08", "chapter 07 trains 2,500 steps", "chapter 13\n    tokenizer = None", "test_ch07_train.py",
+     "chapters 16b and 17c", "17b_checkpoints.ipynb"],
 )  # fmt: skip
 def test_a_right_reference_is_left_alone(text):
     assert not wrong_references(text)
@@ -65,9 +67,10 @@ def test_every_reference_is_to_a_chapter_by_its_own_title(path):
 
 def test_notebooks_sources_and_tests_are_on_the_map():
     assert chapters() == source_chapters()
-    for path in [*NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"), *SOURCES.glob("[0-9][0-9]_*.py")]:
-        assert CHAPTERS[path.stem[:2]].replace("-", " ") == path.stem[3:].replace("_", " ")
-    tested = {path.name[7:9] for path in TESTS.glob("test_ch[0-9][0-9]_*.py")}
+    for path in [*numbered(NOTEBOOKS, ".ipynb"), *numbered(SOURCES, ".py")]:
+        number, _, title = path.stem.partition("_")
+        assert CHAPTERS[number].replace("-", " ") == title.replace("_", " ")
+    tested = {path.name[7:].partition("_")[0] for path in TESTS.glob("test_ch*.py")}
     assert tested <= set(chapters()), "a test file belongs to no chapter"
 
 
@@ -144,7 +147,7 @@ def prediction_calls(source: str) -> list[tuple[str, str, str | None]]:
         for node in ast.walk(ast.parse(re.sub(r"^[%!].*", "", source, flags=re.MULTILINE))):
             name = names.get(getattr(getattr(node, "func", None), "id", ""))
             key = getattr(node.args[0], "value", None) if name and node.args else None
-            if isinstance(key, str) and re.match(r"\d\d", key):
+            if isinstance(key, str) and re.match(r"\d\d[a-z]?(\.|$)", key):
                 guess = [ast.unparse(word.value) for word in node.keywords if word.arg == "guess"]
                 found.append((name, key, guess[0] if guess else None))
     return found
