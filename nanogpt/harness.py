@@ -1,6 +1,6 @@
 """A model as lm-evaluation-harness wants it.
 
-Exported from notebooks/18_evaluation.ipynb.
+Exported from notebooks/18b_hellaswag.ipynb.
 """
 
 import numpy as np

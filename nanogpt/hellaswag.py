@@ -1,6 +1,6 @@
 """HellaSwag: each context read once for its four endings, and which of them the model finds likeliest.
 
-Exported from notebooks/18_evaluation.ipynb.
+Exported from notebooks/18b_hellaswag.ipynb.
 """
 
 import json

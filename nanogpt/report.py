@@ -1,6 +1,6 @@
 """The command `eval`: a checkpoint, some tasks, a line for each.
 
-Exported from notebooks/18_evaluation.ipynb.
+Exported from notebooks/18b_hellaswag.ipynb.
 """
 
 import json

@@ -1,0 +1,623 @@
+# %% [markdown]
+r"""
+# 18b · HellaSwag: one hundred tokens, four endings
+
+Chapter 18 judged a model on a text whose floor is known. For any other text one asks questions.
+"""
+
+# %%
+#| default_exp hellaswag
+#| doc hellaswag: HellaSwag: each context read once for its four endings, and which of them the model finds likeliest.
+#| doc harness: A model as lm-evaluation-harness wants it.
+#| doc report: The command `eval`: a checkpoint, some tasks, a line for each.
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from course.notebook import answer, checkpoint, predict, predictions
+from nanogpt.corpus import ensure_corpus
+from nanogpt.data import DocumentStream
+from nanogpt.device import pick_device
+from nanogpt.model import GPTConfig
+from nanogpt.shards import open_shards
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.train import scale_init, train
+from nanogpt.weights import load_model, save_model
+
+# %%
+#| export
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nanogpt.cache import KVCache, read
+from nanogpt.evals import evaluating
+from nanogpt.model import GPT
+from nanogpt.precision import autocast
+
+# %% [markdown]
+r"""
+All sizes stand here. The model is chapter 07's; where it is absent, a short run takes its place.
+"""
+
+# %%
+STEPS, SHAPE = 300, GPTConfig(block_size=128, n_layer=2, n_head=8, n_embd=128)
+device, built = pick_device(), Path("../data/built")
+manifest = ensure_corpus(built / "stories")
+tokenizer = BPETokenizer.load(built / "stories/tokenizer.json")
+T = SHAPE.block_size
+
+
+def short_run(B=4, lr=2e-3) -> GPT:
+    """A model for those who have none: chapter 07's shape, few steps."""
+    generator = torch.Generator().manual_seed(0)
+    model = scale_init(GPT(replace(SHAPE, vocab_size=tokenizer.vocab_size), generator)).to(device)
+    stream = DocumentStream(open_shards(built / "stories", "train"), B, T, seed=0, device=device)
+    train(model, stream, STEPS, lr, generator=generator)
+    return model.eval()
+
+
+there = (built / "model/config.json").exists()
+best = load_model(built / "model", device) if there else None
+if best is None or best.config.vocab_size != tokenizer.vocab_size:
+    print("chapter 07's model is absent: a short run must do")
+    best = short_run()
+
+# %% [markdown]
+r"""
+## HellaSwag: is the likelier ending the right one?
+
+For text whose floor nobody knows, one asks questions. HellaSwag's (Zellers et al. 2019) are beginnings with four endings, of which one goes on as
+the video or the article did; the others were written by a model, and chosen to fool another. A model that has learned to
+continue text can answer without having learned to answer: the ending that it finds likeliest is its choice.
+
+Its 10,042 validation questions are 12 MB (`course data hellaswag`). For tests and offline there are 48 of the same format, written for
+this course: their wrong endings are absurd, so the two scores cannot be compared.
+"""
+
+
+# %%
+#| export
+DATA = Path(__file__).parent.parent / "data" if "__file__" in globals() else Path("../data")
+COURSE, REAL = DATA / "hellaswag_course.jsonl", DATA / "downloads" / "hellaswag_val.jsonl"
+
+
+def default_items() -> Path:
+    """HellaSwag's validation set where `course data hellaswag` has brought it, else the course's small set."""
+    return REAL if REAL.exists() else COURSE
+
+
+# %%
+#| export
+def load_items(path: str | Path | None = None) -> list[dict]:
+    """Questions of a HellaSwag file: each a dict with ctx, endings and label. None: those of default_items().
+
+    ValueError, naming the line, for what is no question.
+    """
+    path, items = Path(path or default_items()), []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            item = json.loads(line)
+            whole = item["ctx"] and all(item["endings"]) and 0 <= item["label"] < len(item["endings"])
+        except (ValueError, TypeError, LookupError):
+            whole = False
+        if not whole:
+            raise ValueError(
+                f"{path.name}, line {number}: a question needs ctx, endings, and label, one of theirs"
+            )
+        items.append(item)
+    if not items:
+        raise ValueError(f"{path.name} holds no question")
+    return items
+
+
+# %%
+items = load_items(COURSE)
+print(
+    items[9]["ctx"],
+    *(f"\n  {'*' if i == items[9]['label'] else ' '} {e}" for i, e in enumerate(items[9]["endings"])),
+)
+
+# %% [markdown]
+r"""
+Longer endings have more tokens to pay for. So there are several accuracies, and one name is used for two of them:
+lm-evaluation-harness's `acc_norm` divides by *characters*, build-nanogpt's and llm.c's by *tokens*. The harness also has
+`acc_bytes`; on English text it is `acc_norm`.
+"""
+
+# %% [markdown]
+r"""
+*How fast?* Usually every ending is read with its context, four times the same context. With chapter 08's cache the context is read once.
+Then all endings are read at once, side by side behind it, each token seeing the context and its own ending alone. Nothing
+is copied. *Predict.* How many times fewer tokens go through the model?
+"""
+
+
+# %%
+#| export
+def ids_of(item: dict, tokenizer) -> tuple[list[int], list[list[int]]]:
+    """The ids of a question's context, and of its endings, each after a space."""
+    return tokenizer.encode(item["ctx"]), [tokenizer.encode(" " + ending) for ending in item["endings"]]
+
+
+def fitting(context: list[int], endings: list[list[int]], block_size: int) -> list[int]:
+    """What of a context fits before its longest ending, whose last token is predicted and not read."""
+    room = block_size + 1 - max(map(len, endings))
+    if room < 1:
+        raise ValueError(
+            f"an ending of {block_size + 1 - room} tokens does not fit into block_size={block_size}"
+        )
+    return context[-room:]
+
+
+# %%
+#| export
+@dataclass
+class EndingCache(KVCache):
+    """Reads all endings of each text at once: a token sees the text and its own ending; the logits are of every token.
+
+    ending, place: (B, T), which ending each new token is of (-2: padding), and its place in it.
+    """
+
+    ending: Tensor | None = None
+    place: Tensor | None = None
+
+    def positions(self, T: int) -> Tensor:
+        slots = super().positions(T)  # where keys and values are kept: the endings lie side by side
+        if self.past is not None:
+            of = slots.new_full((len(slots), self.past.size(-1)), -1).scatter(
+                1, slots, self.ending
+            )  # -1: text
+            seen = (of == -1)[:, None] | (of[:, None] == self.ending[:, :, None])  # (B, T, S)
+            self.past = self.past & seen[:, None]
+        return (slots[:, :1] + self.place).where(
+            self.ending >= 0, 0
+        )  # padding may stand beyond all positions
+
+    def newest(self, x: Tensor) -> Tensor:
+        return x[self.ending >= 0][None]  # (1, tokens, C)
+
+
+# %%
+#| export
+def side_by_side(endings: Sequence[list[list[int]]]) -> Tensor:
+    """(4, B, T): of each text's endings, laid end to end, every token that another follows, and -2 or -100 for padding.
+
+    The token, the one that follows, which of the text's endings it is of, and its place in it.
+    """
+    rows = [
+        [(*two, e, at) for e, ids in enumerate(some) for at, two in enumerate(pairwise(ids))]
+        for some in endings
+    ]
+    T = max(1, max(map(len, rows)))
+    return torch.tensor([row + [(0, -100, -2, 0)] * (T - len(row)) for row in rows]).permute(2, 0, 1)
+
+
+# %%
+#| export
+@torch.no_grad()
+def score_endings(model: GPT, contexts: Sequence[list[int]], endings: Sequence[list[list[int]]]) -> Tensor:
+    """(2, endings): what each costs after its context, in nats, and how many of its tokens are not first choice.
+
+    contexts: ids of B texts, each read once; endings[b]: some lists of ids. The results are flat.
+    """
+    device, counts = model.transformer.wte.weight.device, torch.tensor([len(some) for some in endings])
+    x, y, ending, place = side_by_side(endings).to(device)  # (B, T) each
+    cache = KVCache.empty(model, len(contexts), max(map(len, contexts)) + x.size(1))
+    first = read(model, cache, contexts).repeat_interleave(counts.to(device), 0)  # (endings, V)
+    with evaluating(model):
+        beside = EndingCache(cache.keys, cache.values, cache.lengths, ending=ending, place=place)
+        rest = model(x, cache=beside)[0][0]  # (tokens, V)
+    which = (ending + (counts.cumsum(0) - counts).to(device)[:, None])[ending >= 0]
+    begins = torch.tensor([ids[0] for some in endings for ids in some], device=device)
+    nats, wrong = first_and_rest = torch.zeros(2, len(begins), device=device)
+    for logits, ids, at in (
+        (first, begins, torch.arange(len(begins), device=device)),
+        (rest, y[ending >= 0], which),
+    ):
+        nats.index_add_(0, at, F.cross_entropy(logits.float(), ids, reduction="none"))
+        wrong.index_add_(0, at, (logits.argmax(-1) != ids).float())
+    return first_and_rest
+
+
+# %% [markdown]
+r"""
+Questions of about one length are read together, so that little is padding.
+"""
+
+
+# %%
+#| export
+def abreast(endings: list[list[int]], limit: int) -> list[list[list[int]]]:
+    """The endings in groups of at most `limit` tokens, since a model takes no more in one pass."""
+    groups, left = [], 0
+    for ids in endings:
+        if len(ids) > left:
+            groups, left = [*groups, []], limit
+        groups[-1].append(ids)
+        left -= len(ids)
+    return groups
+
+
+# %%
+#| export
+def score_ids(model: GPT, asked: Sequence[tuple], *, batch=8, precision="float32") -> list[list[list[float]]]:
+    """For each (context's ids, endings' ids): of each ending, its nats and how many tokens are not first choice.
+
+    batch: questions at once, of about one length; it changes only the time. Contexts are cut to what fits.
+    """
+    from tqdm import tqdm
+
+    size, results = model.config.block_size, [[] for _ in asked]
+    pieces = [(i, fitting(c, e, size), some) for i, (c, e) in enumerate(asked) for some in abreast(e, size)]
+    order = sorted(range(len(pieces)), key=lambda j: len(pieces[j][1]) + sum(map(len, pieces[j][2])))
+    scores, device = {}, model.transformer.wte.weight.device
+    for at in tqdm(range(0, len(order), batch), unit="batch", desc="endings", disable=None):
+        _, contexts, endings = zip(*(pieces[j] for j in order[at : at + batch]))
+        with autocast(precision, device):
+            flat = score_endings(model, contexts, endings).T.tolist()
+        for j, some in zip(order[at:], endings):
+            scores[j], flat = flat[: len(some)], flat[len(some) :]
+    for j, (i, *_) in enumerate(pieces):
+        results[i] += scores[j]
+    return results
+
+
+# %%
+#| export
+def score(model: GPT, items: Sequence[dict], tokenizer, *, batch=8, precision="float32") -> list[list[float]]:
+    """The nats of each question's endings."""
+    asked = [ids_of(item, tokenizer) for item in items]
+    return [[nats for nats, _ in some] for some in score_ids(model, asked, batch=batch, precision=precision)]
+
+
+# %%
+#| export
+MEASURES = {  # what an ending's nats are divided by before the cheapest is chosen
+    "acc": lambda ending, tokenizer: 1,
+    "acc_norm": lambda ending, tokenizer: len(ending),
+    "acc_bytes": lambda ending, tokenizer: len(ending.encode()),
+    "acc_tokens": lambda ending, tokenizer: len(tokenizer.encode(" " + ending)),
+}
+
+
+# %%
+#| export
+def accuracy(
+    model: GPT, items: Sequence[dict], tokenizer, *, batch=8, precision="float32"
+) -> dict[str, float]:
+    """The share of questions whose cheapest ending is the right one, by each measure, its standard error, and n.
+
+    acc, acc_norm (per character) and acc_bytes are lm-evaluation-harness's names; acc_tokens, per token, is what
+    build-nanogpt and llm.c call acc_norm.
+    """
+    nats, result = score(model, items, tokenizer, batch=batch, precision=precision), {"n": len(items)}
+    for name, length in MEASURES.items():
+        each = [
+            [x / length(e, tokenizer) for x, e in zip(row, item["endings"])] for row, item in zip(nats, items)
+        ]
+        p = np.mean([np.argmin(row) == item["label"] for row, item in zip(each, items)]).item()
+        result |= {name: p, f"{name}_stderr": (p * (1 - p) / max(1, len(items) - 1)) ** 0.5}
+    return result
+
+
+# %% [markdown]
+r"""
+*Check.* It must be what one ending at a time gives, to float32's rounding, and choose the same.
+"""
+
+# %%
+predict("18b.1", "times fewer tokens", guess=None)
+
+
+@torch.no_grad()
+def one_at_a_time(item: dict) -> list[float]:
+    (context, endings), nats = ids_of(item, tokenizer), []
+    context = fitting(context, endings, T)
+    for ending in endings:
+        ids = torch.tensor([context + ending], device=device)
+        with evaluating(best):
+            logits = best(ids[:, :-1])[0][0, len(context) - 1 :].float()
+        nats.append(F.cross_entropy(logits, ids[0, len(context) :], reduction="sum").item())
+    return nats
+
+
+plain, fast = [one_at_a_time(item) for item in items], score(best, items, tokenizer)
+worst = max(abs(a - b) for x, y in zip(plain, fast) for a, b in zip(x, y))
+assert worst < 1e-2, f"a score differs by {worst:.1e} nats from one ending at a time"
+assert [np.argmin(x) for x in plain] == [np.argmin(x) for x in fast], "the cache chose another ending"
+lengths = [(len(c), sum(map(len, e)), len(e)) for c, e in (ids_of(item, tokenizer) for item in items)]
+times = sum(n * c + e - n for c, e, n in lengths) / sum(c + e - n for c, e, n in lengths)
+print(f"the same scores and choices, with {times:.2f} times fewer tokens")
+answer("18b.1", round(times, 2))
+
+# %% tags=["nbval-ignore-output"]
+for name, value in accuracy(best, items, tokenizer).items():
+    print(f"{name:18} {value:.4g}")
+
+# %% [markdown]
+r"""
+A model that has read stories of six toys and sixteen things knows nothing of dentists: it stands at chance, 25%, within
+two standard errors. With 48 questions one such error is 6 points; with 10,042 it is 0.45. A gain of half a point is
+within the noise there, too, unless the same questions are compared.
+
+What do the published numbers mean?
+
+| | HellaSwag | source |
+|---|---|---|
+| chance | 25% | four endings |
+| GPT-2 124M, `acc` | 28.59% | build-nanogpt, `hellaswag.py` |
+| GPT-2 124M, per token | 29.55% | the same |
+| GPT-2 124M, harness's `acc_norm` | 31.14% | the same, citing the harness |
+| GPT-3 124M | 33.7% | Brown et al. 2020, table H.1 |
+
+The second and third score one prompt in one way; the harness's task has another prompt (the activity's name and a colon stand before
+the context, and bracketed marks are removed) and divides by characters. GPT-3's small model saw 300 billion tokens, and its numbers are
+from other code yet. So a number of this kind is the name of a metric, a prompt and a version, or it is nothing.
+
+## The same model in lm-evaluation-harness, which may be skipped
+
+The harness asks a model for log-likelihoods of continuations. So an adapter is short, and every task of the harness that needs no
+written answers runs on our checkpoints:
+"""
+
+
+# %%
+#| export harness
+import numpy as np
+
+from nanogpt.evals import token_losses
+from nanogpt.hellaswag import score_ids
+from nanogpt.model import GPT
+
+
+# %%
+#| export harness
+def log_likelihoods(model: GPT, requests: list, **how) -> list[tuple[float, bool]]:
+    """Of each (text, context's ids, continuation's ids): its log-likelihood, and whether it is all first choice."""
+    together: dict[tuple, list[int]] = {}  # requests of one context
+    for i, (_, context, _) in enumerate(requests):
+        together.setdefault(tuple(context), []).append(i)
+    asked = [(list(context), [requests[i][2] for i in some]) for context, some in together.items()]
+    found = dict.fromkeys(range(len(requests)))
+    for some, scores in zip(together.values(), score_ids(model, asked, **how)):
+        found.update({i: (-nats, wrong == 0) for i, (nats, wrong) in zip(some, scores)})
+    return list(found.values())
+
+
+# %%
+#| export harness
+def for_harness(model: GPT, tokenizer, *, batch=8, precision="float32"):
+    """The model as an lm_eval.api.model.LM, for tasks that ask for log-likelihoods. Needs the package lm-eval."""
+    from lm_eval.api.model import TemplateLM
+
+    class Adapter(TemplateLM):
+        eot_token_id = tokenizer.eot
+
+        def tok_encode(self, string, add_special_tokens=None, **_):
+            return tokenizer.encode(string)
+
+        def _loglikelihood_tokens(self, requests, **_):
+            return log_likelihoods(model, requests, batch=batch, precision=precision)
+
+        def loglikelihood_rolling(self, requests, disable_tqdm=False):
+            texts = (np.array([tokenizer.eot, *tokenizer.encode(request.args[0])]) for request in requests)
+            return [-token_losses(model, ids, tokenizer.eot, 1, precision).sum().item() for ids in texts]
+
+        def generate_until(self, requests, disable_tqdm=False):
+            raise NotImplementedError("the adapter scores texts; `python -m nanogpt sample` writes one")
+
+    return Adapter()
+
+
+# %% [markdown]
+r"""
+A test gives the 48 questions to the harness as a local task, and compares each: the four log-likelihoods and the three accuracies are the same.
+(`pip install lm-eval` is needed for that and nothing else. `lm_eval.simple_evaluate(model=for_harness(model, tokenizer),
+tasks=["hellaswag"])` runs its own.)
+
+## The test set is read once
+
+Whoever tries ten learning rates and keeps the best by validation loss has fitted the validation set, a little. The more choices, the more
+the winner's number is luck. So there is a third split, which no choice has seen. It stays so if it is read once, at the
+end: the second look is already a choice. The command, whose code may be skipped, refuses `--split test` without `--final`, writes down each reading beside the shards, and says
+how many there were.
+"""
+
+
+# %%
+#| export report
+import json
+import math
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from nanogpt import hellaswag
+from nanogpt.corpus import stories
+from nanogpt.device import pick_device
+from nanogpt.evals import answer_accuracy, bits_per_byte, mean_and_error, token_bytes, token_losses
+from nanogpt.excess import Floor
+from nanogpt.files import save_json
+from nanogpt.sample import load
+from nanogpt.shards import open_shards, read_shard
+
+
+# %%
+#| export report
+def val(model, tokenizer, args: Namespace) -> dict[str, float]:
+    """Loss, its error, perplexity and bits per byte on the first --tokens of a split; a reading of test is recorded."""
+    if args.split == "test" and not args.final:
+        why = "whoever looks at it twice has begun to fit it"
+        raise ValueError(
+            f"the test set is for the end of all choices, {why}; say --final, and it is recorded"
+        )
+    paths, parts, left = open_shards(args.data, args.split, tokenizer.fingerprint), [], args.tokens
+    for path in paths:
+        parts.append(read_shard(path)[:left])
+        left -= len(parts[-1])
+    tokens = np.concatenate(parts)
+    nats = token_losses(model, tokens, tokenizer.eot, args.batch * 4, args.precision)
+    if not len(nats):
+        raise ValueError("there is nothing to evaluate on: a loss needs at least two tokens")
+    loss, error = mean_and_error(nats, tokens, tokenizer.eot)
+    result = {"loss": loss, "loss_stderr": error, "perplexity": math.exp(min(loss, 700)), "tokens": len(nats)}
+    result["bits_per_byte"] = bits_per_byte(nats, tokens, token_bytes(tokenizer))
+    return result | (read_again(args, loss) if args.split == "test" else {})
+
+
+# %%
+#| export report
+def read_again(args: Namespace, loss: float) -> dict[str, int]:
+    """Append this reading of the test set to test_reads.jsonl beside the shards; how many there are now."""
+    log = Path(args.data) / "test_reads.jsonl"
+    with log.open("a", encoding="utf-8") as file:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        file.write(json.dumps({"time": now, "checkpoint": str(args.checkpoint), "loss": loss}) + "\n")
+    return {"test_readings": len(log.read_text(encoding="utf-8").splitlines())}
+
+
+# %%
+#| export report
+def excess(model, tokenizer, args: Namespace) -> dict[str, float]:
+    """Nats a story above the floor, by kind of decision, on 200 stories that no shard of the course holds."""
+    floor = Floor.of((story.text for story in stories(200, seed=1)), tokenizer)
+    parts = floor.excess(token_losses(model, floor.ids, tokenizer.eot, args.batch * 4, args.precision))
+    return {"all": sum(parts.values())} | parts
+
+
+# %%
+#| export report
+TASKS = {
+    "val": val,
+    "hellaswag": lambda model, tokenizer, args: hellaswag.accuracy(
+        model, hellaswag.load_items(args.items), tokenizer, batch=args.batch, precision=args.precision
+    ),
+    "answers": lambda model, tokenizer, args: answer_accuracy(model, stories(200, seed=1), tokenizer),
+    "excess": excess,
+}
+
+
+# %%
+#| export report
+HELP = """How good is a checkpoint? Of the course, or a Hugging Face GPT-2.
+
+  python -m nanogpt eval --checkpoint data/built/model --tasks val,answers,excess
+  python -m nanogpt eval --checkpoint openai-community/gpt2 --tasks hellaswag --precision bf16
+"""
+OPTIONS = {
+    "checkpoint": (None, "folder with config.json and model.safetensors, or hub name"),
+    "tasks": ("val", f"some of {','.join(TASKS)} (val)"),
+    "data": ("data/built/stories", "folder of shards (data/built/stories)"),
+    "split": ("val", "val, or test, which needs --final, too"),
+    "tokens": (1_000_000, "of the split, at most its first so many (1,000,000)"),
+    "items": (None, "HellaSwag's questions (default: the downloaded ones, or else the course's)"),
+    "tokenizer": (None, "gpt2 or a tokenizer.json (default: the one beside the checkpoint)"),
+    "batch": (8, "questions at once, and a quarter of the rows (8)"),
+    "precision": ("float32", "chapter 10's word (float32)"),
+    "device": (None, "cuda, mps or cpu (default: the best there is)"),
+    "json": (None, "write the results to this file, too"),
+}
+
+
+# %%
+#| export report
+def parser() -> ArgumentParser:
+    """The options of `python -m nanogpt eval`."""
+    parser = ArgumentParser(description=HELP, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--final", action="store_true", help="read the test set, which is recorded beside it")
+    for name, (default, what) in OPTIONS.items():
+        kind = type(default) if default else str
+        parser.add_argument(f"--{name}", required=name == "checkpoint", type=kind, default=default, help=what)
+    return parser
+
+
+# %%
+#| export report
+def run(args: Namespace) -> None:
+    """`python -m nanogpt eval`, its options parsed: a line for each result."""
+    names = [name.strip() for name in args.tasks.split(",")]
+    if wrong := [name for name in names if name not in TASKS]:
+        raise ValueError(f"no task is named {wrong[0]!r}; choose from {', '.join(TASKS)}")
+    if args.batch < 1 or args.tokens < 2:
+        raise ValueError("--batch must be at least 1, --tokens at least 2")
+    model, tokenizer = load(args.checkpoint, args.tokenizer)
+    model, results = model.to(pick_device(args.device)).eval(), {}
+    for name in names:
+        of = f"{args.data}, {args.split}" if name == "val" else "stories that the course's shards do not hold"
+        of = Path(args.items or hellaswag.default_items()).name if name == "hellaswag" else of
+        print(f"{name} ({of})", flush=True)
+        results[name] = TASKS[name](model, tokenizer, args)
+        for key, value in results[name].items():
+            print(
+                f"  {key:18} {value:,}" if isinstance(value, int) else f"  {key:18} {value:.4f}", flush=True
+            )
+    if args.json:
+        save_json(Path(args.json), {"checkpoint": str(args.checkpoint), "split": args.split, **results})
+
+
+# %%
+def command(*options: str) -> None:
+    try:
+        run(
+            parser().parse_args(
+                [
+                    "--checkpoint",
+                    str(folder),
+                    "--device",
+                    device.type,
+                    "--data",
+                    str(built / "stories"),
+                    *options,
+                ]
+            )
+        )
+    except ValueError as error:
+        print(error)
+
+
+with tempfile.TemporaryDirectory() as folder:
+    save_model(best, folder)
+    tokenizer.save(Path(folder) / "tokenizer.json")
+    command("--split", "test")
+
+# %% tags=["nbval-ignore-output"]
+with tempfile.TemporaryDirectory() as folder:
+    save_model(best, folder)
+    tokenizer.save(Path(folder) / "tokenizer.json")
+    command("--tasks", "val,answers,excess,hellaswag", "--tokens", "20000", "--items", str(COURSE))
+
+# %% [markdown]
+r"""
+On the command line: `python -m nanogpt eval --checkpoint data/built/model --tasks val,hellaswag`; with
+`--checkpoint openai-community/gpt2` it is GPT-2. During a run, `eval.hellaswag_every` asks every N steps (chapter 17).
+"""
+
+# %% tags=["nbval-ignore-output"]
+predictions("18b")
+
+# %%
+checkpoint("18b")
+
+# %% [markdown]
+r"""
+## Exercises
+
+1. Ask HellaSwag without its contexts (`ctx` a single space). Which accuracy stays above chance? What does that say of the endings?
+2. Two checkpoints, one question set: count the questions where exactly one is right, and compute the standard error of the difference from them
+   (McNemar 1947). Compare with that of two independent sets.
+
+## Further reading
+
+- Zellers et al. 2019, *HellaSwag: Can a Machine Really Finish Your Sentence?*, §3: how wrong endings were chosen.
+- Biderman et al. 2024, *Lessons from the Trenches on Reproducible Evaluation of Language Models*, §3: what a prompt and a normalisation change.
+"""
