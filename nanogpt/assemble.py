@@ -1,6 +1,6 @@
 """What a run is made of: data, model, optimizer, and all that its steps change.
 
-Exported from notebooks/17_trainer.ipynb.
+Exported from notebooks/17b_checkpoints.ipynb.
 """
 
 import shutil
@@ -15,18 +15,16 @@ import numpy as np
 import torch
 
 from nanogpt import optim
-from nanogpt.checkpoint import latest, load
+from nanogpt.checkpoint import latest, load, repair
 from nanogpt.config import Config, Data, config_dict, keys
 from nanogpt.corpus import ensure_corpus
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.device import pick_device, seed_everything
 from nanogpt.hub import read_json
-from nanogpt.log import repair
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import LossScaler, why_not
 from nanogpt.prepare import prepare
 from nanogpt.pretrained import from_hf
-from nanogpt.roofline import peak_of
 from nanogpt.runs import Window
 from nanogpt.shards import load_manifest, open_shards, read_shard
 from nanogpt.sources import blocks_in, cut_files, find_files
@@ -163,13 +161,6 @@ def held_out(folder: str, tokens: int) -> list[np.ndarray]:
         held.append(read_shard(path)[:tokens])
         tokens -= len(held[-1])
     return held
-
-
-def peak_flops(device: torch.device, precision: str) -> float | None:
-    """FLOP/s by the GPU's data sheet, where there is one."""
-    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-    rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
-    return rate and 1e12 * rate
 
 
 def assemble(config: Config) -> Training:

@@ -1,6 +1,6 @@
 """A checkpoint: a directory a step, whole or not there, proved by hashes.
 
-Exported from notebooks/17_trainer.ipynb.
+Exported from notebooks/17b_checkpoints.ipynb.
 """
 
 import json
@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -128,3 +129,16 @@ def prune(folder: str | Path, keep: int, step: int, also: Collection[int] = ()) 
         if int(path.name[5:]) not in also:
             aside = path.rename(path.with_name(f".{path.name}.tmp"))  # a half deleted one has no name
             shutil.rmtree(aside)
+
+
+def repair(path: Path, step: int) -> None:
+    """Of the lines of metrics.jsonl keep those before `step`, with which the run goes on; kill -9 may have torn the last."""
+    lines, good = path.read_bytes().splitlines(keepends=True) if path.exists() else [], []
+    with suppress(ValueError):
+        for line in lines:
+            if not line.endswith(b"\n") or json.loads(line)["step"] >= step:
+                break
+            good.append(line)
+    if len(good) < len(lines):
+        with atomically(path) as file:
+            file.writelines(good)

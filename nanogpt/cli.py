@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 COMMANDS = {
-    "prepare": ("nanogpt.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16)"),
+    "prepare": ("nanogpt.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)"),
     "plot": ("nanogpt.runs", "draw loss, norm, rate and throughput of runs together (chapter 15)"),
     "compare": ("nanogpt.compare", "where two runs part, and by how much (chapter 15)"),
-    "train": ("nanogpt.trainer", "a run from a YAML file, started or gone on with (chapter 17)"),
+    "train": ("nanogpt.trainer", "a run from a YAML file, started or gone on with (chapter 17c)"),
     "sample": ("nanogpt.sample", "continue a prompt with a trained model (chapter 08)"),
     "ladder": ("nanogpt.ladder", "every speed-up on this machine, one on top of the other (chapter 14)"),
-    "eval": ("nanogpt.report", "how good a checkpoint is, by several measures (chapter 18)"),
+    "eval": ("nanogpt.report", "how good a checkpoint is, by several measures (chapter 18b)"),
 }
 USAGE = """usage: python -m nanogpt COMMAND [options]
 
@@ -36,8 +36,8 @@ def in_one_line(error: BaseException) -> str:
         package, _, module = error.name.partition(".")
         text = f"needs {package}: pip install {'pyyaml' if package == 'yaml' else package}"
         if package == "nanogpt":
-            chapters = Path(__file__).parent.parent.glob("notebooks/*.ipynb")
-            owner = [c.name[:2] for c in chapters if f"#| doc {module}:" in c.read_text(encoding="utf-8")]
+            made, chapters = f"#| doc {module}:", Path(__file__).parent.parent.glob("notebooks/*.ipynb")
+            owner = [c.stem.partition("_")[0] for c in chapters if made in c.read_text(encoding="utf-8")]
             remedy = f"`course restore {owner[0]}` brings it back" if owner else "copy it here again"
             text = f"nanogpt/{module}.py is missing; {remedy}"
     return " ".join(text.split())

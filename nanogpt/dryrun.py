@@ -3,14 +3,12 @@
 Exported from notebooks/17_trainer.ipynb.
 """
 
-import shlex
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from nanogpt import optim
-from nanogpt.assemble import Training
 from nanogpt.bench import memory_by_category, predict_step
 from nanogpt.config import Config
 from nanogpt.device import pick_device
@@ -67,14 +65,3 @@ def span(seconds: float) -> str:
     units = [("days", 86400), ("h", 3600), ("min", 60)]
     name, size = next(((name, size) for name, size in units if seconds >= 1.5 * size), ("s", 1))
     return f"{seconds / size:.1f} {name}"
-
-
-def report(run: Training) -> None:
-    """What the run came to, and what it spent its time on."""
-    total = sum(run.seconds.values())
-    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in run.seconds.items())
-    skipped = ", ".join(f"{n} {why}" for why, n in run.skipped.items()) or "none"
-    print(f"{run.step} steps, {spent}; skipped: {skipped}")
-    if run.best:
-        print(f"best val loss {run.best['val_loss']:.6f} at step {run.best['step']}")
-    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(run.kept))}")

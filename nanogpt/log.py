@@ -1,30 +1,20 @@
-"""The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; z-scores.
+"""The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and what a run came to.
 
-Exported from notebooks/17_trainer.ipynb.
+Exported from notebooks/17c_long_run.ipynb.
 """
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
+import torch
+
+from nanogpt.assemble import Training
 from nanogpt.config import Config, config_dict
-from nanogpt.files import atomically
+from nanogpt.roofline import peak_of
 from nanogpt.runs import step_line
-
-
-def repair(path: Path, step: int) -> None:
-    """Of the lines of metrics.jsonl keep those before `step`, with which the run goes on; kill -9 may have torn the last."""
-    lines, good = path.read_bytes().splitlines(keepends=True) if path.exists() else [], []
-    with suppress(ValueError):
-        for line in lines:
-            if not line.endswith(b"\n") or json.loads(line)["step"] >= step:
-                break
-            good.append(line)
-    if len(good) < len(lines):
-        with atomically(path) as file:
-            file.writelines(good)
 
 
 def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], object]]:
@@ -53,6 +43,13 @@ def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], obj
         yield wandb(config)
 
 
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """FLOP/s by the GPU's data sheet, where there is one."""
+    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
+    return rate and 1e12 * rate
+
+
 def numbers(line: dict) -> dict:
     """What can be drawn."""
     return {key: value for key, value in line.items() if isinstance(value, int | float)}
@@ -79,3 +76,14 @@ def wandb(config: Config) -> Callable[[dict], object]:
     name = Path(config.run.dir).resolve().name
     wandb.init(project="nanogpt", id=name, resume="allow", dir=config.run.dir, config=config_dict(config))
     return lambda line: wandb.log(numbers(line), step=line["step"])
+
+
+def report(run: Training) -> None:
+    """What the run came to, and what it spent its time on."""
+    total = sum(run.seconds.values())
+    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in run.seconds.items())
+    skipped = ", ".join(f"{n} {why}" for why, n in run.skipped.items()) or "none"
+    print(f"{run.step} steps, {spent}; skipped: {skipped}")
+    if run.best:
+        print(f"best val loss {run.best['val_loss']:.6f} at step {run.best['step']}")
+    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(run.kept))}")

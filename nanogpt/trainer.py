@@ -1,6 +1,6 @@
 """The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
 
-Exported from notebooks/17_trainer.ipynb.
+Exported from notebooks/17c_long_run.ipynb.
 """
 
 import argparse
@@ -16,15 +16,15 @@ from pathlib import Path
 import torch
 
 from nanogpt import optim
-from nanogpt.assemble import Training, peak_flops, random_states, resume, set_random_states
+from nanogpt.assemble import Training, random_states, resume, set_random_states
 from nanogpt.bench import mfu, step_flops
 from nanogpt.checkpoint import prune, save
 from nanogpt.chunks import alone_in
 from nanogpt.config import Config, from_depth, load_config
-from nanogpt.dryrun import dry_run, report
+from nanogpt.dryrun import dry_run
 from nanogpt.evals import evaluate
 from nanogpt.files import atomically
-from nanogpt.log import writers
+from nanogpt.log import peak_flops, report, writers
 from nanogpt.prepare import DISK_FULL
 from nanogpt.roofline import synchronize
 from nanogpt.sample import complete

@@ -1,4 +1,4 @@
-"""A run so small that a step takes milliseconds, for chapter 17's tests; and a child process that ends where it is told."""
+"""A run so small that a step takes milliseconds, for the tests of chapters 17b and 17c; and a child process that ends where it is told."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from nanogpt import checkpoint, trainer
+from nanogpt import checkpoint
 from nanogpt.config import Config, Data, Eval, Model, Optim, Run, Train
 
 TIMES = "ms", "tokens_per_s", "mfu"
@@ -74,16 +74,6 @@ def weights(run: str | Path) -> bytes:
     return (checkpoint.latest(run) / "model.safetensors").read_bytes()
 
 
-EVENTS = [(os, "fsync"), (os, "replace"), (os, "rename"), (shutil, "rmtree"), (checkpoint, "serialize")]
-EVENTS += [
-    (checkpoint, "save_json"),
-    (checkpoint, "save_model"),
-    (trainer, "train_step"),
-    (trainer, "evaluate"),
-    (trainer, "complete"),
-]
-
-
 def count_events(die_at: int, told: list, report) -> None:
     """From now on, count what a run does that another process or a reboot could see; SIGKILL before the one of that number."""
 
@@ -97,11 +87,18 @@ def count_events(die_at: int, told: list, report) -> None:
 
         return event
 
-    for module, name in EVENTS:
+    from nanogpt import trainer  # here: chapter 17b's tests need none
+
+    events = [(os, "fsync"), (os, "replace"), (os, "rename"), (shutil, "rmtree")]
+    events += [(checkpoint, name) for name in ("serialize", "save_json", "save_model")]
+    events += [(trainer, name) for name in ("train_step", "evaluate", "complete")]
+    for module, name in events:
         setattr(module, name, counted(name, getattr(module, name)))
 
 
 def child(config: Config, die_at: int, report) -> None:
+    from nanogpt import trainer
+
     torch.set_num_threads(1)
     told = []
     count_events(die_at, told, report)

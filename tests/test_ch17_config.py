@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanogpt import config as module
-from nanogpt.cli import main
 from nanogpt.config import (
     Config,
     Data,
@@ -29,9 +28,7 @@ from nanogpt.config import (
     load_config,
 )
 from nanogpt.configfile import CONFIGS, Loader
-from nanogpt.corpus import stories
 from nanogpt.precision import PRECISIONS
-from nanogpt.runs import read_metrics
 
 READY = ["finetune", "gpt2-124M", "gpt2-124M-llmc", "overfit", "shakespeare", "tiny"]
 
@@ -303,40 +300,3 @@ def test_the_module_needs_no_torch_for_help():
         [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": root}
     )
     assert done.returncode == 0, done.stderr
-
-
-# --- what the trainer makes of them --------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", READY)
-def test_a_dry_run_of_a_ready_configuration_says_what_it_will_cost(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["train", name, "--dry-run"]) == 0
-    out = capsys.readouterr().out
-    assert all(word in out for word in ("parameters", "memory", "steps", "time")) and not any(
-        tmp_path.iterdir()
-    )
-
-
-def test_a_mistake_is_one_line_of_the_command_and_exit_code_2(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["train", "tiny", "optim.lrr=1e-3"]) == 2
-    assert (
-        capsys.readouterr().err == "train: command line: there is no key optim.lrr; did you mean optim.lr?\n"
-    )
-
-
-@pytest.mark.slow
-def test_overfit_learns_one_batch_by_heart(tmp_path, capsys):
-    text = tmp_path / "text.txt"
-    text.write_text("\n\n".join(story.text for story in stories(300)), encoding="utf-8")
-    mine = [
-        f"data.source={text}",
-        f"data.dir={tmp_path / 'data'}",
-        "data.tokenizer=300",
-        f"run.dir={tmp_path}",
-    ]
-    assert main(["train", "overfit", *mine, "run.device=cpu"]) == 0
-    losses = [line["loss"] for line in read_metrics(tmp_path)]
-    assert len(losses) == 200 and losses[0] > 5 and losses[-1] < 0.05, f"the last loss is {losses[-1]}"

@@ -260,7 +260,7 @@ def target_shares(micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
 # %% [markdown]
 r"""
 Between the gradient and the update stands a question. Once a NaN is in the weights, no smaller rate brings them back, so
-loss and gradient are looked at before they are used; a long run may ask for more (chapter 17). The gradient may also be
+loss and gradient are looked at before they are used; a long run may ask for more (chapter 17c). The gradient may also be
 clipped to a length (chapter 15). The scaler belongs to fp16, chapter 10's.
 """
 

@@ -331,7 +331,7 @@ r"""
 The spike in the loss is the batch, not the model: random ids cost any model that much. The harm is what comes after. Adam
 divides by the root of a running mean of squares, and one gradient that is many times as long as the others takes over both means: with
 betas of 0.9 and 0.95 weights go on in the bad batch's direction for about ten steps. Clipped, it is one batch
-among others. Left out, it is none; but a rule that leaves out must know what is usual, which chapter 17's does.
+among others. Left out, it is none; but a rule that leaves out must know what is usual, which chapter 17c's does.
 
 Without bad batches clipping is worth little here: in a run of November 2026 (laptop scale, CPU) it touched 35 of 120
 steps, all among the first 48, and saved 0.02 nats. It is an insurance.
@@ -675,7 +675,7 @@ print(*(step_line(line, LONG) for line in both["spoilt"][SPOILT - 2 : SPOILT + 1
 
 # %% [markdown]
 r"""
-A trainer can leave such a step out, and keep its batch to be looked at: chapter 17's `train.skip_spikes`. It is asked before the update.
+A trainer can leave such a step out, and keep its batch to be looked at: chapter 17c's `train.skip_spikes`. It is asked before the update.
 
 **Several runs together.** A curve alone says little. `python -m nanogpt plot RUN RUN` draws what runs have in common: faint each step, bold the means of
 stretches, since a mean alone would hide a step that took ten times as long.

@@ -20,7 +20,6 @@ from nanogpt.assemble import ensure_data
 from nanogpt.chunks import alone_in
 from nanogpt.cli import outcome
 from nanogpt.config import config_dict
-from nanogpt.weights import load_model
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="no SIGKILL on Windows")
 
@@ -107,34 +106,6 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-DAMAGE = {
-    "a flipped bit": flip,
-    "a truncated file": lambda path: os.truncate(path, path.stat().st_size // 2),
-    "an empty file": lambda path: os.truncate(path, 0),
-    "a missing file": Path.unlink,
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "manifest.json",
-        "state.json",
-        "state.safetensors",
-        "model.safetensors",
-        "config.json",
-        "tokenizer.json",
-    ],
-)
-def test_any_damage_is_found_and_the_checkpoint_before_is_used(half, tmp_path, damage, name):
-    run = Path(shutil.copytree(half, tmp_path / "run"))
-    DAMAGE[damage](run / "step_000008" / name)
-    said = []
-    assert checkpoint.latest(run, said.append) == run / "step_000004", f"{damage} in {name} is not noticed"
-    assert "step_000008 is damaged" in said[0] and name in said[0], f"it does not say what is damaged: {said}"
-
-
 def test_a_run_goes_on_from_the_checkpoint_before_the_damaged_one_to_the_same_end(folder, half, capsys):
     whole = small(
         folder, run_dir=str(folder / "twelve"), train_max_steps=12, eval_every=0, eval_sample_every=0
@@ -161,31 +132,6 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again_over_them(
     with pytest.raises(ValueError, match=r"no checkpoint in .* is whole; move them away"):
         trainer.fit(small(folder, run_dir=str(run)))
     assert sorted(path.name for path in run.rglob("*")) == before, "something was deleted or written"
-
-
-def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path, half, monkeypatch):
-    """A power cut is no SIGKILL: what was written but not flushed is lost, and names may reach the disk first."""
-    told, real = [], {name: getattr(os, name) for name in ("fsync", "rename")}
-
-    def fsync(handle):
-        told.append(("flushed", os.path.realpath(f"/proc/self/fd/{handle}")))
-        real["fsync"](handle)
-
-    def rename(a, b):
-        told.append(("named", str(b)))
-        real["rename"](a, b)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "rename", rename)
-    path = checkpoint.save(
-        tmp_path, 3, load_model(half / "step_000008"), checkpoint.load(half / "step_000008")
-    )
-    at = told.index(("named", str(path)))
-    aside, flushed = tmp_path / f".{path.name}.tmp", {where for what, where in told[:at] if what == "flushed"}
-    for file in path.iterdir():
-        assert {str(aside / file.name)} & flushed, f"{file.name} is not flushed before the rename"
-    assert str(aside) in flushed, "the folder's list of names is not flushed before the rename"
-    assert ("flushed", str(tmp_path)) in told[at:], "the rename itself is not flushed"
 
 
 # No room

@@ -3,7 +3,6 @@ import math
 import re
 import shutil
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,11 +16,11 @@ from small_run import lines, small, weights, write_text
 from nanogpt import assemble, checkpoint, runs, trainer
 from nanogpt.cli import main
 from nanogpt.config import config_dict
+from nanogpt.corpus import stories
 from nanogpt.precision import LossScaler
 from nanogpt.sample import complete
 from nanogpt.sample import load as load_for_sampling
 from nanogpt.shards import read_shard
-from nanogpt.weights import load_model
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -284,24 +283,6 @@ def test_a_torn_last_line_and_lines_after_the_checkpoint_are_written_again(confi
     assert lines(config().run.dir) == lines(whole.run.dir), "the file is not the uninterrupted run's"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"model_n_layer": 2},
-        {"data_documents": False},
-        {"run_seed": 1},
-        {"optim_lr": 1e-3},
-        {"train_dtype": "bf16"},
-    ],
-)
-def test_what_makes_it_another_run_is_refused_in_one_line(config, monkeypatch, change):
-    stopped_after(config(), 4, monkeypatch)
-    key = next(iter(change)).replace("_", ".", 1)
-    with pytest.raises(ValueError, match=f"cannot go on with {key}=.*; choose another run.dir") as error:
-        trainer.fit(config(**change))
-    assert "\n" not in str(error.value)
-
-
 def test_what_may_change_is_said_and_done(config, monkeypatch, capsys):
     stopped_after(config(), 4, monkeypatch)
     run = trainer.fit(config(train_max_steps=14, eval_every=7, run_keep=1))
@@ -324,58 +305,6 @@ def test_the_best_checkpoint_outlives_the_last_ones(config, monkeypatch):
     assert [int(p.name[5:]) for p in checkpoint.checkpoints(run.folder)] == [4, 10, 12], (
         "not best and last two"
     )
-
-
-def test_the_shards_may_move_but_not_change(config, folder, tmp_path, monkeypatch):
-    stopped_after(config(), 4, monkeypatch)
-    moved = shutil.copytree(folder / "data", tmp_path / "moved")
-    trainer.fit(config(data_dir=str(moved)))
-    write_text(tmp_path / "other.txt", paragraphs=40)
-    stopped_after(config(run_dir=str(tmp_path / "b")), 4, monkeypatch)
-    with pytest.raises(ValueError, match="is not what this state was saved for: see its 'shards'"):
-        trainer.fit(
-            config(
-                run_dir=str(tmp_path / "b"),
-                data_dir=str(tmp_path / "new"),
-                data_source=str(tmp_path / "other.txt"),
-            )
-        )
-
-
-# Where it begins
-
-
-def test_init_from_begins_with_those_weights(config, tmp_path):
-    first = trainer.fit(config())
-    run = assemble.assemble(replace(config(model_dropout=0.0), init_from=str(first.kept)))
-    other = load_model(first.kept)
-    assert all(map(torch.equal, run.model.state_dict().values(), other.state_dict().values())), (
-        "other weights"
-    )
-    assert run.model.config.dropout == 0.0, "dropout is this run's to choose"
-    with pytest.raises(ValueError, match=r"context of 16; the run needs .* model.block_size=32"):
-        assemble.assemble(
-            replace(config(train_micro_batch=2, model_block_size=32), init_from=str(first.kept))
-        )
-
-
-def test_init_from_reads_hugging_face_checkpoints(config, tmp_path):
-    from nanogpt.model import GPT, GPTConfig
-    from nanogpt.pretrained import to_hf
-
-    model = GPT(GPTConfig(block_size=16, vocab_size=300, n_layer=1, n_head=2, n_embd=16))
-    to_hf(model, tmp_path / "hf")
-    run = assemble.assemble(replace(config(), init_from=str(tmp_path / "hf")))
-    assert torch.equal(run.model.transformer.wte.weight, model.transformer.wte.weight), "other weights"
-
-
-def test_what_is_missing_is_named(config, tmp_path):
-    with pytest.raises(FileNotFoundError, match="has no shards; `python -m nanogpt prepare`"):
-        trainer.fit(config(data_dir=str(tmp_path / "none"), data_source=None))
-    shutil.copytree(config().data.dir, data := tmp_path / "data")
-    (data / "tokenizer.json").unlink()
-    with pytest.raises(ValueError, match="samples need the tokenizer that made"):
-        trainer.fit(config(data_dir=str(data), data_tokenizer="none.json", eval_sample_every=4))
 
 
 # Beside the screen
@@ -424,21 +353,6 @@ def written(path: Path, config) -> str:
     return str(path)
 
 
-@pytest.mark.slow  # it measures the roofline
-def test_a_dry_run_says_what_it_would_take_and_writes_nothing(config, tmp_path, capsys):
-    call = ["train", written(tmp_path / "c.yaml", config()), "--dry-run"]
-    before = sorted(tmp_path.rglob("*"))
-    assert main(call) == 0
-    said = capsys.readouterr().out
-    model = assemble.first_model(config(), 280)
-    assert f"parameters  {sum(p.numel() for p in model.parameters()):,}\n" in said, said
-    assert "steps       12 of 192 tokens: 3 × 4 rows of 16" in said and "epochs " in said, said
-    assert re.search(r"time +at least .* by the roofline\); .* measured\)", said), said
-    assert sorted(tmp_path.rglob("*")) == before, "a dry run wrote something"
-    assert main([*call, "data.dir=nowhere", "--depth", "2"]) == 0
-    assert "if the vocabulary has 280" in capsys.readouterr().out and not Path("nowhere").exists()
-
-
 def test_the_command_trains_and_its_faults_are_one_line(config, tmp_path, capsys):
     path = written(tmp_path / "c.yaml", config())
     assert main(["train", path, "train.max_steps=4"]) == 0 and len(lines(tmp_path / "run")) == 4
@@ -464,3 +378,26 @@ def test_tinyshakespeare_trains_by_one_command_without_gpt2s_vocabulary(
     call = ["train", "shakespeare", f"data.source={tinyshakespeare}", "train.max_steps=3", "run.log_every=1"]
     assert main([*call, "optim.warmup=1", "eval.tokens=2000", "run.device=cpu"]) == 0
     assert len(lines(tmp_path / "runs/shakespeare")) == 3
+
+
+def test_a_mistake_is_one_line_of_the_command_and_exit_code_2(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "tiny", "optim.lrr=1e-3"]) == 2
+    assert (
+        capsys.readouterr().err == "train: command line: there is no key optim.lrr; did you mean optim.lr?\n"
+    )
+
+
+@pytest.mark.slow
+def test_overfit_learns_one_batch_by_heart(tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(story.text for story in stories(300)), encoding="utf-8")
+    mine = [
+        f"data.source={text}",
+        f"data.dir={tmp_path / 'data'}",
+        "data.tokenizer=300",
+        f"run.dir={tmp_path}",
+    ]
+    assert main(["train", "overfit", *mine, "run.device=cpu"]) == 0
+    told = losses(tmp_path)
+    assert len(told) == 200 and told[0] > 5 and told[-1] < 0.05, f"the last loss is {told[-1]}"

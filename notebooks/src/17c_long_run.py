@@ -1,0 +1,599 @@
+# %% [markdown]
+r"""
+# 17c · A long run: judged, looked at, ended
+TODO
+"""
+
+# %%
+#| default_exp trainer
+#| doc log: The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and what a run came to.
+#| doc trainer: The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
+import contextlib
+import csv
+import shutil
+import warnings
+from pathlib import Path
+
+from course.figures import long_run as figures
+from course.notebook import answer, checkpoint, predict, predictions, show
+from nanogpt.compare import verdict
+from nanogpt.corpus import ensure_corpus
+from nanogpt.runs import read_metrics
+
+# %%
+STEPS, EVERY, KILLS = 60, 10, 3  # of the small run; from checkpoint to checkpoint; how often it is killed
+HALF = STEPS // 2 // EVERY * EVERY
+assert HALF, f"there is no checkpoint before the middle: STEPS={STEPS} must be at least twice EVERY={EVERY}"
+RUNS = Path("../data/built/long_run")
+predict(
+    "17c.1",
+    "loss of the 10 steps after a resume that forgets AdamW's means, above what it would be",
+    guess=None,
+    unit="nats",
+)
+
+# %%
+#| export log
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from nanogpt.assemble import Training
+import torch
+
+from nanogpt.config import Config, config_dict
+from nanogpt.roofline import peak_of
+from nanogpt.runs import step_line
+
+
+# %% [markdown]
+r"""
+### One line a step
+
+`metrics.jsonl` gets a line for each step, at once. After `kill -9` its last line may be torn, and it may be ahead of the newest checkpoint. Both
+are mended when the run goes on: what comes after the checkpoint is cut off and made again.
+"""
+
+
+# %% [markdown]
+r"""
+The same line goes to the screen in llm.c's form (chapter 15's `step_line`); its rate is this step's, as a moving mean hides a slow-down.
+The MFU stands there where the GPU's data sheet is known.
+On a terminal every step is shown in one place, in a log file only each `run.log_every`-th. TensorBoard and wandb are imported only if asked for.
+"""
+
+
+# %%
+#| export log
+def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], object]]:
+    """What is called with each step's line, from `step` on: for the screen, metrics.jsonl, TensorBoard, wandb."""
+    run, steps, live = config.run, config.train.max_steps, sys.stdout.isatty()
+
+    def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
+        stays = (
+            line["step"] % run.log_every == 0
+            or line["step"] == steps
+            or "val_loss" in line
+            or "skipped" in line
+        )
+        if stays or live:
+            print(
+                ("\r\033[K" if live else "") + step_line(line, steps), end="\n" if stays else "", flush=True
+            )
+
+    def append(line: dict) -> None:
+        metrics.write(json.dumps(line).encode() + b"\n")  # unbuffered: what is written survives the process
+
+    yield from (show, append)
+    if run.tensorboard:
+        yield tensorboard(Path(run.dir), step)
+    if run.wandb:
+        yield wandb(config)
+
+
+# %%
+#| export log
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """FLOP/s by the GPU's data sheet, where there is one."""
+    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
+    return rate and 1e12 * rate
+
+
+def numbers(line: dict) -> dict:
+    """What can be drawn."""
+    return {key: value for key, value in line.items() if isinstance(value, int | float)}
+
+
+def tensorboard(folder: Path, step: int) -> Callable[[dict], object]:
+    """Writes lines for TensorBoard, which forgets what it had from `step` on."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    board = SummaryWriter(folder / "tensorboard", purge_step=step)
+
+    def write(line: dict) -> None:
+        for name, value in numbers(line).items():
+            board.add_scalar(name, value, line["step"])
+        board.flush()
+
+    return write
+
+
+# %%
+#| export log
+def wandb(config: Config) -> Callable[[dict], object]:
+    """Sends lines to wandb, which goes on with the run of this name."""
+    import wandb
+
+    name = Path(config.run.dir).resolve().name
+    wandb.init(project="nanogpt", id=name, resume="allow", dir=config.run.dir, config=config_dict(config))
+    return lambda line: wandb.log(numbers(line), step=line["step"])
+
+
+# %%
+#| export log
+def report(run: Training) -> None:
+    """What the run came to, and what it spent its time on."""
+    total = sum(run.seconds.values())
+    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in run.seconds.items())
+    skipped = ", ".join(f"{n} {why}" for why, n in run.skipped.items()) or "none"
+    print(f"{run.step} steps, {spent}; skipped: {skipped}")
+    if run.best:
+        print(f"best val loss {run.best['val_loss']:.6f} at step {run.best['step']}")
+    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(run.kept))}")
+
+
+# %%
+#| export trainer
+import argparse
+import math
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+
+
+# %%
+#| export trainer
+from nanogpt import optim
+from nanogpt.assemble import Training, random_states, resume, set_random_states
+from nanogpt.bench import mfu, step_flops
+from nanogpt.evals import evaluate
+from nanogpt.checkpoint import prune, save
+from nanogpt.chunks import alone_in
+from nanogpt.config import Config, from_depth, load_config
+from nanogpt.dryrun import dry_run
+from nanogpt.files import atomically
+from nanogpt.prepare import DISK_FULL
+from nanogpt.roofline import synchronize
+from nanogpt.sample import complete
+from nanogpt.shards import load_manifest, write_shard
+from nanogpt.train import train_step
+
+
+# %% [markdown]
+r"""
+### A step, and whether it counts
+
+Chapter 07's `train_step` is the step. New is what stands around it: the loss and the gradient's norm are judged before the update is made.
+
+- *Not finite.* The update is left out, its batch is kept to be looked at, and after `train.bad_steps` of them in a row the run ends.
+- *A spike.* 6 standard deviations above the last 128 steps, say: left out if `train.skip_spikes` asks for it. Its batch is kept, too.
+- *float16's overflow.* No error: the scaler is looking for its scale (chapter 10).
+
+None of these is an update, so the learning rate does not move. Megatron-LM does the same, as one of its logs shows:
+"""
+
+
+# %%
+log = csv.DictReader(Path("../data/reference/megatron_124m.csv").read_text().splitlines())
+skipped = 0
+for line in [dict(line) for line in log][:3]:
+    skipped += int(line["skipped"])
+    updates = int(line["iteration"]) - skipped
+    print(
+        f"iteration {line['iteration']}: {skipped} skipped so far, {updates} updates, lr {float(line['learning_rate']):.0e}"
+    )
+    assert abs(float(line["learning_rate"]) - 1e-5 * updates) < 1e-9, "the rate does not follow the updates"
+
+
+# %%
+#| export trainer
+def learning_rate(config: Config, updates: int) -> float:
+    """The rate of the update that follows so many: steps that were skipped do not count."""
+    o, steps = config.optim, config.train.max_steps
+    if o.schedule == "cosine":
+        return o.lr * optim.cosine(updates, steps, warmup=o.warmup, minimum=o.minimum)
+    if o.schedule == "wsd":
+        return o.lr * optim.wsd(updates, steps, warmup=o.warmup, decay=o.decay, minimum=o.minimum)
+    return o.lr * optim.warm_up(updates, o.warmup)
+
+
+# %%
+#| export trainer
+def judged(run: Training, loss: float, norm: float) -> dict:
+    """What the step's line says of loss and norm; with "skipped" where the update is not to be made."""
+    if not math.isfinite(loss + norm):
+        return {"norm": norm, "skipped": "not finite"}
+    z = {"loss_z": run.windows["loss"].z(loss), "norm_z": run.windows["norm"].z(norm)}
+    limit = run.config.train.skip_spikes
+    spike = limit and max(value or 0 for value in z.values()) > limit
+    return {"norm": norm} | z | ({"skipped": "spike"} if spike else {})
+
+
+# %%
+#| export trainer
+def update(run: Training) -> tuple[float, dict, list]:
+    """Take a batch, and update the weights by it if it is judged fit: its loss, what was judged, its micro-batches."""
+    c, lr = run.config, learning_rate(run.config, run.updates)
+    for group in run.optimizer.param_groups:
+        group["lr"] = lr
+    if c.data.overfit:
+        run.stream.position = 0  # the first batch, again
+    said, batches = {"lr": lr}, [run.stream.next_batch() for _ in range(c.micro_batches)]
+
+    def accept(loss, norm) -> bool:  # not asked where fp16's scaler has found an overflow
+        said.update(judged(run, loss.item(), norm.item()))
+        return "skipped" not in said
+
+    loss = train_step(run.stepper, run.optimizer, batches, c.train.dtype, c.optim.clip, run.scaler, accept)
+    if "norm" not in said:
+        said |= {"norm": math.inf, "skipped": "overflow" if loss.isfinite() else "not finite"}
+    synchronize(run.device)
+    return loss.item(), said, batches
+
+
+# %%
+#| export trainer
+def one_step(run: Training) -> dict:
+    """A step: the line of metrics.jsonl that tells of it."""
+    began, T, tokens = time.perf_counter(), run.config.model.block_size, run.config.train.batch_tokens
+    with run.timed("steps"):
+        loss, said, batches = update(run)
+    seconds = time.perf_counter() - began
+    run.step, skipped = run.step + 1, said.get("skipped")
+    if skipped is None:
+        run.updates += 1
+    else:
+        run.skipped[skipped] += 1
+    run.bad = run.bad + 1 if skipped == "not finite" else 0
+    if skipped in ("not finite", "spike"):  # its batch, to be looked at: rows of T tokens
+        ids = torch.cat([x.flatten() for x, _ in batches]).cpu().numpy()
+        write_shard(run.folder / f"skipped/step_{run.step:06d}.bin", ids)
+    line = {"step": run.step, "loss": loss} | said | {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
+    if peak := peak_flops(run.device, run.config.train.dtype):
+        line["mfu"] = mfu(step_flops(run.model.config, tokens // T, T), seconds, peak)
+    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
+
+
+# %% [markdown]
+r"""
+### Looking, without being noticed
+
+Validation, HellaSwag and samples use the plain model, not the compiled one, which would be compiled again for every new length; and they give the
+random state back. A checkpoint is written *before*: an evaluation that runs out of memory has cost people days.
+"""
+
+
+# %%
+#| export trainer
+def due(every: int, step: int, last: bool = False) -> bool:
+    """Whether something that is done every so many steps, 0 for never, is done after this one."""
+    return bool(every) and (step % every == 0 or last)
+
+
+# %%
+#| export trainer
+def look(run: Training, last: bool) -> dict:
+    """Validate, score HellaSwag and write a sample, as far as due; for the step's line. No later step notices it."""
+    e, found, before = run.config.eval, {}, random_states(run.device)
+    if due(e.every, run.step, last):
+        found["val_loss"] = evaluate(run.model, run.held, run.eot, 32, run.config.train.dtype)
+        found |= {k: v for k, v in load_manifest(run.config.data.dir).items() if k == "floor"}  # for `plot`
+        if found["val_loss"] < run.best.get("val_loss", math.inf):
+            run.best = {"step": run.step, "val_loss": found["val_loss"]}
+    if due(e.hellaswag_every, run.step, last):
+        from nanogpt import hellaswag  # chapter 18
+
+        items = hellaswag.load_items()
+        scores = hellaswag.accuracy(run.model, items, run.tokenizer, precision=run.config.train.dtype)
+        found |= {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
+    if due(e.sample_every, run.step, last):
+        text = e.prompt + complete(run.model, run.tokenizer, e.prompt, 200)
+        print(f"--- step {run.step}: {text}")
+        with atomically(run.folder / f"samples/step_{run.step:06d}.txt") as file:
+            file.write(text.encode())
+    set_random_states(before, run.device)
+    return found
+
+
+# %%
+#| export trainer
+def last_good(run: Training) -> str:
+    return f"the last good checkpoint is {run.kept}" if run.kept else "there is no checkpoint yet"
+
+
+def keep_run(run: Training, metrics) -> None:
+    """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
+    if run.kept == run.folder / f"step_{run.step:06d}":
+        return
+    os.fsync(metrics.fileno())
+    run.kept = save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
+
+
+# %% [markdown]
+r"""
+### Ending
+
+A cluster sends SIGTERM, a person Ctrl-C, a scheduler has a time limit, and where no signal reaches there is a file named `stop`. Each lets the step end,
+saves, and says how to go on; the exit code is 0. A second Ctrl-C ends at once.
+"""
+
+
+# %%
+#| export trainer
+@contextmanager
+def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
+    """A function that says why the run should end after this step, if it should: a signal, a file, the time limit."""
+    began, minutes, noted, file = time.monotonic(), run.config.run.minutes, [], run.folder / "stop"
+
+    def note(number, frame):
+        if noted:
+            raise KeyboardInterrupt(f"{last_good(run)}, and the same command goes on from it")
+        noted.append(signal.Signals(number).name)
+
+    def reason() -> str | None:
+        if file.exists():
+            file.unlink()
+            noted.append(f"the file {file}")
+        reserve = 1.5 * sum(run.longest.values())  # a step, a checkpoint, an evaluation
+        if time.monotonic() - began + reserve > 60 * (minutes or math.inf):
+            noted.append(f"run.minutes={minutes:g}")
+        return noted[0] if noted else None
+
+    with ExitStack() as at_the_end:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            at_the_end.callback(signal.signal, number, signal.signal(number, note))
+        yield reason
+
+
+# %% [markdown]
+r"""
+### The loop
+
+A checkpoint stands between a step and what is done after it, and holds the line that is not yet written. So whichever moment a run is killed at, the step's
+evaluation and its line are made once more, and nothing is missing or double.
+"""
+
+
+# %%
+#| export trainer
+@contextmanager
+def naming_last_good(run: Training) -> Iterator[None]:
+    """What ends a run for good says where it can go on: no number left, or no room on the disk."""
+    try:
+        yield
+    except FloatingPointError as error:
+        raise FloatingPointError(f"step {run.step}: {error}; {last_good(run)}; lower optim.lr") from None
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise OSError(f"no room left in {run.folder}; {last_good(run)}; make room and go on") from None
+
+
+# %%
+#| export trainer
+def finish_step(run: Training, stop: str | None, metrics) -> None:
+    """What is due after a step. A checkpoint comes first: an evaluation may end for want of memory."""
+    e, last = run.config.eval, run.step >= run.config.train.max_steps
+    looking = not stop and any(due(n, run.step, last) for n in (e.every, e.sample_every, e.hellaswag_every))
+    if stop or last or looking or (due(run.config.run.checkpoint_every, run.step) and not run.bad):
+        with run.timed("checkpoints"):
+            keep_run(run, metrics)
+    if looking:
+        with run.timed("evaluation"):
+            run.record |= look(run, last)
+    prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
+
+
+# %%
+#| export trainer
+def fit(config: Config, command: str = "the same call") -> Training:
+    """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
+    with alone_in(Path(config.run.dir), "trainer", "choose another run.dir"):
+        run, steps, stop = resume(config), config.train.max_steps, None
+        with (
+            open(run.folder / "metrics.jsonl", "ab", 0) as metrics,
+            asked_to_stop(run) as why,
+            naming_last_good(run),
+        ):
+            write = list(writers(config, metrics, run.step))
+            while (run.step < steps and not stop) or run.record:
+                run.record = run.record or one_step(run)
+                stop = why()
+                finish_step(run, stop, metrics)
+                for each in write:
+                    each(run.record)
+                run.record = None
+                if run.bad >= config.train.bad_steps:
+                    raise FloatingPointError(f"loss or gradient were not finite {run.bad} times in a row")
+    if run.step < steps:
+        print(f"stopped by {stop} after step {run.step}; to go on: {command}")
+    else:
+        report(run)
+    return run
+
+
+# %%
+#| export trainer
+HELP = """Start a run, or go on with it where its newest checkpoint is: the same command does both.
+
+  python -m nanogpt train tiny
+  python -m nanogpt train shakespeare data.source=../shared/data/tinyshakespeare.txt
+  python -m nanogpt train gpt2-124M train.micro_batch=8 --dry-run
+
+Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint.
+"""
+
+
+# %%
+#| export trainer
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", help="a YAML file, or the name of one in configs/")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as train.max_steps=100")
+    parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
+    parser.add_argument("--depth", type=int, metavar="N", help="layers; width, heads and lr follow")
+    parser.parse_args = parser.parse_intermixed_args  # an override may stand after an option
+    return parser
+
+
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt train`, its options parsed."""
+    dial = from_depth(args.depth) if args.depth is not None else []
+    config = load_config(args.config, [*dial, *args.overrides])
+    again = [args.config, *args.overrides, *(["--depth", str(args.depth)] if dial else [])]
+    dry_run(config) if args.dry_run else fit(config, f"python -m nanogpt train {shlex.join(again)}")
+
+
+# %% [markdown]
+r"""
+### See: killed and gone on
+
+The run that is never stopped, and one that is killed with `kill -9` in mid-step. Both with one thread, since sums in another order have other
+bits, and since a forked child can have no more.
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+def tiny(name: str, *changes: str) -> Config:
+    """The ready configuration, shorter, with dropout, in a folder of its own."""
+    here = [
+        f"data.dir={RUNS}/stories",
+        f"run.dir={RUNS}/{name}",
+        "run.device=cpu",
+        f"train.max_steps={STEPS}",
+    ]
+    often = [f"run.checkpoint_every={EVERY}", "run.keep=99", f"eval.every={2 * EVERY}", "eval.tokens=2000"]
+    return load_config("tiny", [*here, *often, "model.dropout=0.1", f"run.log_every={STEPS}", *changes])
+
+
+threads = torch.get_num_threads()
+torch.set_num_threads(1)
+ensure_corpus(RUNS / "stories", n=1000)
+whole = fit(tiny("whole"))
+
+
+# %%
+def killed(config: Config, steps: int) -> int:
+    """Train in a child process until so many lines were written, then kill -9; the step of the last whole line."""
+    path = Path(config.run.dir) / "metrics.jsonl"
+    with warnings.catch_warnings(action="ignore"):  # to fork is unwise beside threads; this child dies anyway
+        if not (child := os.fork()):
+            with open(os.devnull, "w") as sys.stdout:
+                fit(config)
+            os._exit(0)
+    began = time.monotonic()
+    while time.monotonic() < began + 60 and not (path.exists() and path.read_bytes().count(b"\n") >= steps):
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+# %% tags=["nbval-ignore-output"]
+moments = [min(STEPS - 1, STEPS * (i + 1) // (KILLS + 1) + 3) for i in range(KILLS)]
+deaths = [killed(tiny("killed"), step) for step in moments] if hasattr(os, "fork") else []  # Windows has none
+print("killed after steps", deaths)
+again = fit(tiny("killed"))
+a, b = read_metrics(RUNS / "whole"), read_metrics(RUNS / "killed")
+show(
+    figures.killed_run([line["loss"] for line in a], [line["loss"] for line in b], deaths, EVERY),
+    alt="Loss over steps: the points of the run that was killed three times lie on the line of the one that was not.",
+)
+
+# %%
+print(verdict(a, b, "loss")[1])
+for name in ("loss", "norm", "lr", "val_loss"):
+    assert not verdict(a, b, name)[0], f"after being killed the run has another {name}"
+assert all(map(torch.equal, whole.model.parameters(), again.model.parameters())), "the weights differ"
+
+# %% [markdown]
+r"""
+*What if one part is forgotten?* The same run again from its middle, each time with one thing as it was at the start.
+"""
+
+# %%
+shutil.copytree(whole.folder / f"step_{HALF:06d}", RUNS / f"half/step_{HALF:06d}", dirs_exist_ok=True)
+forget = {
+    "nothing": lambda run: None,
+    "the place in the data": lambda run: setattr(run.stream, "position", 0),
+    "dropout's generator": lambda run: torch.manual_seed(0),
+    "AdamW's means": lambda run: run.optimizer.state.clear(),
+    "the count of updates": lambda run: setattr(run, "updates", 0),
+}
+should, above = [line["loss"] for line in a[HALF : HALF + 10]], {}
+for what, of in forget.items():
+    with contextlib.redirect_stdout(None):
+        half = resume(tiny("half"))
+    of(half)
+    above[what] = sum(one_step(half)["loss"] - loss for loss in should) / len(should)
+    print(f"{what:22} forgotten: {above[what]:+.3f} nats over the next {len(should)} steps")
+answer("17c.1", round(above["AdamW's means"], 3))
+assert above["nothing"] == 0, "what is loaded is not what was saved"
+torch.set_num_threads(threads)
+
+# %% [markdown]
+r"""
+Nothing here fails, and no single loss looks wrong: only the comparison with a run that was not stopped shows it. That is why the tests do it,
+at twenty moments in four precisions, half of them within the writing of a checkpoint.
+
+A trainer costs time as well. The last lines of each run above say how much went into checkpoints and evaluation. Is every tenth step too often?
+If a checkpoint takes c seconds and the machine fails every M seconds on average, the least is lost when checkpoints are √(2 c M) apart (Young 1974).
+"""
+
+
+# %% [markdown]
+r"""
+## Checkpoint
+"""
+
+# %% tags=["nbval-ignore-output"]
+predictions("17c")
+
+# %%
+checkpoint("17c")
+
+# %% [markdown]
+r"""
+## Exercises
+
+1. Set `EVERY = 1` and `KILLS = 10`: most kills then fall into the writing of a checkpoint. Check: `verdict` still says "equal to the last bit".
+   What does it cost? The last line of the run says it.
+2. Let `save` write into `target` at once, without the rename, and repeat. Check: `tests/test_ch17_faults.py` has a test that fails. What does a run
+   say that finds such a folder?
+3. How long does a checkpoint of GPT-2 small take? Predict it from 12 bytes a parameter and your disk's rate, then train two steps
+   with `--depth 12` and small batches. Check: the share that the last line gives for checkpoints.
+4. Let the stream shuffle with Python's `random` instead of a key. Which test fails first? Mend it with `random.getstate` in `random_states`,
+   and check with the same test.
+5. Train `tiny` with `train.skip_spikes=3`. Decode what lies in `skipped/`. Check: are these batches unlike others, or is it chance? Of 1,600 normal
+   deviates, how many exceed 3?
+6. Store the weights of a checkpoint as bfloat16. Check with `compare`: at which step do the runs part, and by how much?
+
+## Further reading
+
+- Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*, CACM 17(9).
+- Pillai et al. 2014, *All File Systems Are Not Created Equal*, OSDI: which orders of writes, flushes and renames survive a power cut.
+- Chowdhery et al. 2022, *PaLM*, §5.1: loss spikes in a large run, and batches that were skipped.
+- llm.c, `outlier_detector.h` and `train_gpt2.cu`: z-scores, skipped updates, and a resume that is checked to be deterministic.
+- Micikevicius et al. 2018, *Mixed Precision Training*, §3.2: why a step that overflows is no error.
+"""
