@@ -1,6 +1,6 @@
 """A text in chunks, each of which is made whole or not at all, and chunks merged into shards.
 
-Exported from notebooks/16_real_text.ipynb.
+Exported from notebooks/16b_preparing.ipynb.
 """
 
 import os

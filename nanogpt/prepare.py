@@ -1,6 +1,6 @@
 """The command `prepare`: any text at any size into shards, in parallel, resumable, in parts.
 
-Exported from notebooks/16_real_text.ipynb.
+Exported from notebooks/16b_preparing.ipynb.
 """
 
 import argparse
@@ -15,34 +15,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from itertools import pairwise
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 
-import numpy as np
-import regex
 from tqdm import tqdm
 
 from nanogpt.chunks import CHUNKS, alone_in, finished, make_chunk, merge, shards_in
 from nanogpt.shards import identity, split_of
 from nanogpt.sources import Span, blocks_in, cut_files, find_files
-from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
-from nanogpt.vocab import read_vocab
-
-
-def encode_texts(texts: list[str], begin: bool, encoding, eot: int) -> np.ndarray:
-    """Ids of texts, after `<|endoftext|>` if they begin. One call for all is faster than one for each."""
-    joined = "".join(EOT * begin + text for text in texts)
-    if joined.count(EOT) == begin * len(texts):  # else a document spells <|endoftext|> itself
-        try:
-            return encoding.encode_to_numpy(joined, allowed_special={EOT}, disallowed_special=())
-        except ValueError:
-            pass  # a run of white space that is too long for it (tiktoken 0.12 and later say so, earlier ones panic)
-    ids = []
-    for text in texts:
-        ids.append(np.array([eot] * begin, np.uint32))
-        ids += [encoding.encode_to_numpy(part, disallowed_special=()) for part in cut_long_runs(text)]
-    return np.concatenate(ids)
+from nanogpt.vocab import bytes_per_token, encode_texts, load_tokenizer
 
 
 def encode_spans(spans: list[Span], encoding, eot: int, val, test, block: int) -> Iterator[tuple]:
@@ -55,32 +36,6 @@ def encode_spans(spans: list[Span], encoding, eot: int, val, test, block: int) -
             for split, texts in held.items():
                 ids = encode_texts(texts, begin, encoding, eot).astype("<u2")
                 yield split, ids, begin * len(texts), sum(len(text.encode()) for text in texts)
-
-
-def load_tokenizer(name: str | os.PathLike) -> tuple:
-    """The tokenizer as tiktoken runs it in Rust, and as chapter 01 has it; OSError or ValueError in one sentence."""
-    try:
-        load = read_vocab if Path(name).is_dir() else BPETokenizer.load
-        ours = BPETokenizer.gpt2() if str(name) == "gpt2" else load(name)
-    except OSError as error:
-        if str(name) != "gpt2":
-            raise
-        raise OSError(f"{error}; or give --tokenizer data/built/tokenizer.json (chapter 01)") from None
-    if ours.pattern != GPT2_PATTERN or ours.vocab_size > 65536:
-        raise ValueError(f"{name} needs GPT-2's pattern, to cut text, and at most 65,536 tokens, for uint16")
-    from tiktoken import Encoding
-
-    # The same matches in less time: in one group, what needs no lookahead is one automaton to Rust.
-    # And white space at the end comes first, or a megabyte of it overflows the lookahead's stack.
-    visible, space = ours.pattern.split(r"|\s", 1)
-    pattern = rf"(?:{visible})|\s++$|\s{space}"
-    return Encoding("nanogpt", pat_str=pattern, mergeable_ranks=ours.ranks, special_tokens=ours.special), ours
-
-
-def cut_long_runs(text: str) -> list[str]:
-    """The text cut before the last character of each long run of white space, where GPT-2's pattern cuts anyway."""
-    cuts = [run.end() - 1 for run in regex.finditer(r"\s{1000,}+(?=\S)", text)]
-    return [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
 
 
 def start_worker(work: Callable) -> None:
@@ -224,6 +179,5 @@ def report(manifest: dict) -> str:
     for split, said in manifest["splits"].items():
         n, shards = said["documents"], len(said["shards"])
         lines.append(f"{split:5} {said['tokens'] - n:,} tokens + {n:,} <|endoftext|> in {shards} shards")
-    ratio = sum(said["bytes"] for said in held) / sum(said["tokens"] - said["documents"] for said in held)
-    few = "; nearly every byte is a token: a vocabulary without its merges, or one for another script?"
-    return "\n".join([*lines, f"{ratio:.2f} bytes of text per token" + few * (ratio < 1.1)])
+    tokens = sum(said["tokens"] - said["documents"] for said in held)
+    return "\n".join([*lines, bytes_per_token(sum(said["bytes"] for said in held), tokens)])

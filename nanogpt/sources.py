@@ -140,6 +140,32 @@ def from_csv(raw: bytes, at: int, path: Path) -> Iterator[str]:
         raise ValueError(rows.line_num - 1, f"quotes that do not close ({error})") from None
 
 
+@contextmanager
+def parquet(path: Path) -> Iterator[tuple]:
+    """A parquet file, and the byte that each of its groups of rows begins at. ValueError if it has no such text."""
+    try:
+        import pyarrow.parquet as pq
+
+        with open(path, "rb") as raw:  # given a path, pyarrow refuses names that are not UTF-8
+            file = pq.ParquetFile(raw, buffer_size=1 << 20)
+            first = [file.metadata.row_group(i).column(0) for i in range(file.num_row_groups)]
+            yield file, [column.dictionary_page_offset or column.data_page_offset for column in first]
+    except (ImportError, ValueError, LookupError, TypeError) as error:
+        needs = "reading needs pyarrow and a column of strings named text"
+        raise ValueError(f"{path}: {needs} ({' '.join(str(error).split())})") from None
+
+
+def from_parquet(span: Span) -> Iterator[list[str]]:
+    """The documents in the groups of rows that begin in a span, 256 at a time."""
+    with parquet(span.path) as (file, begins):
+        for i in [i for i, begin in enumerate(begins) if span.start <= begin < span.stop]:
+            for batch in file.iter_batches(256, [i], ["text"]):  # of all groups, it would read many at once
+                texts = batch.column("text").to_pylist()
+                if not all(isinstance(text, str | None) for text in texts):
+                    raise TypeError(f"something else in row group {i}")
+                yield list(filter(None, texts))
+
+
 def documents_in(span: Span, at: int, raw: bytes) -> Iterable[str]:
     """The documents in a block of a span, or what it has of one."""
     if span.kind == "jsonl":
@@ -191,29 +217,3 @@ def find_files(source: Path) -> list[Path]:
 def refuse(error: OSError) -> None:
     """What cannot be read is an error; os.walk would leave it out without a word."""
     raise error
-
-
-@contextmanager
-def parquet(path: Path) -> Iterator[tuple]:
-    """A parquet file, and the byte that each of its groups of rows begins at. ValueError if it has no such text."""
-    try:
-        import pyarrow.parquet as pq
-
-        with open(path, "rb") as raw:  # given a path, pyarrow refuses names that are not UTF-8
-            file = pq.ParquetFile(raw, buffer_size=1 << 20)
-            first = [file.metadata.row_group(i).column(0) for i in range(file.num_row_groups)]
-            yield file, [column.dictionary_page_offset or column.data_page_offset for column in first]
-    except (ImportError, ValueError, LookupError, TypeError) as error:
-        needs = "reading needs pyarrow and a column of strings named text"
-        raise ValueError(f"{path}: {needs} ({' '.join(str(error).split())})") from None
-
-
-def from_parquet(span: Span) -> Iterator[list[str]]:
-    """The documents in the groups of rows that begin in a span, 256 at a time."""
-    with parquet(span.path) as (file, begins):
-        for i in [i for i, begin in enumerate(begins) if span.start <= begin < span.stop]:
-            for batch in file.iter_batches(256, [i], ["text"]):  # of all groups, it would read many at once
-                texts = batch.column("text").to_pylist()
-                if not all(isinstance(text, str | None) for text in texts):
-                    raise TypeError(f"something else in row group {i}")
-                yield list(filter(None, texts))

@@ -1,4 +1,4 @@
-"""GPT-2's vocabulary as its authors wrote it: vocab.json and merges.txt.
+"""GPT-2's vocab.json and merges.txt, texts encoded by tiktoken, and bytes of text per token.
 
 Exported from notebooks/16_real_text.ipynb.
 """
@@ -7,11 +7,15 @@ import json
 import os
 import re
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
+import regex
 
 from nanogpt.bpe import merge_chunk
 from nanogpt.files import atomically
-from nanogpt.tokenizer import EOT, BPETokenizer
+from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
 
 
 @cache
@@ -69,3 +73,53 @@ def read_vocab(folder: str | os.PathLike) -> BPETokenizer:
         what = f"{len(lines):,} merges, but vocab.json needs {len(needed):,} in its order"
         raise ValueError(f"{paths[1]} has {what}; without them, bytes stay single: copy both again")
     return tokenizer
+
+
+def load_tokenizer(name: str | os.PathLike) -> tuple:
+    """The tokenizer as tiktoken runs it in Rust, and as chapter 01 has it; OSError or ValueError in one sentence."""
+    try:
+        load = read_vocab if Path(name).is_dir() else BPETokenizer.load
+        ours = BPETokenizer.gpt2() if str(name) == "gpt2" else load(name)
+    except OSError as error:
+        if str(name) != "gpt2":
+            raise
+        raise OSError(f"{error}; or give --tokenizer data/built/tokenizer.json (chapter 01)") from None
+    if ours.pattern != GPT2_PATTERN or ours.vocab_size > 65536:
+        raise ValueError(f"{name} needs GPT-2's pattern, to cut text, and at most 65,536 tokens, for uint16")
+    from tiktoken import Encoding
+
+    # The same matches in less time: in one group, what needs no lookahead is one automaton to Rust.
+    # And white space at the end comes first, or a megabyte of it overflows the lookahead's stack.
+    visible, space = ours.pattern.split(r"|\s", 1)
+    pattern = rf"(?:{visible})|\s++$|\s{space}"
+    return Encoding("nanogpt", pat_str=pattern, mergeable_ranks=ours.ranks, special_tokens=ours.special), ours
+
+
+def cut_long_runs(text: str) -> list[str]:
+    """The text cut before the last character of each long run of white space, where GPT-2's pattern cuts anyway."""
+    cuts = [run.end() - 1 for run in regex.finditer(r"\s{1000,}+(?=\S)", text)]
+    return [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
+
+
+def encode_texts(texts: list[str], begin: bool, encoding, eot: int) -> np.ndarray:
+    """Ids of texts, after `<|endoftext|>` if they begin. One call for all is faster than one for each."""
+    joined = "".join(EOT * begin + text for text in texts)
+    if joined.count(EOT) == begin * len(texts):  # else a document spells <|endoftext|> itself
+        try:
+            return encoding.encode_to_numpy(joined, allowed_special={EOT}, disallowed_special=())
+        except ValueError:
+            pass  # a run of white space that is too long for it (tiktoken 0.12 and later say so, earlier ones panic)
+    ids = []
+    for text in texts:
+        ids.append(np.array([eot] * begin, np.uint32))
+        ids += [encoding.encode_to_numpy(part, disallowed_special=()) for part in cut_long_runs(text)]
+    return np.concatenate(ids)
+
+
+FEW = 1.1  # bytes of text per token
+
+
+def bytes_per_token(size: int, tokens: int) -> str:
+    """The ratio in words, with a warning where nearly every byte is a token. tokens: without `<|endoftext|>`."""
+    why = "; nearly every byte is a token: a vocabulary without its merges, or one for another script?"
+    return f"{(ratio := size / max(tokens, 1)):.2f} bytes of text per token" + why * (ratio < FEW)

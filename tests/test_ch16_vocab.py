@@ -2,16 +2,27 @@
 
 import json
 
+import numpy as np
 import pytest
+import regex
+import tiktoken
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from texts import SPACES, TEXT
 
-from nanogpt import cli
 from nanogpt.bpe import merge_chunk
 from nanogpt.corpus import stories
-from nanogpt.shards import load_manifest
-from nanogpt.tokenizer import EOT, BPETokenizer
-from nanogpt.vocab import byte_characters, merge_lines, read_vocab, write_vocab
+from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
+from nanogpt.vocab import (
+    byte_characters,
+    bytes_per_token,
+    cut_long_runs,
+    encode_texts,
+    load_tokenizer,
+    merge_lines,
+    read_vocab,
+    write_vocab,
+)
 
 UNICODE = st.text(
     st.one_of(st.sampled_from(" \n\t'sltré写🙂\u3000\x00\xa0\xad"), st.characters(codec="utf-8")), max_size=60
@@ -166,8 +177,81 @@ def test_line_ends_of_windows_and_no_version_are_no_matter(folder, tmp_path, our
     assert read_vocab(tmp_path).fingerprint == ours.fingerprint
 
 
-def test_prepare_takes_the_folder(folder, ours, tmp_path):
-    (tmp_path / "a.txt").write_text("Tom had a ball.")
-    words = [str(tmp_path / "a.txt"), "--out", str(tmp_path / "out"), "--tokenizer", str(folder)]
-    assert cli.run_command("prepare", words) == 0
-    assert load_manifest(tmp_path / "out")["fingerprint"] == ours.fingerprint
+# Ids by tiktoken
+
+
+@pytest.fixture(scope="module")
+def encoding(folder):
+    return load_tokenizer(folder)[0]
+
+
+def test_a_folder_and_a_file_give_the_same_tokenizer(folder, ours, tmp_path):
+    ours.save(tmp_path / "tokenizer.json")
+    for name in (folder, tmp_path / "tokenizer.json"):
+        encoding, loaded = load_tokenizer(name)
+        assert loaded.fingerprint == ours.fingerprint and encoding.n_vocab == ours.vocab_size
+
+
+@given(TEXT, st.text(SPACES, max_size=9))
+@example("we'll it's 'so 'LL don't''re", "\n \n")
+@settings(max_examples=100, deadline=None)
+def test_the_pattern_written_for_speed_gives_the_same_ids(encoding, ours, text, end):
+    assert encoding.encode_ordinary(text + end) == ours.encode(text + end)
+    assert regex.findall(encoding._pat_str, text + end) == regex.findall(GPT2_PATTERN, text + end)
+
+
+def test_a_megabyte_of_white_space_at_the_end_of_a_document(encoding):
+    text = "x" + " \n" * 500_000
+    assert encoding.decode(encoding.encode_ordinary(text)) == text
+
+
+@given(TEXT, st.text(SPACES, min_size=1, max_size=4), st.sampled_from(" \n\t\xa0"), TEXT)
+@example("a", " ", " ", "b")
+@example("a", "\x1c ", " ", "b")  # str.isspace calls it white space, the pattern does not
+@settings(max_examples=25, deadline=None)
+def test_a_cut_in_a_long_run_of_white_space_is_one_of_the_patterns_own(left, run, last, right):
+    text = left + run * 1000 + last + right
+    parts = cut_long_runs(text)
+    assert [chunk for part in parts for chunk in regex.findall(GPT2_PATTERN, part)] == regex.findall(
+        GPT2_PATTERN, text
+    )
+
+
+def test_where_tiktoken_can_the_ids_are_its_own(gpt2_vocab):
+    encoding, ours = load_tokenizer("gpt2")
+    text = "x" + "\n  \t" * 200_000 + " y" + " " * 5000 + "z"
+    expected = tiktoken.get_encoding("gpt2").encode(text, disallowed_special=())
+    assert encode_texts([text], True, encoding, ours.eot)[1:].tolist() == expected
+    cut = [i for part in cut_long_runs(text) for i in encoding.encode(part)]
+    assert len(cut_long_runs(text)) == 3 and cut == expected
+
+
+@given(st.lists(TEXT, min_size=1, max_size=4), st.booleans())
+@example(["a", f"b{EOT}c", ""], True)
+@example(["x" + " " * 2000 + "y", EOT], True)
+@settings(max_examples=60)
+def test_ids_of_many_texts_are_those_of_each(encoding, ours, texts, begin):
+    """A document that spells <|endoftext|> begins no other."""
+    expected = [i for text in texts for i in [ours.eot] * begin + ours.encode(text)]
+    assert encode_texts(texts, begin, encoding, ours.eot).tolist() == expected
+
+
+# Bytes per token
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens", "said", "warned"),
+    [(380, 100, "3.80 bytes", False), (100, 100, "1.00 bytes", True), (109, 100, "1.09", True), (110, 100, "1.10", False)],
+)  # fmt: skip
+def test_few_bytes_per_token_are_warned_of(size, tokens, said, warned):
+    text = bytes_per_token(size, tokens)
+    assert text.startswith(said) and ("without its merges" in text) == warned and "\n" not in text
+
+
+def test_a_vocabulary_without_merges_has_a_byte_per_token():
+    bare, text = BPETokenizer.train("", 257), "naïve 写 🙂\n"
+    encoding = tiktoken.Encoding(
+        "bare", pat_str=GPT2_PATTERN, mergeable_ranks=bare.ranks, special_tokens=bare.special
+    )
+    ids = encode_texts([text], True, encoding, bare.eot)
+    assert ids.dtype == np.uint32 and len(ids) == 1 + len(text.encode())

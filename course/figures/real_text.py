@@ -1,30 +1,45 @@
 """Chapter 16's figures."""
 
-import math
+import html
 
 import matplotlib.pyplot as plt
 
+from course import widgets
 
-def beginning_again(jobs, hours, mean: float):
-    """Hours of work over a job's length: measured, expected, and what a job needs that goes on where it was."""
-    fig, ax = plt.subplots()
-    ax.plot(jobs, hours, "o", color="C3", label="begins again, 2,000 draws each")
-    expected = [mean * (math.exp(job / mean) - 1) for job in jobs]
-    ax.plot(jobs, expected, color="C3", linewidth=1, label="τ(exp(T/τ) − 1)")
-    ax.plot(jobs, jobs, color="C0", label="goes on where it was")
-    ax.set(
-        xlabel=f"T, hours that the job takes (τ, hours until it is stopped: {mean})", ylabel="hours of work"
-    )
-    ax.legend()
+
+def places(share, kinds: list[str], taken):
+    """What a cut changes: share[row][column] of texts, by the character before it and the one after.
+
+    taken: the (row, column) that get a frame, since a proof says that they are safe.
+    """
+    fig, ax = plt.subplots(figsize=(5.8, 4.2))
+    picture = ax.imshow(share, cmap="Reds", vmin=0, vmax=1)
+    for row, values in enumerate(share):
+        for column, value in enumerate(values):
+            ax.text(column, row, f"{value:.0%}", ha="center", va="center", color="w" if value > 0.6 else "k")
+    for row, column in taken:
+        frame = plt.Rectangle((column - 0.46, row - 0.46), 0.92, 0.92, fill=False, ec="C2", lw=2)
+        ax.add_patch(frame)
+    ax.set(xlabel="character after the cut", ylabel="character before the cut")
+    ax.set_xticks(range(len(kinds)), [kind.replace(" ", "\n") for kind in kinds])
+    ax.set_yticks(range(len(kinds)), kinds)
+    ax.grid(False)
+    fig.colorbar(picture, ax=ax, label="share of texts that the cut changes", shrink=0.85)
     return fig
 
 
-def kills(done: list[int], chunks: int):
-    """Chunks that are whole from kill to kill, and in the end; done: how many before the first run, and at each kill."""
-    fig, ax = plt.subplots()
-    ax.plot(range(len(done)), done, color="C0", linewidth=1.2, label="chunks that are whole")
-    ax.plot(range(1, len(done)), done[1:], "x", color="C3", label="kill -9")
-    ax.plot([len(done) - 1, len(done)], [done[-1], chunks], color="C0", linewidth=1.2)
-    ax.set(xlabel="run", ylabel="chunks")
-    ax.legend(loc="lower right")
-    return fig
+def cutting_widget(text: str, encode, first_cut):
+    """A field for a text: bars at the places that first_cut(bytes, at) takes, red where a cut changes the ids."""
+    import ipywidgets
+
+    def draw(text: str) -> str:
+        raw, taken, at, shown = text.encode(), set(), 0, []
+        while at := first_cut(raw, at + 1):
+            taken.add(len(raw[:at].decode()))
+        for i, character in enumerate(text):
+            if i and encode(text[:i]) + encode(text[i:]) != encode(text):
+                shown.append("<span style='color:#d62728'>·</span>")
+            shown.append("<b style='color:#2ca02c'>|</b>" * (i in taken) + html.escape(character))
+        return f"<pre style='white-space:pre-wrap'>{''.join(shown)}</pre>"
+
+    return widgets.explorer(draw, text=ipywidgets.Text(text))

@@ -1,7 +1,6 @@
 """Laws of `python -m nanogpt prepare`: the ids are those of the text, whatever happens on the way."""
 
 import contextlib
-import csv
 import hashlib
 import json
 import os
@@ -17,19 +16,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import regex
 import tiktoken
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from texts import KINDS, files_in, write_csv, write_jsonl, write_source
 
 import nanogpt.prepare
 from nanogpt import cli
 from nanogpt.chunks import CHUNKS, alone_in, make_chunk, merge_split, shards_in
 from nanogpt.corpus import stories
-from nanogpt.prepare import cut_long_runs, encode_texts, in_processes, load_tokenizer, prepare
+from nanogpt.prepare import in_processes, prepare
 from nanogpt.shards import document_starts, load_manifest, open_shards, read_shard, split_of, write_shard
-from nanogpt.sources import blocks_in, cut_files, find_files, first_cut
-from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
+from nanogpt.sources import cut_files, find_files
+from nanogpt.tokenizer import EOT, BPETokenizer
+from nanogpt.vocab import load_tokenizer, write_vocab
 
 ROOT = Path(__file__).parent.parent
 
@@ -51,11 +49,6 @@ def tokenizer(tokenizer_path) -> BPETokenizer:
     return BPETokenizer.load(tokenizer_path)
 
 
-@pytest.fixture(scope="session")
-def encoding(tokenizer_path):
-    return load_tokenizer(tokenizer_path)[0]
-
-
 def texts_in(folder: Path, tokenizer) -> dict[str, list[str]]:
     """The documents of each split, decoded from its shards."""
     found = {}
@@ -70,109 +63,16 @@ def texts_in(folder: Path, tokenizer) -> dict[str, list[str]]:
     return found
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def contents_of(folder: Path) -> dict[str, bytes]:
     """The same with what lies below, chunks among it."""
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def write_jsonl(path: Path, texts: list[str]) -> Path:
-    path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts), encoding="utf-8", newline="\n")
-    return path
-
-
-def spans_of(files: list[Path], chunk: int, paragraphs=False) -> list:
-    return [span for spans in cut_files(files, chunk, paragraphs) for span in spans]
-
-
-def documents_of(files: list[Path], chunk: int, block: int, paragraphs=False) -> list[str]:
-    spans = spans_of(files, chunk, paragraphs)
-    return [text for span in spans for _, texts in blocks_in(span, block) for text in texts]
-
-
-# Cutting a long text
-
-SPACES = " \n\t\r\x0b\x0c\x1c\x1f\x85\xa0\u1680\u2003\u2028\u202f\u3000"
-TEXT = st.text(
-    st.one_of(st.sampled_from(SPACES + "'sltvr d12.,!é写🙂"), st.characters(codec="utf-8")), max_size=60
-)
-
-
-@given(TEXT)
-@example("a  b")
-@example("it's\n\n  end")
-@example("x\u3000\n y")
-@settings(max_examples=120, deadline=None)
-def test_the_pattern_cuts_the_parts_as_it_cuts_the_whole(text):
-    rest, pieces = text.encode(), []
-    while cut := first_cut("text", rest):
-        pieces += regex.findall(GPT2_PATTERN, rest[:cut].decode())
-        rest = rest[cut:]
-    assert pieces + regex.findall(GPT2_PATTERN, rest.decode()) == regex.findall(GPT2_PATTERN, text)
-
-
-@given(TEXT, st.integers(1, 40), st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
-def test_a_text_read_in_chunks_and_blocks_has_the_ids_of_the_whole(
-    tmp_path_factory, tokenizer, text, chunk, block
-):
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_bytes(text.encode())
-    blocks = [found for span in spans_of([path], chunk) for found in blocks_in(span, block)]
-    assert [begins for begins, _ in blocks] == [n == 0 for n in range(len(blocks))]
-    parts = [part for _, texts in blocks for part in texts]
-    assert "".join(parts) == text
-    assert [i for part in parts for i in tokenizer.encode(part)] == tokenizer.encode(text)
-
-
-@given(TEXT)
-@settings(max_examples=100, deadline=None)
-def test_the_same_holds_for_tiktoken(gpt2_vocab, text):
-    encoding, raw, at = tiktoken.get_encoding("gpt2"), text.encode(), 0
-    while at := first_cut("text", raw, at + 1):
-        ids = encoding.encode_ordinary(raw[:at].decode()) + encoding.encode_ordinary(raw[at:].decode())
-        assert ids == encoding.encode_ordinary(text)
-
-
-def test_what_python_calls_visible_is_visible_to_the_pattern():
-    """`first_cut` asks str.isspace; a character that only \\s takes for white space would break its proof."""
-    everything = "".join(map(chr, range(0x110000)))
-    assert [c for c in regex.findall(r"\s", everything) if not c.isspace()] == []
-
-
-@given(TEXT, st.text(SPACES, max_size=9))
-@example("we'll it's 'so 'LL don't''re", "\n \n")
-@settings(max_examples=100, deadline=None)
-def test_the_pattern_written_for_speed_gives_the_same_ids(encoding, tokenizer, text, end):
-    assert encoding.encode_ordinary(text + end) == tokenizer.encode(text + end)
-    assert regex.findall(encoding._pat_str, text + end) == regex.findall(GPT2_PATTERN, text + end)
-
-
-def test_a_megabyte_of_white_space_at_the_end_of_a_document(encoding):
-    text = "x" + " \n" * 500_000
-    assert encoding.decode(encoding.encode_ordinary(text)) == text
-
-
-@given(TEXT, st.text(SPACES, min_size=1, max_size=4), st.sampled_from(" \n\t\xa0"), TEXT)
-@example("a", " ", " ", "b")
-@example("a", "\x1c ", " ", "b")  # str.isspace calls it white space, the pattern does not
-@settings(max_examples=25, deadline=None)
-def test_a_cut_in_a_long_run_of_white_space_is_one_of_the_patterns_own(left, run, last, right):
-    text = left + run * 1000 + last + right
-    parts = cut_long_runs(text)
-    assert [chunk for part in parts for chunk in regex.findall(GPT2_PATTERN, part)] == regex.findall(
-        GPT2_PATTERN, text
-    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", [" ", "\n", "\t ", "\xa0"])
 @pytest.mark.parametrize("kind", ["txt", "jsonl"])
 def test_a_million_white_space_characters_between_two_visible_ones(
-    tmp_path, encoding, tokenizer, tokenizer_path, kind, run
+    tmp_path, tokenizer, tokenizer_path, kind, run
 ):
     """tiktoken's pattern overflows its stack there; the preparation could never end."""
     text = "once" + run * (1_100_000 // len(run)) + "upon a time" + EOT * (run == "\n")
@@ -180,19 +80,10 @@ def test_a_million_white_space_characters_between_two_visible_ones(
     write_jsonl(source, [text, "b"]) if kind == "jsonl" else source.write_bytes(text.encode())
     if run == " ":
         with pytest.raises(ValueError, match="stack"):
-            encoding.encode(text, disallowed_special=())
+            load_tokenizer(tokenizer_path)[0].encode(text, disallowed_special=())
     prepare(source, tmp_path / "out", tokenizer_path, 0, 0, workers=1)
     ids = np.concatenate([read_shard(path) for path in open_shards(tmp_path / "out", "train")]).tolist()
     assert ids[: 1 + len(tokenizer.encode(text))] == [tokenizer.eot, *tokenizer.encode(text)]
-
-
-def test_where_tiktoken_can_the_ids_are_its_own(gpt2_vocab):
-    encoding, ours = load_tokenizer("gpt2")
-    text = "x" + "\n  \t" * 200_000 + " y" + " " * 5000 + "z"
-    expected = tiktoken.get_encoding("gpt2").encode(text, disallowed_special=())
-    assert encode_texts([text], True, encoding, ours.eot)[1:].tolist() == expected
-    cut = [i for part in cut_long_runs(text) for i in encoding.encode(part)]
-    assert len(cut_long_runs(text)) == 3 and cut == expected
 
 
 @pytest.mark.slow
@@ -210,106 +101,6 @@ def test_shakespeare_is_338_025_tokens(gpt2_vocab, tmp_path, tinyshakespeare, ca
     assert raw.tolist() == [20240520, 1, 338026]
 
 
-# Sources
-
-
-def write_source(tmp_path, kind: str) -> Path:
-    """About 40 documents, in one file or a folder."""
-    texts = [story.text for story in stories(40)]
-    path = tmp_path / f"source.{kind}"
-    if kind == "jsonl":
-        return write_jsonl(path, texts)
-    if kind == "parquet":
-        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-        pq.write_table(pa.table({"text": texts * 15}), path, row_group_size=130)
-    elif kind == "csv":
-        return write_csv(path, texts)
-    elif kind == "txt":
-        path.write_text("\n\n".join(texts), newline="\n")
-    else:
-        path.mkdir()
-        for i in range(4):
-            write_jsonl(path / f"{i}.jsonl", texts[i::4])
-    return path
-
-
-def write_csv(path: Path, texts: list[str], end: str = "\r\n", bom: bool = False) -> Path:
-    with open(path, "w", encoding="utf-8-sig" if bom else "utf-8", newline="") as file:
-        # Before Python 3.13, csv writes a lone \r without quotes where rows end with \n, and does not read it back.
-        rows = csv.writer(
-            file, lineterminator=end, quoting=csv.QUOTE_ALL if end == "\n" else csv.QUOTE_MINIMAL
-        )
-        rows.writerow(["id", 'a "name", quoted', "text"])
-        rows.writerows([i, f'x"{i}\n', text] for i, text in enumerate(texts))
-    return path
-
-
-KINDS = ["txt", "paragraphs", "jsonl", "csv", "parquet", "folder"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_chunks_and_blocks_of_any_size_hold_the_same_documents(tmp_path, kind):
-    path = write_source(tmp_path, kind.replace("paragraphs", "txt"))
-    files, paragraphs = find_files(path), kind == "paragraphs"
-    whole = documents_of(files, 10**9, 10**9, paragraphs)
-    assert len(whole) == {"txt": 1, "parquet": 600}.get(kind, 40)
-    for chunk, block in ((1, 10**6), (700, 100), (3000, 1000), (10**6, 500)):
-        found = documents_of(files, chunk, block, paragraphs)
-        assert found == whole or (kind == "txt" and "".join(found) == whole[0]), (chunk, block)
-        spans = spans_of(files, chunk, paragraphs)
-        assert sum(span.stop - span.start for span in spans) == sum(path.stat().st_size for path in files)
-        if kind != "parquet":  # cut between groups of rows
-            assert max(span.stop - span.start for span in spans) < chunk + 900
-
-
-@given(
-    st.lists(
-        st.text(st.one_of(st.sampled_from('",\r\n a1é🙂\ufeff'), st.characters(codec="utf-8")), max_size=20)
-    ),
-    st.integers(1, 60),
-    st.integers(1, 60),
-    st.sampled_from(["\n", "\r\n"]),
-    st.booleans(),
-)
-@example(['a "quoted"\nline\r\n', "", '"', '""\n"'], 1, 1, "\n", True)
-@settings(max_examples=60)
-def test_a_csv_file_is_read_as_it_was_written_wherever_it_is_cut(
-    tmp_path_factory, texts, chunk, block, end, bom
-):
-    path = write_csv(tmp_path_factory.mktemp("csv") / "a.csv", texts, end, bom)
-    assert documents_of([path], chunk, block) == [text for text in texts if text]
-
-
-@pytest.mark.parametrize("block", [1, 5, 1 << 20])
-@pytest.mark.parametrize(
-    ("text", "documents"),
-    [
-        ("first\n\nsecond\n", ["first\n\n", "second\n"]),  # the last line break is no document
-        ("first\n\nsecond\r\n", ["first\n\n", "second\r\n"]),
-        ("one", ["one"]),
-        ("\n\none\n\n\n", ["\n\none\n\n\n"]),
-        ("a\r\n\r\nb\n \nc", ["a\r\n\r\n", "b\n \nc"]),
-    ],
-)
-def test_where_paragraphs_end(tmp_path, text, documents, block):
-    (tmp_path / "a.txt").write_bytes(text.encode())
-    assert documents_of([tmp_path / "a.txt"], 10**6, block, paragraphs=True) == documents
-
-
-def test_many_small_files_share_a_chunk(tmp_path):
-    files = [tmp_path / f"{i:03}.txt" for i in range(100)]
-    for path in files:
-        path.write_text("ten bytes!")
-    sizes = [len(spans) for spans in cut_files(files, 95)]
-    assert sizes == [10] * 10
-
-
-def test_the_quotes_of_a_csv_file_are_counted_across_megabytes(tmp_path):
-    texts = ['"' * (i % 5) + "line\n" * 60_000 for i in range(9)]
-    path = write_csv(tmp_path / "a.csv", texts)
-    assert documents_of([path], 700_000, 400_000) == texts
-
-
 @pytest.mark.parametrize("block", [100, 1 << 20])
 def test_a_single_text_goes_to_train_whole(tmp_path, tokenizer, tokenizer_path, block):
     text = "once upon a time " * 50 + "x"
@@ -317,23 +108,6 @@ def test_a_single_text_goes_to_train_whole(tmp_path, tokenizer, tokenizer_path, 
     (tmp_path / "a.txt").write_text(text)
     prepare(tmp_path / "a.txt", tmp_path / "out", tokenizer_path, 0.98, 0, workers=1, block=block)
     assert texts_in(tmp_path / "out", tokenizer) == {"train": [text], "val": [], "test": []}
-
-
-def test_a_folder_is_read_as_a_reader_expects(tmp_path, monkeypatch):
-    for name in ("a.TXT", "b.Jsonl", "x.parquet/part-0.txt", "c.md", ".hidden.txt", "._c.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("text")
-    for name in (".ipynb_checkpoints/a.txt", "data/built/b.txt", "data/c.txt", "built/d.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("text")
-    found = ["a.TXT", "b.Jsonl", "built/d.txt", "data/c.txt", "x.parquet/part-0.txt"]
-    assert [path.relative_to(tmp_path).as_posix() for path in find_files(tmp_path)] == found
-    monkeypatch.chdir(tmp_path / "data")
-    assert [path.as_posix() for path in find_files(Path("."))] == ["c.txt"]
-    assert Path("../data/c.txt") in find_files(Path("..")) and Path("../data/built/b.txt") not in find_files(
-        Path("..")
-    )
-    assert [path.name for path in find_files(Path("built"))] == ["b.txt"], "asked for by name"
 
 
 @pytest.mark.parametrize(("source", "name"), [(".", "texts"), ("..", "corpus.v1"), ("../texts/", "texts")])
@@ -438,62 +212,6 @@ def test_small_shards_are_the_large_one_in_parts(tmp_path, tokenizer_path):
     assert np.array_equal(np.concatenate(many), one)
 
 
-# Failures, each one sentence
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.txt", None, "does not exist"),
-        ("a.txt", b"", "is empty"),
-        ("a.jsonl", b'{"text": ' + b"[" * 100_000 + b"}\n", "line 1: not"),
-        ("a.JSONL", b'{"text": "x"}\n{"text": "y"\n', "a.JSONL, line 2: not a JSON object"),
-        ("a.jsonl", b'{"text": "x"}\n{"text": "y"\n', "a.jsonl, line 2: not a JSON object with a string"),
-        ("a.jsonl", b'{"text": "x"}\n' * 400 + b'["y"]\n' + b'{"text": "x"}\n' * 9, "a.jsonl, line 401: not"),
-        ("a.jsonl", b'{"text": 1}\n', "line 1: not"),
-        ("a.jsonl", b'\n\n{"title": "x"}\n', "line 3: not"),
-        ("a.jsonl", b'{"text": "\\ud800"}\n', "line 1: not"),
-        ("a.jsonl", b'{"text": "\xff"}\n', "line 1: not"),
-        ("a.txt", b"abc \xff\xfe", "byte 4 is not UTF-8"),
-        ("a.parquet", b"abc", "reading needs pyarrow and a column"),
-        ("a.csv", b"id,body\n1,x\n", "a.csv, line 1: no column 'text' among 'id', 'body'"),
-        ("a.csv", b"Text\nx\n", "line 1: no column 'text' among 'Text'"),
-        (
-            "a.csv",
-            b"text\n" + b"x\n" * 400 + b'"a\nb"\nx,y\nx\n',
-            "a.csv, line 404: 2 fields under a header of 1",
-        ),
-        ("a.csv", b'id,text\n1,"open\n', "a.csv, line 2: quotes that do not close"),
-        ("a.csv", b'id,text\n1,"a"b\n', "a.csv, line 2: quotes that do not close"),
-        ("a.csv", b"text\n\xff\n", "a.csv: byte 5 is not UTF-8"),
-    ],
-)
-def test_bad_sources_are_one_clear_sentence(
-    tmp_path, tokenizer_path, capsys, monkeypatch, name, content, message
-):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    arguments = [str(tmp_path / name), "--out", str(tmp_path / "out"), "--tokenizer", str(tokenizer_path)]
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert message in error and name in error and error.count("\n") == 1
-    assert not list((tmp_path / "out").glob("*.bin")) if (tmp_path / "out").exists() else True
-
-
-@pytest.mark.parametrize("column", ["binary", "list", "struct", "number", "none"])
-def test_a_parquet_file_without_strings_named_text_is_one_clear_sentence(
-    tmp_path, tokenizer_path, capsys, column
-):
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    columns = {"binary": [b"x"], "list": [["x"]], "struct": [{"a": "x"}], "number": [1]}
-    table = {"text": columns[column]} if column in columns else {"body": ["x"]}
-    pq.write_table(pa.table(table), tmp_path / "a.parquet")
-    assert main([tmp_path / "a.parquet", "--out", tmp_path / "out", "--tokenizer", tokenizer_path]) == 2
-    error = capsys.readouterr().err
-    assert "a.parquet: reading needs pyarrow and a column of strings named text" in error
-    assert error.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -572,9 +290,6 @@ class FakePool:
 
     def shutdown(self, cancel_futures):
         pass
-
-
-# What has changed since
 
 
 def change(path: Path, at: int) -> None:
@@ -751,9 +466,6 @@ def test_help_teaches(capsys):
         assert taught in said, taught
 
 
-# Interruptions
-
-
 class Stop(BaseException):
     pass
 
@@ -883,9 +595,6 @@ def test_shards_in_the_making_are_not_taken_for_others(tmp_path, tokenizer_path,
     assert files_in(out) == whole
 
 
-# Parts
-
-
 @pytest.mark.parametrize(
     ("kind", "n"),
     [("jsonl", 1), ("jsonl", 3), ("jsonl", 16)]
@@ -947,9 +656,6 @@ def test_parts_share_a_folder_and_a_merge_does_not(tmp_path, tokenizer_path, cap
     assert main(words) == 0
 
 
-# Bytes per token
-
-
 def test_a_vocabulary_without_merges_is_warned_of(tmp_path, tokenizer_path, capsys):
     source = write_jsonl(tmp_path / "a.jsonl", texts := [story.text for story in stories(40)])
     assert main([source, "--out", tmp_path / "a", "--tokenizer", tokenizer_path]) == 0
@@ -963,7 +669,7 @@ def test_a_vocabulary_without_merges_is_warned_of(tmp_path, tokenizer_path, caps
     assert held["tokens"] - held["documents"] == held["bytes"]
 
 
-TRACED = {f"nanogpt.{name}" for name in ("prepare", "chunks", "sources", "shards", "files")}
+TRACED = {f"nanogpt.{name}" for name in ("prepare", "chunks", "sources", "vocab", "shards", "files")}
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
@@ -1174,9 +880,31 @@ def test_memory_does_not_grow_with_the_source(tmp_path, tokenizer_path, kind):
     assert peaks[1] < peaks[0] + 30, peaks
 
 
-def test_a_line_that_is_too_long_is_named(tmp_path, tokenizer_path, monkeypatch):
-    monkeypatch.setattr("nanogpt.sources.LIMIT", 5000)
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "x"}\n' * 3 + json.dumps({"text": "x" * 9000}) + '\n{"text": "x"}\n')
-    with pytest.raises(ValueError, match=r"a.jsonl, line 4: no place to cut in"):
-        prepare(path, tmp_path / "out", tokenizer_path, workers=1, chunk=100)
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", None, "does not exist"),
+        ("a.txt", b"abc \xff\xfe", "byte 4 is not UTF-8"),
+        ("a.JSONL", b'{"text": "x"}\n{"text": "y"\n', "a.JSONL, line 2: not a JSON object"),
+        ("a.csv", b'id,text\n1,"open\n', "a.csv, line 2: quotes that do not close"),
+        ("a.parquet", b"abc", "reading needs pyarrow and a column"),
+    ],
+)
+def test_bad_sources_are_one_line_and_leave_no_shard(
+    tmp_path, tokenizer_path, capsys, name, content, message
+):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    out = tmp_path / "out"
+    assert main([tmp_path / name, "--out", out, "--tokenizer", tokenizer_path]) == 2
+    error = capsys.readouterr().err
+    assert message in error and name in error and error.count("\n") == 1
+    assert not list(tmp_path.rglob("*.bin"))
+
+
+def test_it_takes_a_folder_with_gpt2s_files(tmp_path, tokenizer, tokenizer_path):
+    (tmp_path / "a.txt").write_text("Tom had a ball.")
+    write_vocab(tokenizer, tmp_path / "vocab")
+    words = [tmp_path / "a.txt", "--out", tmp_path / "out", "--tokenizer", tmp_path / "vocab"]
+    assert main(words) == 0
+    assert load_manifest(tmp_path / "out")["fingerprint"] == tokenizer.fingerprint

@@ -1,0 +1,676 @@
+# %% [markdown]
+r"""
+# 16b · Preparing: any size, in parallel, resumable
+
+Chapter 02's stories are tokenized in seconds. A crawl of the web takes hours on all cores, or days on one
+machine: time enough for the disk to be full, the battery empty, the machine taken back by its cluster. Chapter 16 said
+where a text may be cut. This one turns text of any size into the shards of chapter 03, in constant memory, on all cores, or
+on many machines. Whatever ends a run, the next one goes on from there, and the shards are the same to the byte.
+
+Is going on worth the trouble? *Predict.* A job takes 12 hours. The machine is taken away every 4 hours on average, at
+random, and each time the job begins again from the start. After how many hours of work is it done, on average?
+"""
+
+# %%
+#| default_exp prepare
+#| doc chunks: A text in chunks, each of which is made whole or not at all, and chunks merged into shards.
+#| doc prepare: The command `prepare`: any text at any size into shards, in parallel, resumable, in parts.
+import contextlib
+import json
+import random
+import time
+import warnings
+from itertools import pairwise
+
+from course.figures import preparing as figures
+from course.notebook import answer, checkpoint, predict, predictions, show
+from nanogpt.corpus import stories
+from nanogpt.shards import open_shards
+from nanogpt.tokenizer import BPETokenizer
+
+JOB, TAKEN_AFTER = 12, 4  # hours
+STORIES = 4000  # this chapter's text
+CHUNK, BLOCK = 50_000, 10_000  # bytes; the command takes 4 to 64 megabytes, and one
+SHARD = 100_000  # tokens; the command takes a hundred million
+KILLS, PARTS = 6, 3
+predict("16b.1", "hours of work for a job that begins again", guess=None)
+
+# %%
+dice, jobs = random.Random(0), range(1, JOB + 1)
+assert 0 < JOB <= 6 * TAKEN_AFTER, "such a job takes exp(JOB / TAKEN_AFTER) hours; this cell will not wait"
+
+
+def hours_of_work(job: float) -> float:
+    """All the hours spent on a job that begins again whenever the machine is taken away."""
+    hours = 0.0
+    while (left := dice.expovariate(1 / TAKEN_AFTER)) < job:
+        hours += left
+    return hours + job
+
+
+means = [sum(hours_of_work(job) for _ in range(2000)) / 2000 for job in jobs]
+print(f"a job of {JOB} hours takes {means[-1]:.0f}, on average")
+answer("16b.1", round(means[-1]))
+alt = "Hours of work over the job's length: beginning again grows exponentially, going on is a straight line"
+show(figures.beginning_again(jobs, means, TAKEN_AFTER), alt=alt)
+
+# %% [markdown]
+r"""
+The expectation is τ(exp(T/τ) − 1) for T hours of work and a mean of τ. A job that goes on where it was needs T.
+
+One idea gives all that was promised. The text is cut into *chunks*, always at the same places. Each is encoded by
+itself into a small data set of its own, which is there whole or not at all. Cores and machines take chunks; a run after
+one that was stopped makes those that are not there; at the end they are joined in order.
+
+Imports stand here, at the top, so that what you change below is what runs below.
+"""
+
+# %%
+#| export chunks
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nanogpt.files import atomically
+from nanogpt.shards import HEADER_BYTES, SPLITS, check_shards, file_sha256, load_manifest, read_shard
+from nanogpt.shards import save_manifest, shard_header
+from nanogpt.sources import Span, hash_of
+
+# %%
+#| export
+import argparse
+import errno
+import hashlib
+import os
+import re
+import signal
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import connection, get_context, parent_process
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from nanogpt.shards import identity, split_of
+from nanogpt.sources import Span, blocks_in, cut_files, find_files
+from nanogpt.vocab import bytes_per_token, encode_texts, load_tokenizer
+
+# %%
+scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+folder = Path(scratch.name)
+path = folder / "stories.jsonl"
+documents = [story.text for story in stories(STORIES)]
+path.write_text("".join(json.dumps({"text": t}) + "\n" for t in documents), encoding="utf-8", newline="\n")
+BPETokenizer.train(documents[:300], 400).save(folder / "tokenizer.json")
+encoding, tokenizer = load_tokenizer(folder / "tokenizer.json")
+assert CHUNK > 0 and BLOCK > 0, "CHUNK and BLOCK are numbers of bytes, 1 or more"
+chunks = list(cut_files([path], CHUNK))
+print(f"{path.stat().st_size:,} bytes in {len(chunks)} chunks")
+
+# %% [markdown]
+r"""
+## The ids of a chunk
+
+Each document goes to the split that its hash says (chapter 03). A chunk is read a block at a time, and what a block holds
+for a split is encoded in one call.
+"""
+
+
+# %%
+#| export
+def encode_spans(spans: list[Span], encoding, eot: int, val, test, block: int) -> Iterator[tuple]:
+    """A chunk's ids, block by block: split, ids in uint16, and of how many documents and bytes of text."""
+    for span in spans:
+        for begin, texts in blocks_in(span, block):
+            held = defaultdict(list)
+            for text in texts:
+                held[span.split or split_of(hashlib.sha256(text.encode()).digest(), val, test)].append(text)
+            for split, texts in held.items():
+                ids = encode_texts(texts, begin, encoding, eot).astype("<u2")
+                yield split, ids, begin * len(texts), sum(len(text.encode()) for text in texts)
+
+
+# %%
+encode = partial(encode_spans, encoding=encoding, eot=tokenizer.eot, val=0.1, test=0.1, block=BLOCK)
+for split, ids, n, size in list(encode(chunks[0]))[:3]:
+    print(f"{split:5} {len(ids):,} ids of {n} documents, {size:,} bytes")
+
+# %% [markdown]
+r"""
+## A chunk is whole, or not there
+
+A chunk becomes a folder in the form of chapter 03: a shard for each split, and a manifest with their hashes and that of
+the text. It is made aside and renamed when it is done. So who finds it can prove it: text and shards are hashed, which
+takes far less than to encode (both are timed below). A chunk that fails is made again; one made of other text, or with
+other options, is refused.
+"""
+
+
+# %%
+#| export chunks
+CHUNKS = ".chunks"  # the folder below --out where they are, until they are merged
+
+
+def shards_in(out: Path) -> list[Path]:
+    """The files that bear the name of a shard. With chunks beside them, a merge has begun."""
+    return [path for path in out.iterdir() if re.fullmatch(r"(train|val|test)_\d{6,}\.bin", path.name)]
+
+
+def remedy(out: Path) -> str:
+    return f"choose another --out, or delete {out} if nothing else is in it"
+
+
+def refuse_another(out: Path, made_of: dict, was: dict) -> None:
+    """ValueError if what `out` holds was made of something else."""
+    for key, now in made_of.items():
+        if was.get(key) != now:
+            raise ValueError(f"{out} holds shards whose {key} is {was.get(key)}, not {now}; {remedy(out)}")
+
+
+def refuse_change(out: Path, spans: list[Span], was: str) -> None:
+    """ValueError if the text of a chunk is not what it was."""
+    if hash_of(spans) != was:
+        raise ValueError(f"{spans[0].path} has changed since {out} was begun; {remedy(out)}")
+
+
+# %%
+#| export chunks
+def make_chunk(folder: Path, spans: list[Span], made_of: dict, encode: Callable, merging=False) -> dict:
+    """A chunk's manifest, once it is there. It is made if it is not whole; while it is merged, its shards may be gone."""
+    out = folder.parent.parent
+    try:
+        manifest = load_manifest(folder)
+        check_shards(folder, manifest | ({"splits": {}} if merging else {}))
+    except (OSError, ValueError):
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        refuse_another(out, made_of, manifest)
+        refuse_change(out, spans, *manifest["source_sha256"])
+        return manifest
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
+    try:
+        source = hash_of(spans)
+        splits = write_splits(aside, encode(spans))
+        manifest = save_manifest(aside, made_of | {"source_sha256": [source], "splits": splits})
+        os.rename(aside, folder)
+        return manifest
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+# %%
+#| export chunks
+def write_splits(folder: Path, encoded: Iterable[tuple]) -> dict:
+    """A shard for each split, which grows block by block; what a manifest says of them."""
+    splits = {}
+    for split, ids, documents, size in encoded:
+        held = splits.setdefault(split, Counter())
+        with open(folder / f"{split}.bin", "ab") as file:
+            file.write(bytes(HEADER_BYTES * (not held)) + ids.tobytes())
+        held.update(documents=documents, bytes=size, tokens=len(ids))
+    for split, held in splits.items():
+        path = folder / f"{split}.bin"
+        with open(path, "r+b") as file:
+            file.write(shard_header(held["tokens"]))
+        splits[split] = {**held, "shards": [described(path, held["tokens"])]}
+    return splits
+
+
+def described(path: Path, tokens: int) -> dict:
+    return {"file": path.name, "tokens": tokens, "sha256": file_sha256(path)}
+
+
+# %% [markdown]
+r"""
+*Check.* A chunk is stopped halfway, made, damaged, asked for again, and asked for with another option.
+"""
+
+
+# %%
+def halfway(spans):
+    """A first block is encoded, then somebody presses Ctrl-C."""
+    yield next(encode(spans))
+    raise KeyboardInterrupt
+
+
+first = folder / "few" / CHUNKS / "000000"
+made_of = dict(source="stories", val=0.1, **identity(tokenizer))
+with contextlib.suppress(KeyboardInterrupt):
+    make_chunk(first, chunks[0], made_of, halfway)
+print("stopped halfway:", sorted(first.parent.iterdir()))
+whole = make_chunk(first, chunks[0], made_of, encode)
+print("begun again:    ", sorted(path.name for path in first.iterdir()))
+raw = bytearray((first / "train.bin").read_bytes())
+raw[-1] ^= 1
+(first / "train.bin").write_bytes(raw)
+assert make_chunk(first, chunks[0], made_of, encode) == whole, "the chunk made again is another"
+assert (first / "train.bin").read_bytes() != raw, "a damaged chunk was taken for a whole one"
+try:
+    make_chunk(first, chunks[0], made_of | dict(val=0.5), encode)
+except ValueError as error:
+    print("another --val:  ", str(error).split(";")[0].removeprefix(f"{folder}{os.sep}"))
+
+# %% [markdown]
+r"""
+## Merging
+
+The shards of a split are its chunks' tokens in order, cut anew after every so many. A chunk's file is deleted as soon
+as all its tokens are in a shard that is on the disk, so that little room is taken twice. A merge that was stopped goes
+on: a shard that has its name is whole.
+"""
+
+
+# %%
+#| export chunks
+def merge_split(out: Path, split: str, parts: list[tuple[Path, int]], shard_tokens: int) -> list[dict]:
+    """Write a split's shards from its chunks' (path, tokens); what a manifest says of them."""
+    shards, total, merged = [], sum(n for _, n in parts), 0  # merged: tokens that are needed no more
+    for start in range(0, total, shard_tokens):
+        path, stop, here = out / f"{split}_{len(shards):06d}.bin", min(start + shard_tokens, total), merged
+        if not path.exists():
+            with atomically(path) as file:
+                file.write(shard_header(stop - start))
+                for part, n in parts:
+                    if start < here + n and here < stop:
+                        file.write(read_shard(part)[max(0, start - here) : stop - here].tobytes())
+                    here += n
+        while parts and merged + parts[0][1] <= stop:
+            part, n = parts.pop(0)
+            part.unlink(missing_ok=True)
+            merged += n
+        shards.append(described(path, stop - start))
+    return shards
+
+
+# %%
+#| export chunks
+def merge(out: Path, made_of: dict, chunks: list[tuple[Path, dict]]) -> dict:
+    """Join chunks, as (folder, manifest), to the shards of `out`; their manifest."""
+    if not any(said["splits"] for _, said in chunks):
+        shutil.rmtree(out / CHUNKS)
+        raise ValueError(f"{made_of['source']}: no text, all documents are empty")
+    splits = {}
+    for split in SPLITS:
+        held = [(folder, said["splits"][split]) for folder, said in chunks if split in said["splits"]]
+        splits[split] = {key: sum(said[key] for _, said in held) for key in ("documents", "bytes", "tokens")}
+        parts = [(folder / f"{split}.bin", said["tokens"]) for folder, said in held]
+        splits[split]["shards"] = merge_split(out, split, parts, made_of["shard_tokens"])
+    sources = [sha256 for _, said in chunks for sha256 in said["source_sha256"]]
+    manifest = save_manifest(out, made_of | {"source_sha256": sources, "splits": splits})
+    shutil.rmtree(out / CHUNKS)
+    return manifest
+
+
+# %%
+few = [(first.with_name(f"{i:06}"), spans) for i, spans in enumerate(chunks[:3])]
+made = [(where, make_chunk(where, spans, made_of, encode)) for where, spans in few]
+train = np.concatenate([read_shard(where / "train.bin") for where, _ in made])
+said = merge(folder / "few", made_of | dict(shard_tokens=len(train) // 2 + 1), made)
+for shard in said["splits"]["train"]["shards"]:
+    print(f"{shard['file']}: {shard['tokens']:,} tokens")
+merged = np.concatenate([read_shard(path) for path in open_shards(folder / "few", "train")])
+assert np.array_equal(merged, train), "the shards are not the chunks in order"
+
+# %% [markdown]
+r"""
+## As a command, on all cores: cells that you may skip
+
+What follows is needed, and says nothing new about language models: locks, processes, signals, a command line. Who is not
+curious goes on at "Killed".
+
+*A folder that is in use, or done.* Two runs that merge in one folder would delete chunks under each other. The system
+gives a lock to one of them, or to any number of parts, and takes it back when the process ends, however that happens.
+And who finds all done looks whether it still is: a shard may have been damaged or deleted, a text changed.
+"""
+
+
+# %%
+#| export chunks
+@contextmanager
+def alone_in(out: Path, who="prepare", other="choose another --out", shared=False) -> Iterator[None]:
+    """The folder, made if absent, is this process's alone while the block lasts, or shared by those who say so."""
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / ".lock", "ab") as file:
+        try:
+            if os.name == "nt":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise ValueError(f"another {who} writes into {out}; wait, or {other}") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
+# %%
+#| export chunks
+def finished(out: Path, plan: list[list[Span]], made_of: dict) -> dict | None:
+    """The manifest, if all is done; None if something is to do, as where a shard was damaged or deleted."""
+    if not (out / "manifest.json").exists():
+        if shards_in(out) and not (out / CHUNKS).exists():
+            raise ValueError(f"{out} holds shards that prepare has not written; choose another --out")
+        return None
+    try:
+        manifest = load_manifest(out)
+    except ValueError as error:
+        raise ValueError(f"{error}, but first {remedy(out)}") from None
+    refuse_another(out, made_of, manifest)
+    for spans, sha256 in zip(plan, manifest["source_sha256"]):
+        refuse_change(out, spans, sha256)
+    try:
+        check_shards(out, manifest)
+    except (OSError, ValueError) as damage:
+        print(f"{damage}: doing so", file=sys.stderr)
+        for path in [*shards_in(out), out / "manifest.json"]:  # this last: it knows of the damage
+            path.unlink()
+        return None
+    shutil.rmtree(out / CHUNKS, ignore_errors=True)
+    return manifest
+
+
+# %% [markdown]
+r"""
+*Processes.* tiktoken lets go of Python's lock while it encodes, but the Python around it cannot, so chunks go to
+processes. Two things are easy to get wrong. Processes must be *spawned*, as Windows and macOS do anyway, so what they
+run must be importable, and the calling script needs `if __name__ == "__main__":`. And a worker must not outlive a parent
+that was killed.
+"""
+
+
+# %%
+#| export
+def start_worker(work: Callable) -> None:
+    """Runs once in each worker: keep what all chunks need, leave Ctrl-C to the parent, and do not outlive it."""
+    global work_here
+    work_here = work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end = parent_process().sentinel
+    threading.Thread(target=lambda: (connection.wait([end]), os._exit(1)), daemon=True).start()
+
+
+def do_task(task: tuple):
+    return work_here(*task)
+
+
+# %%
+#| export
+def in_processes(work: Callable, tasks: list[tuple], workers: int) -> Iterator:
+    """What `work` makes of each task, in order."""
+    if workers == 1:
+        yield from (work(*task) for task in tasks)
+        return
+    # Spawned everywhere: a fork copies the locks that a notebook's other threads hold at that moment.
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), start_worker, (work,))
+    mask = getattr(signal, "pthread_sigmask", lambda how, signals: ())  # Windows has none
+    try:
+        before = mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})  # so that workers are born with it
+        waiting = [pool.submit(do_task, task) for task in tasks]
+        mask(getattr(signal, "SIG_SETMASK", 0), before)
+        yield from (done.result() for done in waiting)
+    except BrokenProcessPool:
+        raise RuntimeError("a worker was killed (memory?); go on with fewer --workers") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+# %%
+#| export
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_options(out: Path, val, test, workers: int | None, shard_tokens: int, part: str) -> tuple[int, int]:
+    """Which part of how many, both from 1. ValueError for a value that cannot work."""
+    p, n = map(int, part.split("/")) if re.fullmatch(r"\d{1,6}/\d{1,6}", part) else (0, 0)
+    divided, fits = 0 <= val <= val + test < 1, 1 <= shard_tokens <= 2_000_000_000
+    wrong = {
+        f"--out {out} is a file; it takes a folder": out.exists() and not out.is_dir(),
+        f"--val {val} and --test {test} are fractions of all; leave some for train": not divided,
+        f"--workers {workers}: it takes at least one process": workers is not None and workers < 1,
+        f"--shard-tokens {shard_tokens}: from 1 to 2,000,000,000, since a header has int32": not fits,
+        f"--part {part}: which part of how many, from 1/16 to 16/16": not 1 <= p <= n,
+    }
+    for what in filter(wrong.get, wrong):
+        raise ValueError(what)
+    return p, n
+
+
+# %%
+#| export
+def prepare(source: str | os.PathLike, out: str | os.PathLike, tokenizer: str | os.PathLike = "gpt2", val=0.01,
+            test=0.01, paragraphs=False, workers: int | None = None, shard_tokens=100_000_000,
+            part: str | None = None, chunk: int | None = None, block=1 << 20) -> dict | None:  # fmt: skip
+    """Tokenize `source` into shards below `out`; the manifest, or None for a part. Called again, it goes on."""
+    p, n = check_options(out := Path(out), val, test, workers, shard_tokens, part or "1/1")
+    files, (encoding, ours) = find_files(source := Path(source)), load_tokenizer(tokenizer)
+    size, times = sum(path.stat().st_size for path in files), [path.stat().st_mtime_ns for path in files]
+    chunk = chunk or min(max(size >> 10, 1 << 22), 1 << 26)  # a thousand of a large text, but of bounded size
+    made_of = dict(source=f"{source.resolve().name}, {len(files)} files, {size} bytes", chunk=chunk)
+    made_of |= dict(tokenizer=Path(tokenizer).name, val=val, test=test, paragraphs=paragraphs)
+    made_of |= dict(shard_tokens=shard_tokens, **identity(ours))
+    encode = partial(encode_spans, encoding=encoding, eot=ours.eot, val=val, test=test, block=block)
+    with alone_in(out, shared=bool(part)):
+        plan = list(cut_files(files, chunk, paragraphs, val, test))
+        if manifest := finished(out, plan, made_of):
+            return manifest
+        tasks = [(out / CHUNKS / f"{i:06d}", spans) for i, spans in enumerate(plan)][p - 1 :: n]
+        make = partial(make_chunk, made_of=made_of, encode=encode, merging=bool(shards_in(out)))
+        manifests = in_processes(make, tasks, max(1, min(workers or cores(), len(tasks))))
+        bar = tqdm(manifests, total=len(tasks), unit="MB", unit_scale=chunk / 1e6, disable=None)
+        chunks = [(folder, manifest) for manifest, (folder, _) in zip(bar, tasks)]
+        if changed := [path for path, before in zip(files, times) if path.stat().st_mtime_ns != before]:
+            raise ValueError(f"{changed[0]} was changed while it was read; prepare it when it is whole")
+        return None if part else merge(out, made_of, chunks)
+
+
+# %% [markdown]
+r"""
+*The command* is a parser and a function; chapter 17's runner calls them, and turns what goes wrong into one line.
+"""
+
+
+# %%
+#| export
+HELP = """Turns text into token shards, from which training reads.
+
+  a .txt file      is one document; with --paragraphs a document ends at each blank line
+  a .jsonl file    has one document a line: {"text": "..."}
+  a .csv or .parquet file   has one document a row, in its column "text"
+  a folder         is all such files below it
+
+<|endoftext|> stands before each document. Its hash sends a document to train, val or test, so that val is the same
+text however much is added; a single .txt file goes to train whole. What was stopped by Ctrl-C, kill -9 or a full
+disk goes on where it was when the same command is given again. The shards are in llm.c's format.
+
+  python -m nanogpt prepare shakespeare.txt --paragraphs --val 0.1
+  python -m nanogpt prepare data/downloads/fineweb-edu --out data/built/fineweb-edu
+  python -m nanogpt prepare notes/ --tokenizer data/built/tokenizer.json
+
+Where one machine would take days: give the command with --part 1/16 ... --part 16/16, in any order, to machines that
+share the folder --out, or to a Slurm array (--part $SLURM_ARRAY_TASK_ID/16); those that failed again. Then the command
+without --part makes what is missing, and merges: the same bytes as from one run.
+"""
+
+
+# %%
+#| export
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("source", type=Path, help="a .txt, .jsonl, .csv or .parquet file, or a folder of them")
+    add("--out", type=Path, help="folder for the shards (default: data/built/ + the source's name)")
+    known = "gpt2 (default), a tokenizer.json of chapter 01, or a folder with vocab.json and merges.txt"
+    add("--tokenizer", default="gpt2", help=known)
+    add("--val", type=float, default=0.01, help="fraction of documents for validation (0.01)")
+    add("--test", type=float, default=0.01, help="fraction of documents for testing (0.01)")
+    add("--paragraphs", action="store_true", help="a .txt file's documents end at blank lines")
+    add("--workers", type=int, help="processes that tokenize (default: one a core)")
+    add("--part", metavar="P/N", help="only the P-th of N parts, for many machines (see above)")
+    add("--shard-tokens", type=int, default=100_000_000, help="where a new shard begins (100000000)")
+    return parser
+
+
+# %%
+#| export
+DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT")} - {None}
+
+
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt prepare`, its options parsed."""
+    source = args.source.resolve()
+    out = args.out or Path("data/built", source.name if source.is_dir() else source.stem)
+    try:
+        manifest = prepare(**vars(args) | {"out": out})
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"the same command goes on from here, and what is in {out} is kept") from None
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise OSError(f"no room left for {out}; no shard is half-written; make room and go on") from None
+    print(report(manifest) if manifest else f"part {args.part} is made; without --part, all parts are merged")
+    print(f"in {os.fsencode(out).decode(errors='replace')}")
+
+
+# %%
+#| export
+def report(manifest: dict) -> str:
+    """What was made, and the bytes of text per token, with a warning where these are few."""
+    lines, held = [], manifest["splits"].values()
+    for split, said in manifest["splits"].items():
+        n, shards = said["documents"], len(said["shards"])
+        lines.append(f"{split:5} {said['tokens'] - n:,} tokens + {n:,} <|endoftext|> in {shards} shards")
+    tokens = sum(said["tokens"] - said["documents"] for said in held)
+    return "\n".join([*lines, bytes_per_token(sum(said["bytes"] for said in held), tokens)])
+
+
+# %%
+BPETokenizer.train("", 257).save(folder / "no_merges.json")
+with contextlib.chdir(folder):
+    for name in ("tokenizer.json", "no_merges.json"):
+        run(parser().parse_args(["stories.jsonl", "--tokenizer", name, "--workers", "1", "--out", name[:-5]]))
+
+# %% [markdown]
+r"""
+## Killed
+
+*Check.* A run that is killed at any moment and begun again, however often, leaves the bytes of one that was never
+stopped. What ends it here is no exception, after which Python would still tidy up, but `kill -9` from outside, at random
+moments. *Predict.* At a kill, how many chunks are lost that were done?
+"""
+
+
+# %%
+def work(out: str, part: str | None = None) -> None:
+    """The chapter's text into a folder, in this process."""
+    how = dict(val=0.1, test=0.1, workers=1, shard_tokens=SHARD, part=part, chunk=CHUNK, block=BLOCK)
+    prepare(path, folder / out, folder / "tokenizer.json", **how)
+
+
+def names_in(out: str, below: str = CHUNKS) -> set[str]:
+    return {path.name for path in (folder / out / below).glob("[0-9a-z]*")}
+
+
+def assert_same(out: str) -> None:
+    for name in (names := names_in("straight", ".")) | names_in(out, "."):
+        same = (folder / out / name).read_bytes() == (folder / "straight" / name).read_bytes()
+        assert same, f"{name} is not that of a run that was never stopped"
+    print(f"{out}: all {len(names)} files are the same to the byte")
+
+
+# %% tags=["nbval-ignore-output"]
+predict("16b.2", "chunks lost at a kill, of those that were done", guess=None)
+start = time.perf_counter()
+work("straight")
+seconds = time.perf_counter() - start
+print(f"never stopped: {seconds:.2f} s, {path.stat().st_size / 1e6 / seconds:.1f} MB/s in one process")
+start = time.perf_counter()
+work("straight")
+print(f"to find that all is done and whole: {time.perf_counter() - start:.3f} s")
+done = [set()]
+for _ in range(KILLS if hasattr(os, "fork") else 0):  # Windows has none; the tests start processes there
+    with warnings.catch_warnings(action="ignore"):  # to fork is unwise beside threads; this child dies anyway
+        (child := get_context("fork").Process(target=work, args=("killed",))).start()
+    time.sleep(dice.uniform(0.05, 0.25) * seconds)
+    child.kill()
+    child.join()
+    if (folder / "killed/manifest.json").exists():
+        break
+    done.append(names_in("killed"))
+work("killed")
+assert_same("killed")
+answer("16b.2", sum(len(before - after) for before, after in pairwise(done)))
+alt = "Chunks that are whole, from kill to kill: each run adds some, and none is lost"
+show(figures.kills([len(names) for names in done], len(chunks)), alt=alt)
+
+# %% [markdown]
+r"""
+## Parts for many machines
+
+Nothing in this asks who makes a chunk, or when. So *part* p of n is each n-th chunk, from the p-th on: sixteen machines
+that see one file system, or sixteen tasks of a Slurm array, take a part each. One that failed is run again alone. Then
+the command without a part makes what is missing, and merges.
+"""
+
+# %%
+for p in random.Random(PARTS).sample(range(1, PARTS + 1), PARTS):  # in any order
+    work("parts", f"{p}/{PARTS}")
+    print(f"after part {p}/{PARTS}: {len(names_in('parts'))} of {len(chunks)} chunks")
+shutil.rmtree(folder / "parts" / CHUNKS / min(names_in("parts")))  # as if its machine had died
+work("parts")
+assert_same("parts")
+
+# %% [markdown]
+r"""
+## Your predictions, and the checkpoint
+"""
+
+# %%
+predictions("16b")
+
+# %%
+checkpoint("16b")
+
+# %% [markdown]
+r"""
+## Exercises
+
+1. **Without `aside`.** Let `make_chunk` write into `folder` itself: all checks of this chapter pass. Which line
+   saves it, and who would notice if the manifest were written first? *Check:* `pytest tests/test_ch16b_prepare.py -k
+   renamed` names the reason.
+2. **How large a chunk?** The machine is taken away every 4 hours; a kill loses half a chunk, on average, of each core;
+   to begin one costs 2 ms, and a core encodes 16 MB/s. *Check:* the size that costs least is near Young's √(2·2 ms·4 h)
+   of work. What else speaks against very small and very large ones?
+3. **Parts in one piece.** Let part p of n be the p-th n-th of the chunks, one after another. *Check:* "Parts" above
+   still gives the same bytes. A folder has many short files first, long ones later: which cut shares the work better?
+4. **Another number of parts.** Two machines of three have finished; the third is gone, and five new ones are free. Give them
+   1/5 ... 5/5. *Check:* nothing is made twice (count the calls of `encode_spans`), and the bytes are the same.
+5. **TinyShakespeare.** `course data tinyshakespeare`, then prepare it with and without `--paragraphs`. *Check:* in
+   GPT-2's vocabulary there are 7,221 more `<|endoftext|>`, and nearly as many tokens less. Which pair of them became one,
+   and why? llm.c takes the first 32,768 tokens for validation: what does that measure that a split by hash does not?
+
+## Further reading
+
+- Dean and Ghemawat 2004, *MapReduce: Simplified Data Processing on Large Clusters*, §3.3: tasks that are made again, and
+  output that is renamed when it is whole.
+- Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*: two pages, one square root.
+- Pillai et al. 2014, *All File Systems Are Not Created Equal*, §2 and §4: what survives a crash, and in which order.
+- Penedo et al. 2024, *The FineWeb Datasets*, §3: what else is done to fifteen trillion tokens before they are tokenized.
+"""
