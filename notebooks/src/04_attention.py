@@ -515,7 +515,7 @@ def train(n_layer, steps=STEPS, lr=0.01):
     return model, curve
 
 
-torch.set_num_threads(1)  # matrices this small gain nothing from a second thread
+torch.set_num_threads(1)  # sums in one order: what is printed does not hang on the number of threads
 runs = {n_layer: train(n_layer) for n_layer in (1, 2)}
 
 # %% tags=["nbval-ignore-output"]

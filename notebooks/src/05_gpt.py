@@ -533,7 +533,7 @@ def follow(kind, config, steps=60):
 
 
 # %%
-torch.set_num_threads(1)  # matrices this small gain nothing from a second thread
+torch.set_num_threads(1)  # sums in one order: what is printed does not hang on the number of threads
 config = replace(tiny, vocab_size=256, n_layer=6, n_embd=64)
 results = {name: follow(kind, config) for name, kind in {"with the path": Block, "without": NoPath}.items()}
 show(

@@ -450,7 +450,7 @@ scale: the gradients of weights and of activations?
 """
 
 # %%
-torch.set_num_threads(1)  # matrices this small gain nothing from a second thread
+torch.set_num_threads(1)  # sums in one order: what is printed does not hang on the number of threads
 
 
 def batches(split, B):
