@@ -713,7 +713,7 @@ for string in strings:
     assert tokenizer.eot not in ids, "typing a special token's name made one"
     assert in_rust.encode_ordinary(string) == ids, "tiktoken's ids differ"
 
-smaller = BPETokenizer.train(documents, VOCAB // 2)
+smaller = BPETokenizer.train(documents, max(257, VOCAB // 2))
 assert smaller.vocab == tokenizer.vocab[: len(smaller.vocab)], (
     "a small vocabulary does not begin a larger one"
 )
