@@ -19,7 +19,7 @@ from course.paths import (
 )
 
 HELP = """\
-for students      course doctor          is this machine ready?
+for students      course doctor          is this machine ready? (--distributed: can two processes talk, how fast?)
                   course run             execute all notebooks (course run 04 05, course run --from 04)
                   course lab             JupyterLab at chapter 00; further arguments go to it (--no-browser --port 8889)
                   course checkpoint 04   export a notebook's finished code into nanogpt/
@@ -113,6 +113,9 @@ def parser() -> argparse.ArgumentParser:
     restore.set_defaults(call=call_restore)
 
     doctor = commands.add_parser("doctor", help="check this machine; one line each, with the remedy")
+    doctor.add_argument(
+        "--distributed", action="store_true", help="can two processes here talk, and how fast?"
+    )
     doctor.set_defaults(call=call_doctor)
 
     update = commands.add_parser("update", help="the newest chapters; what you changed is kept beside them")
@@ -195,6 +198,10 @@ def call_restore(args) -> int:
 def call_doctor(args) -> int:
     from course.doctor import doctor
 
+    if args.distributed:
+        from course.talk import two_processes
+
+        return doctor([two_processes])
     return doctor()
 
 
