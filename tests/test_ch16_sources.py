@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from texts import KINDS, TEXT, documents_of, spans_of, write_csv, write_source
 
 from nanogpt.corpus import stories
 from nanogpt.shards import split_of
-from nanogpt.sources import blocks_in, cut_files, find_files, first_cut, hash_of
+from nanogpt.sources import Span, blocks_in, cut_files, find_files, first_cut, hash_of
 from nanogpt.tokenizer import GPT2_PATTERN, BPETokenizer
 
 
@@ -217,18 +218,33 @@ def test_a_text_goes_to_the_split_that_the_hash_of_the_whole_file_says(tmp_path)
     said = {path: split_of(hashlib.sha256(path.read_bytes()).digest(), 0.3, 0.3) for path in files}
     spans = [span for chunk in cut_files(files, 700, val=0.3, test=0.3) for span in chunk]
     assert len(spans) > len(files) and all(span.split == said[span.path] for span in spans)
-    assert {span.split for span in cut_files(files[:1], 700, val=0.98, test=0.02).__next__()} == {"train"}
+    assert {spans[0].split for spans in cut_files(files[:1], 700, val=0.9, test=0.05)} == {"train"}, (
+        "alone, it is train"
+    )
 
 
-@pytest.mark.parametrize("at", [0, 699, 700, -1])
-def test_the_hash_of_a_chunk_is_that_of_its_bytes_and_no_others(tmp_path, at):
+@pytest.mark.parametrize("i", [0, 1, 7])
+@pytest.mark.parametrize("end", ["first", "last"])
+def test_the_hash_of_a_chunk_is_that_of_its_bytes_and_no_others(tmp_path, i, end):
     path = write_source(tmp_path, "jsonl")
-    before = [hash_of(spans) for spans in cut_files([path], 700)]
-    starts = [spans[0].start for spans in cut_files([path], 700)]
+    chunks = list(cut_files([path], 700))
+    before, [span] = [hash_of(spans) for spans in chunks], chunks[i]
     raw = bytearray(path.read_bytes())
-    at %= len(raw)
-    raw[at] ^= 1 if raw[at] != 11 else 2  # no line break comes or goes
+    raw[span.start if end == "first" else span.stop - 2] ^= 1  # a brace; the last byte is a line break
     path.write_bytes(raw)
     after = [hash_of(spans) for spans in cut_files([path], 700)]
-    changed = [i for i, (was, now) in enumerate(zip(before, after, strict=True)) if was != now]
-    assert changed == [max(i for i, start in enumerate(starts) if start <= at)]
+    assert [n for n, (was, now) in enumerate(zip(before, after, strict=True)) if was != now] == [i]
+
+
+def test_the_hash_of_a_chunk_tells_kind_and_split(tmp_path):
+    path = write_source(tmp_path, "txt")
+    span = Span(path, "text", 0, 100, "train")
+    assert (
+        len(
+            {
+                hash_of([other])
+                for other in (span, replace(span, split="val"), replace(span, kind="paragraphs"))
+            }
+        )
+        == 3
+    )

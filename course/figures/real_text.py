@@ -7,17 +7,17 @@ import matplotlib.pyplot as plt
 from course import widgets
 
 
-def places(share, kinds: list[str], taken):
+def places(share, kinds: list[str], framed):
     """What a cut changes: share[row][column] of texts, by the character before it and the one after.
 
-    taken: the (row, column) that get a frame, since a proof says that they are safe.
+    framed: the (row, column) that get a frame, since a proof says that they are safe.
     """
     fig, ax = plt.subplots(figsize=(5.8, 4.2))
     picture = ax.imshow(share, cmap="Reds", vmin=0, vmax=1)
     for row, values in enumerate(share):
         for column, value in enumerate(values):
             ax.text(column, row, f"{value:.0%}", ha="center", va="center", color="w" if value > 0.6 else "k")
-    for row, column in taken:
+    for row, column in framed:
         frame = plt.Rectangle((column - 0.46, row - 0.46), 0.92, 0.92, fill=False, ec="C2", lw=2)
         ax.add_patch(frame)
     ax.set(xlabel="character after the cut", ylabel="character before the cut")
@@ -29,7 +29,7 @@ def places(share, kinds: list[str], taken):
 
 
 def cutting_widget(text: str, encode, first_cut):
-    """A field for a text: bars at the places that first_cut(bytes, at) takes, red where a cut changes the ids."""
+    """A field for a text: a bar at the places that first_cut(bytes, at) takes, a red dot where a cut changes the ids."""
     import ipywidgets
 
     def draw(text: str) -> str:
@@ -42,4 +42,4 @@ def cutting_widget(text: str, encode, first_cut):
             shown.append("<b style='color:#2ca02c'>|</b>" * (i in taken) + html.escape(character))
         return f"<pre style='white-space:pre-wrap'>{''.join(shown)}</pre>"
 
-    return widgets.explorer(draw, text=ipywidgets.Text(text))
+    return widgets.explorer(draw, text=ipywidgets.Textarea(text))

@@ -25,19 +25,21 @@ from itertools import pairwise
 from course.figures import preparing as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.corpus import stories
-from nanogpt.shards import open_shards
 from nanogpt.tokenizer import BPETokenizer
 
 JOB, TAKEN_AFTER = 12, 4  # hours
 STORIES = 4000  # this chapter's text
 CHUNK, BLOCK = 50_000, 10_000  # bytes; the command takes 4 to 64 megabytes, and one
 SHARD = 100_000  # tokens; the command takes a hundred million
+VAL = TEST = 0.1  # of the documents
 KILLS, PARTS = 6, 3
 predict("16b.1", "hours of work for a job that begins again", guess=None)
 
 # %%
 dice, jobs = random.Random(0), range(1, JOB + 1)
-assert 0 < JOB <= 6 * TAKEN_AFTER, "such a job takes exp(JOB / TAKEN_AFTER) hours; this cell will not wait"
+assert 0 < JOB <= 6 * TAKEN_AFTER, (
+    "JOB: 1 to 6 * TAKEN_AFTER hours, since beginning again takes exp(JOB / TAKEN_AFTER)"
+)
 
 
 def hours_of_work(job: float) -> float:
@@ -142,7 +144,7 @@ def encode_spans(spans: list[Span], encoding, eot: int, val, test, block: int) -
 
 
 # %%
-encode = partial(encode_spans, encoding=encoding, eot=tokenizer.eot, val=0.1, test=0.1, block=BLOCK)
+encode = partial(encode_spans, encoding=encoding, eot=tokenizer.eot, val=VAL, test=TEST, block=BLOCK)
 for split, ids, n, size in list(encode(chunks[0]))[:3]:
     print(f"{split:5} {len(ids):,} ids of {n} documents, {size:,} bytes")
 
@@ -245,20 +247,22 @@ def halfway(spans):
     raise KeyboardInterrupt
 
 
+shutil.rmtree(folder / "few", ignore_errors=True)  # of an earlier run of this cell
 first = folder / "few" / CHUNKS / "000000"
-made_of = dict(source="stories", val=0.1, **identity(tokenizer))
+made_of = dict(source="stories", val=VAL, **identity(tokenizer))
 with contextlib.suppress(KeyboardInterrupt):
     make_chunk(first, chunks[0], made_of, halfway)
 print("stopped halfway:", sorted(first.parent.iterdir()))
 whole = make_chunk(first, chunks[0], made_of, encode)
 print("begun again:    ", sorted(path.name for path in first.iterdir()))
-raw = bytearray((first / "train.bin").read_bytes())
-raw[-1] ^= 1
-(first / "train.bin").write_bytes(raw)
+shard = next(first.glob("*.bin"))
+damaged = bytearray(shard.read_bytes())
+damaged[-1] ^= 1
+shard.write_bytes(damaged)
 assert make_chunk(first, chunks[0], made_of, encode) == whole, "the chunk made again is another"
-assert (first / "train.bin").read_bytes() != raw, "a damaged chunk was taken for a whole one"
+assert shard.read_bytes() != damaged, "a damaged chunk was taken for a whole one"
 try:
-    make_chunk(first, chunks[0], made_of | dict(val=0.5), encode)
+    make_chunk(first, chunks[0], made_of | dict(val=0), encode)
 except ValueError as error:
     print("another --val:  ", str(error).split(";")[0].removeprefix(f"{folder}{os.sep}"))
 
@@ -316,12 +320,14 @@ def merge(out: Path, made_of: dict, chunks: list[tuple[Path, dict]]) -> dict:
 # %%
 few = [(first.with_name(f"{i:06}"), spans) for i, spans in enumerate(chunks[:3])]
 made = [(where, make_chunk(where, spans, made_of, encode)) for where, spans in few]
-train = np.concatenate([read_shard(where / "train.bin") for where, _ in made])
-said = merge(folder / "few", made_of | dict(shard_tokens=len(train) // 2 + 1), made)
-for shard in said["splits"]["train"]["shards"]:
+parts = [path for split in SPLITS for where, _ in made for path in where.glob(f"{split}.bin")]
+before = np.concatenate([read_shard(path) for path in parts])
+said = merge(folder / "few", made_of | dict(shard_tokens=len(before) // 2), made)
+shards = [shard for split in SPLITS for shard in said["splits"][split]["shards"]]
+for shard in shards:
     print(f"{shard['file']}: {shard['tokens']:,} tokens")
-merged = np.concatenate([read_shard(path) for path in open_shards(folder / "few", "train")])
-assert np.array_equal(merged, train), "the shards are not the chunks in order"
+after = np.concatenate([read_shard(folder / "few" / shard["file"]) for shard in shards])
+assert np.array_equal(before, after), "the shards are not the chunks in order"
 
 # %% [markdown]
 r"""
@@ -580,7 +586,7 @@ moments. *Predict.* At a kill, how many chunks are lost that were done?
 # %%
 def work(out: str, part: str | None = None) -> None:
     """The chapter's text into a folder, in this process."""
-    how = dict(val=0.1, test=0.1, workers=1, shard_tokens=SHARD, part=part, chunk=CHUNK, block=BLOCK)
+    how = dict(val=VAL, test=TEST, workers=1, shard_tokens=SHARD, part=part, chunk=CHUNK, block=BLOCK)
     prepare(path, folder / out, folder / "tokenizer.json", **how)
 
 
@@ -630,6 +636,8 @@ the command without a part makes what is missing, and merges.
 """
 
 # %%
+assert PARTS >= 1, "PARTS: 1 or more"
+shutil.rmtree(folder / "parts", ignore_errors=True)
 for p in random.Random(PARTS).sample(range(1, PARTS + 1), PARTS):  # in any order
     work("parts", f"{p}/{PARTS}")
     print(f"after part {p}/{PARTS}: {len(names_in('parts'))} of {len(chunks)} chunks")
