@@ -579,11 +579,16 @@ r"""
 
 *Check.* A run that is killed at any moment and begun again, however often, leaves the bytes of one that was never
 stopped. What ends it here is no exception, after which Python would still tidy up, but `kill -9` from outside, at random
-moments. *Predict.* At a kill, how many chunks are lost that were done?
+moments. *Predict.* At a kill, how many chunks are lost that were done? And when nothing is left to do, how much sooner does
+the command know it than it made all that?
 """
 
 
 # %%
+predict("16b.2", "chunks lost at a kill, of those that were done", guess=None)
+predict("16b.3", "how much sooner is it known that all is done", guess=None, unit="×")
+
+
 def work(out: str, part: str | None = None) -> None:
     """The chapter's text into a folder, in this process."""
     how = dict(val=VAL, test=TEST, workers=1, shard_tokens=SHARD, part=part, chunk=CHUNK, block=BLOCK)
@@ -602,14 +607,15 @@ def assert_same(out: str) -> None:
 
 
 # %% tags=["nbval-ignore-output"]
-predict("16b.2", "chunks lost at a kill, of those that were done", guess=None)
 start = time.perf_counter()
 work("straight")
 seconds = time.perf_counter() - start
 print(f"never stopped: {seconds:.2f} s, {path.stat().st_size / 1e6 / seconds:.1f} MB/s in one process")
 start = time.perf_counter()
 work("straight")
-print(f"to find that all is done and whole: {time.perf_counter() - start:.3f} s")
+known = time.perf_counter() - start
+print(f"to find that all is done and whole: {known:.3f} s")
+answer("16b.3", seconds / known)
 done = [set()]
 for _ in range(KILLS if hasattr(os, "fork") else 0):  # Windows has none; the tests start processes there
     with warnings.catch_warnings(action="ignore"):  # to fork is unwise beside threads; this child dies anyway
