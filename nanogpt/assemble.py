@@ -76,6 +76,15 @@ def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
                 return found
 
 
+def held_out(folder: str, tokens: int) -> list[np.ndarray]:
+    """The first so many tokens of the validation shards."""
+    held = []
+    for path in open_shards(folder, "val"):
+        held.append(read_shard(path)[:tokens])
+        tokens -= len(held[-1])
+    return held
+
+
 def first_model(config: Config, vocab_size: int) -> GPT:
     """The model before its first step: new, or init_from's with this run's dropout, in float32, on the CPU."""
     if config.init_from is None:
@@ -152,15 +161,6 @@ class Training:
 
 
 KEPT = "step", "updates", "bad", "record", "best", "skipped", "seconds", "windows"
-
-
-def held_out(folder: str, tokens: int) -> list[np.ndarray]:
-    """The first so many tokens of the validation shards."""
-    held = []
-    for path in open_shards(folder, "val"):
-        held.append(read_shard(path)[:tokens])
-        tokens -= len(held[-1])
-    return held
 
 
 def assemble(config: Config) -> Training:

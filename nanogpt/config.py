@@ -147,10 +147,8 @@ def check_together(model: Model, optim: Optim, train: Train) -> None:
     steps, rows = f"train.max_steps={train.max_steps}", train.micro_batch * model.block_size
     if train.batch_tokens % rows:
         near = max(1, round(train.batch_tokens / rows)) * rows
-        product = f"train.micro_batch={train.micro_batch} × model.block_size={model.block_size}"
-        raise ValueError(
-            f"train.batch_tokens={train.batch_tokens} must be a multiple of {product}, as {near} is"
-        )
+        said = f"train.batch_tokens={train.batch_tokens} must be a multiple of train.micro_batch={train.micro_batch}"
+        raise ValueError(f"{said} × model.block_size={model.block_size}, as {near} is")
     if optim.warmup > train.max_steps:
         raise ValueError(f"optim.warmup={optim.warmup} must not exceed {steps}")
     if optim.schedule == "wsd" and optim.warmup + optim.decay * train.max_steps > train.max_steps:

@@ -14,15 +14,15 @@ from nanogpt.config import Config
 from nanogpt.device import pick_device
 from nanogpt.model import GPT, GPTConfig, num_params
 from nanogpt.precision import READS, LossScaler
-from nanogpt.roofline import measure_roofline, timings
+from nanogpt.roofline import Roofline, measure_roofline, timings
 from nanogpt.shards import load_manifest
 from nanogpt.train import train_step
 
 
-def step_seconds(shape: GPTConfig, config: Config, device: torch.device) -> tuple[float, float | None]:
+def step_seconds(shape: GPTConfig, config: Config, device: torch.device, roof: Roofline) -> tuple:
     """Seconds of a step: at least so many, by the device's roofline; and measured, if a micro-batch takes under 3 s."""
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
-    roof, name = measure_roofline(device), READS.get(config.train.dtype, config.train.dtype)
+    name = READS.get(config.train.dtype, config.train.dtype)
     parts = predict_step(shape, B, T, roof, name if name in roof.flops else "float32", fused=True)
     update = parts["optimizer", "update"]
     least = (sum(parts.values()) - update) * n + update
@@ -52,12 +52,9 @@ def dry_run(config: Config) -> None:
         train = manifest["splits"]["train"]
         n, what = (train["documents"] * T, "documents") if c.data.documents else (train["tokens"], "tokens")
         print(f"epochs      {steps * tokens / n:.2f} of {train[what]:,} {what}")
-    least, measured = step_seconds(shape, c, device)
-    said = f"at least {span(steps * least)} ({1000 * least:.4g} ms a step by the roofline)"
-    print(
-        f"time        {said}"
-        + (f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else "")
-    )
+    least, measured = step_seconds(shape, c, device, measure_roofline(device))
+    more = f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else ""
+    print(f"time        at least {span(steps * least)} ({1000 * least:.4g} ms a step by the roofline){more}")
 
 
 def span(seconds: float) -> str:

@@ -107,7 +107,7 @@ def look(run: Training, last: bool) -> dict:
         if found["val_loss"] < run.best.get("val_loss", math.inf):
             run.best = {"step": run.step, "val_loss": found["val_loss"]}
     if due(e.hellaswag_every, run.step, last):
-        from nanogpt import hellaswag  # chapter 18
+        from nanogpt import hellaswag  # chapter 18b
 
         items = hellaswag.load_items()
         scores = hellaswag.accuracy(run.model, items, run.tokenizer, precision=run.config.train.dtype)

@@ -16,3 +16,44 @@ def killed_run(whole: list[float], killed: list[float], deaths: list[int], every
     ax.set(xlabel="step", ylabel="loss (nats per token)")
     ax.legend()
     return fig
+
+
+def spikes(told: list[dict], bad: list[int], limit: float) -> plt.Figure:
+    """Loss, and the larger of its z-score and the norm's, around the bad steps; those that were left out are ringed."""
+    fig, (top, low) = plt.subplots(2, 1, figsize=(6.5, 3.8), sharex=True)
+    told = told[max(0, bad[0] - 20) :]
+    steps, skipped = [line["step"] for line in told], [line for line in told if "skipped" in line]
+    top.plot(steps, [line["loss"] for line in told], ".-")
+    z = {line["step"]: max(line.get("loss_z") or 0, line.get("norm_z") or 0) for line in told}
+    low.plot(steps, [z[step] for step in steps], ".-", c="C1")
+    ring = dict(s=90, facecolors="none", edgecolors="C3", label="left out")
+    top.scatter([line["step"] for line in skipped], [line["loss"] for line in skipped], **ring)
+    low.scatter([line["step"] for line in skipped], [z[line["step"]] for line in skipped], **ring)
+    low.axhline(limit, c="C3", lw=1)
+    top.set(ylabel="loss (nats)")
+    low.set(ylabel="deviations", xlabel="step")
+    top.legend()
+    return fig
+
+
+def young(c: float, step: float, every: int, fails: dict[str, float]) -> plt.Figure:
+    """Share of the time that is lost over steps between checkpoints. c, step: seconds; fails: hours between failures."""
+    fig, ax = plt.subplots(figsize=(6.5, 3.2))
+    for i, (name, hours) in enumerate(fails.items()):
+        M, best = 3600 * hours, (2 * c * 3600 * hours) ** 0.5 / step
+        n = [
+            max(best, every) * 10 ** (x / 20)
+            for x in range(-80, 41)
+            if max(best, every) * 10 ** (x / 20) >= 1
+        ]
+        ax.plot(
+            n,
+            [100 * (c / (k * step) + k * step / 2 / M) for k in n],
+            c=f"C{i}",
+            label=f"a failure every {name}",
+        )
+        ax.plot(best, 100 * (2 * c / M) ** 0.5, "o", c=f"C{i}")
+    ax.axvline(every, c="0.4", ls="--", lw=1, label="this run")
+    ax.set(xlabel="steps between checkpoints", ylabel="time lost (%)", xscale="log", yscale="log")
+    ax.legend()
+    return fig

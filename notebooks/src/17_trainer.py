@@ -1,7 +1,23 @@
 # %% [markdown]
 r"""
 # 17 · The trainer: a run as a file
-TODO
+
+Chapter 07's loop trains for a minute, and whoever sees it fail starts again. A run of days meets what a minute does not: a reboot, a full disk,
+a spike, a typo in the command that is noticed on the third day. Three sittings build what such a run needs. This one is about what can go wrong
+before the first step; 17b is about what a run must remember, so that it can go on; 17c is the loop that is left alone for days.
+
+A run is some forty numbers. As options in a shell they are lost with the shell's history; as constants in a script, the script of
+yesterday's run is gone. So all of them stand in one file, and what was read of it is kept with every checkpoint.
+
+```
+tiny.yaml ───┐                                                                     ┌─> --dry-run: what would it take?
+key=value ───┼─> keys and values ──> six sections ────────> together ──> Config ───┤
+--depth 4 ───┘   known? once?        type? possible?        whole batches?         └─> a run (17c) and its checkpoints (17b)
+```
+
+A file can be wrong, though, and a program that reads it kindly does not say so.
+
+*Predict.* Below, a script reads three values as many scripts do. How many arrive as the file's author meant them?
 """
 
 # %%
@@ -10,18 +26,33 @@ TODO
 #| doc configfile: A YAML file as plain data: numbers as people write them, no key twice, each error one line.
 #| doc dryrun: What a run would take: parameters, memory, epochs, time.
 #| doc cli: `python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
-from course.notebook import answer, checkpoint, predict, predictions
+import contextlib
+import signal
+
+import yaml
+
+from course.figures import trainer as figures
+from course.notebook import answer, checkpoint, predict, predictions, show
+
+# %%
+DEPTHS, BATCHES = (1, 2, 3, 4), (1, 2, 4, 8, 16)  # a dry run's: layers, rows of a micro-batch
+predict("17.1", "of three values, so many arrive", guess=None)
+said = yaml.safe_load("{lr: 6e-4, weight_decy: 0.3, max_steps: 100}")
+read = [said.get("lr", 1e-3), said.get("weight_decay", 0.1), said.get("max_steps", 1000)]
+print(read)
+answer("17.1", sum(a == b for a, b in zip(read, (6e-4, 0.3, 100))))
 
 # %% [markdown]
 r"""
-## The run as a file
+One. `weight_decy` is a key that nobody asks for, so the default is used, and nobody hears of it. And `6e-4` is text: YAML 1.1, which PyYAML reads,
+wants a dot in a number with an exponent. Chapter 15 measured what a wrong decay costs; a run that was meant to have another one costs
+all of its days.
 
-A run is some forty numbers. As options in a shell they are lost with the shell's history; as constants in a script the script of
-yesterday's run is gone. So all of them stand in one file, and the file is kept with the run.
+## Strict sections
 
-A file can be wrong, and a program that overlooks it trains for three days with `weight_decay` at its default because the file says
-`weight_decy`. So reading is strict: each section is a dataclass, and pydantic, which reads a file into dataclasses, accepts no key that is not
-there and no value of another type. An impossible value is one that no run can have: a range stands with its field.
+So reading is strict. Each section of the file is a dataclass, and pydantic, which reads data into dataclasses, accepts no key
+that is not there and no value of another type: no text for a number, no 3.5 for an integer, no NaN. An impossible value is one that
+no run can have: its range stands with its field.
 """
 
 # %%
@@ -35,7 +66,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # text is no number, 3.5 no integer
@@ -156,8 +186,8 @@ class Run:
 
 # %% [markdown]
 r"""
-What one section cannot know is checked where they meet. A batch is counted in tokens, so that it means the same whatever fits into memory at once;
-then it must be a whole number of micro-batches.
+What one section cannot know is checked where they meet. A batch is counted in tokens, so that it means the same whatever fits into memory at once
+(chapter 15: micro-batches); then it must be a whole number of micro-batches. The message says which number nearby would do.
 """
 
 
@@ -192,10 +222,8 @@ def check_together(model: Model, optim: Optim, train: Train) -> None:
     steps, rows = f"train.max_steps={train.max_steps}", train.micro_batch * model.block_size
     if train.batch_tokens % rows:
         near = max(1, round(train.batch_tokens / rows)) * rows
-        product = f"train.micro_batch={train.micro_batch} × model.block_size={model.block_size}"
-        raise ValueError(
-            f"train.batch_tokens={train.batch_tokens} must be a multiple of {product}, as {near} is"
-        )
+        said = f"train.batch_tokens={train.batch_tokens} must be a multiple of train.micro_batch={train.micro_batch}"
+        raise ValueError(f"{said} × model.block_size={model.block_size}, as {near} is")
     if optim.warmup > train.max_steps:
         raise ValueError(f"optim.warmup={optim.warmup} must not exceed {steps}")
     if optim.schedule == "wsd" and optim.warmup + optim.decay * train.max_steps > train.max_steps:
@@ -204,17 +232,10 @@ def check_together(model: Model, optim: Optim, train: Train) -> None:
 
 # %% [markdown]
 r"""
-**YAML** is easy to read and easy to read wrongly. *Predict*: `lr: 6e-4` in a file. What does PyYAML make of it? And of a key that stands there
-twice?
-"""
+## What a file says
 
-# %%
-print(yaml.safe_load("lr: 6e-4"), yaml.safe_load("{lr: 1, lr: 2}"))
-
-# %% [markdown]
-r"""
-Text, since YAML 1.1, which PyYAML reads, wants a dot in a number with an exponent; and the last one, without a word. A loader of our own mends both,
-and puts what is no YAML at all into one line.
+YAML is easy to read, and easy to read wrongly. Two readings of PyYAML are mended here: a number with an exponent and no dot, and
+a key that stands there twice, of which it takes the last without a word. What is no YAML at all becomes one line with the place of the fault.
 """
 
 
@@ -280,8 +301,11 @@ def read_config(name_or_path: str | Path) -> tuple[dict, str]:
 
 # %% [markdown]
 r"""
-A key is written with a dot, in errors and on the command line: `train.max_steps`. pydantic says what is wrong in its own words, and for a typo only that
-there is such a key; the nearest one we look for ourselves, first among those of the same name in another section.
+A key is written with a dot, in errors and on the command line: `train.max_steps`. A command line changes single keys of the file, so that a
+variation of a run needs no second file.
+
+pydantic lists all that is wrong, in its own words, over many lines. Whoever has made a typo wants one line: where it is, what stands there, what could. For a key
+that does not exist it is the nearest one that does, first among those of the same name in another section (`max_steps` → `train.max_steps`).
 """
 
 
@@ -372,25 +396,13 @@ def config_dict(config: Config) -> dict:
 
 # %% [markdown]
 r"""
-*Check.* Mistakes as people make them. Each must be one line that names its key.
+*Check.* Ten mistakes as people make them. Each must be one line that names its key; a mistake that is accepted fails the cell.
 """
 
 # %%
-MISTAKES = [
-    "optim.lrr=1e-3",
-    "max_steps=100",
-    "train.max_steps=1e2",
-    "optim.schedule=cosin",
-    "model.n_head=5",
-]
-MISTAKES += [
-    "train.batch_tokens=1000",
-    "optim.warmup=5000",
-    "train.dtype=half",
-    "model.dropout=",
-    "run=runs/a",
-]
-for mistake in MISTAKES:
+MISTAKES = """optim.lrr=1e-3 max_steps=100 train.max_steps=1e2 optim.schedule=cosin model.n_head=5
+train.batch_tokens=1000 optim.warmup=5000 train.dtype=half model.dropout= run=runs/a"""
+for mistake in MISTAKES.split():
     try:
         load_config("tiny", [mistake])
     except ValueError as error:
@@ -401,6 +413,8 @@ for mistake in MISTAKES:
 
 # %% [markdown]
 r"""
+The last but one is worth a thought: `model.dropout=` is what a shell makes of `model.dropout=$DROPOUT` when the variable is not set. It is null, not zero.
+
 Six configurations are ready: `tiny` and `shakespeare` for a laptop, `gpt2-124M` with the schedule of the build-nanogpt lecture and
 `gpt2-124M-llmc` with llm.c's for a server, `overfit` for a first test of new code, `finetune` for chapter 19. They are written to be read:
 """
@@ -410,7 +424,9 @@ print((CONFIGS / "overfit.yaml").read_text(encoding="utf-8"))
 
 # %% [markdown]
 r"""
-**One dial.** Whoever tries sizes does not want to think of width, heads and rate each time. nanochat derives them from the depth: width 64 n, and a rate
+## One dial
+
+Whoever tries sizes does not want to think of width, heads and rate each time. nanochat derives them from the depth: width 64 n, and a rate
 that falls with the root of the width (its `base_train.py` and `gpt.py`). With heads of 64 numbers, depth 12 is GPT-2 small.
 
 *Predict.* `--depth 24` has how many times the parameters of `--depth 12` in its layers? (12 C² in each, chapter 05.)
@@ -431,10 +447,23 @@ def from_depth(n: int) -> list[str]:
 
 
 # %%
-predict("17.1", "parameters in the layers, depth 24 to depth 12", guess=None, unit="times")
+predict("17.2", "parameters in the layers, depth 24 to depth 12", guess=None, unit="times")
 for depth in (4, 12, 24, 48):
     print(f"{12 * depth * (64 * depth) ** 2 / 1e6:10,.1f} million in the layers:", *from_depth(depth))
-answer("17.1", 24**3 / 12**3)
+answer("17.2", 24**3 / 12**3)
+
+# %% [markdown]
+r"""
+Twice the layers of twice the width squared: the dial is the cube root of the size. Compute grows faster still, since a larger model is also shown more tokens.
+
+## Before it begins: memory
+
+A run that ends for want of memory does so in its first step, on the machine that was waited for. What it will take can be counted before (chapter 09):
+weights, gradients, AdamW's two means; and what the forward pass keeps for the backward pass, which grows with the micro-batch.
+
+*Predict.* GPT-2 small, all in float32: four numbers a parameter are 2.0 GB. How many GB does a micro-batch of 16 rows of 1,024 tokens add?
+"""
+
 
 # %%
 #| export dryrun
@@ -448,26 +477,37 @@ from nanogpt.bench import memory_by_category, predict_step
 from nanogpt.device import pick_device
 from nanogpt.model import GPT, GPTConfig, num_params
 from nanogpt.precision import READS, LossScaler
-from nanogpt.roofline import measure_roofline, timings
+from nanogpt.roofline import Roofline, measure_roofline, timings
 from nanogpt.shards import load_manifest
 from nanogpt.train import train_step
 
+# %%
+predict("17.3", f"activations of GPT-2 small, {BATCHES[-1]} rows of 1,024", guess=None, unit="GB")
+memory = {B: {what: n / 1e9 for what, n in memory_by_category(GPTConfig(), B, 1024).items()} for B in BATCHES}
+answer("17.3", memory[BATCHES[-1]]["activations"])
+show(figures.memory(memory), alt="GB by category: only the activations grow with the micro-batch.")
 
 # %% [markdown]
 r"""
-### Before it begins
+So `train.micro_batch` is the knob for memory, and `train.batch_tokens`, which training feels, stays. The counts are those of the arrays that must
+be there; an allocator needs some more, so a bar that just reaches a line will not fit.
 
-`--dry-run` needs no data and trains nothing: parameters and memory by chapters 05 and 09, the time by the machine's roofline, which is a lower bound, and by
-a step or two where they take seconds.
+## Before it begins: time
+
+`--dry-run` says what a run would take. It needs no data and trains nothing. Its time is of two kinds. Chapter 09's roofline
+allows no step to be faster than its products and its traffic, which holds for a machine that has
+only been measured by one product and one copy. And where a micro-batch takes under three seconds, a step is made, with random tokens.
+
+*Predict.* A step as it is measured, divided by what the roofline allows?
 """
 
 
 # %%
 #| export dryrun
-def step_seconds(shape: GPTConfig, config: Config, device: torch.device) -> tuple[float, float | None]:
+def step_seconds(shape: GPTConfig, config: Config, device: torch.device, roof: Roofline) -> tuple:
     """Seconds of a step: at least so many, by the device's roofline; and measured, if a micro-batch takes under 3 s."""
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
-    roof, name = measure_roofline(device), READS.get(config.train.dtype, config.train.dtype)
+    name = READS.get(config.train.dtype, config.train.dtype)
     parts = predict_step(shape, B, T, roof, name if name in roof.flops else "float32", fused=True)
     update = parts["optimizer", "update"]
     least = (sum(parts.values()) - update) * n + update
@@ -499,12 +539,9 @@ def dry_run(config: Config) -> None:
         train = manifest["splits"]["train"]
         n, what = (train["documents"] * T, "documents") if c.data.documents else (train["tokens"], "tokens")
         print(f"epochs      {steps * tokens / n:.2f} of {train[what]:,} {what}")
-    least, measured = step_seconds(shape, c, device)
-    said = f"at least {span(steps * least)} ({1000 * least:.4g} ms a step by the roofline)"
-    print(
-        f"time        {said}"
-        + (f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else "")
-    )
+    least, measured = step_seconds(shape, c, device, measure_roofline(device))
+    more = f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else ""
+    print(f"time        at least {span(steps * least)} ({1000 * least:.4g} ms a step by the roofline){more}")
 
 
 # %%
@@ -516,13 +553,35 @@ def span(seconds: float) -> str:
     return f"{seconds / size:.1f} {name}"
 
 
+# %% tags=["nbval-ignore-output"]
+dry_run(load_config("tiny", ["data.dir=nowhere"]))
+
+# %% tags=["nbval-ignore-output"]
+predict("17.4", "a measured step, to what the roofline allows", guess=None, unit="×")
+device, steps = pick_device(), []
+roof = measure_roofline(device)
+for depth in DEPTHS:
+    config = load_config("tiny", from_depth(depth))
+    shape = GPTConfig(**vars(config.model), vocab_size=1024)
+    steps.append((num_params(shape), *step_seconds(shape, config, device, roof)))
+answer("17.4", steps[-1][2] / steps[-1][1] if steps[-1][2] else None)
+show(figures.dry_run(steps), alt="Time of a step over parameters: measured, and the roofline's bound.")
+
 # %% [markdown]
 r"""
+The distance between the lines is what a roofline does not know: calls that take longer than their work, small products that fill no core, page faults
+(chapter 14 names the parts of it). The smaller the model, the larger their share. Below the lower line no step should lie, unless all
+that the model touches fits into the cache, whose bandwidth chapter 09's copy does not measure.
+
+For GPT-2 small on one GPU the same command says days, before a day is spent: `python -m nanogpt train gpt2-124M --dry-run`.
+
 ## The command line, which may be skipped
 
 A command is a module with a `parser()` and a `run(args)`; `python -m nanogpt NAME` finds it here. All commands end
-alike: exit code 0 when all went well, 2 after one line that says what is wrong, 130 after Ctrl-C. A command's module is
+alike, so that a script can go by the exit code: 0 when all went well, 2 after one line that says what is wrong. A command's module is
 imported only when that command is given: help needs no PyTorch.
+
+*Predict.* Which exit code does a shell expect of a program that Ctrl-C has ended? (The signal is SIGINT, number 2.)
 """
 
 
@@ -645,11 +704,57 @@ def main(argv: list[str] | None = None) -> int:
 
 # %% [markdown]
 r"""
+*Check.* Four commands that end badly, the last by Ctrl-C. Of each there is one line, on stderr, which is shown on the screen here.
+"""
+
+# %%
+predict("17.5", "exit code after Ctrl-C", guess=None)
+with contextlib.redirect_stderr(sys.stdout):
+    codes = [
+        main(["smaple"]),
+        main(["sample", "--tokens", "many"]),
+        main(["sample", "--checkpoint", "nowhere"]),
+    ]
+    codes += [outcome("sample", partial(signal.raise_signal, signal.SIGINT))]
+answer("17.5", codes[-1])
+assert codes == [2, 2, 2, 128 + signal.SIGINT], f"exit codes {codes}"
+
+# %% [markdown]
+r"""
+128 and the number of the signal: a shell says the same of a program that a signal has ended, and a loop in a script stops
+at it.
+
 ## Checkpoint
 """
 
-# %% tags=["nbval-ignore-output"]
+# %%
 predictions("17")
 
 # %%
 checkpoint("17")
+
+# %% [markdown]
+r"""
+Now the package reads runs, and says what they would take. What a run must remember is next: chapter 17b.
+
+## Exercises
+
+1. Add a field `optim.lr_warm: Rate` that must not exceed `optim.lr`. Which of the places above does a rule about two keys of one section belong to?
+   Check: `load_config("tiny", ["optim.lr_warm=1"])` names both keys in one line.
+2. Take `strict=True` out of `STRICT`, and run the ten mistakes again. Check: which one is accepted now, and what does the run make of it?
+3. Write the configuration of a run that you would start tonight on the machine before you, 8 hours long. Check: `--dry-run` says between 7 and 8 hours.
+4. `--depth` sets the rate by the width. Find the best rate of depths 2 and 4 with 300 steps of `tiny` each (chapter 15 has the loop). Check: is their ratio
+   nearer to √2 or to 1?
+5. nanoGPT reads its options by `exec` of a Python file over its globals (`configurator.py`). Check with three of the ten mistakes: which does it find, and what
+   can it do that a YAML file cannot?
+6. Which micro-batch does a T4 take of `gpt2-124M`, of GPT-2 medium (`--depth 24`, `model.n_embd=1024`, `model.n_head=16`)? Check with `figures.memory`, and on a T4
+   by `torch.cuda.max_memory_allocated`.
+
+## Further reading
+
+- YAML 1.2.2, §10.3.2, tag resolution: what is a number; and StrictYAML's documentation, *The Norway problem*, for what 1.1 takes for a boolean.
+- pydantic, *Strict mode* and its conversion table: what is taken for what when one is not strict.
+- nanochat, `scripts/base_train.py`: everything from one depth. Yang et al. 2022, *Tensor Programs V*: why a rate must fall with the width.
+- Brown et al. 2020, *Language Models are Few-Shot Learners*, table 2.1: rates and batch sizes that belong to sizes.
+- POSIX.1-2017, Shell Command Language, §2.8.2: exit status, and what is above 128.
+"""

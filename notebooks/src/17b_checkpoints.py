@@ -1,40 +1,58 @@
 # %% [markdown]
 r"""
 # 17b · Checkpoints: whole or not there
-TODO
+
+A run of days will be interrupted: the machine is wanted by somebody else, reboots, loses power. What is left of it is what was on the disk, so
+two questions decide what the days were worth. *What belongs into a checkpoint?* One that forgets something is a checkpoint all the same: the run
+goes on, and the loss looks right. And *how is it written?* One that was cut off half-way has a name, a date and a plausible size.
+
+| what a step changes | where it is | what a run does that forgets it |
+|---|---|---|
+| the weights | 4 bytes a parameter | begins again |
+| AdamW's two means, and its count of steps | 8 bytes a parameter | stumbles: chapter 17c measures it |
+| the place in the data | five numbers | reads the first part twice, the last part never |
+| the generator that dropout draws from | 5 kB | repeats its random numbers |
+| float16's scale | three numbers | skips steps until it has found it again |
+| counts, the windows of z-scores, the best loss | some 300 numbers | another learning rate; no z for 128 steps |
+
+None of the last five raises an error, and none shows in a single loss. So the law of this sitting is not "it loads" but: a run that was
+saved and loaded is the run that was not, to the last bit.
 """
 
 # %%
 #| default_exp checkpoint
 #| doc checkpoint: A checkpoint: a directory a step, whole or not there, proved by hashes.
 #| doc assemble: What a run is made of: data, model, optimizer, and all that its steps change.
-from pathlib import Path
+import signal
+import sys
+import warnings
 
-from course.notebook import answer, checkpoint, predict, predictions
-from nanogpt import optim
+from course.figures import checkpoints as figures
+from course.notebook import answer, checkpoint, predict, predictions, show
+from nanogpt.config import load_config
+from nanogpt.corpus import ensure_corpus
+from nanogpt.data import DocumentStream
 from nanogpt.model import GPTConfig, num_params
+from nanogpt.optim import make_optimizer
+from nanogpt.shards import open_shards
 from nanogpt.train import train_step
 
+
 # %%
-RUNS = Path("../data/built/checkpoints")
+BEFORE, AFTER, WEIGHTS = 12, 4, 6  # steps before and after a resume; weights of which each bit is flipped
 predict("17b.1", "bytes of a checkpoint for each parameter, float32", guess=None)
-
-# %% [markdown]
-r"""
-What does a step change? The weights; AdamW's two means for each of them, and how many steps it has made; the place in the data;
-the generator from which dropout draws; in float16 the scale. And what the trainer itself keeps: counts, and the windows of its
-z-scores. A checkpoint that forgets one of these is a checkpoint all the same: the run goes on, and the loss looks right.
-
-The last cells of this section train a small model in four ways, so their sizes stand here.
-"""
+predict("17b.2", "moments, of those drawn, at which kill -9 leaves half of it", guess=None)
+predict("17b.3", "of a weight's 32 bits: their flip shows in the loss", guess=None)
+predict("17b.4", "first loss that shows that AdamW's means were lost", guess=None)
 
 
 # %% [markdown]
 r"""
-### Whole or not there
+## A nest of tensors, without pickle
 
 A checkpoint is a folder: the weights as chapter 07 writes them, so that `sample` and `eval` read it, and all the rest as JSON, its tensors in
-a safetensors file. No pickle: nothing in it can run. A nest of dictionaries with tensors in it is taken apart and put together:
+a safetensors file. No pickle: nothing in it can run when it is read. PyTorch's `state_dict` of an optimizer is a nest of dictionaries and lists with tensors
+here and there, which is taken apart and put together:
 """
 
 
@@ -86,11 +104,18 @@ def unpack(value, tensors: dict[str, Tensor]):
     return {int(key) if key.isdigit() else key: unpack(part, tensors) for key, part in value.items()}
 
 
+# %%
+print(packed := pack({"means": [torch.ones(2), torch.zeros(2)], "steps": 3}, "state", tensors := {}))
+assert unpack(packed, tensors)["means"][0].tolist() == [1, 1], "what comes back is not what went in"
+
 # %% [markdown]
 r"""
-`kill -9` may come while it is written, and then half a file stands under the right name. So it is written under another one, and renamed
+## Whole or not there
+
+`kill -9` may come while it is written, and then half of it stands under the right name. So it is written under another one, and renamed
 when it is whole: a rename is done or not done. A power cut is worse, since what was written may still be in memory only, and a name can reach
-the disk before what it names. Hence the order: write, flush each file, flush the folder, rename, flush the folder above.
+the disk before what it names (Pillai et al. 2014 found this in databases and version control systems alike). Hence the order: write, flush each file, flush the folder's list of names, rename,
+flush the folder above.
 """
 
 
@@ -135,8 +160,133 @@ def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None)
 
 # %% [markdown]
 r"""
-A rename does not help against a disk that gives back other bits, or a copy that stopped half-way. So a manifest holds the SHA-256 of each file, and
-loading compares every byte. What is damaged is passed over, aloud.
+*See.* What does a kill leave, at each moment? Two ways of writing are killed before each change that they make to the disk: files straight into their place, and
+`save`. Python announces the changes (`sys.addaudithook`), and a child process that has heard enough of them kills itself; what it leaves is looked at.
+
+*Predict* (17b.2). Straight into its place there are four files, each opened under another name and renamed: nine moments, with the one after the last. How many of them leave a
+checkpoint with a part missing?
+"""
+
+
+# %%
+def straight(folder: Path, step: int, model: GPT, state: dict) -> None:
+    """The same files, each atomic, without a name aside."""
+    target, tensors = folder / f"step_{step:06d}", {}
+    save_model(model, target)
+    save_json(target / "state.json", pack(state, "state", tensors))
+    with atomically(target / "state.safetensors") as file:
+        file.write(serialize(tensors))
+
+
+# %%
+def killed(moment: int, write, folder: Path, *what) -> bool:
+    """Write in a child process that is killed before its change of that number; false if it makes fewer."""
+    with warnings.catch_warnings(action="ignore"):  # to fork is unwise beside threads; this child dies anyway
+        if child := os.fork():
+            return os.waitpid(child, 0)[1] != 0
+    changes = []
+
+    def hook(event: str, args: tuple) -> None:
+        written = event == "open" and args[2] & (os.O_WRONLY | os.O_RDWR)
+        if (written or event == "os.rename") and folder.name in str(args[0]):
+            changes.append(event)
+            if len(changes) == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    try:
+        write(folder, *what)
+    finally:
+        os._exit(0)
+
+
+# %%
+def left_by(write) -> list[str]:
+    """What stands under the newest name after a kill before the first change, the second, and so on."""
+    found, folder = [], RUNS / "kills"
+    model = GPT(GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=1, n_embd=8))
+    for moment in range(1, 99):
+        shutil.rmtree(folder, ignore_errors=True)
+        save(folder, 1, model, {})
+        dead = killed(moment, write, folder, 2, model, {"means": torch.ones(8)})
+        newest = max(folder.glob("step_*"))
+        new = "the new one" if len(list(newest.glob("[!.]*"))) >= 4 else "half of the new one"
+        found.append("the old one" if newest.name == "step_000001" else new)
+        if not dead:
+            return found
+
+
+# %%
+shutil.rmtree(RUNS := Path("../data/built/checkpoints"), ignore_errors=True)
+torch.set_num_threads(1)  # a forked child can have no more, and the same bits take the same number
+ways = {"straight": left_by(straight), "aside, renamed": left_by(save)} if hasattr(os, "fork") else {}
+for name, found in ways.items():
+    print(name, {what: found.count(what) for what in dict.fromkeys(found)})
+    assert name == "straight" or "half of the new one" not in found, "a half one has a name"
+answer("17b.2", ways["straight"].count("half of the new one") if ways else "Windows has no fork")
+show(figures.moments(ways), alt="Kills in order: straight, most leave half a checkpoint; renamed, none does.")
+
+# %% [markdown]
+r"""
+Half a checkpoint that is noticed is a nuisance, since the run goes on from the one before. Half a checkpoint that is not noticed loads where a part
+may be absent, and that is the danger of writing files one by one: each is whole. (A flush cannot be tested by a kill: what a process has written survives it. The
+tests look at the order of the calls instead.)
+
+## A flipped bit
+
+A rename does not help against a disk that gives back other bits, or against a copy that stopped half-way. How bad is one bit?
+
+*See.* A model of `tiny`'s shape is trained for some steps and saved. Then each bit of some of its weights is turned over, one at a time, and the loss is
+taken again.
+
+*Predict* (17b.3). A float32 has a sign, 8 bits of exponent and 23 of fraction. How many of the 32 change the loss by more than 0.01 nats?
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+manifest = ensure_corpus(RUNS / "stories", n=1000)
+stream = DocumentStream(open_shards(RUNS / "stories", "train"), 4, 128, seed=0)
+shape = GPTConfig(**vars(load_config("tiny").model), vocab_size=manifest["vocab_size"])
+model = GPT(shape, torch.Generator().manual_seed(0))
+adamw = make_optimizer(model, 2e-3)
+for _ in range(BEFORE):
+    train_step(model, adamw, [stream.next_batch()])
+path = save(RUNS / "one", BEFORE, model, {"optimizer": adamw.state_dict()})
+sizes, P = {file.name: file.stat().st_size for file in sorted(path.iterdir())}, num_params(model.config)
+print(*(f"{name:20}{size:10,} bytes" for name, size in sizes.items()), sep="\n")
+answer("17b.1", sum(sizes.values()) / P)
+print(f"{sum(sizes.values()) / P:.2f} for each of {P:,} parameters: 3 × 4 are the weight and two means")
+assert 12 <= sum(sizes.values()) / P < 13, "more is saved than weights and means, or less"
+
+
+# %% tags=["nbval-ignore-output"]
+@torch.no_grad()
+def changes(bit: int, x: Tensor, y: Tensor) -> list[float]:
+    """How far the loss moves when this bit of a weight is turned over; of some weights."""
+    found, g, before = [], torch.Generator().manual_seed(0), model(x, y)[1]
+    mask = torch.tensor(1 << bit).to(torch.int32)
+    matrices = [p.view(torch.int32).flatten() for p in model.parameters() if p.dim() == 2]
+    for _ in range(WEIGHTS):
+        bits = matrices[int(torch.randint(len(matrices), (), generator=g))]
+        at = int(torch.randint(len(bits), (), generator=g))
+        bits[at] ^= mask
+        found.append((model(x, y)[1] - before).abs().item())
+        bits[at] ^= mask
+    return found
+
+
+x, y = stream.next_batch()
+moved = [changes(bit, x[:1], y[:1]) for bit in range(32)]
+shown = [bit for bit in range(32) if not max(moved[bit]) < 0.01]  # a loss that is NaN counts
+answer("17b.3", len(shown))
+show(figures.bits(moved), alt="Change of the loss over the flipped bit: the exponent's highest stands out.")
+
+
+# %% [markdown]
+r"""
+The exponent's highest bit multiplies a small weight by $2^{128}$, and nobody overlooks that; one or two beside it may multiply by 256 or more. All others hide from whoever looks at
+the loss, and yet the run is another one from there on. Only a comparison of every byte finds them. So a manifest holds the SHA-256 of each file, and one of itself; loading compares, and what is damaged is
+passed over, aloud.
 """
 
 
@@ -160,6 +310,20 @@ def checkpoints(folder: str | Path) -> list[Path]:
     """The checkpoints in a folder, whole or not, in the order of their steps."""
     found = [path for path in Path(folder).glob("step_*") if re.fullmatch(r"step_\d{6,}", path.name)]
     return sorted(found, key=lambda path: int(path.name[5:]))
+
+
+# %%
+data = bytearray((path / "state.safetensors").read_bytes())
+data[len(data) // 2] ^= 1  # one bit of some 35 million
+(path / "state.safetensors").write_bytes(data)
+print(fault(path))
+
+
+# %% [markdown]
+r"""
+The newest whole one is taken. If all are damaged the run ends, with a sentence: to begin again would write over what might be saved by hand. Old ones are
+deleted, the best one is kept; and deleting begins with a rename, since a half deleted folder is a half written one.
+"""
 
 
 # %%
@@ -198,31 +362,9 @@ def prune(folder: str | Path, keep: int, step: int, also: Collection[int] = ()) 
 
 # %% [markdown]
 r"""
-*Check.* A model of `tiny`'s shape after one step, saved; then one bit of it is turned over.
+Beside the checkpoints stands `metrics.jsonl`, a line for each step (chapter 17c). After `kill -9` its last line may be torn, and it may be ahead of the newest checkpoint. What
+comes after the checkpoint is cut off, and made again.
 """
-
-# %% tags=["nbval-ignore-output"]
-shutil.rmtree(RUNS, ignore_errors=True)
-model = GPT(GPTConfig(block_size=128, vocab_size=1024, n_layer=2, n_head=8, n_embd=128))
-adamw = optim.make_optimizer(model, 1e-3)
-ids = torch.zeros(1, 9, dtype=torch.int64)
-train_step(model, adamw, [(ids[:, :-1], ids[:, 1:])])
-path = save(RUNS / "one", 1, model, {"optimizer": adamw.state_dict()})
-sizes = {file.name: file.stat().st_size for file in sorted(path.iterdir())}
-for name, size in sizes.items():
-    print(f"{name:20}{size:10,} bytes")
-P = num_params(model.config)
-print(
-    f"{sum(sizes.values()) / P:.2f} bytes for each of {P:,} parameters; 3 × 4 are for the weight and AdamW's two means"
-)
-answer("17b.1", round(sum(sizes.values()) / P, 2))
-assert 12 <= sum(sizes.values()) / P < 13, "more is saved than weights and means, or less"
-
-# %%
-data = bytearray((path / "state.safetensors").read_bytes())
-data[len(data) // 2] ^= 1  # one bit of some 4 million
-(path / "state.safetensors").write_bytes(data)
-print(fault(path))
 
 
 # %%
@@ -238,6 +380,16 @@ def repair(path: Path, step: int) -> None:
     if len(good) < len(lines):
         with atomically(path) as file:
             file.writelines(good)
+
+
+# %% [markdown]
+r"""
+## What a run is made of
+
+From the configuration to shards, a model, an optimizer. All that steps change is in one place, `Training`, and what of it a checkpoint holds is
+a list of names. Two orders matter. The seed is set *last*, so that nothing before it (a benchmark, a sample, a model of another size) shifts dropout; and the model has a
+generator of its own.
+"""
 
 
 # %%
@@ -272,16 +424,6 @@ from nanogpt.sources import blocks_in, cut_files, find_files
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.train import scale_init
 from nanogpt.weights import load_model
-
-
-# %% [markdown]
-r"""
-### What a run is made of
-
-From the configuration to shards, a model, an optimizer. All that steps change is in one place, `Training`, and what of it a checkpoint holds is
-a list of names. Two orders matter: the seed is set *last*, so that nothing before it (a benchmark, a sample) shifts dropout; and the model has a
-generator of its own.
-"""
 
 
 # %%
@@ -333,6 +475,15 @@ def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
                 return found
 
 
+def held_out(folder: str, tokens: int) -> list[np.ndarray]:
+    """The first so many tokens of the validation shards."""
+    held = []
+    for path in open_shards(folder, "val"):
+        held.append(read_shard(path)[:tokens])
+        tokens -= len(held[-1])
+    return held
+
+
 # %%
 #| export assemble
 def first_model(config: Config, vocab_size: int) -> GPT:
@@ -350,6 +501,13 @@ def first_model(config: Config, vocab_size: int) -> GPT:
     model = GPT(replace(there.config, dropout=config.model.dropout, flash=config.model.flash))
     model.load_state_dict(there.float().state_dict())
     return model
+
+
+# %% [markdown]
+r"""
+The data are made where they are not there, and a tokenizer counts as theirs only if its fingerprint is the one in their manifest. Now the run
+itself: what is made once, then what changes.
+"""
 
 
 # %%
@@ -425,17 +583,6 @@ class Training(Training):
 
 # %%
 #| export assemble
-def held_out(folder: str, tokens: int) -> list[np.ndarray]:
-    """The first so many tokens of the validation shards."""
-    held = []
-    for path in open_shards(folder, "val"):
-        held.append(read_shard(path)[:tokens])
-        tokens -= len(held[-1])
-    return held
-
-
-# %%
-#| export assemble
 def assemble(config: Config) -> Training:
     """All that a run needs, before its first step."""
     c, o, device = config, config.optim, pick_device(config.run.device)
@@ -464,8 +611,10 @@ def assemble(config: Config) -> Training:
 
 # %% [markdown]
 r"""
-The same command starts and resumes, so it may come with another configuration. What belongs to the run's identity cannot change on its way;
-how long it runs, where it is saved and how often it is looked at can, and is said.
+## Going on
+
+The same command starts and resumes, so it may come with another configuration. What belongs to the run's identity cannot change on its way: a loss
+curve of two learning rates belongs to neither. How long it runs, where it is saved and how often it is looked at may change, and that is said.
 """
 
 
@@ -512,11 +661,78 @@ def resume(config: Config) -> Training:
 
 # %% [markdown]
 r"""
+*Check.* The law: some steps, a checkpoint, some steps more; and the same from the checkpoint, as in a process that knows nothing else. Dropout is on, or nothing would be random.
+
+*Predict* (17b.4). Then the run is resumed with one part as it was at the start. With the place in the data forgotten, the very first loss is another one. Which is the first that shows
+AdamW's means to be gone?
+"""
+
+
+# %%
+def steps(run: Training, n: int) -> list[float]:
+    """The losses of so many steps as the trainer makes them: a batch, an update by it."""
+    run.step += n
+    return [train_step(run.model, run.optimizer, [run.stream.next_batch()]).item() for _ in range(n)]
+
+
+mine = [f"data.dir={RUNS}/stories", f"run.dir={RUNS}/run", "run.device=cpu", "model.dropout=0.1"]
+run = resume(config := load_config("tiny", mine))
+steps(run, BEFORE)
+save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
+went_on = steps(run, AFTER)
+assert steps(resume(config), AFTER) == went_on, "the resumed run is not the one that went on"
+
+
+# %%
+forget = {
+    "nothing": lambda run: None,
+    "the place in the data": lambda run: setattr(run.stream, "position", 0),
+    "dropout's generator": lambda run: torch.manual_seed(0),
+    "AdamW's means": lambda run: run.optimizer.state.clear(),
+}
+for what, of in forget.items():
+    of(half := resume(config))
+    parted = next((n for n, (a, b) in enumerate(zip(steps(half, AFTER), went_on), 1) if a != b), None)
+    print(f"{what} forgotten: {f'loss {parted} is the first that differs' if parted else 'no loss differs'}")
+answer("17b.4", parted)
+
+
+# %% [markdown]
+r"""
+A loss is taken before its update, so a fault in the optimizer shows a step later than one in the data: a test that makes one step after loading would
+call it whole.
+
 ## Checkpoint
 """
+
 
 # %% tags=["nbval-ignore-output"]
 predictions("17b")
 
+
 # %%
 checkpoint("17b")
+
+
+# %% [markdown]
+r"""
+The package can now stop and go on. When to stop, whether a step counts, and what may be done on the way without being noticed, is chapter 17c.
+
+## Exercises
+
+1. Put `save`'s `os.rename` before its flushes. Check: which test in `tests/test_ch17b_checkpoint.py` fails, and why does the figure of kills not change?
+2. Leave the manifest out of `save`, and let `fault` look only for missing files. Which damages of that test file are still found? Check by running it.
+3. A 1.5B model's checkpoint: predict its bytes, and the seconds of writing and of hashing on this machine from the rates that you measure here. Check with
+   `time` around `save` and `fault` for two sizes: is it linear?
+4. Store AdamW's means as bfloat16. Check with `steps`: after how many losses do the runs part, and how far are they apart after 100?
+5. Let the stream shuffle with Python's `random` instead of a key. Which test fails first? Mend it with `random.getstate` in `random_states`, and check with the same test.
+6. `FREE` lets `data.dir` change. What stops a run from going on with other shards? Check: move the shards, then change one.
+
+## Further reading
+
+- Pillai et al. 2014, *All File Systems Are Not Created Equal*, OSDI: which orders of writes, flushes and renames survive a power cut.
+- Rebello et al. 2020, *Can Applications Recover from fsync Failures?*, USENIX ATC.
+- Bairavasundaram et al. 2008, *An Analysis of Data Corruption in the Storage Stack*, FAST: how often a disk gives back other bits.
+- Hochschild et al. 2021, *Cores that don't count*, HotOS: the bits that the processor turns.
+- llm.c, `train_gpt2.cu`: a resume that is checked to be deterministic.
+"""

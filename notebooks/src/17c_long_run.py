@@ -1,7 +1,19 @@
 # %% [markdown]
 r"""
 # 17c · A long run: judged, looked at, ended
-TODO
+
+Nobody watches a run at three in the morning. A batch of garbage, a loss that is NaN, a machine that is wanted back in ten minutes, an evaluation that
+needs more memory than there is: whatever comes, the run must do by itself what somebody would do who knew it well. This sitting builds the
+loop that does, from a run as a file (17) and checkpoints that forget nothing (17b).
+
+```
+batch ─> loss and norm ─> judged ── fit ────> update ──────────┬─> due? ─> checkpoint ─> evaluation, samples ─> the step's line ─> next
+                             └──── not fit ─> kept, counted ───┘
+                                        kill -9, at any place: the same command goes on, to the same bits
+```
+
+Three questions decide how it is built. What is unusual, when nobody says what is usual? How can a run be looked at without being changed? And how often should it be
+saved?
 """
 
 # %%
@@ -12,25 +24,36 @@ import contextlib
 import csv
 import shutil
 import warnings
-from pathlib import Path
 
 from course.figures import long_run as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.compare import verdict
 from nanogpt.corpus import ensure_corpus
-from nanogpt.runs import read_metrics
+from nanogpt.runs import WINDOW, read_metrics
+from nanogpt.shards import read_shard
+
 
 # %%
 STEPS, EVERY, KILLS = 60, 10, 3  # of the small run; from checkpoint to checkpoint; how often it is killed
+BAD, FAILS = 6, 24  # batches of garbage; hours from one failure of the machine to the next
 HALF = STEPS // 2 // EVERY * EVERY
 assert HALF, f"there is no checkpoint before the middle: STEPS={STEPS} must be at least twice EVERY={EVERY}"
-RUNS = Path("../data/built/long_run")
-predict(
-    "17c.1",
-    "loss of the 10 steps after a resume that forgets AdamW's means, above what it would be",
-    guess=None,
-    unit="nats",
-)
+predict("17c.1", f"of {BAD} bad batches, so many are left out at 6 deviations", guess=None)
+predict("17c.2", f"steps made twice after {KILLS} kills", guess=None)
+predict("17c.3", "10 losses after AdamW's means are lost: too high by", guess=None, unit="nats")
+predict("17c.4", f"best steps between checkpoints, a failure every {FAILS} h", guess=None)
+
+
+# %% [markdown]
+r"""
+## One line a step
+
+A line for each step goes into `metrics.jsonl`, at once and unbuffered, so that a kill loses none that was written.
+The same line goes to the screen in llm.c's form (chapter 15's `step_line`); its rate is this step's, as a moving mean hides a slow-down.
+The MFU stands there where the GPU's data sheet is known.
+On a terminal every step is shown in one place, in a log file only each `run.log_every`-th. TensorBoard and wandb are imported only if asked for.
+"""
+
 
 # %%
 #| export log
@@ -46,23 +69,6 @@ import torch
 from nanogpt.config import Config, config_dict
 from nanogpt.roofline import peak_of
 from nanogpt.runs import step_line
-
-
-# %% [markdown]
-r"""
-### One line a step
-
-`metrics.jsonl` gets a line for each step, at once. After `kill -9` its last line may be torn, and it may be ahead of the newest checkpoint. Both
-are mended when the run goes on: what comes after the checkpoint is cut off and made again.
-"""
-
-
-# %% [markdown]
-r"""
-The same line goes to the screen in llm.c's form (chapter 15's `step_line`); its rate is this step's, as a moving mean hides a slow-down.
-The MFU stands there where the GPU's data sheet is known.
-On a terminal every step is shown in one place, in a log file only each `run.log_every`-th. TensorBoard and wandb are imported only if asked for.
-"""
 
 
 # %%
@@ -132,6 +138,12 @@ def wandb(config: Config) -> Callable[[dict], object]:
     return lambda line: wandb.log(numbers(line), step=line["step"])
 
 
+# %% [markdown]
+r"""
+At its end a run says what it came to, and what its time was spent on: training, checkpoints, evaluation.
+"""
+
+
 # %%
 #| export log
 def report(run: Training) -> None:
@@ -181,7 +193,7 @@ from nanogpt.train import train_step
 
 # %% [markdown]
 r"""
-### A step, and whether it counts
+## A step, and whether it counts
 
 Chapter 07's `train_step` is the step. New is what stands around it: the loss and the gradient's norm are judged before the update is made.
 
@@ -215,6 +227,13 @@ def learning_rate(config: Config, updates: int) -> float:
     if o.schedule == "wsd":
         return o.lr * optim.wsd(updates, steps, warmup=o.warmup, decay=o.decay, minimum=o.minimum)
     return o.lr * optim.warm_up(updates, o.warmup)
+
+
+# %% [markdown]
+r"""
+`judged` looks at a number beside the last 128 of its kind (chapter 15's `Window`). No absolute limit would do: a norm of 2 is usual in one run and a catastrophe in
+another.
+"""
 
 
 # %%
@@ -276,7 +295,71 @@ def one_step(run: Training) -> dict:
 
 # %% [markdown]
 r"""
-### Looking, without being noticed
+*See.* A run on stories, and after 128 steps some batches of random ids, one in every second step. A person would see each of them in the curve. `skip_spikes` is 6.
+
+*Predict* (17c.1). How many of the six are left out?
+"""
+
+
+# %%
+def tiny(name: str, *changes: str) -> Config:
+    """The ready configuration, shorter, with dropout, in a folder of its own."""
+    here = [f"data.dir={RUNS}/stories", f"run.dir={RUNS}/{name}", "run.device=cpu"]
+    often = [f"run.checkpoint_every={EVERY}", "run.keep=99", f"eval.every={2 * EVERY}", "eval.tokens=2000"]
+    mine = [f"train.max_steps={STEPS}", "model.dropout=0.1", f"run.log_every={STEPS}", *changes]
+    return load_config("tiny", [*here, *often, *mine])
+
+
+threads = torch.get_num_threads()
+torch.set_num_threads(1)  # sums in another order have other bits, and a forked child can have no more
+shutil.rmtree(RUNS := Path("../data/built/long_run"), ignore_errors=True)
+_ = ensure_corpus(RUNS / "stories", n=1000)
+
+
+# %%
+def spoilt(run: Training, spoil: list[int]) -> list[dict]:
+    """The run's lines; in the steps named it is given random ids."""
+    real, g, told = run.stream.next_batch, torch.Generator().manual_seed(0), []
+
+    def garbage() -> tuple[torch.Tensor, ...]:
+        return tuple(torch.randint(run.model.config.vocab_size, (2, *real()[0].shape), generator=g))
+
+    for step in range(1, spoil[-1] + 4):
+        run.stream.next_batch = garbage if step in spoil else real
+        told.append(one_step(run))
+    return told
+
+
+# %% tags=["nbval-ignore-output"]
+run = resume(tiny("spikes", "train.skip_spikes=6"))
+bad = [WINDOW + 2 * i for i in range(1, BAD + 1)]
+told = spoilt(run, bad)
+for line in told[bad[0] - 2 : bad[-1] + 1]:
+    print(*step_line(line, bad[-1] + 3).split(" | ")[:3], line.get("skipped", ""), sep=" | ")
+answer("17c.1", run.skipped["spike"])
+show(
+    figures.spikes(told, bad, 6),
+    alt="Loss and z-scores: equal spikes, but the z-score of each is lower than the last one's.",
+)
+
+
+# %% [markdown]
+r"""
+Not all, and the reason is arithmetic. A window takes in what it judges, as llm.c's does, and of n values none can lie further from their mean than $(n-1)/\sqrt n$
+deviations (Samuelson 1968): 11.2 for 128. Of k equal spikes among them each lies $\sqrt{(n-k)/k}$ out: 11.3, 7.9, 6.5, and 5.6 for the fourth. So the first hide the
+later ones, and 6 deviations mean: up to three spikes in 128 steps. A run that meets more of them has another trouble than its batches. The kept batches say which:
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+ids = read_shard(sorted((run.folder / "skipped").iterdir())[0])
+print(len(ids), "tokens:", run.tokenizer.decode(ids[:12].tolist()).encode("ascii", "replace").decode())
+assert len(ids) == run.config.train.batch_tokens, "what is kept is not a batch"
+
+
+# %% [markdown]
+r"""
+## Looking, without being noticed
 
 Validation, HellaSwag and samples use the plain model, not the compiled one, which would be compiled again for every new length; and they give the
 random state back. A checkpoint is written *before*: an evaluation that runs out of memory has cost people days.
@@ -301,7 +384,7 @@ def look(run: Training, last: bool) -> dict:
         if found["val_loss"] < run.best.get("val_loss", math.inf):
             run.best = {"step": run.step, "val_loss": found["val_loss"]}
     if due(e.hellaswag_every, run.step, last):
-        from nanogpt import hellaswag  # chapter 18
+        from nanogpt import hellaswag  # chapter 18b
 
         items = hellaswag.load_items()
         scores = hellaswag.accuracy(run.model, items, run.tokenizer, precision=run.config.train.dtype)
@@ -331,7 +414,7 @@ def keep_run(run: Training, metrics) -> None:
 
 # %% [markdown]
 r"""
-### Ending
+## Ending
 
 A cluster sends SIGTERM, a person Ctrl-C, a scheduler has a time limit, and where no signal reaches there is a file named `stop`. Each lets the step end,
 saves, and says how to go on; the exit code is 0. A second Ctrl-C ends at once.
@@ -367,7 +450,7 @@ def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
 
 # %% [markdown]
 r"""
-### The loop
+## The loop
 
 A checkpoint stands between a step and what is done after it, and holds the line that is not yet written. So whichever moment a run is killed at, the step's
 evaluation and its line are made once more, and nothing is missing or double.
@@ -467,29 +550,15 @@ def run(args: argparse.Namespace) -> None:
 
 # %% [markdown]
 r"""
-### See: killed and gone on
+## See: killed and gone on
 
-The run that is never stopped, and one that is killed with `kill -9` in mid-step. Both with one thread, since sums in another order have other
-bits, and since a forked child can have no more.
+The run that is never stopped, and one that is killed with `kill -9` in mid-step.
+
+*Predict* (17c.2). It is killed three times, and has a checkpoint after every tenth step. How many of its steps are made twice?
 """
 
 
 # %% tags=["nbval-ignore-output"]
-def tiny(name: str, *changes: str) -> Config:
-    """The ready configuration, shorter, with dropout, in a folder of its own."""
-    here = [
-        f"data.dir={RUNS}/stories",
-        f"run.dir={RUNS}/{name}",
-        "run.device=cpu",
-        f"train.max_steps={STEPS}",
-    ]
-    often = [f"run.checkpoint_every={EVERY}", "run.keep=99", f"eval.every={2 * EVERY}", "eval.tokens=2000"]
-    return load_config("tiny", [*here, *often, "model.dropout=0.1", f"run.log_every={STEPS}", *changes])
-
-
-threads = torch.get_num_threads()
-torch.set_num_threads(1)
-ensure_corpus(RUNS / "stories", n=1000)
 whole = fit(tiny("whole"))
 
 
@@ -513,13 +582,16 @@ def killed(config: Config, steps: int) -> int:
 # %% tags=["nbval-ignore-output"]
 moments = [min(STEPS - 1, STEPS * (i + 1) // (KILLS + 1) + 3) for i in range(KILLS)]
 deaths = [killed(tiny("killed"), step) for step in moments] if hasattr(os, "fork") else []  # Windows has none
-print("killed after steps", deaths)
+twice = sum(death % EVERY for death in deaths)
+print(f"killed after steps {deaths}: {twice} of {STEPS} steps are made twice")
+answer("17c.2", twice)
 again = fit(tiny("killed"))
 a, b = read_metrics(RUNS / "whole"), read_metrics(RUNS / "killed")
 show(
     figures.killed_run([line["loss"] for line in a], [line["loss"] for line in b], deaths, EVERY),
-    alt="Loss over steps: the points of the run that was killed three times lie on the line of the one that was not.",
+    alt="Loss over steps: the points of the killed run lie on the line of the one that was not.",
 )
+
 
 # %%
 print(verdict(a, b, "loss")[1])
@@ -529,8 +601,11 @@ assert all(map(torch.equal, whole.model.parameters(), again.model.parameters()))
 
 # %% [markdown]
 r"""
-*What if one part is forgotten?* The same run again from its middle, each time with one thing as it was at the start.
+*What if one part is forgotten?* Chapter 17b asked which loss is the first to differ. Here is what it costs: the same run again from its middle, each time with one thing as it was at the start.
+
+*Predict* (17c.3). AdamW's two means are empty. By how much are the next ten losses too high?
 """
+
 
 # %%
 shutil.copytree(whole.folder / f"step_{HALF:06d}", RUNS / f"half/step_{HALF:06d}", dirs_exist_ok=True)
@@ -548,30 +623,60 @@ for what, of in forget.items():
     of(half)
     above[what] = sum(one_step(half)["loss"] - loss for loss in should) / len(should)
     print(f"{what:22} forgotten: {above[what]:+.3f} nats over the next {len(should)} steps")
-answer("17c.1", round(above["AdamW's means"], 3))
+answer("17c.3", round(above["AdamW's means"], 3))
 assert above["nothing"] == 0, "what is loaded is not what was saved"
 torch.set_num_threads(threads)
 
 # %% [markdown]
 r"""
-Nothing here fails, and no single loss looks wrong: only the comparison with a run that was not stopped shows it. That is why the tests do it,
+Nothing here fails, and no single loss looks wrong; a forgotten place in the data can even look like progress, since batches that were seen once are cheaper. Only the comparison with a run
+that was not stopped shows it. That is why the tests do it,
 at twenty moments in four precisions, half of them within the writing of a checkpoint.
 
-A trainer costs time as well. The last lines of each run above say how much went into checkpoints and evaluation. Is every tenth step too often?
-If a checkpoint takes c seconds and the machine fails every M seconds on average, the least is lost when checkpoints are √(2 c M) apart (Young 1974).
+## Is every tenth step too often?
+
+A checkpoint costs its own c seconds, every t seconds. A failure costs the steps since the last one, t/2 on average, every M seconds. So the share of time that is lost is
+$c/t + t/2M$, and least where the two are equal: $t=\sqrt{2cM}$ (Young 1974). c this run has measured. M is the machine's: Llama 3's 16,384 GPUs were
+interrupted 419 times unexpectedly in 54 days (Grattafiori et al. 2024, §3.3.4), that is every 3.1 hours; one machine may go on for months.
+
+*Predict* (17c.4). How many steps of *this* run lie between checkpoints at best, if the machine fails once in 24 hours?
 """
+
+
+# %% tags=["nbval-ignore-output"]
+c = whole.seconds["checkpoints"] / len(list(whole.folder.glob("step_*")))
+step = whole.seconds["steps"] / STEPS
+best = math.sqrt(2 * c * 3600 * FAILS)
+answer("17c.4", round(best / step))
+print(f"a checkpoint takes {1000 * c:.0f} ms, a step {1000 * step:.0f} ms")
+print(
+    f"every {EVERY} steps: {c / (EVERY * step):.1%} of the time goes into checkpoints; best: every {best / step:,.0f} steps"
+)
+show(
+    figures.young(c, step, EVERY, {f"{FAILS} h": FAILS, "3.1 h (16,384 GPUs)": 54 * 24 / 419}),
+    alt="Share of time lost over the steps between checkpoints: falls as they get fewer, then rises again.",
+)
 
 
 # %% [markdown]
 r"""
+Yes, by far: this run is saved often only so that a kill finds something new. The valley is wide, though, and twice too often costs little: at half or double the best interval a quarter more is
+lost than at best. For a model of 124 million parameters c is 1.5 GB at the disk's rate, and for one of many machines it is what makes people write checkpoints
+from memory, in the background.
+
 ## Checkpoint
+
+Four commands belong together now: `train` makes a run, `plot` and `compare` read it, `sample` and `eval` take one of its checkpoints.
 """
+
 
 # %% tags=["nbval-ignore-output"]
 predictions("17c")
 
+
 # %%
 checkpoint("17c")
+
 
 # %% [markdown]
 r"""
@@ -579,21 +684,21 @@ r"""
 
 1. Set `EVERY = 1` and `KILLS = 10`: most kills then fall into the writing of a checkpoint. Check: `verdict` still says "equal to the last bit".
    What does it cost? The last line of the run says it.
-2. Let `save` write into `target` at once, without the rename, and repeat. Check: `tests/test_ch17_faults.py` has a test that fails. What does a run
-   say that finds such a folder?
-3. How long does a checkpoint of GPT-2 small take? Predict it from 12 bytes a parameter and your disk's rate, then train two steps
-   with `--depth 12` and small batches. Check: the share that the last line gives for checkpoints.
-4. Let the stream shuffle with Python's `random` instead of a key. Which test fails first? Mend it with `random.getstate` in `random_states`,
-   and check with the same test.
-5. Train `tiny` with `train.skip_spikes=3`. Decode what lies in `skipped/`. Check: are these batches unlike others, or is it chance? Of 1,600 normal
+2. Let `Window.z` judge before it takes a value in, and take in none that was skipped. Check with `spoilt`: how many of six are left out now? What happens to a run
+   whose loss really has moved, after a change of the data, say?
+3. Train `tiny` with `train.skip_spikes=3`. Decode what lies in `skipped/`. Check: are these batches unlike others, or is it chance? Of 1,600 normal
    deviates, how many exceed 3?
+4. How long does a checkpoint of GPT-2 small take? Predict it from 12 bytes a parameter and your disk's rate, then train two steps
+   with `--depth 12` and small batches. Check: the share that the last line gives for checkpoints; and Young's interval for it.
+5. Let `look` sample with dropout on and without giving the random state back. Check: which test fails, and what does `python -m nanogpt compare` say of the two runs?
 6. Store the weights of a checkpoint as bfloat16. Check with `compare`: at which step do the runs part, and by how much?
 
 ## Further reading
 
 - Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*, CACM 17(9).
-- Pillai et al. 2014, *All File Systems Are Not Created Equal*, OSDI: which orders of writes, flushes and renames survive a power cut.
+- Grattafiori et al. 2024, *The Llama 3 Herd of Models*, §3.3.4: what interrupted 54 days on 16,384 GPUs.
 - Chowdhery et al. 2022, *PaLM*, §5.1: loss spikes in a large run, and batches that were skipped.
+- Samuelson 1968, *How Deviant Can You Be?*, JASA 63: no value of n is further than $(n-1)/\sqrt n$ deviations from their mean.
 - llm.c, `outlier_detector.h` and `train_gpt2.cu`: z-scores, skipped updates, and a resume that is checked to be deterministic.
 - Micikevicius et al. 2018, *Mixed Precision Training*, §3.2: why a step that overflows is no error.
 """
