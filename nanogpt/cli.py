@@ -18,6 +18,7 @@ COMMANDS = {
     "sample": ("nanogpt.sample", "continue a prompt with a trained model (chapter 08)"),
     "ladder": ("nanogpt.ladder", "every speed-up on this machine, one on top of the other (chapter 14)"),
     "eval": ("nanogpt.report", "how good a checkpoint is, by several measures (chapter 18b)"),
+    "drill": ("nanogpt.drill", "what several processes do together, under torchrun (chapter 20)"),
 }
 USAGE = """usage: python -m nanogpt COMMAND [options]
 

@@ -5,6 +5,7 @@ Exported from notebooks/07_training.ipynb.
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -26,12 +27,12 @@ def scale_init(model: GPT) -> GPT:
     return model
 
 
-def target_shares(micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Of all targets that count, those that are not -100, the share in each micro-batch."""
+def target_shares(micro_batches: Sequence[tuple[Tensor, Tensor]], mean=None) -> Tensor:
+    """Of all targets that count, those that are not -100, the share in each micro-batch. mean: see train_step."""
     if not micro_batches:
         raise ValueError("a step needs at least one micro-batch (x, y)")
     counts = torch.stack([(y != -100).sum() for _, y in micro_batches])
-    return counts / counts.sum()
+    return counts / (mean(counts.sum()) if mean else counts.sum())
 
 
 def both_finite(loss: Tensor, norm: Tensor) -> bool:
@@ -58,23 +59,26 @@ def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, 
 
 
 def train_step(
-    model: GPT, optimizer, micro_batches, precision="float32", clip=None, scaler=None, accept=None
+    model: GPT, optimizer, micro_batches, precision="float32", clip=None, scaler=None, accept=None, mean=None
 ) -> Tensor:
     """One update from micro-batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
 
     The mean is over all targets but -100. precision: chapter 10's word; fp16 takes a LossScaler, which skips what
     overflowed. clip: the largest norm. accept(loss, norm before clipping) -> bool: whether to update (both_finite).
+    mean(tensor): over the processes that share the batch, whose replicas of the model average gradients (chapter 20).
     """
     if precision == "fp16" and scaler is None:
         raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
-    shares, accept = target_shares(micro_batches), accept or both_finite
-    loss = torch.zeros((), device=shares.device)
+    shares, accept = target_shares(micro_batches, mean), accept or both_finite
+    loss, last = torch.zeros((), device=shares.device), len(micro_batches) - 1
     optimizer.zero_grad()
-    for (x, y), share in zip(micro_batches, shares):
-        with autocast(precision, x.device):
+    for i, ((x, y), share) in enumerate(zip(micro_batches, shares)):
+        waits = i < last and hasattr(model, "no_sync")  # a replica's gradients are averaged once a step
+        with autocast(precision, x.device), model.no_sync() if waits else nullcontext():
             part = share * model(x, y)[1]
         (part if scaler is None else part * scaler.scale).backward()
         loss += torch.where(share > 0, part.detach(), 0.0)
+    loss = mean(loss) if mean else loss
     if gradient_is_fine(model, loss, clip, scaler, accept):
         optimizer.step()
     return loss

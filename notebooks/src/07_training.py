@@ -38,6 +38,7 @@ from nanogpt.tokenizer import BPETokenizer
 #| export
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -171,10 +172,7 @@ for name, nats in lines.items():
 # %%
 best = list(lines.values())
 spans = {"needs attention": (floor, best[3]), "needs more than phrases": (floor, best[5])} if floor else {}
-show(
-    figures.loss_map(lines, spans),
-    alt="Losses on a line from the floor to ln V, each named by what it knows.",
-)
+show(figures.loss_map(lines, spans), alt="Losses on a line from floor to ln V, each named by what it knows.")
 
 # %% [markdown]
 r"""
@@ -249,19 +247,20 @@ of the whole, if each counts by its share of the targets; a target of −100 doe
 
 # %%
 #| export
-def target_shares(micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Of all targets that count, those that are not -100, the share in each micro-batch."""
+def target_shares(micro_batches: Sequence[tuple[Tensor, Tensor]], mean=None) -> Tensor:
+    """Of all targets that count, those that are not -100, the share in each micro-batch. mean: see train_step."""
     if not micro_batches:
         raise ValueError("a step needs at least one micro-batch (x, y)")
     counts = torch.stack([(y != -100).sum() for _, y in micro_batches])
-    return counts / counts.sum()
+    return counts / (mean(counts.sum()) if mean else counts.sum())
 
 
 # %% [markdown]
 r"""
 Between the gradient and the update stands a question. Once a NaN is in the weights, no smaller rate brings them back, so
 loss and gradient are looked at before they are used; a long run may ask for more (chapter 17c). The gradient may also be
-clipped to a length (chapter 15). The scaler belongs to fp16, chapter 10's.
+clipped to a length (chapter 15). The scaler belongs to fp16, chapter 10's, and what says `mean` or `no_sync` to the many
+processes of chapter 20.
 """
 
 
@@ -293,23 +292,26 @@ def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, 
 # %%
 #| export
 def train_step(
-    model: GPT, optimizer, micro_batches, precision="float32", clip=None, scaler=None, accept=None
+    model: GPT, optimizer, micro_batches, precision="float32", clip=None, scaler=None, accept=None, mean=None
 ) -> Tensor:
     """One update from micro-batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
 
     The mean is over all targets but -100. precision: chapter 10's word; fp16 takes a LossScaler, which skips what
     overflowed. clip: the largest norm. accept(loss, norm before clipping) -> bool: whether to update (both_finite).
+    mean(tensor): over the processes that share the batch, whose replicas of the model average gradients (chapter 20).
     """
     if precision == "fp16" and scaler is None:
         raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
-    shares, accept = target_shares(micro_batches), accept or both_finite
-    loss = torch.zeros((), device=shares.device)
+    shares, accept = target_shares(micro_batches, mean), accept or both_finite
+    loss, last = torch.zeros((), device=shares.device), len(micro_batches) - 1
     optimizer.zero_grad()
-    for (x, y), share in zip(micro_batches, shares):
-        with autocast(precision, x.device):
+    for i, ((x, y), share) in enumerate(zip(micro_batches, shares)):
+        waits = i < last and hasattr(model, "no_sync")  # a replica's gradients are averaged once a step
+        with autocast(precision, x.device), model.no_sync() if waits else nullcontext():
             part = share * model(x, y)[1]
         (part if scaler is None else part * scaler.scale).backward()
         loss += torch.where(share > 0, part.detach(), 0.0)
+    loss = mean(loss) if mean else loss
     if gradient_is_fine(model, loss, clip, scaler, accept):
         optimizer.step()
     return loss

@@ -1,0 +1,83 @@
+"""Chapter 20's figures: each function takes data and returns a figure."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+
+def ring(holds: list[np.ndarray]) -> plt.Figure:
+    """Of how many ranks each part is the sum: a square a step, a row a rank, a column a part."""
+    n = len(holds[0])
+    fig, panels = plt.subplots(1, len(holds), figsize=(7.2, 1.6), layout="constrained")
+    for step, (ax, counts) in enumerate(zip(panels, holds)):
+        ax.imshow(counts, cmap="Blues", vmin=0, vmax=1.3 * n)
+        for (rank, part), count in np.ndenumerate(counts):
+            ax.text(part, rank, count, ha="center", va="center", fontsize=8)
+        ax.set(xticks=[], yticks=[], title="start" if not step else f"step {step}")
+        ax.title.set_fontsize(9)
+        ax.grid(False)
+    panels[0].set(ylabel="rank", xlabel="part")
+    return fig
+
+
+def overlap(ran: dict[str, list[tuple[float, float]]]) -> plt.Figure:
+    """When each piece ran, a row a kind, in ms since the first."""
+    begin = min(start for spans in ran.values() for start, _ in spans)
+    fig, ax = plt.subplots(figsize=(7, 1.7), layout="constrained")
+    for i, spans in enumerate(ran.values()):
+        for k, (start, end) in enumerate(spans):
+            ax.broken_barh(
+                [(start - begin, end - start)], (i - 0.4 + 0.1 * (k % 3), 0.6), color=f"C{i}", alpha=0.5
+            )
+    ax.set_yticks(range(len(ran)), ran)
+    ax.invert_yaxis()
+    ax.set_xlabel("ms")
+    return fig
+
+
+def scaling(curves: dict[str, list[tuple[int, float]]], ax=None) -> plt.Figure:
+    """Efficiency against the number of GPUs."""
+    ax = ax or plt.subplots(figsize=(6.5, 2.8))[1]
+    for name, points in curves.items():
+        ax.plot(*zip(*points), "o-", ms=3, label=name)
+    ax.set_xscale("log", base=2)
+    ax.set(xlabel="GPUs", ylabel="efficiency", ylim=(0, 1.05))
+    ax.legend()
+    return ax.figure
+
+
+def scaling_widget(curves):
+    """Sliders over `scaling(curves(mfu=…, per_machine=…, inside=…, between=…, latency=…, overlap=…))`."""
+    import ipywidgets as widgets
+
+    from course.widgets import axes, explorer
+
+    def draw(mfu, GPUs_a_machine, inside_GBs, between_GBs, latency_µs, overlap):
+        cluster = {"per_machine": GPUs_a_machine, "inside": inside_GBs * 1e9, "between": between_GBs * 1e9}
+        found = curves(mfu=mfu, latency=latency_µs * 1e-6, overlap=overlap, **cluster)
+        return scaling(found, axes((6.5, 2.8), layout="constrained"))
+
+    return explorer(
+        draw,
+        mfu=widgets.FloatSlider(value=0.4, min=0.1, max=0.7, step=0.05),
+        GPUs_a_machine=widgets.IntSlider(value=8, min=1, max=16),
+        inside_GBs=widgets.IntSlider(value=450, min=10, max=900, step=10),
+        between_GBs=widgets.FloatSlider(value=50, min=0.1, max=100, step=0.1),
+        latency_µs=widgets.IntSlider(value=10, min=1, max=200),
+        overlap=widgets.FloatSlider(value=0.8, min=0, max=1, step=0.05),
+    )
+
+
+def more_ranks(
+    published: dict[int, dict[int, float]], runs: dict[str, list[tuple[int, float]]]
+) -> plt.Figure:
+    """Losses against epochs, as published for two numbers of ranks; and ours against rows."""
+    fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.9), layout="constrained")
+    for ranks, by in published.items():
+        left.plot(*zip(*sorted(by.items())), "o-", ms=4, label=f"{ranks} ranks")
+    for name, points in runs.items():
+        right.plot(*zip(*points), "o-", ms=3, label=name)
+    left.set(xlabel="epoch", ylabel="evaluation loss (nats per character)", title="published, minGPT")
+    right.set(xlabel="rows read", ylabel="held-out loss (nats per token)", title="here")
+    left.legend()
+    right.legend(fontsize=8)
+    return fig

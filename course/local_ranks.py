@@ -1,0 +1,81 @@
+"""Several ranks inside one kernel: PyTorch's local-tensor mode over its fake process group.
+
+Both are private to PyTorch and were tried with 2.13; this is the one place that uses them.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from course.paths import CourseError
+
+
+class Counted(TorchDispatchMode):
+    """The collectives within the block: name, and the bytes that a rank puts in."""
+
+    def __init__(self, calls: list[tuple[str, int]]):
+        super().__init__()
+        self.calls = calls
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "c10d":
+            tensors = [leaf for leaf in tree_leaves(args[0]) if isinstance(leaf, torch.Tensor)]
+            self.calls.append(
+                (func._schema.name.removeprefix("c10d::").strip("_"), sum(t.nbytes for t in tensors))
+            )
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass
+class Ranked:
+    """ranked(f): a tensor that is f(rank) on each rank."""
+
+    mode: Any
+    size: int
+
+    def __call__(self, of: Callable[[int], torch.Tensor]) -> torch.Tensor:
+        return self.mode.rank_map(of)
+
+    @contextmanager
+    def counted(self) -> Iterator[list[tuple[str, int]]]:
+        """The collectives within the block, each with the bytes that a rank puts into it; PyTorch's own count agrees."""
+        from torch.distributed.tensor.debug import CommDebugMode
+
+        calls: list[tuple[str, int]] = []
+        with CommDebugMode() as comm, Counted(calls):
+            yield calls
+        assert comm.get_total_counts() == len(calls), "CommDebugMode counts other collectives"
+
+    def same(self, x: torch.Tensor) -> torch.Tensor:
+        """What all ranks hold, if all hold the same."""
+        values = [x._local_tensors[rank] for rank in range(self.size)]
+        assert all(torch.equal(value, values[0]) for value in values), "the ranks hold different values"
+        return values[0]
+
+
+@contextmanager
+def local_ranks(size: int) -> Iterator[Ranked]:
+    """Within the block this process is `size` ranks at once: a tensor made by `ranked(f)` has a value for each."""
+    try:
+        from torch.distributed._local_tensor import LocalTensorMode
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+    except ImportError:
+        raise CourseError(
+            f"PyTorch {torch.__version__} has no local-tensor mode (2.13 has); skip this cell: the drills with "
+            "real processes further down show the same"
+        ) from None
+    if dist.is_initialized():  # a cell that was stopped half-way
+        dist.destroy_process_group()
+    dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
+    try:
+        with LocalTensorMode(size) as mode, warnings.catch_warnings(action="ignore", category=FutureWarning):
+            yield Ranked(mode, size)
+    finally:
+        dist.destroy_process_group()

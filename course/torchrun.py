@@ -1,0 +1,90 @@
+"""For notebooks: `torchrun` on the package as it has been built so far, its output shown."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from course.cells import ExportedCell, exported_cell
+from course.directives import read_head
+from course.export import export
+from course.files import read_cells
+from course.notebook import RUN
+from course.paths import BUILT, PACKAGE, ROOT, CourseError, notebook_path
+
+SECONDS = 300
+
+
+def exported(source: str, default: str) -> ExportedCell | None:
+    """The cell, if it goes to a module; None also for one that could not be exported."""
+    try:
+        head = read_head(source, "the cell that was run")
+        return exported_cell(head, "the cell that was run", default) if head.exported else None
+    except CourseError:  # an earlier try, with a magic in it, say
+        return None
+
+
+def package_so_far(number: str, executed: list[str]) -> Path:
+    """A folder with a copy of nanogpt, whose modules of this chapter are made of its cells as they were run last.
+
+    A cell that has not been run yet is taken as the notebook has it.
+    """
+    path = notebook_path(number)
+    notebook = read_cells(path)
+    heads = [read_head(cell.source, path.name) for cell in notebook.cells if cell.cell_type == "code"]
+    default = next(head.default for head in heads if head.default)
+    ran: dict[tuple[str, str], str] = {}
+    for source in executed:
+        if cell := exported(source, default):
+            ran |= {(cell.module, name): source for name in cell.names()}
+    for place in notebook.cells:
+        cell = exported(place.source, default) if place.cell_type == "code" else None
+        if cell and (
+            found := [ran[cell.module, name] for name in cell.names() if (cell.module, name) in ran]
+        ):
+            place.source = found[-1]
+    folder = BUILT / f"so-far-{number}"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(PACKAGE, folder / "nanogpt", ignore=shutil.ignore_patterns("__pycache__"))
+    if (ROOT / "configs").is_dir():  # nanogpt looks for them beside itself
+        shutil.copytree(ROOT / "configs", folder / "configs")
+    for module, text in export(notebook, path.name).items():
+        (folder / "nanogpt" / f"{module}.py").write_text(text, encoding="utf-8")
+    return folder
+
+
+def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> str:
+    """Run `torchrun --standalone --nproc-per-node N -m nanogpt WORDS` on the chapter so far; print and return its output.
+
+    fails: the command is meant to fail, and only what the ranks say of it is printed.
+    """
+    folder = package_so_far(number, RUN)
+    print(f"$ torchrun --standalone --nproc-per-node {processes} -m nanogpt {' '.join(words)}")
+    environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    if Path("/sys/class/net/lo").exists():  # the ranks are on this machine, whatever its name resolves to
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if os.name == "nt":
+        environment.setdefault("USE_LIBUV", "0")
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(processes),
+    ]
+    try:
+        done = subprocess.run(
+            [*command, "-m", "nanogpt", *words],
+            env=environment, capture_output=True, text=True, encoding="utf-8", timeout=SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise CourseError(f"torchrun has not ended within {SECONDS} s") from None
+    told = [line for line in done.stderr.splitlines() if line.startswith(f"{words[0]}: ")]
+    if bool(done.returncode) != fails:
+        what = "\n".join(told) or done.stderr[-2000:]
+        raise CourseError(f"torchrun ended with exit code {done.returncode}\n{done.stdout[-1000:]}{what}")
+    said = done.stdout + "".join(f"{line}\n" for line in sorted(told) if fails)
+    print(said, end="")
+    return said

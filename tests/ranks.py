@@ -1,0 +1,64 @@
+"""Several ranks without torchrun: processes forked from one that has imported torch, in an environment like torchrun's."""
+
+import contextlib
+import multiprocessing
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from nanogpt.distributed import process_group, torchrun_ranks
+
+GIVE_UP = 120.0  # seconds
+
+
+def child(call, rank: int, size: int, port: int, seconds: float, report, args) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    if os.path.isdir("/sys/class/net/lo"):
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    ranks = torchrun_ranks("cpu")
+    try:
+        with process_group(ranks, seconds):
+            result = call(ranks, *args)
+    except BaseException as error:
+        result = error if isinstance(error, ValueError | TimeoutError) else f"UNEXPECTED {error!r}"
+    report.send((result, dist.is_initialized()))
+
+
+def in_ranks(call, size: int, *args, seconds: float = 60.0, never: tuple[int, ...] = ()) -> list:
+    """What call(ranks, *args) returns or raises in each of `size` processes; None for one that dies.
+
+    never: ranks that are not waited for, but killed in the end. Fails if one leaves its process group open.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "nanogpt.distributed", "nanogpt.trainer"])
+    store = dist.TCPStore(
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
+    )
+    pipes, processes, results = [], [], [None] * size
+    for rank in range(size):
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=child, args=(call, rank, size, store.port, seconds, there, args))
+        process.start()
+        there.close()
+        pipes.append(here)
+        processes.append(process)
+    for rank, pipe in enumerate(pipes):
+        with contextlib.suppress(EOFError):
+            if rank not in never and pipe.poll(GIVE_UP):
+                results[rank], still_open = pipe.recv()
+                unexpected = isinstance(results[rank], str) and results[rank].startswith("UNEXPECTED")
+                assert not unexpected, results[rank]
+                assert not still_open, f"rank {rank} has left its process group open"
+    for rank, process in enumerate(processes):
+        process.join(0 if rank in never else 20)
+        process.kill()
+        process.join()
+    return results
