@@ -4,17 +4,17 @@ Exported from notebooks/18b_hellaswag.ipynb.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, chain
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from nanogpt.cache import KVCache, read
 from nanogpt.evals import evaluating
 from nanogpt.model import GPT
 from nanogpt.precision import autocast
@@ -65,78 +65,83 @@ def fitting(context: list[int], endings: list[list[int]], block_size: int) -> li
     return context[-room:]
 
 
-@dataclass
-class EndingCache(KVCache):
-    """Reads all endings of each text at once: a token sees the text and its own ending; the logits are of every token.
+MEASURES = {  # what an ending's nats are divided by before the cheapest is chosen
+    "acc": lambda ending, tokenizer: 1,
+    "acc_norm": lambda ending, tokenizer: len(ending),
+    "acc_bytes": lambda ending, tokenizer: len(ending.encode()),
+    "acc_tokens": lambda ending, tokenizer: len(tokenizer.encode(" " + ending)),
+}
 
-    ending, place: (B, T), which ending each new token is of (-2: padding), and its place in it.
+
+@dataclass
+class SideBySide:
+    """A cache for one pass over texts that are each followed by several endings: all share the text's keys and values.
+
+    ending, place: (B, T), which ending each token is of (-1: the text, -2: padding), and its position.
+    at: where logits are wanted, indices into B · T.
     """
 
-    ending: Tensor | None = None
-    place: Tensor | None = None
+    ending: Tensor
+    place: Tensor
+    at: Tensor
 
     def positions(self, T: int) -> Tensor:
-        slots = super().positions(T)  # where keys and values are kept: the endings lie side by side
-        if self.past is not None:
-            of = slots.new_full((len(slots), self.past.size(-1)), -1).scatter(
-                1, slots, self.ending
-            )  # -1: text
-            seen = (of == -1)[:, None] | (of[:, None] == self.ending[:, :, None])  # (B, T, S)
-            self.past = self.past & seen[:, None]
-        return (slots[:, :1] + self.place).where(
-            self.ending >= 0, 0
-        )  # padding may stand beyond all positions
+        keys, queries = self.ending[:, None, :], self.ending[:, :, None]
+        self.seen = ((keys == -1) | (keys == queries)).tril()[:, None]  # (B, 1, T, T)
+        return self.place
+
+    def layer(self, i: int) -> Callable:
+        return lambda k, v: (k, v, self.seen)  # nothing is kept from one pass to the next
 
     def newest(self, x: Tensor) -> Tensor:
-        return x[self.ending >= 0][None]  # (1, tokens, C)
+        return x.flatten(0, 1)[self.at][None]  # (1, wanted, C)
 
 
-def side_by_side(endings: Sequence[list[list[int]]]) -> Tensor:
-    """(4, B, T): of each text's endings, laid end to end, every token that another follows, and -2 or -100 for padding.
+def side_by_side(context: list[int], endings: list[list[int]]) -> Tensor:
+    """(T, 3): the context's tokens, and those of the endings that another one follows: id, ending, place."""
+    n, inputs = len(context), [ids[:-1] for ids in endings]
+    row = [*context, *chain(*inputs)]
+    ending = [-1] * n + [e for e, ids in enumerate(inputs) for _ in ids]
+    place = [*range(n), *(n + i for ids in inputs for i in range(len(ids)))]
+    return torch.tensor([row, ending, place]).T
 
-    The token, the one that follows, which of the text's endings it is of, and its place in it.
-    """
-    rows = [
-        [(*two, e, at) for e, ids in enumerate(some) for at, two in enumerate(pairwise(ids))]
-        for some in endings
-    ]
-    T = max(1, max(map(len, rows)))
-    return torch.tensor([row + [(0, -100, -2, 0)] * (T - len(row)) for row in rows]).permute(2, 0, 1)
+
+def predicted_at(context: list[int], endings: list[list[int]]) -> list[int]:
+    """Where in that row each token of each ending is predicted: the first one at the context's end."""
+    starts = accumulate((len(ids) - 1 for ids in endings), initial=len(context))
+    return [i for s, ids in zip(starts, endings) for i in (len(context) - 1, *range(s, s + len(ids) - 1))]
 
 
 @torch.no_grad()
-def score_endings(model: GPT, contexts: Sequence[list[int]], endings: Sequence[list[list[int]]]) -> Tensor:
-    """(2, endings): what each costs after its context, in nats, and how many of its tokens are not first choice.
+def score_endings(
+    model: GPT, contexts: Sequence[list[int]], endings: Sequence[list[list[int]]]
+) -> list[list[float]]:
+    """Of all endings in turn: what each costs after its context, in nats, and how many tokens are not first choice.
 
-    contexts: ids of B texts, each read once; endings[b]: some lists of ids. The results are flat.
+    contexts: ids of B texts, each read once; endings[b]: some lists of ids.
     """
-    device, counts = model.transformer.wte.weight.device, torch.tensor([len(some) for some in endings])
-    x, y, ending, place = side_by_side(endings).to(device)  # (B, T) each
-    cache = KVCache.empty(model, len(contexts), max(map(len, contexts)) + x.size(1))
-    first = read(model, cache, contexts).repeat_interleave(counts.to(device), 0)  # (endings, V)
-    with evaluating(model):
-        beside = EndingCache(cache.keys, cache.values, cache.lengths, ending=ending, place=place)
-        rest = model(x, cache=beside)[0][0]  # (tokens, V)
-    which = (ending + (counts.cumsum(0) - counts).to(device)[:, None])[ending >= 0]
-    begins = torch.tensor([ids[0] for some in endings for ids in some], device=device)
-    nats, wrong = first_and_rest = torch.zeros(2, len(begins), device=device)
-    for logits, ids, at in (
-        (first, begins, torch.arange(len(begins), device=device)),
-        (rest, y[ending >= 0], which),
-    ):
-        nats.index_add_(0, at, F.cross_entropy(logits.float(), ids, reduction="none"))
-        wrong.index_add_(0, at, (logits.argmax(-1) != ids).float())
-    return first_and_rest
+    device, every = model.transformer.wte.weight.device, list(chain(*endings))
+    rows = [side_by_side(*both) for both in zip(contexts, endings)]
+    grid = pad_sequence(rows, batch_first=True, padding_value=-2).to(device)  # (B, T, 3)
+    x, ending, place = grid.unbind(-1)
+    at = [b * x.size(1) + i for b, both in enumerate(zip(contexts, endings)) for i in predicted_at(*both)]
+    beside = SideBySide(ending, place.clamp(min=0), torch.tensor(at, device=device))
+    y = torch.tensor(list(chain(*every)), device=device)
+    logits = model(x.clamp(min=0), cache=beside)[0][0].float()  # (tokens, V)
+    nats = F.cross_entropy(logits, y, reduction="none")
+    wrong = logits.gather(1, y[:, None])[:, 0] < logits.amax(-1)
+    both = torch.stack([nats, wrong]).cpu()
+    return [some.sum(1).tolist() for some in both.split([len(ids) for ids in every], dim=1)]
 
 
-def abreast(endings: list[list[int]], limit: int) -> list[list[list[int]]]:
-    """The endings in groups of at most `limit` tokens, since a model takes no more in one pass."""
-    groups, left = [], 0
+def abreast(endings: list[list[int]], room: int) -> list[list[list[int]]]:
+    """The endings in groups that fit behind the context, `room` tokens each, the last of each ending not counted."""
+    groups, left = [], -1
     for ids in endings:
-        if len(ids) > left:
-            groups, left = [*groups, []], limit
+        if len(ids) - 1 > left:
+            groups, left = [*groups, []], room
         groups[-1].append(ids)
-        left -= len(ids)
+        left -= len(ids) - 1
     return groups
 
 
@@ -147,16 +152,17 @@ def score_ids(model: GPT, asked: Sequence[tuple], *, batch=8, precision="float32
     """
     from tqdm import tqdm
 
-    size, results = model.config.block_size, [[] for _ in asked]
-    pieces = [(i, fitting(c, e, size), some) for i, (c, e) in enumerate(asked) for some in abreast(e, size)]
+    size, scores = model.config.block_size, {}
+    cut = [(fitting(context, endings, size), endings) for context, endings in asked]
+    pieces = [(i, c, some) for i, (c, endings) in enumerate(cut) for some in abreast(endings, size - len(c))]
     order = sorted(range(len(pieces)), key=lambda j: len(pieces[j][1]) + sum(map(len, pieces[j][2])))
-    scores, device = {}, model.transformer.wte.weight.device
-    for at in tqdm(range(0, len(order), batch), unit="batch", desc="endings", disable=None):
-        _, contexts, endings = zip(*(pieces[j] for j in order[at : at + batch]))
-        with autocast(precision, device):
-            flat = score_endings(model, contexts, endings).T.tolist()
-        for j, some in zip(order[at:], endings):
-            scores[j], flat = flat[: len(some)], flat[len(some) :]
+    with evaluating(model) as device, autocast(precision, device):
+        for at in tqdm(range(0, len(order), batch), unit="batch", desc="endings", disable=None):
+            _, contexts, endings = zip(*(pieces[j] for j in order[at : at + batch]))
+            flat = score_endings(model, contexts, endings)
+            for j, some in zip(order[at:], endings):
+                scores[j], flat = flat[: len(some)], flat[len(some) :]
+    results = [[] for _ in asked]
     for j, (i, *_) in enumerate(pieces):
         results[i] += scores[j]
     return results
@@ -166,14 +172,6 @@ def score(model: GPT, items: Sequence[dict], tokenizer, *, batch=8, precision="f
     """The nats of each question's endings."""
     asked = [ids_of(item, tokenizer) for item in items]
     return [[nats for nats, _ in some] for some in score_ids(model, asked, batch=batch, precision=precision)]
-
-
-MEASURES = {  # what an ending's nats are divided by before the cheapest is chosen
-    "acc": lambda ending, tokenizer: 1,
-    "acc_norm": lambda ending, tokenizer: len(ending),
-    "acc_bytes": lambda ending, tokenizer: len(ending.encode()),
-    "acc_tokens": lambda ending, tokenizer: len(tokenizer.encode(" " + ending)),
-}
 
 
 def accuracy(
