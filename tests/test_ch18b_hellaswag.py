@@ -82,6 +82,11 @@ def test_an_ending_sees_the_context_and_itself_and_no_other_ending():
     assert abs(other - alone) > 1e-3
 
 
+def test_of_a_context_that_is_too_long_the_end_is_kept():
+    assert fitting([1, 2, 3, 4, 5], [[6, 7], [8]], 4) == [3, 4, 5]
+    assert fitting([1, 2, 3], [[6, 7], [8]], 9) == [1, 2, 3]
+
+
 class Letters:
     """One token a character of Latin-1."""
 

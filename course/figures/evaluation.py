@@ -3,35 +3,38 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
+GROUPS = {"names": 0, "counts": 4, "things": 8, "the end": 16}  # in tab20c, four shades each; all others: 12
+
 
 def excess(table: dict[str, dict[str, float]]) -> plt.Figure:
-    """Nats a story above the floor, a bar a model, split by kind: in full on the left, the best models on the right."""
+    """Nats a story above the floor, a bar a model, split by kind, and on the right as shares of each bar."""
     kinds = [kind for kind in next(iter(table.values())) if max(row[kind] for row in table.values()) > 0.05]
-    totals = {name: sum(row.values()) for name, row in table.items()}
-    limits = max(totals.values()), 1.15 * sorted(totals.values())[min(2, len(totals) - 1)]
     fig, axes = plt.subplots(1, 2, figsize=(7.2, 0.3 * len(table) + 1.7), sharey=True)
-    colors = plt.cm.tab20(np.linspace(0, 1, 20))[: len(kinds)]
-    for ax, limit in zip(axes, limits):
-        left = np.zeros(len(table))
-        for kind, color in zip(kinds, colors):
-            width = np.array([max(0.0, row[kind]) for row in table.values()])
-            ax.barh(range(len(table)), width, left=left, color=color, label=kind)
-            left += width
-        for y, total in enumerate(totals.values()):
-            if total < 0.9 * limit:
-                ax.text(
-                    total + 0.01 * limit,
-                    y,
-                    f"{total:.0f}" if limit > 60 else f"{total:.1f}",
-                    va="center",
-                    fontsize=7,
-                )
-        ax.set_xlim(0, limit)
-        ax.grid(axis="y", visible=False)
+    paid = np.array([[max(0.0, row[kind]) for kind in kinds] for row in table.values()])
+    used = dict.fromkeys([*GROUPS.values(), 12], 0)
+    for i, kind in enumerate(kinds):
+        group = GROUPS.get(kind.split(",")[0], 12)
+        color = plt.cm.tab20c(group + used[group])
+        used[group] += 1
+        for ax, widths in zip(axes, (paid, 100 * paid / paid.sum(1, keepdims=True))):
+            ax.barh(
+                range(len(table)),
+                widths[:, i],
+                left=widths[:, :i].sum(1),
+                color=color,
+                height=0.75,
+                label=kind,
+            )
+            ax.grid(axis="y", visible=False)
+    for y, total in enumerate(paid.sum(1)):
+        text = f"{total:.0f}" if total > 60 else f"{total:.1f}"
+        axes[0].text(total + 0.01 * paid.sum(1).max(), y, text, va="center", fontsize=7)
+    axes[0].set_xlim(0, 1.1 * paid.sum(1).max())
+    axes[1].set_xlim(0, 100)
     axes[0].set_yticks(range(len(table)), table, fontsize=8)
     axes[0].invert_yaxis()
-    axes[0].set_xlabel("nats a story above the floor")
-    axes[1].set_xlabel("the same, enlarged")
+    axes[0].set_xlabel("nats a story above the floor", fontsize=9)
+    axes[1].set_xlabel("share of it (%)", fontsize=9)
+    fig.tight_layout(rect=(0, 0, 1, 1 - 0.62 / fig.get_figheight()))
     fig.legend(*axes[0].get_legend_handles_labels(), ncols=4, fontsize=7, loc="upper center", frameon=False)
-    fig.tight_layout(rect=(0, 0, 1, 1 - 0.75 / fig.get_figheight()))
     return fig
