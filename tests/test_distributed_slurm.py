@@ -1,0 +1,97 @@
+"""slurm/train.sbatch, really run: on a Slurm of two nodes that this machine is for the length of the test."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from one_machine_slurm import Slurm, why_no_slurm
+from small_run import lines, small, write_text
+
+from course.paths import ROOT
+from nanogpt.config import config_dict
+
+SCRIPT = ROOT / "slurm" / "train.sbatch"
+NODES = 1
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    if reason := why_no_slurm():
+        pytest.skip(reason)
+    with Slurm(tmp_path_factory.mktemp("slurm") / "slurm") as both_nodes:
+        yield both_nodes
+    assert not both_nodes.left(), "processes of it still run"
+
+
+def write_config(folder: Path, name: str, steps: int) -> Path:
+    """A run whose result does not hang on how many share it: no dropout, four micro-batches."""
+    changes = {"model_dropout": 0.0, "train_batch_tokens": 256, "eval_every": 0, "eval_sample_every": 0}
+    config = small(
+        folder, run_dir=str(folder / name), train_max_steps=steps, run_checkpoint_every=50, **changes
+    )
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(config_dict(config)))
+    return folder / f"{name}.yaml"
+
+
+def steps_done(run: Path) -> int:
+    return (run / "metrics.jsonl").read_bytes().count(b"\n") if (run / "metrics.jsonl").exists() else 0
+
+
+def test_a_job_that_is_preempted_twice_ends_as_if_nothing_had_been(slurm, tmp_path):
+    write_text(tmp_path / "text.txt")
+    job_config, whole = (write_config(tmp_path, name, 600) for name in ("job", "whole"))
+    env = slurm.env | {"PYTHON": sys.executable, "PROCESSES": "1", "OMP_NUM_THREADS": "1"}
+    words = ["sbatch", "--parsable", f"--nodes={NODES}", "--time=5", f"--output={tmp_path}/job.out", SCRIPT]
+    job = subprocess.run([*words, job_config], env=env, cwd=ROOT, check=True, capture_output=True, text=True)
+    job, run, out = job.stdout.strip(), tmp_path / "job", tmp_path / "job.out"
+
+    def said() -> str:
+        return out.read_text(errors="replace") if out.exists() else ""
+
+    def reached(what: str, true, seconds: float = 60.0) -> None:
+        slurm.wait_for(f"{what} (the job says: {said()[-3000:]})", true, seconds)
+
+    reached("100 steps", lambda: steps_done(run) >= 100)
+    slurm.ask(
+        "scancel", "--batch", "--signal=USR1", job
+    )  # what --signal=B:USR1@60 sends before the time is over
+    reached("the queue, after USR1", lambda: "back into the queue" in said())
+    command = [sys.executable, "-m", "nanogpt", "train", whole]
+    undisturbed = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
+    kept = int(re.search(r"stopped by the file .* after step (\d+)", said())[1])
+    assert (run / f"step_{kept:06d}").is_dir(), "the step at which it stopped is not saved"
+    reached("the second start", lambda: "start 1:" in said())
+    reached("more steps", lambda: steps_done(run) >= kept + 100)
+    assert f"going on after step {kept}" in said(), said()
+    slurm.ask("scontrol", "requeue", job)  # what a job of higher priority does: no warning
+    reached("the third start", lambda: "start 2:" in said())
+    reached("the end", lambda: slurm.state(job) == "COMPLETED")
+    assert steps_done(run) == 600, said()
+    assert undisturbed.wait(60) == 0
+    assert lines(run) == lines(tmp_path / "whole"), "its losses are not those of a run that nobody disturbs"
+
+
+def test_a_job_that_fails_is_not_put_back_into_the_queue(slurm, tmp_path):
+    env = slurm.env | {"PYTHON": sys.executable, "PROCESSES": "1"}
+    words = ["sbatch", "--parsable", "--nodes=1", f"--output={tmp_path}/job.out", SCRIPT, "no-such-config"]
+    job = subprocess.check_output(words, env=env, cwd=ROOT, text=True).strip()
+    slurm.wait_for("the end", lambda: slurm.state(job) in ("FAILED", "COMPLETED"), 60.0)
+    said = (tmp_path / "job.out").read_text()
+    assert slurm.state(job) == "FAILED" and "train: configs/no-such-config.yaml is not" in said, said
+
+
+def test_jobs_end_with_the_slurm_that_runs_them(tmp_path):
+    if reason := why_no_slurm():
+        pytest.skip(reason)
+    with pytest.raises(ZeroDivisionError), Slurm(tmp_path / "slurm") as slurm:
+        wrap = f"touch {tmp_path}/began; sleep 100"
+        slurm.ask("sbatch", "--nodes=2", f"--output={tmp_path}/job.out", f"--wrap=srun bash -c '{wrap}'")
+        slurm.wait_for("the job", (tmp_path / "began").exists)
+        1 / 0  # noqa: B018
+    assert not slurm.left(), "the job goes on"
+    assert not [daemon for daemon in slurm.daemons if daemon.poll() is None], "a daemon goes on"
