@@ -155,6 +155,8 @@ def test_an_ending_longer_than_the_context_is_one_clear_error():
     with pytest.raises(ValueError, match="17 tokens does not fit into block_size=16"):
         score_ids(new_model(block_size=16), [([1], [[2] * 17])])
     assert len(score_ids(new_model(block_size=16), [([1] * 40, [[2] * 16])])) == 1
+    with pytest.raises(ValueError, match="batch=0 must be at least 1"):
+        score_ids(new_model(), [([1], [[2]])], batch=0)
 
 
 def test_the_downloaded_set_comes_first(tmp_path, monkeypatch):

@@ -245,7 +245,7 @@ documents, nats and tokens (Cochran 1977, §6).
 """
 
 # %%
-predict("18.1", "standard error of a loss on 200 stories", guess=None, unit="nats per token")
+predict("18.1", f"standard error of a loss on {STORIES} stories", guess=None, unit="nats per token")
 
 
 # %%
@@ -284,7 +284,9 @@ def scatter(nats: np.ndarray) -> float:
 
 
 mean, error = mean_and_error(nats[second][: starts[STORIES]], val[: starts[STORIES] + 1], eot)
-assert 0.7 < error / scatter(nats[second]) < 1.4, "the formula and the scatter of 2,000 sets disagree"
+assert 0.7 < error / scatter(nats[second]) < 1.4, (
+    f"the formula says {error:.4f}, the scatter {scatter(nats[second]):.4f}: too few stories?"
+)
 print("one set's formula agrees with the scatter of 2,000 sets")
 answer("18.1", round(error, 4))
 
@@ -720,7 +722,7 @@ Where in a story is it paid? Shaded by excess, with the answers framed:
 """
 
 # %% tags=["nbval-ignore-output"]
-excess, rows = token_losses(best, floor.ids, eot) - floor.nats, []
+excess, rows = nats - floor.nats, []  # of the last model
 for i in np.flatnonzero(floor.ids == eot)[2:4]:
     story, end = told[np.count_nonzero(floor.ids[:i] == eot)], 0
     rows.append([])

@@ -54,7 +54,7 @@ All sizes stand here. The model is chapter 07's; where it is absent, a short run
 
 # %%
 STEPS, SHAPE = 300, GPTConfig(block_size=128, n_layer=2, n_head=8, n_embd=128)
-ROUNDS, GUESSERS = 5, 20
+ASKED, ROUNDS, GUESSERS = 9, 5, 20  # a question to look at, rounds of timing, guessing checkpoints
 device, built = pick_device(), Path("../data/built")
 manifest = ensure_corpus(built / "stories")
 tokenizer = BPETokenizer.load(built / "stories/tokenizer.json")
@@ -127,10 +127,10 @@ def load_items(path: str | Path | None = None) -> list[dict]:
 
 # %%
 items = load_items(COURSE)
-print(
-    items[9]["ctx"],
-    *(f"\n  {'*' if i == items[9]['label'] else ' '} {e}" for i, e in enumerate(items[9]["endings"])),
-)
+ASKED %= len(items)
+print(items[ASKED]["ctx"])
+for i, words in enumerate(items[ASKED]["endings"]):
+    print("  *" if i == items[ASKED]["label"] else "   ", words)
 
 # %% [markdown]
 r"""
@@ -190,7 +190,6 @@ MEASURES = {  # what an ending's nats are divided by before the cheapest is chos
 
 # %% tags=["nbval-ignore-output"]
 plain = [one_at_a_time(item) for item in items]
-ASKED = min(9, len(items) - 1)
 
 
 def by_measure(number: int) -> dict[str, list[float]]:
@@ -335,6 +334,8 @@ def score_ids(model: GPT, asked: Sequence[tuple], *, batch=8, precision="float32
     """
     from tqdm import tqdm
 
+    if batch < 1:
+        raise ValueError(f"batch={batch} must be at least 1")
     size, scores = model.config.block_size, {}
     cut = [(fitting(context, endings, size), endings) for context, endings in asked]
     pieces = [(i, c, some) for i, (c, endings) in enumerate(cut) for some in abreast(endings, size - len(c))]
@@ -708,12 +709,12 @@ checkpoint("18b")
 r"""
 ## Exercises
 
-1. Ask without the contexts (`ctx` a single space). Which accuracy stays above chance by more than two standard errors? Say what the endings
-   then give away, and check it with the length of the right ones.
+1. Ask without the contexts (`ctx` a single space). Does any accuracy leave chance by more than two standard errors? Check what always
+   choosing the longest ending gives.
 2. Leave out the space before an ending in `ids_of`. Check with `tokenizer.decode` what the model is asked then, and count the
    choices that change.
-3. Let the endings see each other: take `keys == queries` out of `positions` and leave the triangle. Check that `score` fails the comparison
-   with `one_at_a_time`, and say for which ending of each question it does not.
+3. Let the endings see each other: in `positions`, keep the triangle alone. Check that `score` fails the comparison with `one_at_a_time`,
+   and say for which ending of each question it does not.
 4. Two checkpoints, one question set: count the questions where exactly one is right, and compute the standard error of the difference from
    them (McNemar 1947). Check it against that of two independent sets.
 5. Raise GUESSERS to 1,000. Compare with the largest of so many binomial draws, by formula: P(all ≤ k) = P(one ≤ k)ⁿ.
