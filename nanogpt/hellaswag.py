@@ -152,6 +152,8 @@ def score_ids(model: GPT, asked: Sequence[tuple], *, batch=8, precision="float32
     """
     from tqdm import tqdm
 
+    if batch < 1:
+        raise ValueError(f"batch={batch} must be at least 1")
     size, scores = model.config.block_size, {}
     cut = [(fitting(context, endings, size), endings) for context, endings in asked]
     pieces = [(i, c, some) for i, (c, endings) in enumerate(cut) for some in abreast(endings, size - len(c))]
