@@ -54,7 +54,7 @@ All sizes stand here. The model is chapter 07's; where it is absent, the longest
 
 # %%
 STORIES, SEED = 200, 1  # judged on; seed 0 is what the models are trained on
-STEPS = {"ci": (20, 60, 200), "laptop": (20, 60, 200), "gpu": (20, 60, 200, 1000)}[pick_scale(pick_device())]
+STEPS = {"ci": (20, 50, 150), "laptop": (20, 50, 150), "gpu": (20, 50, 150, 1000)}[pick_scale(pick_device())]
 SHAPE = GPTConfig(block_size=128, n_layer=2, n_head=8, n_embd=128)
 B, LR = 4, 2e-3
 device, built = pick_device(), Path("../data/built")
@@ -271,7 +271,7 @@ r"""
 
 # %%
 first, second = list(models)[-2:]
-held = val[: np.flatnonzero(val == eot)[4 * STORIES] + 1]  # four such sets, to draw from
+held = val[: np.flatnonzero(val == eot)[3 * STORIES] + 1]  # three such sets, to draw from
 dice, starts = np.random.default_rng(0), np.flatnonzero(held[:-1] == eot)
 nats = {name: token_losses(models[name], held, eot) for name in (first, second)}
 draws = [dice.choice(len(starts), STORIES, replace=False) for _ in range(2000)]
