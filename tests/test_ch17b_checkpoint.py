@@ -192,6 +192,7 @@ def test_a_torn_last_line_and_lines_after_the_checkpoint_are_cut_off(tmp_path):
     for written, step, kept in (
         (whole, 99, 7),
         (whole[:-4], 99, 6),
+        (whole[:-1], 99, 6),
         (whole, 4, 3),
         (whole[:10], 9, 0),
         (b"", 1, 0),

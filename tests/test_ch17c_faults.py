@@ -181,7 +181,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_good_checkpoint(folder, tm
 # Asked to end
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_lets_the_step_end_and_saves_it(folder, tmp_path, number, monkeypatch, capsys):
     config = small(folder, run_dir=str(tmp_path / "run"), train_max_steps=12)
     one_step, handler = trainer.one_step, signal.getsignal(number)

@@ -145,6 +145,7 @@ def test_a_step_is_saved_before_it_is_evaluated(config, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_nothing_draws_from_the_generators_that_are_not_saved(config):
     import random
 
@@ -193,6 +194,7 @@ def test_windows_and_counts_survive(config, tmp_path, monkeypatch, poison):
     assert run.updates == 11 and run.skipped == {"not finite": 1}, "the counts begin again"
 
 
+@pytest.mark.slow
 def test_micro_batches_are_accumulated(config, tmp_path):
     trainer.fit(config(model_dropout=0.0))
     trainer.fit(config(model_dropout=0.0, run_dir=str(tmp_path / "one"), train_micro_batch=12))
@@ -283,6 +285,7 @@ def test_a_torn_last_line_and_lines_after_the_checkpoint_are_written_again(confi
     assert lines(config().run.dir) == lines(whole.run.dir), "the file is not the uninterrupted run's"
 
 
+@pytest.mark.slow
 def test_what_may_change_is_said_and_done(config, monkeypatch, capsys):
     stopped_after(config(), 4, monkeypatch)
     run = trainer.fit(config(train_max_steps=14, eval_every=7, run_keep=1))
@@ -310,6 +313,7 @@ def test_the_best_checkpoint_outlives_the_last_ones(config, monkeypatch):
 # Beside the screen
 
 
+@pytest.mark.slow
 def test_tensorboard_gets_the_same_numbers(config):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

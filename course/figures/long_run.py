@@ -24,8 +24,9 @@ def spikes(told: list[dict], bad: list[int], limit: float) -> plt.Figure:
     told = told[max(0, bad[0] - 20) :]
     steps, skipped = [line["step"] for line in told], [line for line in told if "skipped" in line]
     top.plot(steps, [line["loss"] for line in told], ".-")
-    z = {line["step"]: max(line.get("loss_z") or 0, line.get("norm_z") or 0) for line in told}
-    low.plot(steps, [z[step] for step in steps], ".-", c="C1")
+    told_z = [line for line in told if line.get("loss_z") is not None]  # from a full window on
+    z = {line["step"]: max(line["loss_z"], line["norm_z"]) for line in told_z}
+    low.plot(z.keys(), z.values(), ".-", c="C1")
     ring = dict(s=90, facecolors="none", edgecolors="C3", label="left out")
     top.scatter([line["step"] for line in skipped], [line["loss"] for line in skipped], **ring)
     low.scatter([line["step"] for line in skipped], [z[line["step"]] for line in skipped], **ring)

@@ -711,12 +711,8 @@ r"""
 # %%
 predict("17.5", "exit code after Ctrl-C", guess=None)
 with contextlib.redirect_stderr(sys.stdout):
-    codes = [
-        main(["smaple"]),
-        main(["sample", "--tokens", "many"]),
-        main(["sample", "--checkpoint", "nowhere"]),
-    ]
-    codes += [outcome("sample", partial(signal.raise_signal, signal.SIGINT))]
+    codes = [main(["pilot"]), main(["plot"]), main(["plot", "nowhere"])]
+    codes += [outcome("plot", partial(signal.raise_signal, signal.SIGINT))]
 answer("17.5", codes[-1])
 assert codes == [2, 2, 2, 128 + signal.SIGINT], f"exit codes {codes}"
 

@@ -36,6 +36,7 @@ from nanogpt.shards import read_shard
 # %%
 STEPS, EVERY, KILLS = 60, 10, 3  # of the small run; from checkpoint to checkpoint; how often it is killed
 BAD, FAILS = 6, 24  # batches of garbage; hours from one failure of the machine to the next
+assert BAD > 0 < FAILS, f"BAD={BAD} and FAILS={FAILS} must be above 0"
 HALF = STEPS // 2 // EVERY * EVERY
 assert HALF, f"there is no checkpoint before the middle: STEPS={STEPS} must be at least twice EVERY={EVERY}"
 predict("17c.1", f"of {BAD} bad batches, so many are left out at 6 deviations", guess=None)
@@ -306,7 +307,13 @@ def tiny(name: str, *changes: str) -> Config:
     """The ready configuration, shorter, with dropout, in a folder of its own."""
     here = [f"data.dir={RUNS}/stories", f"run.dir={RUNS}/{name}", "run.device=cpu"]
     often = [f"run.checkpoint_every={EVERY}", "run.keep=99", f"eval.every={2 * EVERY}", "eval.tokens=2000"]
-    mine = [f"train.max_steps={STEPS}", "model.dropout=0.1", f"run.log_every={STEPS}", *changes]
+    mine = [
+        f"train.max_steps={STEPS}",
+        f"optim.warmup={STEPS // 6}",
+        "model.dropout=0.1",
+        f"run.log_every={STEPS}",
+        *changes,
+    ]
     return load_config("tiny", [*here, *often, *mine])
 
 
@@ -331,8 +338,8 @@ def spoilt(run: Training, spoil: list[int]) -> list[dict]:
 
 
 # %% tags=["nbval-ignore-output"]
-run = resume(tiny("spikes", "train.skip_spikes=6"))
 bad = [WINDOW + 2 * i for i in range(1, BAD + 1)]
+run = resume(tiny("spikes", "train.skip_spikes=6", f"train.max_steps={bad[-1] + 3}"))
 told = spoilt(run, bad)
 for line in told[bad[0] - 2 : bad[-1] + 1]:
     print(*step_line(line, bad[-1] + 3).split(" | ")[:3], line.get("skipped", ""), sep=" | ")
@@ -345,9 +352,10 @@ show(
 
 # %% [markdown]
 r"""
-Not all, and the reason is arithmetic. A window takes in what it judges, as llm.c's does, and of n values none can lie further from their mean than $(n-1)/\sqrt n$
-deviations (Samuelson 1968): 11.2 for 128. Of k equal spikes among them each lies $\sqrt{(n-k)/k}$ out: 11.3, 7.9, 6.5, and 5.6 for the fourth. So the first hide the
-later ones, and 6 deviations mean: up to three spikes in 128 steps. A run that meets more of them has another trouble than its batches. The kept batches say which:
+Not all, and the reason is arithmetic. A window takes in what it judges, as llm.c's does, and of n values none can lie further from their mean than $\sqrt{n-1}$
+deviations (Samuelson 1968): 11.3 for 128. Of k equal spikes among them each lies $\sqrt{(n-k)/k}$ out: 11.3, 7.9, 6.5, and 5.6 for the fourth. So the first hide the
+later ones, and 6 deviations mean: up to three spikes in 128 steps. From the fourth on the garbage is learned, as the falling loss of it shows. A run that meets more of them has
+another trouble than its batches. The kept batches say which:
 """
 
 
@@ -698,7 +706,7 @@ r"""
 - Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*, CACM 17(9).
 - Grattafiori et al. 2024, *The Llama 3 Herd of Models*, §3.3.4: what interrupted 54 days on 16,384 GPUs.
 - Chowdhery et al. 2022, *PaLM*, §5.1: loss spikes in a large run, and batches that were skipped.
-- Samuelson 1968, *How Deviant Can You Be?*, JASA 63: no value of n is further than $(n-1)/\sqrt n$ deviations from their mean.
+- Samuelson 1968, *How Deviant Can You Be?*, JASA 63: no value of n is further than $\sqrt{n-1}$ deviations from their mean.
 - llm.c, `outlier_detector.h` and `train_gpt2.cu`: z-scores, skipped updates, and a resume that is checked to be deterministic.
 - Micikevicius et al. 2018, *Mixed Precision Training*, §3.2: why a step that overflows is no error.
 """
