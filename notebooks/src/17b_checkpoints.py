@@ -10,9 +10,9 @@ goes on, and the loss looks right. And *how is it written?* One that was cut off
 |---|---|---|
 | the weights | 4 bytes a parameter | begins again |
 | AdamW's two means, and its count of steps | 8 bytes a parameter | stumbles: chapter 17c measures it |
-| the place in the data | five numbers | reads the first part twice, the last part never |
+| the place in the data | a few numbers | reads the first part twice, the last part never |
 | the generator that dropout draws from | 5 kB | repeats its random numbers |
-| float16's scale | three numbers | skips steps until it has found it again |
+| float16's scale | a few numbers | skips steps until it has found it again |
 | counts, the windows of z-scores, the best loss | some 270 numbers | another learning rate; no z for 128 steps |
 
 None of the last five raises an error, and none shows in a single loss. So the law of this sitting is not "it loads" but: a run that was

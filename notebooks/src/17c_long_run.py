@@ -339,7 +339,8 @@ def spoilt(run: Training, spoil: list[int]) -> list[dict]:
 
 # %% tags=["nbval-ignore-output"]
 bad = [WINDOW + 2 * i for i in range(1, BAD + 1)]
-run = resume(tiny("spikes", "train.skip_spikes=6", f"train.max_steps={bad[-1] + 3}"))
+half = ["train.micro_batch=2", "train.batch_tokens=256"]
+run = resume(tiny("spikes", *half, "train.skip_spikes=6", f"train.max_steps={bad[-1] + 3}"))
 told = spoilt(run, bad)
 for line in told[bad[0] - 2 : bad[-1] + 1]:
     print(*step_line(line, bad[-1] + 3).split(" | ")[:3], line.get("skipped", ""), sep=" | ")
@@ -658,7 +659,7 @@ best = math.sqrt(2 * c * 3600 * FAILS)
 answer("17c.4", round(best / step))
 print(f"a checkpoint takes {1000 * c:.0f} ms, a step {1000 * step:.0f} ms")
 print(
-    f"every {EVERY} steps: {c / (EVERY * step):.1%} of the time goes into checkpoints; best: every {best / step:,.0f} steps"
+    f"every {EVERY} steps: {c / (EVERY * step):.1%} on top of the steps; best: every {best / step:,.0f} steps"
 )
 show(
     figures.young(c, step, EVERY, {f"{FAILS} h": FAILS, "3.1 h (16,384 GPUs)": 54 * 24 / 419}),
