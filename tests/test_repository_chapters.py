@@ -82,16 +82,9 @@ def sources():
     }
 
 
-# Not met yet; strict, so that a chapter that has been cut must leave this list.
-TOO_LONG = ("16", "18")
-
-
 @pytest.mark.parametrize("chapter", source_chapters())
 class TestChapter:
-    def test_fits_one_sitting(self, chapter, sources, request):
-        if chapter in TOO_LONG:
-            reason = "more lines of code than one sitting; to be cut"
-            request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+    def test_fits_one_sitting(self, chapter, sources):
         code = [cell.source for cell in sources[chapter] if cell.cell_type == "code"]
         prose = [cell.source for cell in sources[chapter] if cell.cell_type != "code"]
         lines = sum(len([line for line in source.split("\n") if line.strip()]) for source in code)
