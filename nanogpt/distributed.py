@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from threading import Thread
 
 import torch
 import torch.distributed as dist
@@ -74,6 +75,15 @@ LOST = (
 
 def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
     """The roll call after a collective has failed: what became of the other ranks, but for those that wait as well."""
+    told = []
+    # A thread asks: behind a cut cable the store itself never answers, and its calls know no time limit.
+    thread = Thread(target=lambda: told.append(roll_call(ranks, store, seconds)), daemon=True)
+    thread.start()
+    thread.join(2 * seconds)
+    return told[0] if told else "the store does not answer, so the host of rank 0 is gone or cut off"
+
+
+def roll_call(ranks: Ranks, store, seconds: float) -> str:
     others, deadline = set(range(ranks.size)) - {ranks.rank}, time.monotonic() + seconds
     while (silent := [r for r in others if not store.check([f"{r}"])]) and time.monotonic() < deadline:
         time.sleep(0.05)

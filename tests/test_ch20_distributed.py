@@ -29,6 +29,7 @@ from nanogpt.distributed import (
     replicate,
     ring_all_reduce,
     torchrun_ranks,
+    who_is_missing,
 )
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer
@@ -415,3 +416,13 @@ def test_torchrun_starts_the_command_and_its_failure_is_one_line(tmp_path):
         bad.returncode == 1
         and "drill: rank 0, which waits 1 s at most, has lost others: rank 1 does not answer" in bad.stderr
     )
+
+
+def test_a_store_behind_a_cut_cable_does_not_keep_a_rank_waiting():
+    class Silent:
+        def check(self, keys):
+            time.sleep(60)
+
+    began, other = time.monotonic(), Ranks(rank=1, size=2)
+    assert "the host of rank 0 is gone or cut off" in who_is_missing(other, Silent(), 0.3)
+    assert time.monotonic() - began < 5, "it waits for an answer"
