@@ -64,13 +64,7 @@ def torchrun_ranks(prefer: str | None = None) -> Ranks:
     return Ranks(rank, local, size, device)
 
 
-LOST = (
-    "timed out",
-    "timeout",
-    "connection",
-    "peer",
-    "socket",
-)  # in what gloo and NCCL say if a rank does not come
+LOST = ["timed out", "timeout", "connection", "peer", "socket"]  # in what gloo and NCCL say of a lost rank
 
 
 def who_is_missing(ranks: Ranks, store, seconds: float) -> str:

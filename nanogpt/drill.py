@@ -52,9 +52,7 @@ def ring(ranks: Ranks, data: str, numel: int = 1_000_003) -> dict:
 
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt drill`."""
-    parser = argparse.ArgumentParser(
-        description="Chapter 20's drills: torchrun ... -m nanogpt drill meet ring"
-    )
+    parser = argparse.ArgumentParser(description="Chapter 20's drills: torchrun ... -m nanogpt drill ring")
     parser.add_argument("names", nargs="+", choices=DRILLS, metavar="NAME", help=", ".join(DRILLS))
     parser.add_argument("--data", default="data/built/stories", help="a folder of shards")
     parser.add_argument("--out", help="a JSON file for what rank 0 has found")
@@ -66,9 +64,7 @@ def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt drill`, its options parsed."""
     ranks = torchrun_ranks()
     if ranks.size == 1:
-        raise ValueError(
-            "a drill takes several processes: torchrun --standalone --nproc-per-node 2 -m nanogpt drill ..."
-        )
+        raise ValueError("a drill takes several processes: torchrun --nproc-per-node 2 -m nanogpt drill ...")
     torch.set_num_threads(1)
     with process_group(ranks, args.seconds):
         found = {name: DRILLS[name](ranks, args.data) for name in args.names}

@@ -210,13 +210,7 @@ so in the store and looks who else has. It is a roll call: who does not answer i
 
 # %%
 #| export
-LOST = (
-    "timed out",
-    "timeout",
-    "connection",
-    "peer",
-    "socket",
-)  # in what gloo and NCCL say if a rank does not come
+LOST = ["timed out", "timeout", "connection", "peer", "socket"]  # in what gloo and NCCL say of a lost rank
 
 
 def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
@@ -412,9 +406,7 @@ A few lines make it a command. `torchrun --standalone` starts N processes of `py
 #| export drill
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt drill`."""
-    parser = argparse.ArgumentParser(
-        description="Chapter 20's drills: torchrun ... -m nanogpt drill meet ring"
-    )
+    parser = argparse.ArgumentParser(description="Chapter 20's drills: torchrun ... -m nanogpt drill ring")
     parser.add_argument("names", nargs="+", choices=DRILLS, metavar="NAME", help=", ".join(DRILLS))
     parser.add_argument("--data", default="data/built/stories", help="a folder of shards")
     parser.add_argument("--out", help="a JSON file for what rank 0 has found")
@@ -426,9 +418,7 @@ def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt drill`, its options parsed."""
     ranks = torchrun_ranks()
     if ranks.size == 1:
-        raise ValueError(
-            "a drill takes several processes: torchrun --standalone --nproc-per-node 2 -m nanogpt drill ..."
-        )
+        raise ValueError("a drill takes several processes: torchrun --nproc-per-node 2 -m nanogpt drill ...")
     torch.set_num_threads(1)
     with process_group(ranks, args.seconds):
         found = {name: DRILLS[name](ranks, args.data) for name in args.names}
