@@ -162,8 +162,8 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
-def interfaces() -> list[str]:
-    """Those that are up and have an IPv4 address, loopback last."""
+def interfaces(loopback: bool = True) -> list[str]:
+    """Those that are up and have an IPv4 address, loopback last or not at all."""
     import psutil
 
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
@@ -173,7 +173,7 @@ def interfaces() -> list[str]:
         for a in each
         if a.family == socket.AF_INET and name in up
     ]
-    return [name for _, name in sorted(found)]
+    return [name for here, name in sorted(found) if loopback or not here]
 
 
 def remedy(nccl: bool) -> str:
@@ -195,7 +195,7 @@ def gloo_findings(found: dict) -> Iterator[Finding]:
     ranks, times = len(found["gloo"]), found["times"]
     ways = list(dict.fromkeys(f"{name} ({address})" for rank in found["gloo"] for name, address in rank))
     loopback = all(address in ("127.0.0.1", "::1") for rank in found["gloo"] for _, address in rank)
-    others = [name for name in interfaces() if not name.startswith("lo")]
+    others = interfaces(loopback=False)
     hint = f"between machines set GLOO_SOCKET_IFNAME={others[0]}" if loopback and others else ""
     yield Finding(GREEN, "processes", f"{ranks} talk by gloo over {' and '.join(ways) or 'no TCP'}", hint)
     sent, seconds = 2 * (ranks - 1) / ranks, GPT2_GRADIENTS / times[-1][0] * times[-1][1]
