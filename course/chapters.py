@@ -29,6 +29,7 @@ CHAPTERS = {
     "18b": "hellaswag",
     "19": "fine-tuning",
     "20": "ddp",
+    "20b": "many machines",
     "21": "sharding",
     "22": "planner",
     "23": "kernels",

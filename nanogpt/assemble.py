@@ -11,23 +11,24 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from nanogpt import optim
 from nanogpt.checkpoint import latest, load, repair
 from nanogpt.config import Config, Data, config_dict, keys
 from nanogpt.corpus import ensure_corpus
-from nanogpt.data import BatchStream, DocumentStream
+from nanogpt.data import BatchStream
 from nanogpt.device import pick_device, seed_everything
+from nanogpt.distributed import Ranks, replicate
 from nanogpt.hub import read_json
 from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import make_optimizer
 from nanogpt.precision import LossScaler, why_not
 from nanogpt.prepare import prepare
 from nanogpt.pretrained import from_hf
 from nanogpt.runs import Window
-from nanogpt.shards import load_manifest, open_shards, read_shard
+from nanogpt.shards import load_manifest
 from nanogpt.sources import blocks_in, cut_files, find_files
+from nanogpt.together import first_alone, held_out, refuse_other_runs, stream_of  # chapter 20b
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.train import scale_init
 from nanogpt.weights import load_model
@@ -76,15 +77,6 @@ def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
                 return found
 
 
-def held_out(folder: str, tokens: int) -> list[np.ndarray]:
-    """The first so many tokens of the validation shards."""
-    held = []
-    for path in open_shards(folder, "val"):
-        held.append(read_shard(path)[:tokens])
-        tokens -= len(held[-1])
-    return held
-
-
 def first_model(config: Config, vocab_size: int) -> GPT:
     """The model before its first step: new, or init_from's with this run's dropout, in float32, on the CPU."""
     if config.init_from is None:
@@ -107,7 +99,7 @@ class Training:
     """A run in memory. What `state_dict` names is what steps change: with it and the weights, a run goes on bit for bit."""
 
     config: Config
-    device: torch.device
+    ranks: Ranks  # who shares each batch: chapter 20
     tokenizer: BPETokenizer | None
     eot: int
     held: list  # the first eval.tokens of the validation shards
@@ -126,6 +118,10 @@ class Training:
     windows: dict = field(default_factory=lambda: {"loss": Window(), "norm": Window()})
     kept: Path | None = None  # the newest checkpoint
     longest: dict = field(default_factory=dict)  # seconds, of what `seconds` sums
+
+    @property
+    def device(self) -> torch.device:
+        return self.ranks.device
 
     @property
     def folder(self) -> Path:
@@ -163,30 +159,29 @@ class Training:
 KEPT = "step", "updates", "bad", "record", "best", "skipped", "seconds", "windows"
 
 
-def assemble(config: Config) -> Training:
-    """All that a run needs, before its first step."""
-    c, o, device = config, config.optim, pick_device(config.run.device)
-    if reason := why_not(c.train.dtype, device):
+def assemble(config: Config, ranks: Ranks | None = None) -> Training:
+    """All that a run needs, before its first step. ranks: those that share each batch, chapter 20; else there is one."""
+    c, o, ranks = config, config.optim, ranks or Ranks(device=pick_device(config.run.device))
+    if reason := why_not(c.train.dtype, ranks.device):
         raise ValueError(f"train.dtype: {reason}")
-    manifest = ensure_data(c.data)
+    manifest = first_alone(ranks, ensure_data, c.data)
     tokenizer = tokenizer_of(c.data, manifest)
     if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
         raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
-    model = first_model(c, manifest["vocab_size"]).to(device).train()
-    kind, shards = DocumentStream if c.data.documents else BatchStream, open_shards(c.data.dir, "train")
-    optimizer = optim.make_optimizer(model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay)
+    model = first_model(c, manifest["vocab_size"]).to(ranks.device).train()
+    replica = replicate(model, ranks)
     parts = {
         "tokenizer": tokenizer,
         "eot": manifest["eot"],
         "held": held_out(c.data.dir, c.eval.tokens) if c.eval.every else [],
         "model": model,
-        "stepper": torch.compile(model) if c.train.compile else model,
-        "optimizer": optimizer,
-        "stream": kind(shards, c.train.micro_batch, c.model.block_size, seed=c.run.seed, device=device),
+        "stepper": torch.compile(replica) if c.train.compile else replica,
+        "optimizer": make_optimizer(model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay),
+        "stream": stream_of(c, ranks),
         "scaler": LossScaler() if c.train.dtype == "fp16" else None,
     }
     seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
-    return Training(c, device, **parts)
+    return Training(c, ranks, **parts)
 
 
 FREE = "run.", "eval.", "train.", "data.dir", "data.source"  # may change on a run's way
@@ -208,19 +203,21 @@ def compare(config: Config, saved: dict) -> None:
         print("changed since the checkpoint:", ", ".join(changed.values()))
 
 
-def resume(config: Config) -> Training:
+def resume(config: Config, ranks: Ranks | None = None) -> Training:
     """The run as its newest whole checkpoint has it, or at its beginning."""
-    folder = Path(config.run.dir)
-    for aside in folder.glob(".step_*.tmp"):  # what kill -9 left
+    folder, ranks = Path(config.run.dir), ranks or Ranks(device=pick_device(config.run.device))
+    for aside in folder.glob(".step_*.tmp") if ranks.rank == 0 else ():  # what kill -9 left
         shutil.rmtree(aside)
     if found := latest(folder):
         state = load(found)
         compare(config, state["config"])
-    run = assemble(config)
+    run = assemble(config, ranks)
+    refuse_other_runs(ranks, config, run.stream, str(found))
     if found:
         run.model.load_state_dict(load_model(found).state_dict())
         run.load_state_dict(state)
         run.kept = found
         print(f"going on after step {run.step}, from {found}")
-    repair(folder / "metrics.jsonl", run.step)
+    if ranks.rank == 0:
+        repair(folder / "metrics.jsonl", run.step)
     return run

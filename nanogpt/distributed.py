@@ -65,6 +65,7 @@ def torchrun_ranks(prefer: str | None = None) -> Ranks:
 
 
 LOST = ["timed out", "timeout", "connection", "peer", "socket"]  # in what gloo and NCCL say of a lost rank
+LEFT = []  # the groups that were left
 
 
 def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
@@ -117,6 +118,7 @@ def process_group(ranks: Ranks, seconds: float = 600.0) -> Iterator[None]:
         who = who_is_missing(ranks, store, min(seconds, 10))
         raise TimeoutError(f"rank {me}, which waits {seconds:g} s at most, has lost others: {who}") from error
     finally:
+        LEFT.append(dist.group.WORLD)  # it must outlive DDP
         dist.destroy_process_group()
 
 
@@ -147,8 +149,7 @@ def first_reason(ranks: Ranks, reason: str | None) -> str | None:
 
 def code_hash() -> str:
     """Of all modules of nanogpt on this rank's disk, and of PyTorch's version."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    text = b"".join(file.name.encode() + file.read_bytes() for file in files)
+    text = b"".join(f.name.encode() + f.read_bytes() for f in sorted(Path(__file__).parent.glob("*.py")))
     return hashlib.sha256(torch.__version__.encode() + text).hexdigest()[:12]
 
 

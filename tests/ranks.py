@@ -1,6 +1,7 @@
 """Several ranks without torchrun: processes forked from one that has imported torch, in an environment like torchrun's."""
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 from datetime import timedelta
@@ -13,8 +14,9 @@ from nanogpt.distributed import process_group, torchrun_ranks
 GIVE_UP = 120.0  # seconds
 
 
-def child(call, rank: int, size: int, port: int, seconds: float, report, args) -> None:
+def child(call, rank: int, size: int, port: int, seconds: float | None, report, args) -> None:
     torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(GIVE_UP - 5, exit=True)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
@@ -25,17 +27,18 @@ def child(call, rank: int, size: int, port: int, seconds: float, report, args) -
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     ranks = torchrun_ranks("cpu")
     try:
-        with process_group(ranks, seconds):
+        with process_group(ranks, seconds) if seconds else contextlib.nullcontext():
             result = call(ranks, *args)
     except BaseException as error:
         result = error if isinstance(error, ValueError | TimeoutError) else f"UNEXPECTED {error!r}"
     report.send((result, dist.is_initialized()))
 
 
-def in_ranks(call, size: int, *args, seconds: float = 60.0, never: tuple[int, ...] = ()) -> list:
+def in_ranks(call, size: int, *args, seconds: float | None = 60.0, never: tuple[int, ...] = ()) -> list:
     """What call(ranks, *args) returns or raises in each of `size` processes; None for one that dies.
 
-    never: ranks that are not waited for, but killed in the end. Fails if one leaves its process group open.
+    seconds: the group's time limit; None where the call opens a group of its own. never: ranks that are not waited
+    for, but killed in the end. Fails if one leaves its process group open.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "nanogpt.distributed", "nanogpt.trainer"])

@@ -38,6 +38,8 @@ def test_every_figure_says_where_it_was_published(path):
         ("llmc_cpu_losses", "cpu_tables"),
         ("llmc_gpu_losses", "llmc_4070s_h800_log"),
         ("llmc_val_losses", "llmc_val_loss"),
+        ("mingpt_ddp", "mingpt_ddp_log"),
+        ("megatron_nvidia_smi", "megatron_nvidia_smi"),
     ],
 )
 def test_rows_are_the_logs(ours, log):
@@ -115,3 +117,17 @@ def test_a_data_set_of_one_token_a_byte_was_published():
         34 + said["documents"] * (4 + 8) + (said["documents"] + 1) * 8
     )  # Megatron-LM's .idx: sizes, places
     assert math.ceil(index_bytes / 1024) == said["KiB of index"]
+
+
+def test_eight_ranks_after_ten_epochs_are_where_four_were_after_half_as_many():
+    """With the same rows a rank, eight make half the updates: so their loss lies between four ranks' of epochs 3 and 6."""
+    by = defaultdict(list)
+    for row in rows("mingpt_ddp"):
+        if row["set"] == "eval":
+            by[row["run"].split(" (")[0], int(row["epoch"])].append(float(row["loss"]))
+    mean = {key: statistics.mean(losses) for key, losses in by.items()}
+    four, eight = "1 node, 4 processes", "2 nodes, 8 processes"
+    assert mean[four, 10] == pytest.approx(1.13, abs=0.005) and mean[eight, 10] == pytest.approx(
+        1.96, abs=0.01
+    )
+    assert mean[four, 6] < mean[eight, 10] < mean[four, 3]

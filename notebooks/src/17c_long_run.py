@@ -179,9 +179,9 @@ import torch
 from nanogpt import optim
 from nanogpt.assemble import Training, random_states, resume, set_random_states
 from nanogpt.bench import mfu, step_flops
+from nanogpt.distributed import first_reason  # chapter 20
 from nanogpt.evals import evaluate
 from nanogpt.checkpoint import prune, save
-from nanogpt.chunks import alone_in
 from nanogpt.config import Config, from_depth, load_config
 from nanogpt.dryrun import dry_run
 from nanogpt.files import atomically
@@ -189,6 +189,7 @@ from nanogpt.prepare import DISK_FULL
 from nanogpt.roofline import synchronize
 from nanogpt.sample import complete
 from nanogpt.shards import load_manifest, write_shard
+from nanogpt.together import held_loss, one_run, seed_step  # chapter 20b
 from nanogpt.train import train_step
 
 
@@ -258,13 +259,16 @@ def update(run: Training) -> tuple[float, dict, list]:
         group["lr"] = lr
     if c.data.overfit:
         run.stream.position = 0  # the first batch, again
-    said, batches = {"lr": lr}, [run.stream.next_batch() for _ in range(c.micro_batches)]
+    said, batches = {"lr": lr}, [run.stream.next_batch() for _ in range(c.micro_batches // run.ranks.size)]
+    seed_step(run.ranks, c.run.seed, run.step)
 
     def accept(loss, norm) -> bool:  # not asked where fp16's scaler has found an overflow
         said.update(judged(run, loss.item(), norm.item()))
         return "skipped" not in said
 
-    loss = train_step(run.stepper, run.optimizer, batches, c.train.dtype, c.optim.clip, run.scaler, accept)
+    loss = train_step(
+        run.stepper, run.optimizer, batches, c.train.dtype, c.optim.clip, run.scaler, accept, run.ranks.mean
+    )
     if "norm" not in said:
         said |= {"norm": math.inf, "skipped": "overflow" if loss.isfinite() else "not finite"}
     synchronize(run.device)
@@ -287,10 +291,11 @@ def one_step(run: Training) -> dict:
     run.bad = run.bad + 1 if skipped == "not finite" else 0
     if skipped in ("not finite", "spike"):  # its batch, to be looked at: rows of T tokens
         ids = torch.cat([x.flatten() for x, _ in batches]).cpu().numpy()
-        write_shard(run.folder / f"skipped/step_{run.step:06d}.bin", ids)
+        rank = f".rank{run.ranks.rank}" if run.ranks.rank else ""
+        write_shard(run.folder / f"skipped/step_{run.step:06d}{rank}.bin", ids)
     line = {"step": run.step, "loss": loss} | said | {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
     if peak := peak_flops(run.device, run.config.train.dtype):
-        line["mfu"] = mfu(step_flops(run.model.config, tokens // T, T), seconds, peak)
+        line["mfu"] = mfu(step_flops(run.model.config, tokens // T // run.ranks.size, T), seconds, peak)
     return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
 
 
@@ -386,19 +391,20 @@ def due(every: int, step: int, last: bool = False) -> bool:
 #| export trainer
 def look(run: Training, last: bool) -> dict:
     """Validate, score HellaSwag and write a sample, as far as due; for the step's line. No later step notices it."""
-    e, found, before = run.config.eval, {}, random_states(run.device)
+    e, found, before, first = run.config.eval, {}, random_states(run.device), run.ranks.rank == 0
     if due(e.every, run.step, last):
-        found["val_loss"] = evaluate(run.model, run.held, run.eot, 32, run.config.train.dtype)
+        how = run.eot, 32, run.config.train.dtype
+        found["val_loss"] = held_loss(run.ranks, evaluate, run.model, run.held, *how)
         found |= {k: v for k, v in load_manifest(run.config.data.dir).items() if k == "floor"}  # for `plot`
         if found["val_loss"] < run.best.get("val_loss", math.inf):
             run.best = {"step": run.step, "val_loss": found["val_loss"]}
-    if due(e.hellaswag_every, run.step, last):
+    if first and due(e.hellaswag_every, run.step, last):
         from nanogpt import hellaswag  # chapter 18b
 
         items = hellaswag.load_items()
         scores = hellaswag.accuracy(run.model, items, run.tokenizer, precision=run.config.train.dtype)
         found |= {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
-    if due(e.sample_every, run.step, last):
+    if first and due(e.sample_every, run.step, last):
         text = e.prompt + complete(run.model, run.tokenizer, e.prompt, 200)
         print(f"--- step {run.step}: {text}")
         with atomically(run.folder / f"samples/step_{run.step:06d}.txt") as file:
@@ -417,8 +423,10 @@ def keep_run(run: Training, metrics) -> None:
     """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
     if run.kept == run.folder / f"step_{run.step:06d}":
         return
-    os.fsync(metrics.fileno())
-    run.kept = save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
+    if run.ranks.rank == 0:
+        os.fsync(metrics.fileno())
+        save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
+    run.kept = run.folder / f"step_{run.step:06d}"
 
 
 # %% [markdown]
@@ -443,13 +451,13 @@ def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
         noted.append(signal.Signals(number).name)
 
     def reason() -> str | None:
-        if file.exists():
+        if run.ranks.rank == 0 and file.exists():
             file.unlink()
             noted.append(f"the file {file}")
         reserve = 1.5 * sum(run.longest.values())  # a step, a checkpoint, an evaluation
         if time.monotonic() - began + reserve > 60 * (minutes or math.inf):
             noted.append(f"run.minutes={minutes:g}")
-        return noted[0] if noted else None
+        return first_reason(run.ranks, noted[0] if noted else None)
 
     with ExitStack() as at_the_end:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -493,21 +501,22 @@ def finish_step(run: Training, stop: str | None, metrics) -> None:
     if looking:
         with run.timed("evaluation"):
             run.record |= look(run, last)
-    prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
+    if run.ranks.rank == 0:
+        prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
 
 
 # %%
 #| export trainer
 def fit(config: Config, command: str = "the same call") -> Training:
     """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
-    with alone_in(Path(config.run.dir), "trainer", "choose another run.dir"):
-        run, steps, stop = resume(config), config.train.max_steps, None
+    with one_run(config) as ranks:  # one, unless torchrun has started several: chapter 20b
+        run, steps, stop = resume(config, ranks), config.train.max_steps, None
         with (
-            open(run.folder / "metrics.jsonl", "ab", 0) as metrics,
+            open(run.folder / "metrics.jsonl" if ranks.rank == 0 else os.devnull, "ab", 0) as metrics,
             asked_to_stop(run) as why,
             naming_last_good(run),
         ):
-            write = list(writers(config, metrics, run.step))
+            write = list(writers(config, metrics, run.step)) if ranks.rank == 0 else []
             while (run.step < steps and not stop) or run.record:
                 run.record = run.record or one_step(run)
                 stop = why()
@@ -517,10 +526,10 @@ def fit(config: Config, command: str = "the same call") -> Training:
                 run.record = None
                 if run.bad >= config.train.bad_steps:
                     raise FloatingPointError(f"loss or gradient were not finite {run.bad} times in a row")
-    if run.step < steps:
-        print(f"stopped by {stop} after step {run.step}; to go on: {command}")
-    else:
-        report(run)
+        if run.step < steps:
+            print(f"stopped by {stop} after step {run.step}; to go on: {command}")
+        else:
+            report(run)
     return run
 
 

@@ -200,7 +200,9 @@ r"""
 Before the first collective the ranks must find each other. `torchrun` keeps a *store*, a dictionary over TCP, at an address that it also
 puts into the environment; there they exchange addresses. Then come two things that most scripts lack.
 
-The group is left on *every* path out of the block, also when something raises, or a process that died hangs the others.
+The group is left on *every* path out of the block, also when something raises, or a process that died hangs the others. (It is kept in a list even
+so. DDP's C++ side holds it too, and if that is the last to let go, it seems to wait for the group's threads while it holds Python's lock, for
+which they wait. Without the list, five tests of four ranks hung after the last step in seven of nine tries, with it in none of five: PyTorch 2.13.)
 
 And a rank that is lost is *named*. When one hangs, all others wait in some collective until a time limit, and what gloo then
 says is `Timed out waiting 3000ms for recv operation to complete`: true of each rank but the guilty one. So whoever has waited in vain says
@@ -211,6 +213,7 @@ so in the store and looks who else has. It is a roll call: who does not answer i
 # %%
 #| export
 LOST = ["timed out", "timeout", "connection", "peer", "socket"]  # in what gloo and NCCL say of a lost rank
+LEFT = []  # the groups that were left
 
 
 def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
@@ -267,6 +270,7 @@ def process_group(ranks: Ranks, seconds: float = 600.0) -> Iterator[None]:
         who = who_is_missing(ranks, store, min(seconds, 10))
         raise TimeoutError(f"rank {me}, which waits {seconds:g} s at most, has lost others: {who}") from error
     finally:
+        LEFT.append(dist.group.WORLD)  # it must outlive DDP
         dist.destroy_process_group()
 
 
@@ -309,8 +313,7 @@ def first_reason(ranks: Ranks, reason: str | None) -> str | None:
 
 def code_hash() -> str:
     """Of all modules of nanogpt on this rank's disk, and of PyTorch's version."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    text = b"".join(file.name.encode() + file.read_bytes() for file in files)
+    text = b"".join(f.name.encode() + f.read_bytes() for f in sorted(Path(__file__).parent.glob("*.py")))
     return hashlib.sha256(torch.__version__.encode() + text).hexdigest()[:12]
 
 
@@ -358,10 +361,7 @@ for step in range(2 * (LOCAL - 1)):
         part, left = (rank - step - 1) % LOCAL, (rank - 1) % LOCAL
         after[rank, part] = before[left, part] + (before[rank, part] if step < LOCAL - 1 else 0)
     holds.append(after)
-show(
-    figures.ring(holds),
-    alt="Six steps of a ring of four ranks: sums of 2, 3, 4 numbers grow along the diagonal, then fill all parts.",
-)
+show(figures.ring(holds), alt="A ring of ranks: sums of 2, 3, 4 numbers grow, then fill all parts.")
 print(*(f"{n} ranks: each sends {2 * (n - 1) / n:.3f} b" for n in (2, 4, 8, 1024)), sep="\n")
 answer("20.3", 2 * (4 - 1) / 4)
 
@@ -779,7 +779,7 @@ The late flag sends as little as the right one, its loss falls, nothing complain
 is saved. A comparison of weights across ranks, once an hour, finds it.
 
 How much forgetting costs hangs on the network. Here bytes move through memory; between machines with 10 Gb/s, GPT-2's half gigabyte takes
-0.8 s in a ring, each time.
+0.4 s in a ring of two and 0.8 s in a long one, each time.
 
 ## A rank is lost
 
@@ -803,7 +803,7 @@ What else goes wrong, and where one looks:
 | `OMP_NUM_THREADS` | several ranks on one machine | each takes all cores, and all wait; torchrun sets 1 and says so |
 | `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` | several networks, a VPN, a container | ranks meet, then the first collective runs into the time limit |
 | `NCCL_IB_DISABLE=1` | InfiniBand cards that are not wired up | the same; `NCCL_DEBUG=INFO` says which network NCCL takes |
-| `TORCH_NCCL_ASYNC_ERROR_HANDLING` | is 1 unless set | with 0, a lost rank hangs the others for ever |
+| `TORCH_NCCL_ASYNC_ERROR_HANDLING` | on unless set to 0 | with 0, a lost rank hangs the others for ever |
 | `CUDA_DEVICE_MAX_CONNECTIONS=1` | tensor parallelism (chapter 21) | communication is queued behind computation |
 | `TORCH_CPP_LOG_LEVEL=INFO` | to see DDP's log | the line about rebuilt buckets does not appear |
 """
