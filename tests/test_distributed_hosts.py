@@ -57,7 +57,6 @@ def test_two_hosts_meet_and_talk_over_the_cable(hosts, tmp_path, kind):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> Path:
     """A folder with a text, its shards and the run of one process, in `alone`."""
-    pytest.importorskip("nanogpt.together", reason="the trainer knows nothing of ranks yet")
     folder = tmp_path_factory.mktemp("runs")
     write_text(folder / "text.txt")
     env = os.environ | {"OMP_NUM_THREADS": "1"}

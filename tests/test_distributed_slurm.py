@@ -45,7 +45,6 @@ def steps_done(run: Path) -> int:
 
 
 def test_a_job_that_is_preempted_twice_ends_as_if_nothing_had_been(slurm, tmp_path):
-    pytest.importorskip("nanogpt.together", reason="the trainer knows nothing of ranks yet")
     write_text(tmp_path / "text.txt")
     job_config, whole = (write_config(tmp_path, name) for name in ("job", "whole"))
     env = slurm.env | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}

@@ -1,0 +1,70 @@
+"""A worker that is killed in mid-run: torchrun starts the group again, and the run ends as if nothing had been."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from small_run import lines, small, weights, write_text
+
+from course.paths import ROOT
+from nanogpt.config import config_dict
+
+STEPS, KILL_AFTER, EVERY, SECONDS = 300, 120, 50, 120.0
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc"),
+]
+
+
+def start(folder: Path, name: str, restarts: int, out) -> subprocess.Popen:
+    """Two ranks train with dropout, whose random numbers must go on where they were, too."""
+    config = small(
+        folder, run_dir=str(folder / name), train_max_steps=STEPS, run_checkpoint_every=EVERY,
+        train_batch_tokens=128, model_dropout=0.1, eval_every=0, eval_sample_every=0,
+    )  # fmt: skip
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(config_dict(config)))
+    words = ["--standalone", "--nproc-per-node=2", f"--max-restarts={restarts}", "--monitor-interval=0.1"]
+    command = [sys.executable, "-m", "torch.distributed.run", *words, "-m", "nanogpt", "train"]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*command, folder / f"{name}.yaml"], cwd=ROOT, env=env, stdout=out, stderr=out)
+
+
+def worker(torchrun: subprocess.Popen, rank: int) -> int:
+    """The process id of a rank, whose parent is torchrun."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == torchrun.pid and b"\0RANK=%d\0" % rank in b"\0" + (path / "environ").read_bytes():
+                return int(path.name)
+        except (OSError, ValueError, IndexError):  # it has ended meanwhile
+            continue
+    raise AssertionError(f"no worker of rank {rank}")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_worker_costs_some_steps_and_no_bit(tmp_path, rank):
+    write_text(tmp_path / "text.txt")
+    with open(tmp_path / "out", "w+") as out:
+        assert start(tmp_path, "whole", 0, out).wait(SECONDS) == 0, Path(out.name).read_text()[-3000:]
+        torchrun, deadline = start(tmp_path, "killed", 1, out), time.monotonic() + SECONDS
+        try:
+            metrics = tmp_path / "killed/metrics.jsonl"
+            while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= KILL_AFTER):
+                assert torchrun.poll() is None and time.monotonic() < deadline, Path(out.name).read_text()[
+                    -3000:
+                ]
+                time.sleep(0.01)
+            os.kill(worker(torchrun, rank), signal.SIGKILL)
+            assert torchrun.wait(SECONDS) == 0, Path(out.name).read_text()[-3000:]
+        finally:
+            torchrun.kill()
+    said = Path(out.name).read_text()
+    assert "going on after step" in said, said[-3000:]
+    assert lines(tmp_path / "killed") == lines(tmp_path / "whole"), "another loss than without the kill"
+    assert weights(tmp_path / "killed") == weights(tmp_path / "whole"), "other weights"
