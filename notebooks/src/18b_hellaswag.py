@@ -414,11 +414,11 @@ print("of which the tokens that are not read again explain", f"{each / once:.2f}
 # %% [markdown]
 r"""
 What fewer tokens do not explain is larger batches: fewer calls, weights read less often, and products of matrices large enough for
-all cores. How much that is depends on the machine and the model, which is why the cell says it. On two cores of an AMD EPYC, beside
-other work (`tests/bench_hellaswag.py`, medians of nine rounds, November 2026), chapter 07's model was 3.1 times as fast as one ending at
-a time; on one core 2.3 to 2.9 times, since there a plain pass of 47 tokens already multiplies matrices at 74 of the 88 GFLOP/s that 800
-tokens reach, and fewer tokens are nearly all that can be gained. Two passes through chapter 08's cache took 1.2 to 1.35 times
-as long as this one. GPT-2's shape, whose weights a plain pass reads for 25 tokens, gave 3.2 to 4.0 times on one core.
+all cores. How much that is depends on the machine and the model, which is why the cell says it. On two idle cores of an AMD EPYC
+(`tests/bench_hellaswag.py`, November 2026) GPT-2's shape was 4.7 times as fast as one ending at a time, since a plain pass reads all of
+its weights for some 25 tokens. Chapter 07's model was 2.2 times as fast: its weights stay in the cache, a plain pass of 47 tokens already
+multiplies matrices at 74 of the 88 GFLOP/s that 800 tokens reach, and fewer tokens are nearly all that can be gained. Two passes
+through chapter 08's cache took 1.2 to 1.35 times as long as this one.
 
 So how many are right, by each measure?
 """
