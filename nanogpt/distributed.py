@@ -6,6 +6,7 @@ Exported from notebooks/20_ddp.ipynb.
 import hashlib
 import os
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -87,9 +88,27 @@ def roll_call(ranks: Ranks, store, seconds: float) -> str:
     return "; ".join(lost) or "all answer, so it is the network"
 
 
+def same_life(ranks: Ranks, store) -> str:
+    """A name that only the ranks of this life know: after a restart the store still says what the dead have set."""
+    me, others = uuid.uuid4().hex, range(1, ranks.size)
+    if ranks.rank:
+        store.set(f"here {ranks.rank}", me)
+        life = store.get(me).decode()  # rank 0 answers under the name that was given
+        store.set(f"{life} {ranks.rank}", "")
+        return life
+    for _ in range(30_000):  # 300 s and more
+        if store.check([f"{me} {r}" for r in others]):
+            return me
+        for here in (f"here {r}" for r in others if store.check([f"here {r}"])):
+            store.set(store.get(here).decode(), me)
+        time.sleep(0.01)
+    raise TimeoutError(f"of {ranks.size} ranks not all have come")
+
+
 def open_group(ranks: Ranks, seconds: float):
     """Meet the others at torchrun's store and open the default group, NCCL on GPUs and gloo on CPUs; the store."""
     store, *_ = next(dist.rendezvous("env://", ranks.rank, ranks.size, timeout=timedelta(seconds=300)))
+    store = dist.PrefixStore(same_life(ranks, store), store)
     options = {"store": store, "rank": ranks.rank, "world_size": ranks.size}
     gpu = {"device_id": ranks.device} if ranks.device.type == "cuda" else {}
     dist.init_process_group("nccl" if gpu else "gloo", timeout=timedelta(seconds=seconds), **options, **gpu)

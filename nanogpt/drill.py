@@ -156,14 +156,8 @@ def buckets(ranks: Ranks, data: str) -> dict:
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         train_step(replica, optimizer, [stream.next_batch()], mean=ranks.mean)
     spans = {"backward": "autograd::engine::evaluate_function", "all-reduce": "gloo:all_reduce"}
-    ran = {
-        name: [
-            (e.time_range.start / 1e3, e.time_range.end / 1e3)
-            for e in profiled.events()
-            if e.name.startswith(key)
-        ]
-        for name, key in spans.items()
-    }
+    times = [(e.name, e.time_range.start / 1e3, e.time_range.end / 1e3) for e in profiled.events()]
+    ran = {what: [(a, b) for name, a, b in times if name.startswith(key)] for what, key in spans.items()}
     return {"buckets": steps, "ran": ran}
 
 

@@ -25,8 +25,7 @@ from course.torchrun import torchrun
 from nanogpt.corpus import ensure_corpus
 
 DATA, OUT = "../data/built/stories", "../data/built/drill.json"
-N = 2  # processes; a laptop has two cores for them
-LOCAL = 4  # ranks inside this kernel
+N, LOCAL = 2, 4  # processes, for which a laptop has two cores; ranks inside this kernel
 _ = ensure_corpus(DATA)
 
 # %%
@@ -34,6 +33,7 @@ _ = ensure_corpus(DATA)
 import hashlib
 import os
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -128,11 +128,10 @@ with local_ranks(LOCAL) as ranked:
             p.grad /= LOCAL
     apart = max((ranked.same(p.grad) - w).abs().max().item() for p, w in zip(layer.parameters(), whole))
 assert apart < 1e-6, f"the ranks' averaged gradient differs from the batch's by {apart:.1e}"
-print(
-    f"{len(calls)} collectives, {sum(nbytes for _, nbytes in calls)} bytes, and the gradient of the whole batch"
-)
+total = sum(nbytes for _, nbytes in calls)
+print(f"{len(calls)} collectives, {total} bytes, and the gradient of the whole batch")
 answer("20.1", len(calls))
-answer("20.2", sum(nbytes for _, nbytes in calls))
+answer("20.2", total)
 
 # %% [markdown]
 r"""
@@ -198,13 +197,16 @@ r"""
 ## A group, and its end
 
 Before the first collective the ranks must find each other. `torchrun` keeps a *store*, a dictionary over TCP, at an address that it also
-puts into the environment; there they exchange addresses. Then come two things that most scripts lack.
+puts into the environment; there they exchange addresses. Then come three things that most scripts lack.
 
 The group is left on *every* path out of the block, also when something raises, or a process that died hangs the others. (It is kept in a list even
 so. DDP's C++ side holds it too, and if that is the last to let go, it seems to wait for the group's threads while it holds Python's lock, for
 which they wait. Without the list, five tests of four ranks hung after the last step in seven of nine tries, with it in none of five: PyTorch 2.13.)
 
-And a rank that is lost is *named*. When one hangs, all others wait in some collective until a time limit, and what gloo then
+And one whose process was restarted meets the *living*. The store outlasts the ranks, and what a dead one has written there, the address at which
+nobody listens any more, would be read by who comes first. So rank 0 makes a name for this life and gives it to those that answer.
+
+Last, a rank that is lost is *named*. When one hangs, all others wait in some collective until a time limit, and what gloo then
 says is `Timed out waiting 3000ms for recv operation to complete`: true of each rank but the guilty one. So whoever has waited in vain says
 so in the store and looks who else has. It is a roll call: who does not answer is the one.
 """
@@ -237,9 +239,29 @@ def roll_call(ranks: Ranks, store, seconds: float) -> str:
 
 # %%
 #| export
+def same_life(ranks: Ranks, store) -> str:
+    """A name that only the ranks of this life know: after a restart the store still says what the dead have set."""
+    me, others = uuid.uuid4().hex, range(1, ranks.size)
+    if ranks.rank:
+        store.set(f"here {ranks.rank}", me)
+        life = store.get(me).decode()  # rank 0 answers under the name that was given
+        store.set(f"{life} {ranks.rank}", "")
+        return life
+    for _ in range(30_000):  # 300 s and more
+        if store.check([f"{me} {r}" for r in others]):
+            return me
+        for here in (f"here {r}" for r in others if store.check([f"here {r}"])):
+            store.set(store.get(here).decode(), me)
+        time.sleep(0.01)
+    raise TimeoutError(f"of {ranks.size} ranks not all have come")
+
+
+# %%
+#| export
 def open_group(ranks: Ranks, seconds: float):
     """Meet the others at torchrun's store and open the default group, NCCL on GPUs and gloo on CPUs; the store."""
     store, *_ = next(dist.rendezvous("env://", ranks.rank, ranks.size, timeout=timedelta(seconds=300)))
+    store = dist.PrefixStore(same_life(ranks, store), store)
     options = {"store": store, "rank": ranks.rank, "world_size": ranks.size}
     gpu = {"device_id": ranks.device} if ranks.device.type == "cuda" else {}
     dist.init_process_group("nccl" if gpu else "gloo", timeout=timedelta(seconds=seconds), **options, **gpu)
@@ -621,14 +643,8 @@ def buckets(ranks: Ranks, data: str) -> dict:
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         train_step(replica, optimizer, [stream.next_batch()], mean=ranks.mean)
     spans = {"backward": "autograd::engine::evaluate_function", "all-reduce": "gloo:all_reduce"}
-    ran = {
-        name: [
-            (e.time_range.start / 1e3, e.time_range.end / 1e3)
-            for e in profiled.events()
-            if e.name.startswith(key)
-        ]
-        for name, key in spans.items()
-    }
+    times = [(e.name, e.time_range.start / 1e3, e.time_range.end / 1e3) for e in profiled.events()]
+    ran = {what: [(a, b) for name, a, b in times if name.startswith(key)] for what, key in spans.items()}
     return {"buckets": steps, "ran": ran}
 
 
@@ -739,10 +755,7 @@ What buckets are for shows a profile: the first is on its way while backward sti
 
 # %% tags=["nbval-ignore-output"]
 ran = found["buckets"]["ran"]
-show(
-    figures.overlap(ran),
-    alt="Two rows over time: pieces of backward, and below them all-reduces, most of which begin before backward ends.",
-)
+show(figures.overlap(ran), alt="Pieces of backward over time, and below them all-reduces within.")
 ends = max(end for _, end in ran["backward"])
 gradients = [(a, b) for a, b in ran["all-reduce"] if a > ran["backward"][0][0]]
 hidden = sum(max(0.0, min(b, ends) - a) for a, b in gradients) / sum(b - a for a, b in gradients)
@@ -758,9 +771,7 @@ And the flag?
 
 # %% tags=["nbval-ignore-output"]
 for when, told in found["flag"].items():
-    print(
-        f"{when:10} {told['mb']:.1f} MB and {told['ms']:.0f} ms a step; the ranks' weights are {told['apart']:.1e} apart"
-    )
+    print(f"{when:10} {told['mb']:.1f} MB and {told['ms']:.0f} ms a step; weights {told['apart']:.1e} apart")
 costs = 100 * (found["flag"]["forgotten"]["ms"] / found["flag"]["in time"]["ms"] - 1)
 print(f"averaging after each micro-batch costs {costs:.0f}% of the step on this machine")
 answer("20.5", costs)
@@ -769,9 +780,8 @@ answer("20.5", costs)
 held, lost = found["flag"]["in time"], found["flag"]["late"]
 assert held["apart"] == 0, "the ranks' weights differ though each step averaged"
 assert lost["apart"] > 1e-4, "the late flag did no harm, which it should"
-print(
-    f"bytes: forgotten {found['flag']['forgotten']['mb'] / held['mb']:.0f} times as many, late {lost['mb'] / held['mb']:.0f}"
-)
+more = found["flag"]["forgotten"]["mb"] / held["mb"]
+print(f"bytes: forgotten {more:.0f} times as many, late {lost['mb'] / held['mb']:.0f}")
 
 # %% [markdown]
 r"""
