@@ -83,9 +83,9 @@ def find(folder: Path, chapter: str, suffix: str) -> Path:
 
 def notebook_path(chapter: str) -> Path:
     """The chapter's notebook; while `course build` makes a new one, that one, which stands aside."""
-    if aside := os.environ.get(ASIDE):
-        for path in Path(aside).glob(f"{two_digits(chapter)}_*.ipynb"):
-            return path
+    aside = os.environ.get(ASIDE)
+    if aside and (made := list(Path(aside).glob(f"{two_digits(chapter)}_*.ipynb"))):
+        return made[0]
     return find(NOTEBOOKS, chapter, ".ipynb")
 
 

@@ -6,6 +6,7 @@ Exported from notebooks/20_ddp.ipynb.
 import argparse
 import statistics
 import time
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -88,8 +89,7 @@ def fresh(ranks: Ranks, data: str, rows: int = ROWS):
 def masked(stream, row: int = ROWS // 2) -> list:
     """A batch as micro-batches of one row; of the global rows from `row` on, only the first tenth of the targets counts."""
     x, y = stream.next_batch()
-    first = stream.rank * stream.B
-    y[max(0, row - first) :, stream.T // 10 :] = -100
+    y[max(0, row - stream.rank * stream.B) :, stream.T // 10 :] = -100
     return list(zip(x.split(1), y.split(1)))
 
 
@@ -161,33 +161,33 @@ def buckets(ranks: Ranks, data: str) -> dict:
     return {"buckets": steps, "ran": ran}
 
 
-def accumulate(replica, optimizer, micro_batches, late: bool) -> None:
-    """A step that is wrong on purpose: it averages after each micro-batch, or sets the flag after forward."""
+def flag_after_forward(replica, optimizer, micro_batches) -> None:
+    """A step that is wrong on purpose: when it says whether backward is to average, forward has been."""
     optimizer.zero_grad()
     for i, (x, y) in enumerate(micro_batches):
         loss = replica(x, y)[1] / len(micro_batches)
-        if late:
-            replica.require_backward_grad_sync = i == len(micro_batches) - 1
+        replica.require_backward_grad_sync = i == len(micro_batches) - 1
         loss.backward()
     optimizer.step()
 
 
-def flag(ranks: Ranks, data: str, steps: int = 6) -> dict:
+def flag(ranks: Ranks, data: str, steps: int = 16) -> dict:
     """Accumulation with the flag in time, forgotten and too late: MB and ms a step, and how far the ranks are apart."""
-    found = {}
+    runs = {}
     for when in ("in time", "forgotten", "late"):
-        (model, optimizer, stream), sent, seconds = fresh(ranks, data), [], []
+        (model, optimizer, stream), sent = fresh(ranks, data), []
         counting(replica := replicate(model, ranks), sent)
-        for _ in range(steps):
-            parts = [stream.next_batch() for _ in range(MICRO)]
-            dist.barrier()
-            began = time.perf_counter()
-            if when == "in time":
-                train_step(replica, optimizer, parts, mean=ranks.mean)
-            else:
-                accumulate(replica, optimizer, parts, late=when == "late")
-            seconds.append(1e3 * (time.perf_counter() - began))
-        found[when] = {"mb": sum(sent) / steps / 1e6, "ms": statistics.median(seconds[1:])}
+        runs[when] = model, replica, optimizer, stream, sent, []
+    runs["forgotten"][1].no_sync = nullcontext  # so that train_step averages after each
+    for when, (_, replica, optimizer, stream, _, ms) in [*runs.items()] * steps:  # in turn
+        step = replica, optimizer, [stream.next_batch() for _ in range(MICRO)]
+        dist.barrier()
+        began = time.perf_counter()
+        flag_after_forward(*step) if when == "late" else train_step(*step, mean=ranks.mean)
+        ms.append(1e3 * (time.perf_counter() - began))
+    found = {}
+    for when, (model, *_, sent, ms) in runs.items():
+        found[when] = {"mb": sum(sent) / steps / 1e6, "ms": statistics.median(ms[1:])}
         found[when]["apart"] = weights_apart(model, ranks)
     return found
 

@@ -104,7 +104,8 @@ def cut_long_runs(text: str) -> list[str]:
 def encode_texts(texts: list[str], begin: bool, encoding, eot: int) -> np.ndarray:
     """Ids of texts, after `<|endoftext|>` if they begin. One call for all is faster than one for each."""
     joined = "".join(EOT * begin + text for text in texts)
-    if joined.count(EOT) == begin * len(texts):  # else a document spells <|endoftext|> itself
+    apart = begin or len(texts) == 1  # else one text's end and the next one's beginning could make a token
+    if apart and joined.count(EOT) == begin * len(texts):  # else a document spells <|endoftext|> itself
         try:
             return encoding.encode_to_numpy(joined, allowed_special={EOT}, disallowed_special=())
         except ValueError:

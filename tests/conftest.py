@@ -14,18 +14,20 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if "TIKTOKEN_CACHE_DIR" not in os.environ and (SHARED / "tiktoken_cache").is_dir():
     os.environ["TIKTOKEN_CACHE_DIR"] = str(SHARED / "tiktoken_cache")
 
-# No test fails for being slow; a failure is told without hypothesis's guesses at an explanation.
+# No test fails for being slow, nor on one day of many: the examples are the same in every run, and
+# `HYPOTHESIS_PROFILE=explore` draws new ones. A failure is told without hypothesis's guesses at an explanation.
 with contextlib.suppress(ImportError):
     from hypothesis import HealthCheck, Phase, settings
 
-    settings.register_profile(
-        "course",
-        deadline=None,
-        phases=[phase for phase in Phase if phase is not Phase.explain],
-        suppress_health_check=[HealthCheck.too_slow],
-    )
-    if settings.get_current_profile_name() == "default":
-        settings.load_profile("course")
+    for name, derandomize in {"course": True, "explore": False}.items():
+        settings.register_profile(
+            name,
+            deadline=None,
+            derandomize=derandomize,
+            phases=[phase for phase in Phase if phase is not Phase.explain],
+            suppress_health_check=[HealthCheck.too_slow],
+        )
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "course"))
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +42,17 @@ def built_house(tmp_path_factory):
 def house(built_house, tmp_path):
     """A copy of the small course, to be changed at will."""
     return built_house.copied(tmp_path / "house")
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """The same bits take the same number of threads, and a forked child can have no more than one."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+import yaml
 
 from nanogpt import checkpoint
-from nanogpt.config import Config, Data, Eval, Model, Optim, Run, Train
+from nanogpt.config import Config, Data, Eval, Model, Optim, Run, Train, config_dict
 
 TIMES = "ms", "tokens_per_s", "mfu"
 WORDS = [
@@ -61,6 +62,20 @@ def small(folder: Path, **changes) -> Config:
         part, _, key = name.partition("_")
         config = replace(config, **{part: replace(getattr(config, part), **{key: value})})
     return config
+
+
+def write_config(folder: Path, name: str, **changes) -> Path:
+    """The same as a file for the command: a run in folder/name, with neither evaluation nor samples unless asked for."""
+    changes = {"eval_every": 0, "eval_sample_every": 0} | changes
+    config = small(folder, run_dir=str(folder / name), **changes)
+    (path := folder / f"{name}.yaml").write_text(yaml.safe_dump(config_dict(config)))
+    return path
+
+
+def steps_done(run: Path) -> int:
+    """Lines of metrics.jsonl so far."""
+    path = run / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def lines(run: str | Path) -> list[dict]:

@@ -229,6 +229,7 @@ def test_where_tiktoken_can_the_ids_are_its_own(gpt2_vocab):
 @given(st.lists(TEXT, min_size=1, max_size=4), st.booleans())
 @example(["a", f"b{EOT}c", ""], True)
 @example(["x" + " " * 2000 + "y", EOT], True)
+@example(["e", "n"], False)  # which the vocabulary merges
 @settings(max_examples=60)
 def test_ids_of_many_texts_are_those_of_each(encoding, ours, texts, begin):
     """A document that spells <|endoftext|> begins no other."""

@@ -13,13 +13,7 @@ from nanogpt import assemble, checkpoint
 from nanogpt.train import train_step
 from nanogpt.weights import load_model
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

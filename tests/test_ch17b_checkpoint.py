@@ -16,14 +16,7 @@ from nanogpt.assemble import assemble
 from nanogpt.train import train_step
 from nanogpt.weights import load_model
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """A forked child can have no more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from small_run import lines, run_in_child, small, weights, write_text
 
@@ -21,16 +20,10 @@ from nanogpt.chunks import alone_in
 from nanogpt.cli import outcome
 from nanogpt.config import config_dict
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="no SIGKILL on Windows")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """As in the children: the same bits take the same number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="no SIGKILL on Windows"),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 
 @pytest.fixture(scope="module")

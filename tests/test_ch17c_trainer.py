@@ -22,13 +22,7 @@ from nanogpt.sample import complete
 from nanogpt.sample import load as load_for_sampling
 from nanogpt.shards import read_shard
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -28,6 +29,7 @@ from nanogpt.distributed import (
     refuse_differences,
     replicate,
     ring_all_reduce,
+    same_life,
     torchrun_ranks,
     who_is_missing,
 )
@@ -392,13 +394,7 @@ def test_torchrun_starts_the_command_and_its_failure_is_one_line(tmp_path):
     def torchrun(*words):
         command = [
             sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "2",
-            "-m",
-            "nanogpt",
+            *["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "nanogpt"],
         ]
         environment = os.environ | {
             "PYTHONPATH": str(ROOT),
@@ -416,6 +412,20 @@ def test_torchrun_starts_the_command_and_its_failure_is_one_line(tmp_path):
         bad.returncode == 1
         and "drill: rank 0, which waits 1 s at most, has lost others: rank 1 does not answer" in bad.stderr
     )
+
+
+def test_who_is_started_again_meets_the_living_in_a_store_that_remembers_the_dead():
+    store, before = dist.HashStore(), set()
+    with ThreadPoolExecutor(3) as ranks:
+        for lives in (1, 2, 3):  # the last rank comes late: what it has said in its last life is there
+            told = [ranks.submit(same_life, Ranks(r, r, 3), store) for r in (0, 1)]
+            time.sleep(0.2)
+            assert not told[0].done(), f"life {lives} began without its last rank"
+            told.append(ranks.submit(same_life, Ranks(2, 2, 3), store))
+            names = {each.result(30) for each in told}
+            assert len(names) == 1, "the ranks are in different lives"
+            assert names != before, "a life has the name of the last one"
+            before = names
 
 
 def test_a_store_behind_a_cut_cable_does_not_keep_a_rank_waiting():

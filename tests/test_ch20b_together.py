@@ -21,18 +21,13 @@ from nanogpt.model import GPT, GPTConfig
 from nanogpt.runs import read_metrics
 from nanogpt.together import held_loss, my_documents, seed_step
 
-pytestmark = pytest.mark.skipif(
-    not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
+    ),
+    pytest.mark.usefixtures("one_thread"),
+]
 BOUND = 2e-5  # nats, over 12 steps at a rate of 1e-2; measured 1e-6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

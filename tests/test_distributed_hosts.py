@@ -8,18 +8,24 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 from hosts import Hosts, said, torchrun, why_no_hosts
-from small_run import small, write_text
+from small_run import steps_done, write_config, write_text
 
 from course.paths import ROOT
 from nanogpt.cli import main
-from nanogpt.config import config_dict
 
 SECONDS = 120.0  # for what takes ten on an idle machine
 IMPATIENCE = 6.0  # seconds that ranks wait for each other in these tests
 BOUND = 2e-5  # nats: float32 sums in another order; measured 5e-7 over 600 steps
 STEPS = 300
+# Four micro-batches a step, no dropout, which would fall otherwise on two ranks than on one.
+RUN = {
+    "model_dropout": 0.0,
+    "train_batch_tokens": 256,
+    "train_max_steps": STEPS,
+    "run_checkpoint_every": 50,
+    "eval_every": 100,
+}
 
 pytestmark = pytest.mark.slow
 
@@ -60,23 +66,9 @@ def alone(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     write_text(folder / "text.txt")
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "nanogpt", "train", write_config(folder, "alone")]
+    command = [sys.executable, "-m", "nanogpt", "train", write_config(folder, "alone", **RUN)]
     subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True)
     return folder
-
-
-def write_config(folder: Path, name: str) -> Path:
-    """Four micro-batches a step, no dropout, which would fall otherwise on two ranks than on one."""
-    changes = {"model_dropout": 0.0, "train_batch_tokens": 256, "eval_every": 100, "eval_sample_every": 0}
-    config = small(
-        folder, run_dir=str(folder / name), train_max_steps=STEPS, run_checkpoint_every=50, **changes
-    )
-    (folder / f"{name}.yaml").write_text(yaml.safe_dump(config_dict(config)))
-    return folder / f"{name}.yaml"
-
-
-def steps_done(run: Path) -> int:
-    return (run / "metrics.jsonl").read_bytes().count(b"\n") if (run / "metrics.jsonl").exists() else 0
 
 
 def train(hosts: Hosts, kind: str, folder: Path, config: Path) -> list[subprocess.Popen]:
@@ -86,14 +78,14 @@ def train(hosts: Hosts, kind: str, folder: Path, config: Path) -> list[subproces
 
 @pytest.mark.parametrize("kind", ["static", "c10d"])
 def test_two_hosts_train_as_one_process_does(hosts, alone, tmp_path, kind):
-    for process in train(hosts, kind, tmp_path, write_config(alone, kind)):
+    for process in train(hosts, kind, tmp_path, write_config(alone, kind, **RUN)):
         assert process.wait(SECONDS) == 0, said(tmp_path, 0) + said(tmp_path, 1)
     assert steps_done(alone / kind) == STEPS
     assert main(["compare", str(alone / "alone"), str(alone / kind), "--bound", f"{BOUND}"]) == 0
 
 
 def test_a_cable_that_is_cut_ends_both_sides_with_a_message_and_the_run_goes_on(hosts, alone, tmp_path):
-    config, run = write_config(alone, "cut"), alone / "cut"
+    config, run = write_config(alone, "cut", **RUN), alone / "cut"
     both, deadline = train(hosts, "static", tmp_path, config), time.monotonic() + SECONDS
     while steps_done(run) < 60:
         assert time.monotonic() < deadline, said(tmp_path, 0) + said(tmp_path, 1)

@@ -3,20 +3,19 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-import yaml
 from one_machine_slurm import Slurm, why_no_slurm
-from small_run import small, write_text
+from small_run import steps_done, write_config, write_text
 
 from course.paths import ROOT
 from nanogpt.cli import main
-from nanogpt.config import config_dict
 
 SCRIPT = ROOT / "slurm" / "train.sbatch"
 BOUND = 2e-5  # nats: two nodes add float32 numbers in another order; measured 5e-7 over 600 steps
 STEPS = 600
+# A run whose result does not hang on how many share it: no dropout, four micro-batches.
+RUN = {"model_dropout": 0.0, "train_batch_tokens": 256, "train_max_steps": STEPS, "run_checkpoint_every": 50}
 
 pytestmark = pytest.mark.slow
 
@@ -30,23 +29,9 @@ def slurm(tmp_path_factory):
     assert not both_nodes.left(), "processes of it still run"
 
 
-def write_config(folder: Path, name: str) -> Path:
-    """A run whose result does not hang on how many share it: no dropout, four micro-batches."""
-    changes = {"model_dropout": 0.0, "train_batch_tokens": 256, "eval_every": 0, "eval_sample_every": 0}
-    config = small(
-        folder, run_dir=str(folder / name), train_max_steps=STEPS, run_checkpoint_every=50, **changes
-    )
-    (folder / f"{name}.yaml").write_text(yaml.safe_dump(config_dict(config)))
-    return folder / f"{name}.yaml"
-
-
-def steps_done(run: Path) -> int:
-    return (run / "metrics.jsonl").read_bytes().count(b"\n") if (run / "metrics.jsonl").exists() else 0
-
-
 def test_a_job_that_is_preempted_twice_ends_as_if_nothing_had_been(slurm, tmp_path):
     write_text(tmp_path / "text.txt")
-    job_config, whole = (write_config(tmp_path, name) for name in ("job", "whole"))
+    job_config, whole = (write_config(tmp_path, name, **RUN) for name in ("job", "whole"))
     env = slurm.env | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     words = ["sbatch", "--parsable", "--time=5", f"--output={tmp_path}/job.out", SCRIPT]
     job = subprocess.run([*words, job_config], env=env, cwd=ROOT, check=True, capture_output=True, text=True)
