@@ -1,0 +1,161 @@
+"""What an exercise's checks.py is written with: checks, wrong solutions, and how two values are compared.
+
+def heads(draw):                                     # draw: a torch.Generator of the student's own
+    return [(torch.randn(2, 3, 5, 4, generator=draw),) for _ in range(2)]
+
+CHECKS = [Check("04-1", "each row sums to one", 2, "attention_weights", heads)]
+WRONG = [Wrong("04-1", "the mask comes after the softmax", old="...", new="...")]
+MANUAL = {"04-5": 2}
+"""
+
+import hashlib
+import inspect
+import math
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+
+def no_inputs(draw) -> list[tuple]:
+    return [()]
+
+
+@dataclass(frozen=True)
+class Check:
+    """Calls the student's code on inputs that we draw and compares with what the reference gives on the same.
+
+    call: the name of a function (or of a number, a text, a list) in the solution; or a function `harness(s, *args)` of ours
+    that uses the solution's names as attributes of s. A harness runs in the sandbox, as text: it imports what it needs,
+    knows nothing of its module, and returns what was computed, never a verdict.
+    judge: judge(got, expected, *args) -> "" or what is wrong, where equality up to `tolerance` is not the question. It runs
+    on our side, for each tuple of inputs.
+    """
+
+    task: str
+    name: str  # what a right solution does; the student reads it
+    points: float
+    call: str | Callable
+    inputs: Callable[[torch.Generator], list[tuple]] = no_inputs
+    hidden: bool = True  # feedback shows a hidden check's name and points only
+    tolerance: float = 1e-5
+    judge: Callable | None = None
+    seconds: float = 10.0
+
+    @property
+    def harness(self) -> str:
+        """The text that the sandbox runs; "" where it calls a name."""
+        return "" if isinstance(self.call, str) else textwrap.dedent(inspect.getsource(self.call))
+
+
+@dataclass(frozen=True)
+class CheckOfCheck:
+    """The student writes the check: a function that raises AssertionError for a wrong implementation and accepts a right one.
+
+    right, wrong: texts that define `subject`. One right one refused: no points. Else points by the share of the wrong
+    ones refused. The student's function never sees their code: calls go through us.
+    """
+
+    task: str
+    name: str
+    points: float
+    check: str  # the student's function, of one argument
+    subject: str  # the function that the texts define
+    right: tuple[str, ...]
+    wrong: dict[str, str]  # by what is wrong with it
+    hidden: bool = True
+    seconds: float = 10.0
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A solution that students really write, and the misconception behind it, as it is told to them.
+
+    `old` stands exactly once in the reference solution of the task and becomes `new`; or `code` is the whole cell.
+    """
+
+    task: str
+    says: str
+    old: str = ""
+    new: str = ""
+    code: str = field(default="")
+
+    def solution(self, reference: str) -> str:
+        if self.code:
+            return textwrap.dedent(self.code).strip("\n")
+        if reference.count(self.old) != 1:
+            raise ValueError(
+                f"{self.task}, {self.says!r}: {self.old!r} stands {reference.count(self.old)} times in the solution"
+            )
+        return reference.replace(self.old, self.new)
+
+
+def drawn_for(student: str, check) -> torch.Generator:
+    """The same inputs for a student every time, others for their neighbour."""
+    words = hashlib.sha256(f"{check.task}/{check.name}/{student}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(words[:7], "little"))
+
+
+def difference(got, expected, tolerance: float = 1e-5, where: str = "the result") -> str:
+    """ "" if two values are equal up to the tolerance, else the first difference in words. Never raises."""
+    if isinstance(expected, torch.Tensor | np.ndarray):
+        return tensor_difference(got, torch.as_tensor(expected), tolerance, where)
+    if isinstance(expected, bool) or expected is None or isinstance(expected, str):
+        return (
+            ""
+            if type(got) is type(expected) and got == expected
+            else f"{where} is {short(got)}, not {short(expected)}"
+        )
+    if isinstance(expected, int | float):
+        if isinstance(got, torch.Tensor) and got.numel() == 1 and not got.is_complex():
+            got = got.item()
+        return number_difference(got, expected, tolerance, where)
+    if isinstance(expected, dict):
+        if not isinstance(got, dict) or set(got) != set(expected):
+            return f"{where} is {short(got)}; a dictionary with {', '.join(map(str, expected))} is due"
+        parts = [(got[key], expected[key], f"{where}[{key!r}]") for key in expected]
+    else:
+        if not isinstance(got, list | tuple):
+            return f"{where} is of type {type(got).__name__}, where a list or tuple is due"
+        if len(got) != len(expected):
+            return f"{where} has {len(got)} parts, not {len(expected)}"
+        parts = [(g, e, f"{where}[{i}]") for i, (g, e) in enumerate(zip(got, expected))]
+    return next(filter(None, (difference(g, e, tolerance, at) for g, e, at in parts)), "")
+
+
+def number_difference(got, expected: float, tolerance: float, where: str) -> str:
+    if isinstance(got, bool) or not isinstance(got, int | float):
+        return f"{where} is of type {type(got).__name__}, where a number is due"
+    if isinstance(expected, int) and isinstance(got, int):
+        close = got == expected or abs(got - expected) <= tolerance * abs(expected)
+    else:
+        close = abs(got) < 1e300 and math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
+    return "" if close else f"{where} is {short(got)}, not {short(expected)}"
+
+
+def tensor_difference(got, expected: torch.Tensor, tolerance: float, where: str) -> str:
+    if not isinstance(got, torch.Tensor | np.ndarray):
+        return f"{where} is of type {type(got).__name__}, where a tensor is due"
+    got = torch.as_tensor(got)
+    if got.dtype != expected.dtype:
+        return f"{where} is in {got.dtype}, not {expected.dtype}"
+    if got.shape != expected.shape:
+        return f"{where} has the shape {tuple(got.shape)}, not {tuple(expected.shape)}"
+    if got.is_floating_point() and not torch.equal(got.isfinite(), expected.isfinite()):
+        return f"{where} is not finite at {first(got.isfinite() != expected.isfinite())}"
+    far = ~torch.isclose(got.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+    if not far.any():
+        return ""
+    at = first(far)
+    return f"{where} differs in {int(far.sum())} of {far.numel()} places; at {at} it is {short(got[at].item())}, not {short(expected[at].item())}"
+
+
+def first(places: torch.Tensor) -> tuple[int, ...]:
+    return tuple(places.nonzero()[0].tolist())
+
+
+def short(value) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,120 @@
+"""Laws that hold for every exercise set: the reference passes, what is handed out fails, each wrong solution is caught and named."""
+
+from functools import cache
+
+import pytest
+
+from course.exercises import ExerciseSet, folders, read
+from course.grade.checks import Check, CheckOfCheck, drawn_for
+from course.grade.local import misconception, names_of, results, said_of
+
+NUMBERS = [folder.name for folder in folders()]
+STUDENTS = ["ann", "0815", "zoë"]
+
+
+@cache
+def the(name: str) -> ExerciseSet:
+    return next(read(folder) for folder in folders() if folder.name == name)
+
+
+def wrong_ones():
+    return [
+        pytest.param(name, i, id=f"{wrong.task}: {wrong.says[:50]}")
+        for name in NUMBERS
+        for i, wrong in enumerate(the(name).wrong)
+    ]
+
+
+def visible(made: ExerciseSet, solutions: dict[str, str]) -> dict[str, str]:
+    """What each task's visible check cell says of solutions: "" or its message."""
+    names, said = {"__name__": "exercise", "STUDENT": "ann"}, {}
+    for cell in made.cells:
+        try:
+            if cell.kind in ("given", "check"):
+                exec(compile(cell.source, f"<{cell.kind} {cell.task}>", "exec"), names)
+            elif cell.kind == "solution":
+                exec(compile(solutions[cell.task], f"<{cell.task}>", "exec"), names)
+        except Exception as error:
+            said[cell.task] = f"{type(error).__name__}: {error}"
+    return said
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_set_is_whole(name):
+    made = the(name)
+    ids = list(made.tasks)
+    assert 3 <= len(ids) <= 6 and ids == sorted(ids) and all(id.startswith(made.number) for id in ids)
+    graded = {check.task for check in made.checks} | set(made.manual)
+    assert graded == set(ids), "a task without a check, or a check without a task"
+    assert [cell.task for cell in made.cells if cell.kind == "manual"] == list(made.manual), (
+        "manual questions"
+    )
+    assert all(made.points(id) > 0 for id in ids)
+    for id in ids:
+        kinds = [cell.kind for cell in made.cells if cell.task == id]
+        assert kinds in (["manual"], ["solution", "check"]), f"{id} has the cells {kinds}"
+        if id not in made.manual:
+            assert len([w for w in made.wrong if w.task == id]) >= 3
+    assert any(isinstance(check, CheckOfCheck) for check in made.checks), (
+        "in one task the student writes the check"
+    )
+    assert len({check.name for check in made.checks}) == len(made.checks), "two checks have one name"
+    text = "\n".join(cell.source for cell in made.cells if cell.kind in ("text", "manual"))
+    for id in set(ids) - set(made.manual):
+        part = text[text.index(f"## {id} ") :].split("\n## ")[0]
+        assert 1 <= part.count("<details><summary>Hint") <= 4, f"{id} has no hints, or too many"
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_reference_passes_every_check(name):
+    made = the(name)
+    assert not any(visible(made, made.solutions).values()), visible(made, made.solutions)
+    for check in made.checks:
+        for student in STUDENTS:
+            assert said_of(made, check, made.solutions, student) == "", check.name
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_is_handed_out_fails(name):
+    made = the(name)
+    for id in set(made.tasks) - set(made.manual):
+        assert "###" not in made.stubs[id] and made.stubs[id] != made.solutions[id]
+        solutions = made.solutions | {id: made.stubs[id]}
+        assert visible(made, solutions).get(id), f"{id}: the visible check passes what is handed out"
+        failed = [
+            check.name for check in made.checks if check.task == id and said_of(made, check, solutions, "ann")
+        ]
+        assert failed, f"{id}: every check passes what is handed out"
+
+
+@pytest.mark.parametrize(("name", "i"), wrong_ones())
+def test_a_wrong_solution_is_caught(name, i):
+    made = the(name)
+    wrong = made.wrong[i]
+    solutions = made.solutions | {wrong.task: wrong.solution(made.solutions[wrong.task])}
+    mine = [check for check in made.checks if check.task == wrong.task]
+    for student in STUDENTS[:2]:
+        assert any(said_of(made, check, solutions, student) for check in mine), (
+            f"{wrong.says}: every check passes it"
+        )
+
+
+@pytest.mark.parametrize(("name", "i"), wrong_ones())
+def test_a_wrong_solution_is_named(name, i):
+    """By the check that fails on it, in its own words and no other's; or it fails with an error, which names itself."""
+    made = the(name)
+    wrong = made.wrong[i]
+    solutions = made.solutions | {wrong.task: wrong.solution(made.solutions[wrong.task])}
+    said = []
+    for check in made.checks:
+        if check.task != wrong.task or isinstance(check, CheckOfCheck):
+            continue
+        try:
+            arguments = check.inputs(drawn_for("ann", check))
+            got = results(check, names_of(made, solutions, "ann"), arguments)
+        except Exception:
+            return
+        if said_of(made, check, solutions, "ann"):
+            said.append(misconception(made, check, got, arguments, "ann"))
+    named = [check for check in made.checks if check.task == wrong.task and isinstance(check, Check)]
+    assert not named or wrong.says in said, f"it is called {said}"
