@@ -650,15 +650,24 @@ checkpoint("04")
 r"""
 ## Exercises
 
-1. Write `CausalSelfAttention.forward` for *one* head as a loop over positions with nothing but dot products and
-   `exp`. *Check:* it agrees with `one_head` to 1e-5.
-2. Leave out the division by √d in `attention_weights` and train the two-layer model again. Then put it back, but
-   multiply the rows of `c_attn.weight` that make q and k by 16 at the start. *Check:* the fall comes later in the
-   first case, and not at all in the second. Explain both with the figure of saturation.
-3. Let each query see only the last 16 positions (sliding-window attention, Beltagy et al. 2020, §3.1). *Check:* the
-   influence matrix is a band. Which periods does the two-layer model still copy?
-4. After chapter 07, load the trained model and compute `found` on stories in place of random characters. *Check:*
-   compare each head with what an average of the past would put there. Did stories, too, grow an induction head?
+`course exercises release 04` writes these as a notebook to `released/`; `course check 04` runs their visible checks.
+
+- **04-1** Two bugs in four lines, 10 minutes: mend a mask that comes too late, and a scale that grows with the text.
+- **04-2** Shapes that fit, 15 minutes: mend heads that were cut by `reshape` alone.
+- **04-3** How far scores spread, 25 minutes: derive the deviation of q · k where the mean is not zero.
+- **04-4** A window on the past, 25 minutes: sliding-window attention, and a formula for what it costs.
+- **04-5** A check for causality, 30 minutes: write the check that finds a layer which sees its future.
+- **04-6** Could the weights do it?, 10 minutes: say what is lost without the division by √d.
+
+To explore:
+
+- Leave out the division by √d in `attention_weights` and train the two-layer model again. Then put it back, but
+  multiply the rows of `c_attn.weight` that make q and k by 16 at the start. The fall comes later in the
+  first case, and not at all in the second. Explain both with the figure of saturation.
+- Give the two-layer model `window_weights` of exercise 04-4 with 16 positions. The influence matrix is then a band. Which
+  periods does the model still copy?
+- After chapter 07, load the trained model and compute `found` on stories in place of random characters. Compare
+  each head with what an average of the past would put there. Did stories, too, grow an induction head?
 
 ## Further reading
 
