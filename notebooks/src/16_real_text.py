@@ -746,6 +746,13 @@ checkpoint("16")
 r"""
 ## Exercises
 
+`course exercises release 16` writes these as a notebook to `released/`; `course check 16` runs their visible checks.
+
+- **16-1** A cut that changes no id, 10 minutes: mend a reader that cuts behind the blank.
+- **16-2** A vocabulary without its merges, 30 minutes: find the tokens that no text will ever use.
+
+16b has the other three. To explore:
+
 1. **More places to cut.** Which other cells of the map may `PLACES["text"]` take? Between a letter and a digit, say: is
    that safe for every letter and digit of Unicode? *Check:* let hypothesis look for counterexamples before you argue, as
    `tests/test_ch16_sources.py` does for `first_cut`. Why does the map show a half after an apostrophe, and less than all

@@ -666,6 +666,14 @@ checkpoint("16b")
 r"""
 ## Exercises
 
+`course exercises release 16` writes these, and those of 16, as a notebook to `released/`; `course check 16` runs their visible checks.
+
+- **16-3** A job that is taken away, 30 minutes: derive what chunks save.
+- **16-4** Who makes which chunk, 20 minutes: write the check that finds a chunk lost or made twice.
+- **16-5** What validation measures, 10 minutes: a hash against the tail of a crawl.
+
+To explore:
+
 1. **Without `aside`.** Let `make_chunk` write into `folder` itself: all checks of this chapter pass. Which line
    saves it, and who would notice if the manifest were written first? *Check:* `pytest tests/test_ch16b_prepare.py -k
    renamed` names the reason.
