@@ -824,16 +824,23 @@ checkpoint("06")
 r"""
 ## Exercises
 
+`course exercises release 06` writes these as a notebook to `released/`; `course check 06` runs their visible checks.
+
+- **06-1** New tokens for an old model, 25 minutes: mend three faults in a function that adds rows to the token table.
+- **06-2** What a file holds, 10 minutes: tensors, numbers and bytes of a GPT-2 of your own shape.
+- **06-3** A check that a loader cannot fool, 20 minutes: write the check; it is tried on wrong layouts.
+- **06-4** A setting that hides in the weights, 20 minutes: load `scale_attn_by_inverse_layer_idx` without a new model.
+- **06-5** Rounding or a mistake?, 5 minutes: name the measurement that decides.
+
+To explore:
+
 1. **A quieter bug.** In `config_from_hf`, drop `layer_norm_epsilon` from `FIXED` and load a checkpoint whose config says
    1e-3. Which cell of this notebook notices? Then do it right: set `eps` on the loaded model's LayerNorms. Check: parity
    with `oracle(W, ids, eps=1e-3)` below 8 ε.
-2. **Layer scaling.** Support `scale_attn_by_inverse_layer_idx`: the scores of block i are also divided by i + 1. It can be
-   done in the loader alone, by changing weights. Which ones? Check: parity with an oracle that divides. For float64, load
-   with `dtype=torch.float64` and *then* change the weights: what float32 rounded away, `.double()` does not bring back.
-3. **Half the file.** Write the checkpoint in bfloat16 (`to_hf(deepcopy(model).bfloat16(), ...)`; without the copy it is
+2. **Half the file.** Write the checkpoint in bfloat16 (`to_hf(deepcopy(model).bfloat16(), ...)`; without the copy it is
    the notebook's own model that changes) and read it back with `dtype=torch.float32`. Predict the distance of the logits
    from ε of bfloat16 before you measure it. Check: the figure of mistakes above has the answer.
-4. **Shards.** Split `model.safetensors` by hand into two files and write the index. Check: `from_hf` reads both, and
+3. **Shards.** Split `model.safetensors` by hand into two files and write the index. Check: `from_hf` reads both, and
    refuses the folder when the index names `../model.safetensors`.
 
 ## Further reading
