@@ -705,14 +705,23 @@ checkpoint("11")
 r"""
 ## Exercises
 
+`course exercises release 11` writes these as a notebook to `released/`; `course check 11` runs their visible checks.
+
+- **11-1** Three lines that end a graph, 20 minutes: an `.item()` and an `if` become one graph, with a finite gradient.
+- **11-2** Few shapes, 15 minutes: texts of every length, read at powers of two.
+- **11-3** The rule of recompiles, 25 minutes: Dynamo's rule for sizes, as a function.
+- **11-4** When compiling pays, 10 minutes: traffic and break-even of a function of your own numbers.
+- **11-5** The names in a saved model, 15 minutes: a check for what `_orig_mod.` leaves in a checkpoint.
+- **11-6** What interferes, 10 minutes: compile beside evaluation and writing, in words.
+
+To explore:
+
 1. Write LayerNorm followed by GELU with plain operations and count kernels and bytes as for `gelu`. *Check:* how
    many kernels does Inductor make, and why is the number of bytes not that of one read and one write? (A mean
    needs the whole row first.)
-2. Put `print(loss.item())` into a compiled training step and find the break with `explain` and with
-   `TORCH_LOGS=graph_breaks`. *Check:* `fullgraph=True` passes after your repair, and every loss is still printed.
-3. Pad every text to the next power of two and count compilations over lengths 2 to 64 with `dynamic=False`.
-   *Check:* logits of the real tokens are unchanged. When is this better than `dynamic=True`?
-4. Sweep `n_embd` from 32 to 512 and plot the break-even step of the model written out. *Check:* explain its
+2. Read lengths 2 to 64 by 11-2's `few_shapes` with `dynamic=False`, and as they are with `dynamic=True`. *Check:* the
+   logits agree. When is which better?
+3. Sweep `n_embd` from 32 to 512 and plot the break-even step of the model written out. *Check:* explain its
    course with the share of matrix products (chapter 09).
 
 ## Further reading
