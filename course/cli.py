@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from course.paths import (
     ROOT,
@@ -26,6 +27,10 @@ for students      course doctor          is this machine ready? (--distributed: 
                   course restore 04      bring a chapter back to the released state, keeping yours beside it
                   course update          the newest chapters, keeping beside them what you changed (git)
                   course data NAME       download tinyshakespeare, fineweb-edu or hellaswag
+                  course check 04        the visible checks of your exercises (released/, or a path)
+                  course progress        chapters, tasks, minutes, and your predictions with their errors
+for instructors   course exercises       list (all tasks); release 04 (what students get)
+                  course grade           run, feedback, regrade, show, summary, export, bundle, selfcheck
 for authors       course build 04        notebooks/src/04_*.py -> executed notebook
                   course pull 04         an edit made in the notebook -> its source
                   course test            all tests, every notebook, the drift check (course test -k tokenizer)
@@ -52,6 +57,10 @@ def main(argv: list[str] | None = None) -> int:
             from course.fetch import main as data
 
             return data(argv[1:])
+        if argv[:1] == ["grade"]:
+            from course.grade.cli import main as grade
+
+            return grade(argv[1:])
         if argv[:1] == ["test"]:
             return call_test(argv[1:])
         if argv[:1] == ["lab"] and not {"-h", "--help"} & set(argv):
@@ -121,6 +130,27 @@ def parser() -> argparse.ArgumentParser:
     update = commands.add_parser("update", help="the newest chapters; what you changed is kept beside them")
     update.set_defaults(call=call_update)
 
+    exercises = commands.add_parser("exercises", help="list all tasks; release what students get")
+    which = exercises.add_subparsers(required=True, metavar="COMMAND")
+    tasks = which.add_parser("list", help="the table of tasks, and three syllabi")
+    tasks.add_argument("--write", action="store_true", help="into exercises/TASKS.md")
+    tasks.set_defaults(call=call_tasks)
+    release = which.add_parser("release", help="the notebooks that students get, without solutions")
+    release.add_argument("chapters", nargs="*", metavar="NN", help="these sets (default: all)")
+    release.add_argument("--to", metavar="FOLDER", help="where they go (default: released/)")
+    release.add_argument(
+        "--nbgrader", metavar="FOLDER", help="keep an nbgrader course there, with its gradebook.db"
+    )
+    release.set_defaults(call=call_release)
+
+    check = commands.add_parser("check", help="the visible checks of your exercises, offline")
+    check.add_argument("which", metavar="NN", help="a chapter's set in released/, or the path of a notebook")
+    check.set_defaults(call=call_check)
+
+    progress = commands.add_parser("progress", help="chapters, tasks, minutes, predictions")
+    progress.set_defaults(call=call_progress)
+
+    commands.add_parser("grade", help="score submissions (instructors): course grade --help")
     commands.add_parser("lab", help="JupyterLab at chapter 00; further arguments go to JupyterLab")
     commands.add_parser("test", help="all tests and notebooks; further arguments go to pytest")
     commands.add_parser("data", help="download a data set: course data --help")
@@ -209,6 +239,35 @@ def call_update(args) -> int:
     from course.update import update
 
     return update()
+
+
+def call_tasks(args) -> int:
+    from course.tasks import list_tasks
+
+    return list_tasks(args.write)
+
+
+def call_release(args) -> int:
+    from course.exercises import folders, load, read
+    from course.release import RELEASED, release
+
+    sets = list(map(load, args.chapters)) if args.chapters else list(map(read, folders()))
+    for made in sets:
+        to, course = (Path(folder) if folder else None for folder in (args.to, args.nbgrader))
+        print("\n".join(release(made, to or RELEASED, course)), flush=True)
+    return 0
+
+
+def call_check(args) -> int:
+    from course.student import call_check
+
+    return call_check(args.which)
+
+
+def call_progress(args) -> int:
+    from course.progress import call_progress
+
+    return call_progress()
 
 
 def call_lab(more: list[str]) -> int:
