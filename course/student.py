@@ -119,8 +119,9 @@ def outcomes(cells: list[Released], tasks: dict, seconds: float, folder: Path) -
                 f"its {'check' if solution else 'solution'} cell is gone; take the notebook as it was handed out"
             )
         elif words := said[task] or said[check.name]:
-            begun = "not begun; " if solution.untouched else ""
-            told[task] = begun + words + (f" (a given cell fails: {broken})" if broken else "")
+            words = f"not begun; {words}" if solution.untouched else words
+            words = "not begun" if words.startswith("not begun; NotImplementedError") else words
+            told[task] = words + (f" (a given cell fails: {broken})" if broken else "")
         else:
             told[task] = "passed"
     return told
