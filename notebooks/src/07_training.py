@@ -366,7 +366,7 @@ weights, and those begin near 0.05: 0.002 changes them by a twenty-fifth, and 0.
 ## The loop
 
 *Which rate?* Constant, and for the last 30% of the steps falling to zero, which takes out the noise that small
-batches leave (exercise 5 measures how much): `wsd`, one of chapter 15's schedules.
+batches leave (the fifth experiment at the end says how much): `wsd`, one of chapter 15's schedules.
 
 *Which random numbers?* People report that their curve differs on every run. Dropout draws from PyTorch's global
 generator, which any cell may have moved. So each step reseeds it, from a seed that the caller's generator gave, and the caller's
@@ -824,6 +824,16 @@ checkpoint("07")
 # %% [markdown]
 r"""
 ## Exercises
+
+`course exercises release 07` writes these as a notebook to `released/`; `course check 07` runs their visible checks.
+
+- **07-1** A loop that learns nothing, 15 minutes: mend its four faults.
+- **07-2** A validation loss that depends on the batch size, 20 minutes: mend a mean of means, and leave the run undisturbed.
+- **07-3** A check for a loss, 20 minutes: write the check; it is tried on wrong losses.
+- **07-4** The map of a small language, 30 minutes: from ln V to the floor, for a language of your own.
+- **07-5** Three curves, 5 minutes: name the cause of each.
+
+To explore:
 
 1. Leave `scale_init` out and train again. Compare loss and answers with the run above, for two seeds. Which tokens pay?
    Check with `token_costs`, on ten stories.
