@@ -908,15 +908,25 @@ checkpoint("01")
 r"""
 ## Exercises
 
-1. **Longest match first.** Write an encoder that takes, from left to right, the longest token that fits. Does it need
-   fewer tokens than BPE on `held_out`, with `smaller`'s list? (With `tokenizer`'s, every chunk is one token and the two cannot
-   differ.) Find a word that the two cut differently. *Check:* both decode to the same text.
-2. **Two spellings.** Find two lists of ids that `decode` to the same text. Which of them can a model have seen in
-   training? *Check:* `tokenizer.encode(tokenizer.decode(ids)) == ids` holds for one of them only.
-3. **Digits.** Give `BPETokenizer.train` a `pattern` so that every digit is a chunk of its own, then so that digits go in threes counted
-   from the right. Draw the 100 × 100 figure for both, trained on TinyShakespeare and a list of numbers. *Check:* with the second, `1234567` is cut into 1, 234 and 567.
-4. **A new special token.** Add `<|user|>` to the trained tokenizer without training again. *Check:* all old ids are
-   unchanged, the fingerprint is not, and the name in plain text is still plain text.
+`course exercises release 01` writes these as a notebook to `released/`; `course check 01` runs their visible checks.
+
+- **01-1** One merge, 20 minutes: write the step that BPE repeats.
+- **01-2** Longest match first, 30 minutes: encode as WordPiece does, and find where BPE does better and where worse.
+- **01-3** Digits from the right, 30 minutes: a pattern that cuts 1234567 into 1, 234, 567.
+- **01-4** A row of a's, 20 minutes: derive how many tokens a billion a's make, and which stand at the end.
+- **01-5** A check that nothing is lost, 30 minutes: write the check that finds a lossy cut.
+- **01-6** A space too many, 10 minutes: explain why a prompt should not end with one.
+
+To explore:
+
+- Does longest match need fewer tokens than BPE on `held_out`, with `smaller`'s list? (With `tokenizer`'s, every chunk is
+  one token and the two cannot differ.)
+- Find two lists of ids that `decode` to the same text. Which of them can a model have seen in training?
+  `tokenizer.encode(tokenizer.decode(ids)) == ids` holds for one of them only.
+- Give `BPETokenizer.train` a `pattern` so that every digit is a chunk of its own, then the one of exercise 01-3. Draw the
+  100 × 100 figure for both, trained on TinyShakespeare and a list of numbers.
+- Add `<|user|>` to the trained tokenizer without training again. All old ids are unchanged, the fingerprint is not, and
+  the name in plain text is still plain text.
 
 ## Further reading
 
