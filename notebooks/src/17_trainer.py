@@ -735,6 +735,12 @@ Now the package reads runs, and says what they would take. What a run must remem
 
 ## Exercises
 
+`course exercises release 17` writes these as a notebook to `released/`; `course check 17` runs their visible checks.
+
+- **17-1** A rate that is a text, 15 minutes: mend a reader that converts what it gets.
+
+17b and 17c have the others. To explore:
+
 1. Add a field `optim.lr_warm: Rate` that must not exceed `optim.lr`. Which of the places above does a rule about two keys of one section belong to?
    Check: `load_config("tiny", ["optim.lr_warm=1"])` names both keys in one line.
 2. Take `strict=True` out of `STRICT`, and run the ten mistakes again. Check: which one is accepted now, and what does the run make of it?

@@ -717,6 +717,15 @@ The package can now stop and go on. When to stop, whether a step counts, and wha
 
 ## Exercises
 
+`course exercises release 17` writes these, and those of 17 and 17c, as a notebook to `released/`; `course check 17` runs their visible checks.
+
+- **17-2** Old or new, and nothing between, 25 minutes: order four calls so that no crash tears a file.
+- **17-3** What a run must remember, 30 minutes: mend a resume whose losses differ.
+- **17-4** A log that ends in mid-line, 20 minutes: write the check that finds a repair which loses a step or keeps one twice.
+- **17-6** What may change on the way, 10 minutes: a run goes on with half the memory.
+
+To explore:
+
 1. Put `save`'s `os.rename` before its flushes. Check: which test in `tests/test_ch17b_checkpoint.py` fails, and why does the figure of kills not change?
 2. Leave the manifest out of `save`, and let `fault` look only for missing files. Which damages of that test file are still found? Check by running it.
 3. A 1.5B model's checkpoint: predict its bytes, and the seconds of writing and of hashing on this machine from the rates that you measure here. Check with

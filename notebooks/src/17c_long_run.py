@@ -700,6 +700,12 @@ checkpoint("17c")
 r"""
 ## Exercises
 
+`course exercises release 17` writes these, and those of 17 and 17b, as a notebook to `released/`; `course check 17` runs their visible checks.
+
+- **17-5** A limit that nothing reaches, 20 minutes: derive the highest z of a window, and count false alarms.
+
+To explore:
+
 1. Set `EVERY = 1` and `KILLS = 10`: most kills then fall into the writing of a checkpoint. Check: `verdict` still says "equal to the last bit".
    What does it cost? The last line of the run says it.
 2. Let `Window.z` judge before it takes a value in, and take in none that was skipped. Check with `spoilt`: how many of six are left out now? What happens to a run
