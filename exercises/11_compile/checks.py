@@ -169,6 +169,14 @@ CHECKS = [
 WRONG = [
     Wrong("11-1", "the number for the log is fetched inside the function: the graph ends at .item()",
           "limit)), length", "limit)), length.item()"),
+    Wrong("11-1", "the length is a Python number: the graph ends where it is fetched, and no gradient passes through it",
+          code="""
+          def shortened(h, limit):
+              length = h.norm().item()
+              if length > limit:
+                  h = h * (limit / length)
+              return h, length
+          """),
     Wrong("11-1", "Python chooses between lines by a tensor's value: the graph ends at the `if`",
           "return h * (limit / length.clamp(min=limit)), length",
           "if length > limit:\n        h = h * (limit / length)\n    return h, length"),

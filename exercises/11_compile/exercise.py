@@ -260,9 +260,9 @@ fused = mine["inputs"] + 1
 saved = (eager - fused) * mine["n"] * 4 / mine["bandwidth"]  # seconds a call
 calls = math.ceil(mine["compile_seconds"] / saved)
 ### INSTEAD
-# eager = ...  # times n numbers
-# fused = ...
-# calls = ...  # a whole number
+# eager = 0  # times n numbers
+# fused = 0
+# calls = 0  # a whole number
 ### END SOLUTION
 
 # %%
@@ -330,9 +330,9 @@ except AssertionError:
     refused = True
 assert refused, "your check accepts a function that changes nothing"
 
-# %%
-#| manual 11-6
+# %% [markdown]
 r"""
+#| manual 11-6
 ## 11-6 · What interferes
 
 *Explain · difficulty 3/5 · importance 4/5 · 10 minutes*

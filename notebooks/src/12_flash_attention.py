@@ -848,7 +848,7 @@ assert 0.99 < share < 1.05, "the peak lies elsewhere: is the vocabulary much lar
 r"""
 The peak is a needle. It lies in the loss: logits, log-probabilities and both of their gradients, four tables of N × V
 numbers. (Three, where the loop lets the logits go: `loss = model(x, y)[1]`, as chapter 07's step does.) Gradient
-checkpointing, which drops activations, does not touch it. A loss in pieces does (exercise 5). For GPT-2's vocabulary:
+checkpointing, which drops activations, does not touch it. A loss in pieces does (at the end, to explore). For GPT-2's vocabulary:
 """
 
 # %%
@@ -872,17 +872,25 @@ checkpoint("12")
 r"""
 ## Exercises
 
-1. Sliding window: each query sees the last w keys only. Skip the tiles that lie wholly outside. *Check:* equal to
+`course exercises release 12` writes these as a notebook to `released/`; `course check 12` runs their visible checks.
+
+- **12-1** Two streams become one, 20 minutes: two softmax states become one, as when many workers share one query.
+- **12-2** Tiles of a window, 30 minutes: the mask, and the tiles that must be computed.
+- **12-3** New queries, old keys, 10 minutes: a chunk of new queries after a cache, and `is_causal`.
+- **12-4** What attention keeps, 15 minutes: bytes kept with and without the matrix, for a model of your own numbers.
+- **12-5** A check for attention in tiles, 30 minutes: a check that tells right attention from nine wrong ones.
+- **12-6** More arithmetic, less time, 10 minutes: more arithmetic and less time, in words.
+
+To explore:
+
+1. Sliding window: let `flash_forward` and `flash_backward` compute the tiles of 12-2 only. *Check:* equal to
    a masked manual version for w = 1, 5, T; `FlopCounterMode` grows linearly in T for fixed w.
-2. Two streams: split the keys in two halves, run `absorb` over each alone, and merge the two states (m, total, o)
-   with one more formula. *Check:* the merged mean is the softmax of all. This is how decoding spreads one query
-   over a whole GPU (Flash-Decoding, 2023).
-3. Dropout: give `flash_attention` a `p` and a seed. Draw the mask of tile (i, j) from a generator seeded with
+2. Dropout: give `flash_attention` a `p` and a seed. Draw the mask of tile (i, j) from a generator seeded with
    (seed, i, j), in the forward pass and again in the backward pass. *Check:* `gradcheck` passes with the seed
    fixed, and `saved_bytes` is the same as without dropout. What becomes of $D_t = g_t \cdot o_t$?
-4. Time `flash_attention` against `block` from 16 to 1024 at T = 2048. *Check:* explain both ends of the curve
+3. Time `flash_attention` against `block` from 16 to 1024 at T = 2048. *Check:* explain both ends of the curve
    with `numbers_moved`, the number of tiles and the size of your caches.
-5. Compute the loss in four pieces of the batch, with `lm_head` and `cross_entropy` inside
+4. Compute the loss in four pieces of the batch, with `lm_head` and `cross_entropy` inside
    `torch.utils.checkpoint.checkpoint`. *Check:* the same loss and gradients to 1e-6; `peak_memory` falls, by what
    `peak_by_moment` says.
 
