@@ -763,14 +763,24 @@ checkpoint("02")
 r"""
 ## Exercises
 
-1. **A lie that pays.** In the weather's mean loss, take the probability that the model gave instead of −log of it
-   (its mean, the larger the better). Which q is best now? So why is the logarithm right?
-2. **One more fact.** Let the girl wear a coloured hat in `{open}` and be called "the girl with the green hat" in
-   `{close}`. By how much does the entropy rise, by hand? Does the test that finds two readings still pass?
-3. **Too much.** Put "twelve" into `many`. Which sentence breaks, and after how many stories? What is the largest
-   number that `few` may hold?
-4. **How lucky?** How many stories must a validation set have, so that its own floor is within 0.1% of the entropy
-   in two of three cases?
+`course exercises release 02` writes these as a notebook to `released/`; `course check 02` runs their visible checks.
+
+- **02-1** A floor by hand, 30 minutes: entropy, floor and excess of a small grammar with your own numbers.
+- **02-2** When some things are said more often, 25 minutes: the entropy of a grammar whose lines have weights.
+- **02-3** One seed for everyone, 15 minutes: mend a seed that is another one in every process.
+- **02-4** A check for honest probabilities, 50 minutes: write the check that finds a teller whose floor is false.
+- **02-5** Below the floor, 10 minutes: explain how a loss can get there.
+
+To explore:
+
+- **A lie that pays.** In the weather's mean loss, take the probability that the model gave instead of −log of it
+  (its mean, the larger the better). Which q is best now? So why is the logarithm right?
+- **One more fact.** Let the girl wear a coloured hat in `{open}` and be called "the girl with the green hat" in
+  `{close}`. By how much does the entropy rise, by hand? Does the test that finds two readings still pass?
+- **Too much.** Put "twelve" into `many`. Which sentence breaks, and after how many stories? What is the largest
+  number that `few` may hold?
+- **How lucky?** How many stories must a validation set have, so that its own floor is within 0.1% of the entropy
+  in two of three cases?
 
 ## Further reading
 
