@@ -853,14 +853,21 @@ checkpoint("08")
 r"""
 ## Exercises
 
-1. **Min-p.** Keep the tokens whose probability is at least p times the largest one's. Add it to `keep` as one more
-   threshold. Check: with p = 1 only the largest is left.
-2. **A penalty that knows no zero.** Softmax does not change when every logit grows by 10, but `penalize` does: show it
-   on three logits. Define a penalty that subtracts instead, and check that it passes that test.
-3. **Speculative decoding** (Leviathan et al. 2023, §2.3). Let a small model propose four tokens, check them with the large
+`course exercises release 08` writes these as a notebook to `released/`; `course check 08` runs their visible checks.
+
+- **08-1** The token that crosses p, 20 minutes: mend a top-p that leaves it out, and settle ties.
+- **08-2** Min-p, and a temperature of zero, 20 minutes: build both, in the right order.
+- **08-3** A check for the repetition penalty, 15 minutes: write the check; it is tried on wrong penalties.
+- **08-4** Where the new tokens stand, 30 minutes: mend positions and mask of a cache for texts of different length.
+- **08-5** What a conversation costs, 15 minutes: bytes of a cache, for a model of your own.
+- **08-6** A penalty that knows a zero, 5 minutes: what a shift of all logits does to it.
+
+To explore:
+
+1. **Speculative decoding** (Leviathan et al. 2023, §2.3). Let a small model propose four tokens, check them with the large
    one in one call, for which `newest` must give all positions, and keep the longest prefix that it agrees
    with. Check: greedily, the ids are those of the large model alone, whatever the small one proposes.
-4. **A smaller cache.** Keep keys and values in bfloat16 while the weights stay float32. Predict the largest difference
+2. **A smaller cache.** Keep keys and values in bfloat16 while the weights stay float32. Predict the largest difference
    in the logits, then measure it, and the time for one token at position 1000.
 
 ## Further reading
