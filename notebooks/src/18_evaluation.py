@@ -745,6 +745,14 @@ checkpoint("18")
 r"""
 ## Exercises
 
+`course exercises release 18` writes these as a notebook to `released/`; `course check 18` runs their visible checks.
+
+- **18-1** The mean of means, 10 minutes: mend a loss that hangs on the batch size.
+- **18-2** Windows over a long text, 25 minutes: write the check that finds tokens counted twice, or never.
+- **18-3** Bits of which bytes, 15 minutes: mend a measure that asks the decoder.
+
+18b has the others. To explore:
+
 1. Take dropout off in `careless_loss` and keep the rest. How much is left of the difference between B = 7 and B = 32? Check against `evaluate`.
 2. Give `kind_of` a kind of its own for toys. Check that the rows still add up, and say how much of "things, again" they are.
 3. Excess by position: sum it over the first, second, third … sentence of the stories. Check that it adds up to the total.

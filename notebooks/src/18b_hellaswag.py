@@ -710,15 +710,20 @@ checkpoint("18b")
 r"""
 ## Exercises
 
+`course exercises release 18` writes these, and those of 18, as a notebook to `released/`; `course check 18` runs their visible checks.
+
+- **18-4** Two models, one set of questions, 20 minutes: the standard error of a difference.
+- **18-5** The best of those who guess, 20 minutes: derive how lucky the luckiest is.
+- **18-6** Which `acc_norm`, 10 minutes: two papers divide by different lengths.
+
+To explore:
+
 1. Ask without the contexts (`ctx` a single space). Does any accuracy leave chance by more than two standard errors? Check what always
    choosing the longest ending gives.
 2. Leave out the space before an ending in `ids_of`. Check with `tokenizer.decode` what the model is asked then, and count the
    choices that change.
 3. Let the endings see each other: in `positions`, keep the triangle alone. Check that `score` fails the comparison with `one_at_a_time`,
    and say for which ending of each question it does not.
-4. Two checkpoints, one question set: count the questions where exactly one is right, and compute the standard error of the difference from
-   them (McNemar 1947). Check it against that of two independent sets.
-5. Raise GUESSERS to 1,000. Compare with the largest of so many binomial draws, by formula: P(all ≤ k) = P(one ≤ k)ⁿ.
 
 ## Further reading
 
