@@ -733,6 +733,17 @@ checkpoint("13")
 r"""
 ## Exercises
 
+`course exercises release 13` writes these as a notebook to `released/`; `course check 13` runs their visible checks.
+
+- **13-1** A head of your own, 10 minutes: tiles, waves and alignment for numbers of your own.
+- **13-2** Rows for nothing, 20 minutes: how far a batch may grow at no cost.
+- **13-3** Rows that take no part, 20 minutes: a loss in which added rows take no part.
+- **13-4** One row, and more, 15 minutes: time, and the batch at which arithmetic takes over.
+- **13-5** A check for padding, 15 minutes: a check for a function that pads an embedding.
+- **13-6** Tiles or alignment, 10 minutes: tiles or alignment: which measurement decides?
+
+To explore:
+
 1. Pad with rows drawn from N(0, 0.02²) in place of zeros. *Check*: the exact law of P still holds; say what differs in
    the first ten steps.
 2. Save a padded model with `save_model` and export it with `to_hf`. *Check*: both load, the export has 50,257 rows, and
