@@ -865,6 +865,16 @@ checkpoint("09")
 r"""
 ## Exercises
 
+`course exercises release 09` writes these as a notebook to `released/`; `course check 09` runs their visible checks.
+
+- **09-1** A clock that waits, 15 minutes: mend a clock for a device with a queue.
+- **09-2** Under which roof?, 25 minutes: FLOPs, bytes, limit and MFU for a kernel and a run of your own.
+- **09-3** How many tokens reach the ridge?, 20 minutes: derive from which batch on serving is limited by arithmetic.
+- **09-4** A check for a FLOP count, 25 minutes: write the check; it is tried on wrong counts.
+- **09-5** 71% of what?, 5 minutes: three things that can be wrong with a number.
+
+To explore:
+
 1. CUDA's queue is finite: a launch into a full one waits. Let a launch wait while four kernels are not `done()`, and draw
    the naive time against the number of kernels. *Check:* it is flat up to a point, then rises by 10 ms a kernel.
 2. Predict how the MFU changes if B doubles, then if T doubles at the same B·T, and measure both. *Check:* say first
