@@ -789,13 +789,21 @@ checkpoint("03")
 r"""
 ## Exercises
 
-1. **Too many ids.** Take the check out of `write_shard` and write ids up to 100,000. Which ids come back?
-2. **Rows and what they leave out.** Which share of the stories' tokens does `DocumentStream` never read as a target at
-   T = 32, and how often does it read the others in an epoch? Which documents of a web text does it favour?
-3. **One bit more.** Flip one bit of a manifest, in a digit of a token count. What does `open_shards` say? Now also mend
-   the manifest's own hash. What is still found, and what is not?
-4. **Mend the loader.** Change `Loader` so that all ranks change shard in the same step. Which tokens does it never
-   read, and does the law hold?
+`course exercises release 03` writes these as a notebook to `released/`; `course check 03` runs their visible checks.
+
+- **03-1** Ranks that part company, 25 minutes: mend `Loader`, so that no token is lost and no rank decides.
+- **03-2** A resume that reads the wrong rows, 20 minutes: mend it, as two repositories had to.
+- **03-3** A shard, byte by byte, 15 minutes: sizes, places, and what comes back of an id that is too large.
+- **03-4** How often is a token learned?, 30 minutes: count what rows that begin with a document read and leave out.
+- **03-5** A check for loaders, 40 minutes: write the check that finds lost and repeated tokens.
+- **03-6** Six in place of eight, 10 minutes: say what changes when a run goes on with fewer GPUs.
+
+To explore:
+
+- **Rows and what they leave out.** Which share of the stories' tokens does `DocumentStream` never read as a target at
+  T = 32, and how often does it read the others in an epoch? Which documents of a web text does it favour?
+- **One bit more.** Flip one bit of a manifest, in a digit of a token count. What does `open_shards` say? Now also mend
+  the manifest's own hash. What is still found, and what is not?
 
 ## Further reading
 
