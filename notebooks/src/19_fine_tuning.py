@@ -785,6 +785,17 @@ checkpoint("19")
 r"""
 ## Exercises
 
+`course exercises release 19` writes these as a notebook to `released/`; `course check 19` runs their visible checks.
+
+- **19-1** Three bugs in an adapter, 15 minutes: mend one that changes the model before its first step.
+- **19-2** The best adapter of rank r, 25 minutes: how much of a full update it could have said.
+- **19-3** The answer, and its end, 20 minutes: mend a loss that never learns to stop.
+- **19-4** A check for adapters, 20 minutes: write the check that finds wrong scales and axes.
+- **19-5** What an adapter saves, 20 minutes: derive its parameters and the bytes of training.
+- **19-6** The same loss on new text, 10 minutes: choose between two runs.
+
+To explore:
+
 1. Let `CHANGE` be the two pools alone: pronouns stay, and stories say "Ben … her bag". Which kind of token is forgotten now? Check with
    `nats_by_kind`: pronouns should cost old stories nothing more.
 2. Adapt `targets=["c_attn"]` with a rank that gives as many parameters as rank 4 everywhere. Check both counts, then compare
