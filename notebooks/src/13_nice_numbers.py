@@ -740,7 +740,7 @@ r"""
 - **13-3** Rows that take no part, 20 minutes: a loss in which added rows take no part.
 - **13-4** One row, and more, 15 minutes: time, and the batch at which arithmetic takes over.
 - **13-5** A check for padding, 15 minutes: a check for a function that pads an embedding.
-- **13-6** Tiles or alignment, 10 minutes: tiles or alignment: which measurement decides?
+- **13-6** Tiles or alignment, 10 minutes: which measurement decides between the two.
 
 To explore:
 

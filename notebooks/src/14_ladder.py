@@ -578,7 +578,7 @@ r"""
 
 The cell runs the command as you would in a terminal, at a size that fits a chapter. Without a GPU compile is left out,
 and with it bf16 weights: a C++ compiler would take longer than the rest of the chapter, five times. It stands in
-the recorded ladder below, and in exercise 1. The cell measures what the package holds: whoever has changed a cell above
+the recorded ladder below, and at the end, to explore. The cell measures what the package holds: whoever has changed a cell above
 runs the checkpoint first.
 """
 
@@ -685,6 +685,17 @@ checkpoint("14")
 # %% [markdown]
 r"""
 ## Exercises
+
+`course exercises release 14` writes these as a notebook to `released/`; `course check 14` runs their visible checks.
+
+- **14-1** What is left of a factor, 15 minutes: what a step gains, and how much one part would have to.
+- **14-2** An optimizer, predicted, 15 minutes: an optimizer predicted for a GPU and a model of your own.
+- **14-3** No difference where there is none, 15 minutes: a gain only where the measurements show one.
+- **14-4** A rung that makes a step slower, 25 minutes: activations recomputed, predicted before anything is run.
+- **14-5** A check for the roofline, 20 minutes: a check for the roofline's time of a step.
+- **14-6** A table that cannot be true, 10 minutes: a ladder that cannot be true, in words.
+
+To explore:
 
 1. `python -m nanogpt ladder --size 124M --batch 4 --seq 64 --out mine.json --plot mine.png`. Which rung's prediction is
    furthest off? Find the term by running it again with twice the batch. *Check*: your explanation predicts the third
