@@ -1,0 +1,190 @@
+"""The commands of `course grade` that read results: feedback, marks, show, summary, export, bundle."""
+
+import json
+from argparse import ArgumentParser
+from datetime import datetime
+from pathlib import Path
+
+from course.exercises import ExerciseSet, load, read
+from course.files import write_atomically
+from course.grade import export
+from course.grade.merge import CANVAS, MOODLE, System, merge
+from course.grade.results import read_results, write_marks
+from course.paths import CourseError, relative
+
+RESULTS = "results"
+TEXTS = {"nbgrader": "csv", "junit": "xml"}  # one file for the class
+RECORDS = {
+    "gradescope": export.gradescope,
+    "prairielearn": export.prairielearn,
+    "classroom50": export.classroom50,
+}
+SYSTEMS = {"canvas": CANVAS, "moodle": MOODLE}
+
+
+def add_commands(commands) -> None:
+    """Add them to the subparsers of `course grade`."""
+    for name, call, about in (
+        ("feedback", call_feedback, "an HTML page for each student"),
+        ("marks", call_marks, "a table for the points that a person gives: <results>/<set>/marks.csv"),
+        ("summary", call_summary, "how the class did, task by task; solutions that read alike"),
+    ):
+        common(commands.add_parser(name, help=about)).set_defaults(call=call)
+
+    show = commands.add_parser("show", help="one student's submission, hidden checks too")
+    show.add_argument("student")
+    common(show, "?").set_defaults(call=call_show)
+
+    send = common(commands.add_parser("export", help="scores in another system's format"))
+    send.add_argument("--to", required=True, choices=[*TEXTS, *SYSTEMS, *RECORDS])
+    send.add_argument(
+        "--out",
+        help="the file; for gradescope, prairielearn and classroom50 a folder, or with --student a file",
+    )
+    send.add_argument("--student", help="this one alone")
+    send.add_argument("--into", metavar="CSV", help="canvas, moodle: the file that you exported there")
+    send.add_argument("--column", default="", help="canvas, moodle: the column of the score")
+    send.add_argument("--match", default="", help="canvas, moodle: the column of the student's id")
+    send.add_argument("--roster", metavar="CSV", help="nbgrader: student_id, last_name, first_name, email")
+    send.add_argument("--due", metavar="TIME", help="when the set was due: 2026-11-20T23:59")
+    send.add_argument(
+        "--late", type=float, default=0, metavar="POINTS", help="what each day begun after --due costs"
+    )
+    send.set_defaults(call=call_export)
+
+    bundle = commands.add_parser("bundle", help="an autograder to upload: gradescope, prairielearn")
+    bundle.add_argument("system", choices=["gradescope", "prairielearn"])
+    bundle.add_argument("exercise", metavar="NN")
+    bundle.add_argument("--out", help="the zip file")
+    bundle.set_defaults(call=call_bundle)
+
+
+def common(parser: ArgumentParser, nargs=None) -> ArgumentParser:
+    parser.add_argument("exercise", metavar="NN", nargs=nargs, help="the exercise set: 04")
+    parser.add_argument(
+        "--results", default=RESULTS, metavar="FOLDER", help="where results are (default: results/)"
+    )
+    return parser
+
+
+def the_set(name: str) -> ExerciseSet:
+    """By a chapter's number, or the folder of a set that lies elsewhere."""
+    return read(Path(name).resolve()) if (Path(name) / "exercise.py").is_file() else load(name)
+
+
+def folder(args) -> Path:
+    return Path(args.results).resolve()
+
+
+def call_feedback(args) -> int:
+    from course.grade.feedback import write_feedback
+
+    name = the_set(args.exercise).name
+    print(write_feedback(read_results(folder(args), name), folder(args) / name))
+    return 0
+
+
+def call_marks(args) -> int:
+    print(write_marks(folder(args), the_set(args.exercise).name))
+    return 0
+
+
+def call_summary(args) -> int:
+    from course.grade.summary import overview, write_summary
+
+    made = the_set(args.exercise)
+    results = read_results(folder(args), made.name)
+    print(overview(results))
+    print(write_summary(results, made, folder(args) / made.name))
+    return 0
+
+
+def call_show(args) -> int:
+    from course.grade.show import show
+
+    if args.exercise:
+        print(show(read_results(folder(args), the_set(args.exercise).name), args.student))
+        return 0
+    here = folder(args)
+    sets = sorted({path.parent.name for path in here.glob(f"*/{args.student}.json")})
+    if not sets:
+        raise CourseError(f"no result of a student {args.student!r} in {relative(here)}/")
+    print("\n\n".join(show(read_results(here, name), args.student) for name in sets))
+    return 0
+
+
+def call_export(args) -> int:
+    name = the_set(args.exercise).name
+    results = read_results(folder(args), name)
+    if args.student:
+        results = [result for result in results if result["student"] == args.student]
+        if not results:
+            raise CourseError(f"no result of a student {args.student!r}")
+    late = export.Late(moment(args.due), args.late)
+    for result in results:
+        if result["score"] is None and args.to not in RECORDS:
+            print(f"left out: {result['student']} has no score ({result['verdict']})")
+    if args.to in SYSTEMS:
+        return merged(args, name, results, late, SYSTEMS[args.to])
+    if args.to in RECORDS:
+        return recorded(args, name, results)
+    text = (
+        export.junit(results)
+        if args.to == "junit"
+        else export.nbgrader(results, late, export.read_roster(path(args.roster)))
+    )
+    return written(path(args.out) or folder(args) / name / f"{args.to}.{TEXTS[args.to]}", text.encode())
+
+
+def merged(args, name: str, results: list[dict], late: export.Late, system: System) -> int:
+    if not args.into:
+        raise CourseError(f"--to {args.to} needs --into FILE.csv, the file that you exported from {args.to}")
+    scores = {result["student"]: late.final(result) for result in export.scored(results)}
+    most = results[0]["max_score"]
+    data, told = merge(Path(args.into).read_bytes(), system, name, scores, most, args.column, args.match)
+    print("\n".join(told))
+    return written(path(args.out) or folder(args) / name / f"{args.to}.csv", data)
+
+
+def recorded(args, name: str, results: list[dict]) -> int:
+    """A JSON file a student."""
+    made = {
+        result["student"]: RECORDS[args.to](result)
+        for result in results
+        if result["score"] is not None or args.student
+    }
+    made = {student: (json.dumps(record, indent=2) + "\n").encode() for student, record in made.items()}
+    if args.student:
+        return written(
+            path(args.out) or folder(args) / name / args.to / f"{args.student}.json", made[args.student]
+        )
+    out = path(args.out) or folder(args) / name / args.to
+    for student, data in made.items():
+        write_atomically(out / f"{student}.json", data)
+    print(f"{relative(out)}/: {len(made)} files")
+    return 0
+
+
+def path(name: str | None) -> Path | None:
+    return Path(name).resolve() if name else None
+
+
+def written(to: Path, data: bytes) -> int:
+    write_atomically(to, data)
+    print(f"{relative(to)} written")
+    return 0
+
+
+def moment(text: str | None) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError:
+        raise CourseError(f"--due {text!r} is no time; write 2026-11-20T23:59") from None
+
+
+def call_bundle(args) -> int:
+    from course.grade.bundle import bundle
+
+    made = the_set(args.exercise)
+    print(bundle(args.system, made, path(args.out) or Path(f"{args.system}-{made.name}.zip").resolve()))
+    return 0

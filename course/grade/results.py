@@ -1,0 +1,139 @@
+"""Reading what the grader wrote: one result a student, with the marks that a person gave.
+
+Marks stand in marks.csv beside the results and are added whenever results are read, so that grading again never loses them.
+"""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+from course.files import write_atomically
+from course.paths import CourseError, relative
+
+MARKS = "marks.csv"
+COLUMNS = ["student_id", "task", "points", "comment"]
+
+
+def read_results(folder: Path, exercise: str) -> list[dict]:
+    """All results of an exercise set, by student, marks included. CourseError if there is none, or one is damaged."""
+    here = folder / exercise
+    paths = sorted(path for path in here.glob("*.json") if not path.name.startswith("."))
+    if not paths:
+        raise CourseError(
+            f"no results in {relative(here)}/; `course grade run {exercise[:2]} --submissions DIR`"
+        )
+    results = [read_result(path) for path in paths]
+    given = read_marks(here / MARKS, results)
+    return [with_marks(result, given.get(result["student"], {})) for result in results]
+
+
+def read_result(path: Path) -> dict:
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if result["format"] != 1:
+            raise ValueError(f"its format is {result['format']}, not 1")
+        for key in ("exercise", "student", "verdict", "score", "max_score", "tasks", "manual"):
+            result[key]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CourseError(
+            f"{relative(path)} is no result of grading ({error}); grade that student again"
+        ) from None
+    return result
+
+
+def with_marks(result: dict, given: dict[str, tuple[float, str]]) -> dict:
+    """The result with a person's points and comments in it, and the score that follows."""
+    manual = {task: dict(answer) for task, answer in result["manual"].items()}
+    for task, (points, comment) in given.items():
+        manual[task] |= {"points": points, "comment": comment}
+    if result["score"] is None:
+        return result | {"manual": manual}
+    return result | {
+        "manual": manual,
+        "score": graded(result) + sum(a["points"] or 0 for a in manual.values()),
+    }
+
+
+def graded(result: dict) -> float:
+    """Points that the checks gave."""
+    return sum(task["points"] for task in result["tasks"].values())
+
+
+def gradable(result: dict) -> float:
+    """Points that the checks can give."""
+    return sum(task["max_points"] for task in result["tasks"].values())
+
+
+def unmarked(result: dict) -> list[str]:
+    """Answers that wait for a person; a submission that was not graded has none."""
+    read = result["verdict"] == "graded"
+    return [task for task, answer in result["manual"].items() if read and answer["points"] is None]
+
+
+def read_marks(path: Path, results: list[dict]) -> dict[str, dict[str, tuple[float, str]]]:
+    """Student -> task -> points and comment. A row without points is not marked yet; a wrong one is an error with its line."""
+    known = {result["student"]: result["manual"] for result in results}
+    given: dict[str, dict[str, tuple[float, str]]] = {}
+    for line, row in mark_rows(path):
+        where = f"{relative(path)}, line {line}"
+        student, task = row["student_id"].strip(), row["task"].strip()
+        if student not in known:
+            raise CourseError(f"{where}: no result of a student {student!r}")
+        if task not in known[student]:
+            raise CourseError(
+                f"{where}: {task!r} is no question for a person; there are {', '.join(known[student])}"
+            )
+        if task in given.get(student, {}):
+            raise CourseError(f"{where}: {student} has points for {task} on an earlier line")
+        if not row["points"].strip():
+            continue
+        most = known[student][task]["max_points"]
+        try:
+            points = float(row["points"])
+        except ValueError:
+            raise CourseError(f"{where}: points {row['points']!r} are no number") from None
+        if not 0 <= points <= most:
+            raise CourseError(f"{where}: {points:g} points for {task}, which gives 0 to {most:g}")
+        given.setdefault(student, {})[task] = points, row["comment"] or ""
+    return given
+
+
+def mark_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
+    if not path.exists():
+        return []
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise CourseError(f"{relative(path)} is not in UTF-8: save it as CSV UTF-8") from None
+    reader = csv.DictReader(
+        io.StringIO(text, newline=""), delimiter=";" if ";" in text.partition("\n")[0] else ","
+    )
+    if [*(reader.fieldnames or [])] != COLUMNS:
+        raise CourseError(
+            f"{relative(path)}: its first line is {','.join(COLUMNS)}, not {text.partition(chr(10))[0]!r}"
+        )
+    rows = []
+    for row in reader:
+        if None in row or None in row.values():
+            raise CourseError(f"{relative(path)}, line {reader.line_num}: four columns are due")
+        rows.append((reader.line_num, row))
+    return rows
+
+
+def write_marks(folder: Path, exercise: str) -> str:
+    """Add a row to marks.csv for every answer that has none; say how many wait."""
+    results = read_results(folder, exercise)
+    path = folder / exercise / MARKS
+    rows = [row for _, row in mark_rows(path)]
+    there = {(row["student_id"], row["task"]) for row in rows}
+    new = [(r["student"], task) for r in results for task in unmarked(r) if (r["student"], task) not in there]
+    out = io.StringIO(newline="")
+    writer = csv.writer(out)
+    writer.writerow(COLUMNS)
+    writer.writerows([row[column] for column in COLUMNS] for row in rows)
+    writer.writerows([student, task, "", ""] for student, task in new)
+    if new or not path.exists():
+        write_atomically(path, out.getvalue().encode())
+    waiting = sum(len(unmarked(result)) for result in results)
+    return f"{relative(path)}: {waiting} answers wait for their points"
