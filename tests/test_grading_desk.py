@@ -177,7 +177,7 @@ def test_damaged_results_are_one_sentence(folder, tmp_path):
     with pytest.raises(CourseError, match="no results in"):
         read_results(tmp_path / "nowhere", "04_small")
     (folder / "04_small" / "x.json").write_text('{"format": 1')
-    with pytest.raises(CourseError, match="x.json is no result of grading"):
+    with pytest.raises(CourseError, match=r"x\.json is no result of grading"):
         read_results(folder, "04_small")
 
 

@@ -7,6 +7,8 @@ from course.paths import CourseError, relative
 
 
 def parser() -> argparse.ArgumentParser:
+    from course.grade.desk import add_commands
+
     top = argparse.ArgumentParser(prog="course grade")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for name, words in {
@@ -34,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     check = commands.add_parser("selfcheck", help="does the sandbox on this machine hold?")
     add_backend(check)
     check.set_defaults(call=call_selfcheck)
+    add_commands(commands)
     return top
 
 

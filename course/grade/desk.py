@@ -5,9 +5,9 @@ from argparse import ArgumentParser
 from datetime import datetime
 from pathlib import Path
 
-from course.exercises import ExerciseSet, load, read
 from course.files import write_atomically
 from course.grade import export
+from course.grade.cli import exercise_set
 from course.grade.merge import CANVAS, MOODLE, System, merge
 from course.grade.results import read_results, write_marks
 from course.paths import CourseError, relative
@@ -67,11 +67,6 @@ def common(parser: ArgumentParser, nargs=None) -> ArgumentParser:
     return parser
 
 
-def the_set(name: str) -> ExerciseSet:
-    """By a chapter's number, or the folder of a set that lies elsewhere."""
-    return read(Path(name).resolve()) if (Path(name) / "exercise.py").is_file() else load(name)
-
-
 def folder(args) -> Path:
     return Path(args.results).resolve()
 
@@ -79,20 +74,20 @@ def folder(args) -> Path:
 def call_feedback(args) -> int:
     from course.grade.feedback import write_feedback
 
-    name = the_set(args.exercise).name
+    name = exercise_set(args.exercise).name
     print(write_feedback(read_results(folder(args), name), folder(args) / name))
     return 0
 
 
 def call_marks(args) -> int:
-    print(write_marks(folder(args), the_set(args.exercise).name))
+    print(write_marks(folder(args), exercise_set(args.exercise).name))
     return 0
 
 
 def call_summary(args) -> int:
     from course.grade.summary import overview, write_summary
 
-    made = the_set(args.exercise)
+    made = exercise_set(args.exercise)
     results = read_results(folder(args), made.name)
     print(overview(results))
     print(write_summary(results, made, folder(args) / made.name))
@@ -103,7 +98,7 @@ def call_show(args) -> int:
     from course.grade.show import show
 
     if args.exercise:
-        print(show(read_results(folder(args), the_set(args.exercise).name), args.student))
+        print(show(read_results(folder(args), exercise_set(args.exercise).name), args.student))
         return 0
     here = folder(args)
     sets = sorted({path.parent.name for path in here.glob(f"*/{args.student}.json")})
@@ -114,7 +109,7 @@ def call_show(args) -> int:
 
 
 def call_export(args) -> int:
-    name = the_set(args.exercise).name
+    name = exercise_set(args.exercise).name
     results = read_results(folder(args), name)
     if args.student:
         results = [result for result in results if result["student"] == args.student]
@@ -185,6 +180,6 @@ def moment(text: str | None) -> datetime | None:
 def call_bundle(args) -> int:
     from course.grade.bundle import bundle
 
-    made = the_set(args.exercise)
+    made = exercise_set(args.exercise)
     print(bundle(args.system, made, path(args.out) or Path(f"{args.system}-{made.name}.zip").resolve()))
     return 0
