@@ -209,9 +209,9 @@ r"""
 ## Error against float64
 
 One rounding errs by at most half a step, evenly spread. For numbers of all sizes the root-mean-square relative error
-is then √(1 / (8 ln 2)) = 0.42 of eps / 2 (exercise 1). Products of matrices add up K of them. Errors of random sign grow
-like √K, but so does the sum itself. So rounding the *inputs*, two for each product, costs a relative error of
-√2 × 0.42 = 0.60 of eps / 2, whatever K is.
+is then √(1 / (8 ln 2)) = 0.42 of eps / 2 (derive it: the first experiment at the end). Products of matrices add up K of
+them. Errors of random sign grow like √K, but so does the sum itself. So rounding the *inputs*, two for each product,
+costs a relative error of √2 × 0.42 = 0.60 of eps / 2, whatever K is.
 
 That holds while the *sum* is kept in float32, as tensor cores do. If each partial sum is rounded as well, the errors
 are as large as the partial sums: the absolute error grows like K.
@@ -722,7 +722,7 @@ r"""
 A learning rate falls towards the end of training, so more and more weights stop, the largest first. Hence *master
 weights* (Micikevicius et al. 2018, §3.1): float32 weights take the updates, 16-bit copies do the multiplying. Under
 autocast the parameters are the masters, and the copies are made on the fly, in every step: read 4 bytes a weight, write
-2. (A rounding that is random and right on average would do as well: exercise 3.)
+2. (A rounding that is random and right on average would do as well: the third experiment at the end.)
 
 ## Masters of their own
 
@@ -855,6 +855,17 @@ checkpoint("10")
 # %% [markdown]
 r"""
 ## Exercises
+
+`course exercises release 10` writes these as a notebook to `released/`; `course check 10` runs their visible checks.
+
+- **10-1** Round by bits, 30 minutes: round to any mantissa with integer operations, ties and NaN included.
+- **10-2** Where it stops, 20 minutes: sums that stop, updates that vanish, and the scale of a loss, for numbers of your own.
+- **10-3** An fp16 step in the wrong order, 30 minutes: mend five faults.
+- **10-4** A check for a loss scaler, 20 minutes: write the check; it is tried on wrong scalers.
+- **10-5** Masters that forget, 10 minutes: mend bfloat16 weights with float32 masters.
+- **10-6** Two formats, two failures, 5 minutes: why one needs a scaler and the other masters.
+
+To explore:
 
 1. Derive the 0.42: an error spread evenly over ± half a step, numbers spread evenly on a log scale between two powers
    of two. *Check:* the RMS relative error of `round_to(torch.randn(100_000), form)` is 0.42 × eps / 2 for tf32 and
