@@ -133,7 +133,7 @@ def pairs(draw):
 
 CHECKS = [
     Check("04-1", "the area grows with the square", 2, "area", radii, hidden=False),
-    Check("04-1", "a secret radius", 1, "area", radii),
+    Check("04-1", "a secret radius of our own", 1, "area", radii),
     Check("04-2", "a ring is what remains", 3, "ring", pairs, hidden=False),
     CheckOfCheck(
         "04-3", "what is no absolute value is refused", 4, "check_abs", "f",

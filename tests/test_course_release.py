@@ -34,11 +34,15 @@ def small(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def handed_out(tmp_path_factory):
-    """Every set released, once."""
+    """A function that releases a set, once, and gives its folder."""
     to = tmp_path_factory.mktemp("released")
-    for name in NAMES:
+
+    @cache
+    def released(name: str) -> Path:
         release(the(name), to)
-    return to
+        return to / name
+
+    return released
 
 
 def cells(path: Path) -> dict:
@@ -50,9 +54,9 @@ def cells(path: Path) -> dict:
 def test_nothing_that_decides_a_score_is_handed_out(handed_out, name):
     """Read anew from the files, by rules of this test's own."""
     made = the(name)
-    files = [path for path in (handed_out / name).rglob("*") if path.is_file()]
+    files = [path for path in handed_out(name).rglob("*") if path.is_file()]
     assert sorted(path.name for path in files) == sorted([f"{name}.ipynb", "AGENTS.md"])
-    sources = [cell.source for cell in nbformat.read(handed_out / name / f"{name}.ipynb", as_version=4).cells]
+    sources = [cell.source for cell in nbformat.read(handed_out(name) / f"{name}.ipynb", as_version=4).cells]
     lines = {line.strip() for text in [*sources, agents_text(made)] for line in text.splitlines()}
     given = {
         line.strip()
@@ -71,7 +75,8 @@ def test_nothing_that_decides_a_score_is_handed_out(handed_out, name):
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
     assert not [mark for mark in ("BEGIN SOLUTION", "INSTEAD", "END SOLUTION") if mark in text]
     for check in made.checks:
-        assert not check.hidden or check.name not in text, f"the hidden check {check.name!r} is handed out"
+        told = check.name in text if len(check.name.split()) > 3 else f"Law: {check.name}." in text
+        assert not check.hidden or not told, f"the hidden check {check.name!r} is handed out"
     for wrong in made.wrong:
         if wrong.code:
             assert wrong.code.strip() not in text
@@ -80,7 +85,7 @@ def test_nothing_that_decides_a_score_is_handed_out(handed_out, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_points_of_the_notebook_are_those_of_the_set(handed_out, name):
     made = the(name)
-    marks = {id: cell.metadata.nbgrader for id, cell in cells(handed_out / name / f"{name}.ipynb").items()}
+    marks = {id: cell.metadata.nbgrader for id, cell in cells(handed_out(name) / f"{name}.ipynb").items()}
     points = {id.removesuffix("-check"): mark.points for id, mark in marks.items() if mark.grade}
     assert points == {id: made.points(id) for id in made.tasks}
     for id in made.tasks:
@@ -96,8 +101,10 @@ def test_a_secret_that_would_leak_is_seen(small):
     found = leaked(made, nb)
     assert set(secret_lines(made)) <= set(found) and secret_lines(made)
     assert "widest, hole = area(outer), area(inner)" in found
-    nb.cells = [nbformat.v4.new_markdown_cell("Remember a secret radius.\n\ndef f(x):\n    return -x")]
-    assert leaked(made, nb) == ["a secret radius", "def f(x):\n    return -x"]
+    nb.cells = [
+        nbformat.v4.new_markdown_cell("Remember a secret radius of our own.\n\ndef f(x):\n    return -x")
+    ]
+    assert leaked(made, nb) == ["a secret radius of our own", "def f(x):\n    return -x"]
 
 
 def test_nothing_is_released_that_leaks(small, tmp_path, monkeypatch):

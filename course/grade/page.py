@@ -9,7 +9,7 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto
 h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
 p { margin: .4rem 0; } .quiet { opacity: .7; font-size: .9rem; } .score { font-size: 1.6rem; font-weight: 600; }
 table { border-collapse: collapse; width: 100%; } td, th { padding: .3rem .6rem; border-bottom: 1px solid var(--line);
-text-align: left; vertical-align: top; } th { font-weight: 600; font-size: .85rem; } .n { text-align: right; white-space: nowrap; }
+text-align: left; vertical-align: top; } td:first-child { width: 40%; } th { font-weight: 600; font-size: .85rem; } .n { text-align: right; white-space: nowrap; }
 pre { background: var(--soft); padding: .7rem; overflow-x: auto; font-size: .85rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 .good { color: var(--good); } .bad { color: var(--bad); } .wait { color: var(--wait); }
 @media (prefers-color-scheme: dark) { :root { --good: #4ac26b; --bad: #ff8a80; --wait: #d4a72c; } }

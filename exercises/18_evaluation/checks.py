@@ -136,7 +136,7 @@ CHECKS = [
     Check("18-4", "a thousand questions", 1, "difference", many_questions, hidden=False),
     Check("18-4", "any number of questions, agreement and disagreement", 2, "difference", any_questions),
     Check("18-5", "one guesser", 1, "luckiest", guesses, hidden=False),
-    Check("18-5", "the best of many", 1, "luckiest", many_guessers),
+    Check("18-5", "the chance of the luckiest guesser", 1, "luckiest", many_guessers),
     Check("18-5", "your own questions and guessers", 1, "answers"),
 ]  # fmt: skip
 
