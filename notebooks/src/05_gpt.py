@@ -207,7 +207,7 @@ r"""
 ## Initialisation
 
 OpenAI's code draws the matrices from N(0, 0.02²), `wpe` from N(0, 0.01²), and biases are zero. Here, as at Hugging
-Face, `wpe` gets 0.02 too (exercise 4). But each block adds twice to the stream. If each of the 2·n_layer additions is
+Face, `wpe` gets 0.02 too (the last experiment below). But each block adds twice to the stream. If each of the 2·n_layer additions is
 independent and of the same size, the stream's variance grows with the depth, its standard deviation with √(2·n_layer).
 So the matrices that *write* to the stream, both `c_proj`, start smaller by just this factor (Radford et al. 2019, §2.3).
 """
@@ -704,13 +704,24 @@ checkpoint("05")
 r"""
 ## Exercises
 
-1. Design a model of 24 layers with GPT-2 small's parameter count to within 1%, its width a multiple of 64. *Check:*
-   `num_params`. Do its FLOPs per token rise or fall, and which part does it?
-2. Untie `lm_head`. *Check:* `num_params` grows by exactly `vocab_size * n_embd`, `flops_per_token` by nothing.
-3. Take out all MLPs of GPT-2 small and add attention layers until the parameter count is the same again. *Check:* how
-   do the FLOPs per token compare at T = 1024, and at T = 16384?
-4. OpenAI's code draws `wpe` with 0.01, not 0.02. *Check:* does the first loss change, and should it, by the argument
-   above?
+`course exercises release 05` writes these as a notebook to `released/`; `course check 05` runs their visible checks.
+
+- **05-1** Nearly LayerNorm, 15 minutes: mend one that differs from GPT-2's in two places.
+- **05-2** Count a model that nobody has built, 30 minutes: parameters and FLOPs with shared keys and values.
+- **05-3** Counted twice, 5 minutes: mend a count that finds 39 million parameters too many.
+- **05-4** A block that adds three times, 25 minutes: mend an initialisation, for any number of additions.
+- **05-5** A check for an untrained model, 45 minutes: write the check of five laws, the first loss among them.
+- **05-6** A first loss that is too good, 10 minutes: find the mistake that lowers it by one nat.
+
+To explore:
+
+- Design a model of 24 layers with GPT-2 small's parameter count to within 1%, its width a multiple of 64. Do its FLOPs
+  per token rise or fall, and which part does it?
+- Untie `lm_head`. `num_params` should grow by exactly `vocab_size * n_embd`, `flops_per_token` by nothing.
+- Take out all MLPs of GPT-2 small and add attention layers until the parameter count is the same again. How
+  do the FLOPs per token compare at T = 1024, and at T = 16384?
+- OpenAI's code draws `wpe` with 0.01, not 0.02. Does the first loss change, and should it, by the argument
+  above?
 
 ## Further reading
 
