@@ -170,8 +170,8 @@ r"""
 
 *Repair · difficulty 4/5 · importance 5/5 · 30 minutes*
 
-`Run` is a run in small: dropout, AdamW, a rate that falls with each update, batches in an order that depends on their position, and
-batches that are skipped. Its author keeps weights, optimizer and updates, and finds that a resumed run "looks the same". It is
+`Run` is a run in small: dropout, momentum, a rate that falls with each update, batches in an order that depends on their position, and
+batches that are skipped. Its author keeps weights, means and updates, and finds that a resumed run "looks the same". It is
 not: its losses differ from the next one on. Mend `remember(run)` and `go_on(run, state)` so that they are equal to the last bit.
 
 A run goes on like this: `state = remember(run)`, later, in a new process, `go_on(Run(seed=...), state)`. The run that was
@@ -189,8 +189,8 @@ One of these things is in no attribute of `run`: dropout draws from torch's own 
 
 <details><summary>Hint 3</summary>
 
-Is `run.model.state_dict()` a copy? Look at `remember(run)["model"]` before and after another step. And what does the optimizer
-do with the tensors that it is given?
+Is `run.model.state_dict()` a copy? Look at `remember(run)["model"]` before and after another step. And in `go_on`: who else
+holds the list that you give to the run?
 </details>
 """
 
@@ -205,7 +205,7 @@ class Run:
     def __init__(self, seed: int):
         torch.manual_seed(seed)
         self.model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
-        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.means = [torch.zeros_like(p) for p in self.model.parameters()]  # of the gradients
         self.updates = 0  # that were made; the rate depends on them
         self.position = 0  # rows that were read
 
@@ -216,10 +216,12 @@ class Run:
         self.position += 4
         loss = (self.model(rows[:, :4]) - rows[:, 4:]).square().mean()
         if loss < 2:
-            self.optimizer.param_groups[0]["lr"] = 0.1 / (1 + self.updates)
-            self.optimizer.zero_grad()
+            self.model.zero_grad()
             loss.backward()
-            self.optimizer.step()
+            with torch.no_grad():
+                for p, mean in zip(self.model.parameters(), self.means):
+                    mean.mul_(0.9).add_(p.grad, alpha=0.1)
+                    p -= 0.3 / (1 + self.updates) * mean
             self.updates += 1
         return loss.item()
 
@@ -229,11 +231,11 @@ class Run:
 def remember(run: Run) -> dict:
     """All that the steps of a run have changed."""
     ### BEGIN SOLUTION
-    state = {"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}
+    state = {"model": run.model.state_dict(), "means": run.means}
     state |= {"updates": run.updates, "position": run.position, "random": torch.get_rng_state()}
     return copy.deepcopy(state)
     ### INSTEAD
-    # return {"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict(), "updates": run.updates}
+    # return {"model": run.model.state_dict(), "means": run.means, "updates": run.updates}
     ### END SOLUTION
 
 
@@ -242,12 +244,12 @@ def go_on(run: Run, state: dict) -> None:
     ### BEGIN SOLUTION
     state = copy.deepcopy(state)
     run.model.load_state_dict(state["model"])
-    run.optimizer.load_state_dict(state["optimizer"])
+    run.means = state["means"]
     run.updates, run.position = state["updates"], state["position"]
     torch.set_rng_state(state["random"])
     ### INSTEAD
     # run.model.load_state_dict(state["model"])
-    # run.optimizer.load_state_dict(state["optimizer"])
+    # run.means = state["means"]
     # run.updates = state["updates"]
     ### END SOLUTION
 
