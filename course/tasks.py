@@ -17,6 +17,8 @@ SYLLABI = {
     ),
     "a quarter": (None, 1),
 }
+# The quarter, week by week. Letters belong to their number: 17 is 17, 17b and 17c.
+WEEKS = ["00 01", "02 03", "04", "05 06", "07 08", "09 10", "11 12", "13 14", "15 16", "17", "18 19", "20"]
 
 
 def wrong_ones(made: ExerciseSet, task: str) -> int:
@@ -75,13 +77,27 @@ def syllabi(sets: list[ExerciseSet]) -> str:
     return "\n\n".join([aligned(rows), *parts])
 
 
+def weeks(sets: list[ExerciseSet]) -> str:
+    """What a quarter asks of a student, week by week: sittings, tasks and hours."""
+    there = [number_of(path) for path in numbered(SOURCES, ".py")]
+    rows = [["week", "chapters", "tasks", "points", "hours of chapters", "hours of tasks"]]
+    for week, numbers in enumerate(WEEKS, 1):
+        sittings = [chapter for chapter in there if chapter[:2] in numbers.split()]
+        chosen = [made for made in sets if made.number in numbers.split()]
+        tasks = [task for made in chosen for task in made.tasks.values()]
+        points = sum(made.points(task) for made in chosen for task in made.tasks)
+        hours = [f"{len(sittings) * SITTING / 60:g}", f"{sum(t.minutes for t in tasks) / 60:.1f}"]
+        rows.append([str(week), " ".join(sittings), str(len(tasks)), f"{points:g}", *hours])
+    return aligned(rows)
+
+
 def page() -> str:
     sets = [read(folder) for folder in folders()]
     return (
         "# All tasks\n\nMade by `course exercises list --write`; a test compares. A wrong one is an implementation that students"
         " write;\ntests/test_exercises.py proves that each is caught and named.\n\n"
         f"{table(sets)}\n\n# Three syllabi\n\nA chapter, with its reading, running and changing, is planned as {SITTING} minutes (an estimate);"
-        f" tasks as their sets say.\n\n{syllabi(sets)}\n"
+        f" tasks as their sets say.\n\n{syllabi(sets)}\n\n## The quarter, week by week\n\n{weeks(sets)}\n"
     )
 
 

@@ -132,11 +132,11 @@ def pairs(draw):
 
 
 CHECKS = [
-    Check("04-1", "the area grows with the square", 2, "area", radii, hidden=False),
-    Check("04-1", "a secret radius of our own", 1, "area", radii),
-    Check("04-2", "a ring is what remains", 3, "ring", pairs, hidden=False),
+    Check("04-1", "the area grows with the square", 2, "area", radii, hidden=False, seconds=5),
+    Check("04-1", "a secret radius of our own", 1, "area", radii, seconds=5),
+    Check("04-2", "a ring is what remains", 3, "ring", pairs, hidden=False, seconds=5),
     CheckOfCheck(
-        "04-3", "what is no absolute value is refused", 4, "check_abs", "f",
+        "04-3", "what is no absolute value is refused", 4, "check_abs", "f", seconds=5,
         right=("def f(x):\\n    return x if x > 0 else -x",),
         wrong={"keeps the sign": "def f(x):\\n    return x", "minus everywhere": "def f(x):\\n    return -x"},
     ),

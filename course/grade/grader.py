@@ -28,6 +28,7 @@ class Options:
     backend: str
     seconds: float | None = None  # in place of every check's own limit
     image: str = ""
+    ahead: bool = True  # start the next submission's sandbox early; one alone needs none
 
 
 def preload(source: str) -> list[str]:
@@ -73,7 +74,7 @@ class Grader:
     def __init__(self, made: ExerciseSet, options: Options):
         self.made, self.options = made, options
         self.names = preload((made.folder / "exercise.py").read_text(encoding="utf-8"))
-        self.boxes = Boxes(options, self.names)
+        self.boxes = Boxes(options, self.names, options.ahead)
         self.ours: Boxes | None = None  # for the implementations that students' checks are tried on
         self.number, self.at = 0, ""  # of the request, and the task whose cell the sandbox has begun
 

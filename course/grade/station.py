@@ -46,7 +46,7 @@ def main(system: str, exercise: str, backend: str | None = None) -> int:
     backend = sandbox.choose(backend)
     if backend == "container":
         sandbox.hide([made.folder, results.parent, found.path.parent])
-    grader = Grader(made, Options(backend), spare=False)
+    grader = Grader(made, Options(backend, ahead=False))
     try:
         result = grader.grade(found)
     finally:
