@@ -21,7 +21,7 @@ def submissions(made: ExerciseSet, released: Path, folder: Path) -> dict[str, st
         "full",
         right | {first: f"import sys\nprint('a warning', file=sys.stderr)\n{right[first]}"},
     )
-    for name, count in (("finn", 1), ("gina", 2), ("otto", 3)):
+    for name, count in (("finn", 1), ("gina", 2), ("otto", 1)):
         by_name[name] = "part", made.stubs | {task: right[task] for task in tasks[:count]}
     for i, name in enumerate(("hugo", "ines", "jan")):
         one = wrong[i * len(wrong) // 3]
