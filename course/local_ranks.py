@@ -1,6 +1,6 @@
 """Several ranks inside one kernel: PyTorch's local-tensor mode over its fake process group.
 
-Both are private to PyTorch and were tried with 2.13; this is the one place that uses them.
+Both are private to PyTorch; this is the one place that uses them. They were tried with 2.11 and 2.13; 2.9 has no such mode.
 """
 
 import warnings
@@ -68,7 +68,7 @@ def local_ranks(size: int) -> Iterator[Ranked]:
         from torch.testing._internal.distributed.fake_pg import FakeStore
     except ImportError:
         raise CourseError(
-            f"PyTorch {torch.__version__} has no local-tensor mode (2.13 has); skip this cell: the drills with "
+            f"PyTorch {torch.__version__} has no local-tensor mode (2.11 has); skip this cell: the drills with "
             "real processes further down show the same"
         ) from None
     if dist.is_initialized():  # a cell that was stopped half-way

@@ -66,6 +66,7 @@ def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> s
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if os.name == "nt":
         environment.setdefault("USE_LIBUV", "0")
+    environment.setdefault("NANOGPT_DEVICE", "cpu")  # where there is one GPU, two ranks cannot share it
     command = [
         sys.executable,
         "-m",

@@ -19,6 +19,7 @@ COMMANDS = {
     "ladder": ("nanogpt.ladder", "every speed-up on this machine, one on top of the other (chapter 14)"),
     "eval": ("nanogpt.report", "how good a checkpoint is, by several measures (chapter 18b)"),
     "drill": ("nanogpt.drill", "what several processes do together, under torchrun (chapter 20)"),
+    "flight": ("nanogpt.flight", "what each rank of a deadlock waits for, under torchrun (chapter 20b)"),
 }
 USAGE = """usage: python -m nanogpt COMMAND [options]
 

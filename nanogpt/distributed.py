@@ -85,7 +85,7 @@ def roll_call(ranks: Ranks, store, seconds: float) -> str:
         time.sleep(0.05)
     said = {r: "does not answer" if r in silent else store.get(f"{r}").decode() for r in sorted(others)}
     lost = [f"rank {r} {what}" for r, what in said.items() if what != "waits"]
-    return "; ".join(lost) or "all answer, so it is the network"
+    return "; ".join(lost) or "all wait as well: for something else (chapter 20b), or for the network"
 
 
 def same_life(ranks: Ranks, store) -> str:

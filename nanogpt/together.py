@@ -21,12 +21,20 @@ from nanogpt.distributed import Ranks, code_hash, gathered, process_group, refus
 from nanogpt.shards import document_starts, open_shards, read_shard
 
 
+def patience() -> float:
+    """Seconds that a rank of a run waits for the others: the variable NANOGPT_PATIENCE, else ten minutes."""
+    said = os.environ.get("NANOGPT_PATIENCE", "600")
+    if not said.isdecimal() or int(said) < 1:
+        raise ValueError(f"NANOGPT_PATIENCE is {said!r}; it must be a whole number of seconds")
+    return float(said)
+
+
 @contextmanager
 def one_run(config: Config) -> Iterator[Ranks]:
     """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
     ranks = torchrun_ranks(config.run.device)
     with ExitStack() as stack:
-        stack.enter_context(process_group(ranks))
+        stack.enter_context(process_group(ranks, patience()))
         if ranks.rank == 0:
             stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
         else:

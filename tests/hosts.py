@@ -67,6 +67,11 @@ class Hosts:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def worker(self, host: int) -> int:
+        """The process id of the rank that a torchrun has started on a host."""
+        pids = map(int, ip("netns", "pids", self.names[host]).split())
+        return next(p for p in pids if b"\0LOCAL_RANK=" in Path(f"/proc/{p}/environ").read_bytes())
+
     def running(self) -> list[str]:
         return [pid for name in self.names for pid in ip("netns", "pids", name).split()]
 
@@ -95,9 +100,10 @@ def rendezvous(kind: str, host: int) -> list[str]:
     return [*endpoint, "--rdzv-conf", f"is_host={int(host == 0)}", "--local-addr", ADDRESSES[host]]
 
 
-def torchrun(hosts: Hosts, kind: str, folder: Path, *words: str, **env: str) -> list[subprocess.Popen]:
+def torchrun(hosts: Hosts, kind: str, folder: Path, *words: str, restarts: int = 0, **env: str) -> list:
     """torchrun on both, one process each, as one would type it twice; what they print goes to host0.out and host1.out."""
     head = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    head += ["--max-restarts", f"{restarts}", "--monitor-interval", "0.1"]
     return [
         hosts.start(host, *head, *rendezvous(kind, host), *words, out=folder / f"host{host}.out", **env)
         for host in (1, 0)

@@ -23,6 +23,7 @@ def child(call, rank: int, size: int, port: int, seconds: float | None, report, 
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
+    os.environ["TORCH_FR_BUFFER_SIZE"] = "100"  # PyTorch 2.9 keeps no flight record else
     if os.path.isdir("/sys/class/net/lo"):
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     ranks = torchrun_ranks("cpu")

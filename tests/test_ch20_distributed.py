@@ -392,26 +392,22 @@ def test_all_ranks_agree_to_stop():
 @pytest.mark.slow
 def test_torchrun_starts_the_command_and_its_failure_is_one_line(tmp_path):
     def torchrun(*words):
-        command = [
-            sys.executable,
-            *["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "nanogpt"],
-        ]
+        head = "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "nanogpt"
         environment = os.environ | {
             "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
         }
-        return subprocess.run(
-            [*command, *words], env=environment, capture_output=True, text=True, timeout=120
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen([sys.executable, "-m", *head, *words], env=environment, **pipes)
 
     good = torchrun("drill", "meet", "ring", "--out", str(tmp_path / "found.json"))
-    assert good.returncode == 0 and "rank 1 of 2, local rank 1, on cpu" in good.stdout, good.stderr
     bad = torchrun("drill", "hang", "--seconds", "1")
-    assert (
-        bad.returncode == 1
-        and "drill: rank 0, which waits 1 s at most, has lost others: rank 1 does not answer" in bad.stderr
-    )
+    out, err = good.communicate(timeout=120)
+    assert good.returncode == 0 and "rank 1 of 2, local rank 1, on cpu" in out, err
+    out, err = bad.communicate(timeout=120)
+    line = "drill: rank 0, which waits 1 s at most, has lost others: rank 1 does not answer"
+    assert bad.returncode == 1 and line in err, err
 
 
 def test_who_is_started_again_meets_the_living_in_a_store_that_remembers_the_dead():

@@ -16,6 +16,7 @@ BOUND = 2e-5  # nats: two nodes add float32 numbers in another order; measured 5
 STEPS = 600
 # A run whose result does not hang on how many share it: no dropout, four micro-batches.
 RUN = {"model_dropout": 0.0, "train_batch_tokens": 256, "train_max_steps": STEPS, "run_checkpoint_every": 50}
+DIAL = "--depth=1", "model.n_embd=25"  # without the dial two heads, so 25 would be refused
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,7 @@ def test_a_job_that_is_preempted_twice_ends_as_if_nothing_had_been(slurm, tmp_pa
     job_config, whole = (write_config(tmp_path, name, **RUN) for name in ("job", "whole"))
     env = slurm.env | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     words = ["sbatch", "--parsable", "--time=5", f"--output={tmp_path}/job.out", SCRIPT]
-    job = subprocess.run([*words, job_config], env=env, cwd=ROOT, check=True, capture_output=True, text=True)
+    job = subprocess.run([*words, job_config, *DIAL], env=env, cwd=ROOT, check=True, capture_output=True, text=True)
     job, run, out = job.stdout.strip(), tmp_path / "job", tmp_path / "job.out"
 
     def said() -> str:
@@ -48,7 +49,7 @@ def test_a_job_that_is_preempted_twice_ends_as_if_nothing_had_been(slurm, tmp_pa
         "scancel", "--batch", "--signal=USR1", job
     )  # what --signal=B:USR1@60 sends before the time is over
     reached("the queue, after USR1", lambda: "back into the queue" in said())
-    command = [sys.executable, "-m", "nanogpt", "train", whole]
+    command = [sys.executable, "-m", "nanogpt", "train", whole, *DIAL]
     undisturbed = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
     kept = int(re.search(r"stopped by the file .* after step (\d+)", said())[1])
     assert (run / f"step_{kept:06d}").is_dir(), "the step at which it stopped is not saved"

@@ -10,8 +10,10 @@ This chapter lets the trainer run on any number of ranks, measures what the seco
 # %%
 #| default_exp together
 #| doc together: What a run on several ranks needs beside DDP: one that speaks and writes, hashes compared, evaluation shared.
+#| doc flight: Where ranks wait for different things: each one's collectives from PyTorch's flight recorder, and a deadlock.
 #| doc scaling: How long a step takes on n GPUs: computing, averaging gradients, and how much of that is hidden.
 import csv
+import json
 import shutil
 
 from course.figures import ddp as figures
@@ -39,14 +41,40 @@ from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.distributed import Ranks, code_hash, gathered, process_group, refuse_differences, torchrun_ranks
 from nanogpt.shards import document_starts, open_shards, read_shard
 
+# %%
+#| export flight
+import argparse
+import json
+import os
+import pickle
+from pathlib import Path
+
+import torch
+from torch._C import _distributed_c10d
+
+from nanogpt.distributed import Ranks, process_group, replicate, torchrun_ranks
+from nanogpt.drill import fresh, weights_apart
+from nanogpt.files import save_json
+from nanogpt.train import train_step
+
 # %% [markdown]
 r"""
 ## One that speaks
 
 All ranks run the same program; the differences are few, and all of them stand here. Rank 0 alone prints, holds the lock on the
 run's folder, writes log, checkpoints and samples. A thing that is made once, such as shards that are not there yet, is made by rank 0
-while the others wait.
+while the others wait. They wait ten minutes at most; where that is not enough, `NANOGPT_PATIENCE` says how many seconds.
 """
+
+
+# %%
+#| export
+def patience() -> float:
+    """Seconds that a rank of a run waits for the others: the variable NANOGPT_PATIENCE, else ten minutes."""
+    said = os.environ.get("NANOGPT_PATIENCE", "600")
+    if not said.isdecimal() or int(said) < 1:
+        raise ValueError(f"NANOGPT_PATIENCE is {said!r}; it must be a whole number of seconds")
+    return float(said)
 
 
 # %%
@@ -56,7 +84,7 @@ def one_run(config: Config) -> Iterator[Ranks]:
     """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
     ranks = torchrun_ranks(config.run.device)
     with ExitStack() as stack:
-        stack.enter_context(process_group(ranks))
+        stack.enter_context(process_group(ranks, patience()))
         if ranks.rank == 0:
             stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
         else:
@@ -237,6 +265,162 @@ What is missing to 2× is the averaging, the updates, which both ranks make in f
 memory. (Where two are no faster than one, other programs have the cores, or there is only one.) The run goes on with another number of ranks as well: kill the eight, start four, and the log shows
 a curve without a seam, since nothing in a checkpoint says how many there were.
 
+## All are there, and all wait
+
+A rank that is gone is named (chapter 20). Worse is a group of which nobody is gone and everybody waits, each for something else. It
+takes one line. Chapter 20 advised to compare the weights of all ranks now and then. Only rank 0 prints, so somebody lets only
+rank 0 ask.
+"""
+
+
+# %%
+#| export flight
+def check_alone(ranks: Ranks, step: int, model) -> None:
+    """Wrong on purpose: weights_apart gathers, and the others do not come."""
+    if ranks.rank == 0:
+        print(f"after step {step}: weights {weights_apart(model, ranks):g} apart", flush=True)
+
+
+def check_together(ranks: Ranks, step: int, model) -> None:
+    """All ranks ask, one prints."""
+    apart = weights_apart(model, ranks)
+    ranks.print(f"after step {step}: weights {apart:g} apart")
+
+
+CHECKS = {"alone": check_alone, "together": check_together}
+
+
+def train(ranks: Ranks, data: str, check, steps: int = 6, every: int = 3) -> None:
+    """Chapter 20's model in DDP for some steps, with a check of the weights after every third."""
+    model, optimizer, stream = fresh(ranks, data)
+    replica = replicate(model, ranks)
+    for step in range(1, steps + 1):
+        train_step(replica, optimizer, [stream.next_batch()], mean=ranks.mean)
+        if step % every == 0:
+            check(ranks, step, model)
+
+
+# %% [markdown]
+r"""
+The run stands still, without a message, until the time limit. Then both ranks say the same of each other: waits. Which line is it?
+
+PyTorch keeps a *flight recorder*: in each process a list of its last 2,000 collectives, with kind, sizes and the Python calls that led
+to each. The functions below read it out when a rank fails. (NCCL's ranks write it to files of their own accord when they run into the time limit, if
+`TORCH_FR_DUMP_TEMP_FILE` says where.) All ranks must make the same collectives in the same order, so where their lists part, there is the
+mistake.
+"""
+
+
+# %%
+#| export flight
+def flight_record() -> list[dict]:
+    """The collectives of this process in order, the last one the one it waits in: number, kind, sizes, calls in nanogpt.
+
+    From PyTorch's flight recorder. PyTorch 2.9 keeps it for gloo only if TORCH_FR_BUFFER_SIZE is set.
+    """
+    here, record = str(Path(__file__).parent), []
+    for entry in pickle.loads(_distributed_c10d._dump_fr_trace()).get("entries", []):
+        ours = [f for f in reversed(entry["frames"]) if f["filename"].startswith(here)]
+        calls = [f"{f['name']} ({Path(f['filename']).name}:{f['line']})" for f in ours]
+        kind = entry["profiling_name"].partition(":")[2]
+        told = {"number": entry["collective_seq_id"], "kind": kind, "sizes": entry["input_sizes"]}
+        record.append(told | {"calls": calls})
+    return record
+
+
+def where_they_part(records: list[list[dict]]) -> list[dict | None] | None:
+    """The first collective that is not of one kind and size on all ranks: each rank's, None where it made none."""
+    made = [{each["number"]: each for each in record} for record in records]
+    for number in sorted(set().union(*made)):
+        theirs = [of_rank.get(number) for of_rank in made]
+        if len({each and (each["kind"], str(each["sizes"])) for each in theirs}) > 1:
+            return theirs
+    return None
+
+
+# %%
+#| export flight
+def parser() -> argparse.ArgumentParser:
+    """The options of `python -m nanogpt flight`."""
+    parser = argparse.ArgumentParser(description="A deadlock, and each rank's list of its collectives.")
+    parser.add_argument("check", choices=CHECKS, help="alone: a deadlock; together: none")
+    parser.add_argument("--data", default="data/built/stories", help="a folder of shards")
+    parser.add_argument("--out", required=True, help="a folder for rank0.json, rank1.json and so on")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long a rank waits for the others")
+    return parser
+
+
+def run(args: argparse.Namespace) -> None:
+    """Train, and write down in the end, good or bad, which collectives there were."""
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+    ranks = torchrun_ranks()
+    torch.set_num_threads(1)
+    with process_group(ranks, args.seconds):
+        try:
+            train(ranks, args.data, CHECKS[args.check])
+        finally:
+            save_json(Path(args.out) / f"rank{ranks.rank}.json", flight_record())
+
+
+# %% [markdown]
+r"""
+*Predict.* Rank 0 waits in the check's `all_gather`. In which collective does rank 1 wait, and called by which function of ours?
+"""
+
+# %%
+predict("20b.2", "rank 1 waits in", guess=None)
+FLIGHT = RUNS / "flight"
+
+
+def flight_of(check: str, **options) -> list[list[dict]]:
+    """Run it on two processes; the flight record of each."""
+    words = "--data", DATA.as_posix(), "--out", FLIGHT.as_posix(), "--seconds", "3"
+    torchrun("20b", 2, "flight", check, *words, **options)
+    return [json.loads((FLIGHT / f"rank{rank}.json").read_text()) for rank in range(2)]
+
+
+records = flight_of("alone", fails=True)
+
+# %% tags=["nbval-ignore-output"]
+for rank, record in enumerate(records):
+    for each in record[-4:]:
+        print(f"rank {rank}, {each['number']}: {each['kind']} of {each['sizes']}")
+        print("          ", " → ".join(each["calls"][-4:]))
+
+# %%
+parted = where_they_part(records)
+assert [each["number"] for each in parted] == [record[-1]["number"] for record in records]
+for rank, each in enumerate(parted):
+    calls = " → ".join(call.partition(" ")[0] for call in each["calls"][-4:])
+    print(f"rank {rank} waits in {each['kind']}: {calls}")
+answer("20b.2", parted[1]["kind"])
+
+# %% [markdown]
+r"""
+Up to there the lists are equal. Then rank 0 gathers, called by `check_alone`, and rank 1, which was not called, has gone on to the next step, where it
+counts targets. Neither *where they wait* is wrong; wrong is that only one list has the gather. Mended, all ranks make the call and
+one prints:
+"""
+
+# %%
+mended = flight_of("together")
+assert where_they_part(mended) is None, "the ranks' collectives still differ"
+print(f"{len(mended[0])} collectives, the same on both ranks")
+
+# %% [markdown]
+r"""
+(That is the lucky case. Where both calls are all-reduces, gloo pairs them. Of different sizes, a process ends with *Is there a distributed collective mismatch in
+your code?* Of the same size, nothing ends: a sum is made of two things that have nothing to do with each other, and one rank waits only at the end, for a collective
+that no other makes.)
+
+A rank that hangs outside of a collective, on a disk say, leaves no entry. `py-spy dump --pid PID` shows the Python stack of a process that nobody
+has prepared. It takes leave to look into another process: root, on macOS `sudo`, and so on a Linux whose
+`/proc/sys/kernel/yama/ptrace_scope` is 1, such as Ubuntu. Without it, `faulthandler.dump_traceback_later(600)` at the start of a program says after ten
+minutes where it is.
+"""
+
+# %% [markdown]
+r"""
 ## A model of the step
 
 Computing shrinks with n, averaging does not. A ring moves 2(n − 1)/n of the gradient's bytes over the slowest link, plus a
@@ -305,8 +489,8 @@ GPT-2's half a million tokens, and each GPU gets fewer rows.
 """
 
 # %%
-predict("20b.2", "weak scaling at 1,024 GPUs, efficiency", guess=None, unit="%")
-predict("20b.3", "strong scaling at 512 GPUs, efficiency", guess=None, unit="%")
+predict("20b.3", "weak scaling at 1,024 GPUs, efficiency", guess=None, unit="%")
+predict("20b.4", "strong scaling at 512 GPUs, efficiency", guess=None, unit="%")
 GPT2, ROWS, BATCH = GPTConfig(), 16, 512  # rows of 1,024 tokens: of a GPU, and of GPT-2's batch
 h100 = Cluster(flops=PEAKS["H100"].half * 1e12)
 counts = [2**k for k in range(11)]
@@ -332,8 +516,8 @@ for name, points in curves(h100).items():
         f"{name:24}", *(f"{n}: {share:.0%}" for n, share in points if n in (8, 16, 64, 512, 1024)), sep="  "
     )
 weak, strong = curves(h100).values()
-answer("20b.2", 100 * weak[-1][1])
-answer("20b.3", 100 * strong[-1][1])
+answer("20b.3", 100 * weak[-1][1])
+answer("20b.4", 100 * strong[-1][1])
 
 # %% [markdown]
 r"""
@@ -470,8 +654,8 @@ torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST0
 
 Where a host does not recognise its own name, a static one: `--node-rank 0` on the first and `--node-rank 1` on the second, both with `--master-addr HOST0
 --master-port 29500`. `run.dir` and `data.dir` must lie on a disk that all see; the hashes find out if they do not. (The
-course's tests run both commands on two hosts that are network namespaces of one machine, joined by a cable that they cut; and `slurm/` has the script for a
-cluster. Nobody has run them on two machines yet.)
+course's tests run both commands on two hosts that are network namespaces of one machine, joined by a cable that they cut; they kill a worker of one host, and both
+hosts go on from the last checkpoint. `slurm/` has the script for a cluster. Nobody has run them on two machines yet.)
 """
 
 # %% tags=["nbval-ignore-output"]
