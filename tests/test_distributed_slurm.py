@@ -35,7 +35,9 @@ def test_a_job_that_is_preempted_twice_ends_as_if_nothing_had_been(slurm, tmp_pa
     job_config, whole = (write_config(tmp_path, name, **RUN) for name in ("job", "whole"))
     env = slurm.env | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     words = ["sbatch", "--parsable", "--time=5", f"--output={tmp_path}/job.out", SCRIPT]
-    job = subprocess.run([*words, job_config, *DIAL], env=env, cwd=ROOT, check=True, capture_output=True, text=True)
+    job = subprocess.run(
+        [*words, job_config, *DIAL], env=env, cwd=ROOT, check=True, capture_output=True, text=True
+    )
     job, run, out = job.stdout.strip(), tmp_path / "job", tmp_path / "job.out"
 
     def said() -> str:
