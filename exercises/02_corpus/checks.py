@@ -41,6 +41,12 @@ def neighbours(draw):
     return [(f"tom{n}", n), ("tom", 10 * n + n), ("tom", 0), ("tom", 2**40 + n)]
 
 
+def is_the_seed(got, expected, name, number) -> str:
+    if type(got) is int and got == expected:
+        return ""
+    return f"seed_of({name!r}, {number}) is {got!r:.40}, not {expected}: is it made of the text name/number alone, by SHA-256?"
+
+
 # --- tellers for 02-4: text, since they run apart from the student's check --------------------------------------
 
 HEAD = "import math\nimport random\n\n"
@@ -165,8 +171,8 @@ CHECKS = [
     Check("02-1", "what a model loses that does not look back", 2, "excess"),
     Check("02-2", "lines of unequal weight", 2, "nats", flat_grammars, hidden=False),
     Check("02-2", "symbols within symbols", 2, "nats", deep_grammars),
-    Check("02-3", "a seed that every process gives, for any name", 2, "seed_of", names, hidden=False),
-    Check("02-3", "neighbours that do not collide", 1, "seed_of", neighbours),
+    Check("02-3", "a seed that every process gives, for any name", 2, "seed_of", names, hidden=False, judge=is_the_seed),
+    Check("02-3", "neighbours that do not collide", 1, "seed_of", neighbours, judge=is_the_seed),
     CheckOfCheck("02-4", "finds wrong logarithms, uncounted choices and careless seeds", 3, "check_teller", "tell", RIGHT, PLAIN,
                  hidden=False),
     CheckOfCheck("02-4", "finds tellers that are wrong in the frequencies or from story to story", 4, "check_teller", "tell", RIGHT,

@@ -240,11 +240,11 @@ a right teller promises:
 - stories are independent: none depends on the one before.
 
 Raise an `AssertionError` if a promise is broken. You are graded by the tellers that break one and are refused; a right one refused costs all. They run
-elsewhere: keep to some hundreds of calls, and some thousands of stories in a call.
+elsewhere: keep to a few hundred calls, and a few thousand stories in a call.
 
 <details><summary>Hint 1</summary>
 
-Some laws hold to the last digit: one text has one logprob; the probabilities of all texts sum to one. In 5,000 stories none of the texts is missing.
+Some laws hold to the last digit: one text has one logprob; the probabilities of all texts sum to one. In 3,000 stories none of the texts is missing.
 </details>
 
 <details><summary>Hint 2</summary>
@@ -270,7 +270,7 @@ Two neighbours are the same text with probability Σ p². A teller that deals it
 def check_teller(tell) -> None:
     """AssertionError if tell(n, seed) breaks a promise."""
     ### BEGIN SOLUTION
-    many = tell(5000, 0)
+    many = tell(3000, 0)
     stated = dict(many)
     assert all(logprob == stated[text] for text, logprob in many), "one text has two probabilities"
     p = {text: math.exp(logprob) for text, logprob in stated.items()}
@@ -288,7 +288,7 @@ def check_teller(tell) -> None:
     as_often([text for text, _ in many], "many stories")
     assert tell(50, 0) == many[:50], "the first stories are others if fewer are asked for, or asked for again"
     assert tell(50, 1) != many[:50], "another seed, and the same stories"
-    as_often([tell(1, seed)[0][0] for seed in range(300)], "first stories")
+    as_often([tell(1, seed)[0][0] for seed in range(100)], "first stories")
     same, n = sum(a == b for (a, _), (b, _) in pairwise(many)), len(many) - 1
     q = sum(x * x for x in p.values())
     assert abs(same - n * q) < 6 * math.sqrt(n * q), (

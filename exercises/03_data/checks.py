@@ -39,7 +39,10 @@ def read(s, n, seed, consumed, k):
 
 
 def unbroken(draw):
-    return [(n, seed, 0, 4 * n) for n, seed in zip((1, 5, 8), integers(draw, 0, 50, 3))]
+    return [
+        (n, seed, consumed, 4 * n)
+        for n, seed, consumed in zip((1, 5, 8), integers(draw, 0, 50, 3), (0, 0, 3))
+    ]
 
 
 def resumed(draw):
@@ -180,8 +183,8 @@ return dealt((i % (n - 1) for i in range(10**9)), BT, world_size, steps)
 CHECKS = [
     Check("03-1", "ranks side by side over two shards", 2, dealt, uneven_shards, hidden=False),
     Check("03-1", "many short shards, any number of ranks", 2, dealt, many_shards),
-    Check("03-2", "an unbroken run", 1, read, unbroken, hidden=False),
-    Check("03-2", "what a run reads that was resumed in any epoch", 3, read, resumed),
+    Check("03-2", "an unbroken run, and one that was resumed in its first epoch", 2, read, unbroken, hidden=False),
+    Check("03-2", "what a run reads that was resumed in any epoch", 2, read, resumed),
     Check("03-3", "the file's length", 1, "size", hidden=False),
     Check("03-3", "where a token begins", 1, "offset"),
     Check("03-3", "an id that is too large", 1, "comes_back"),
@@ -241,6 +244,13 @@ return [tokens[i % len(tokens)] for i in range(start, start + self.BT)]
     Wrong("03-1", "a rank reads every world_size-th token, not a part of its own",
           "self.token(at) for at in range(start, start + self.BT)",
           "self.token(self.position - self.world_size * (self.BT - i) + self.rank) for i in range(self.BT)"),
+    Wrong("03-2", "both bugs are still there: the epoch is forgotten, and the skip made in each", code="""
+        def rows(n, seed, consumed=0):
+            epoch = 0
+            while True:
+                yield from permutation(n, seed, epoch).tolist()[consumed % n :]
+                epoch += 1
+        """),
     Wrong("03-2", "the skip is made again in every epoch", "epoch + 1, 0", "epoch + 1, skip"),
     Wrong("03-2", "the epoch is forgotten: the run goes on in the order of epoch 0", "epoch, skip = divmod(consumed, n)",
           "epoch, skip = 0, consumed % n"),

@@ -318,7 +318,7 @@ def check_causal(layer) -> None:
     """AssertionError if an output of `layer`, (B, T, 8) -> (B, T, 8), changes when only later inputs do."""
     ### BEGIN SOLUTION
     g = torch.Generator().manual_seed(0)
-    for T in (2, 7, 40):
+    for T in (3, 20):
         x = torch.randn(2, T, 8, generator=g)
         before = layer(x)
         for t in range(1, T):

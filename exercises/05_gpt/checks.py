@@ -34,10 +34,15 @@ def counted(s, kind, n):
     import torch
     from torch import nn
 
-    from nanogpt.model import GPT, GPTConfig
-
-    if kind == "gpt":
-        model = GPT(GPTConfig(block_size=n, vocab_size=3 * n, n_layer=2, n_head=1, n_embd=n))
+    if kind == "tied":
+        model = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(3 * n, n),
+                "ln_f": nn.LayerNorm(n),
+                "lm_head": nn.Linear(n, 3 * n, bias=False),
+            }
+        )
+        model["lm_head"].weight = model["wte"].weight
     elif kind == "buffers":
         model = nn.Sequential(nn.Linear(n, n), nn.BatchNorm1d(n))
         model.register_buffer("mask", torch.ones(n, n))
@@ -51,7 +56,7 @@ def counted(s, kind, n):
 
 
 def models(draw):
-    return [("gpt", integers(draw, 3, 9, 1)[0]), ("buffers", integers(draw, 3, 20, 1)[0])]
+    return [("tied", integers(draw, 3, 9, 1)[0]), ("buffers", integers(draw, 3, 20, 1)[0])]
 
 
 def other_models(draw):
@@ -122,27 +127,24 @@ def small(old: str, new: str) -> str:
     return SMALL.replace(old, new)
 
 
-COURSE = (
-    HEAD
-    + """
-from nanogpt.model import GPT, GPTConfig
-
-gpt = GPT(GPTConfig(block_size=32, vocab_size=64, n_layer=2, n_head=4, n_embd=32, flash=FLASH), generator=g).eval()
-for name, p in gpt.named_parameters():
-    if ".h." in name and p.dim() == 2:
-        p.data *= 4
-
-
-@torch.no_grad()
-def model(ids):
-    return gpt(ids)[0]
-"""
-)
-
 RIGHT = (
     SMALL,
-    COURSE.replace("FLASH", "True"),
-    COURSE.replace("FLASH", "False"),
+    # two layers with MLPs and four heads, in the fused kernel
+    HEAD
+    + """
+wte, wpe = normal(64, 32, std=0.02), normal(32, 32, std=0.02)
+layers = [(normal(32, 96, std=0.1), normal(32, 32, std=0.05), normal(32, 128, std=0.1), normal(128, 32, std=0.05)) for _ in "ab"]
+
+
+def model(ids):
+    x = wte[ids] + wpe[: ids.size(1)]
+    for c_attn, attn_proj, c_fc, mlp_proj in layers:
+        q, k, v = (z.unflatten(2, (4, 8)).transpose(1, 2) for z in (F.layer_norm(x, (32,)) @ c_attn).chunk(3, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + y.transpose(1, 2).flatten(2) @ attn_proj
+        x = x + F.gelu(F.layer_norm(x, (32,)) @ c_fc) @ mlp_proj
+    return F.layer_norm(x, (32,)) @ wte.T
+""",
     # a recurrent network: no attention, no table of positions
     HEAD
     + """
@@ -219,7 +221,7 @@ CHECKS = [
     Check("05-1", "positions far from zero, constant ones, another ε", 2, "layer_norm", hard_activations, tolerance=1e-2),
     Check("05-2", "the number of parameters", 2, "parameters", hidden=False, tolerance=1e-12),
     Check("05-2", "the FLOPs of a training step per token", 2, "flops", tolerance=1e-12),
-    Check("05-3", "GPT's parameters, without repetitions and buffers", 1, counted, models, hidden=False, tolerance=1e-12),
+    Check("05-3", "tied tables once, and no buffers", 1, counted, models, hidden=False, tolerance=1e-12),
     Check("05-3", "shared, equal and frozen parameters", 1, counted, other_models, tolerance=1e-12),
     Check("05-4", "three additions a block", 2, drawn, three_parts, hidden=False, tolerance=0.05),
     Check("05-4", "blocks that add once or twice", 2, drawn, other_parts, tolerance=0.05),
@@ -279,6 +281,15 @@ WRONG = [
         """),
     Wrong("05-3", "buffers are counted", "model.parameters())", "[*model.parameters(), *model.buffers()])"),
     Wrong("05-3", "matrices only: gains and biases are parameters too", "model.parameters())", "model.parameters() if p.dim() > 1)"),
+    Wrong("05-4", "both bugs are still there: gains are drawn like matrices, and the root of 2 · n_layer", code="""
+        @torch.no_grad()
+        def init(model):
+            for name, p in model.named_parameters():
+                if name.endswith("weight"):
+                    p.normal_(0.0, 0.02 / math.sqrt(2 * len(model["h"])) if "c_proj" in name else 0.02)
+                else:
+                    p.zero_()
+        """),
     Wrong("05-4", "the root of 2 · n_layer, where a block adds three times", "math.sqrt(additions)", 'math.sqrt(2 * len(model["h"]))'),
     Wrong("05-4", "the root of n_layer: blocks are counted, not additions", "math.sqrt(additions)", 'math.sqrt(len(model["h"]))'),
     Wrong("05-4", "always three additions a block", "math.sqrt(additions)", 'math.sqrt(3 * len(model["h"]))'),
