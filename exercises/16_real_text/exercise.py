@@ -208,6 +208,9 @@ answers = [
     ### BEGIN SOLUTION
     expected_hours(mine["job"], mine["away"], mine["job"], mine["begin"]),
     expected_hours(**mine),
+    ### INSTEAD
+    # 0.0,  # hours in one chunk
+    # 0.0,  # hours in your chunks
     ### END SOLUTION
 ]
 

@@ -408,6 +408,9 @@ answers = [
     ### BEGIN SOLUTION
     largest_z(mine["window"]),
     false_alarms(mine["steps"], mine["limit"]),
+    ### INSTEAD
+    # 0.0,  # the highest z of your window
+    # 0.0,  # false alarms in your steps
     ### END SOLUTION
 ]
 

@@ -49,7 +49,9 @@ def read_as(draw, text: str, special: bool) -> tuple:
 
 
 def english(draw):
-    return [read_as(draw, "the cat sat on the mat and looked at the moon", True) for _ in range(2)]
+    return [
+        read_as(draw, "the cat sat on the mat and looked at the moon", special) for special in (True, False)
+    ]
 
 
 def other_scripts(draw):

@@ -317,6 +317,9 @@ answers = [
     ### BEGIN SOLUTION
     adapter_parameters(**mine),
     training_bytes(base, 0) / training_bytes(adapter_parameters(**mine), base),
+    ### INSTEAD
+    # 0,  # the adapters' parameters
+    # 0.0,  # bytes of full fine-tuning over bytes with adapters
     ### END SOLUTION
 ]
 

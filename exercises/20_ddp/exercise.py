@@ -138,7 +138,7 @@ Accumulation over micro-batches needs one average a step, at the last of them. D
 forward and backward, and reached a loss of 4.88 where 4.15 was due (build-nanogpt, pull request 30). No error is raised: the ranks part.
 
 `Replicas` is DDP on several ranks in one process. `step(replicas, micro_batches, lr, clip)` makes one update: `micro_batches[i]` is a list with an (x, y) for each rank. It
-has that bug and a second one, which also makes ranks part, or clips what should not be clipped. Mend both: after each step all ranks hold the same
+has that bug and a second one, in what it clips. Mend both: after each step all ranks hold the same
 weights, those that one process would have with all rows, whose gradient is clipped once, at norm `clip`.
 
 <details><summary>Hint 1</summary>
@@ -208,31 +208,50 @@ def step(
 
 # %%
 #| check 20-3
-def two_steps(clip: float) -> tuple[Tensor, Tensor, int]:
-    """The weights of two ranks after two steps of three micro-batches, and how often gradients were averaged."""
-    models = [nn.Linear(3, 1, bias=False) for _ in range(2)]
-    for model in models:
+def rows_of_two_steps() -> list:
+    """Two steps of three micro-batches, each with four rows for each of two ranks."""
+    g = torch.Generator().manual_seed(0)
+    return [
+        [[(torch.randn(4, 3, generator=g), torch.randn(4, 1, generator=g)) for _ in "ab"] for _ in "123"]
+        for _ in "12"
+    ]
+
+
+def ranks_after(clip: float) -> tuple[list[Tensor], int]:
+    """The weights of both ranks, and how often gradients were averaged."""
+    replicas = Replicas([nn.Linear(3, 1, bias=False) for _ in "ab"])
+    for model in replicas.models:
         nn.init.ones_(model.weight)
-    replicas, g = Replicas(models), torch.Generator().manual_seed(0)
-    for _ in range(2):
-        rows = [
-            [(torch.randn(4, 3, generator=g), torch.randn(4, 1, generator=g)) for _ in models]
-            for _ in range(3)
-        ]
-        step(replicas, rows, 0.1, clip)
-    return models[0].weight.detach(), models[1].weight.detach(), replicas.averages
+    for micro_batches in rows_of_two_steps():
+        step(replicas, micro_batches, 0.1, clip)
+    return [model.weight.detach() for model in replicas.models], replicas.averages
 
 
-first, second, averages = two_steps(1e9)
+def one_process_after(clip: float) -> Tensor:
+    """The weights of one process that has all rows at once."""
+    nn.init.ones_((model := nn.Linear(3, 1, bias=False)).weight)
+    for micro_batches in rows_of_two_steps():
+        x, y = (torch.cat(side) for side in zip(*(batch for batches in micro_batches for batch in batches)))
+        model.zero_grad()
+        (model(x) - y).square().mean().backward()
+        clip_grad_norm_(model.parameters(), clip)
+        with torch.no_grad():
+            model.weight -= 0.1 * model.weight.grad
+    return model.weight.detach()
+
+
+(first, second), averages = ranks_after(1e9)
 assert torch.allclose(first, second, atol=1e-5), (
     f"the ranks have parted: {first.tolist()} and {second.tolist()}; was the flag true when forward read it?"
 )
 assert averages == 2, (
     f"gradients were averaged {averages} times in two steps: once a step is enough, the others only cost"
 )
-first, second, _ = two_steps(0.5)
-assert torch.allclose(first, second, atol=1e-5), (
-    "with clipping the ranks part: each clips a gradient of its own"
+assert torch.allclose(first, one_process_after(1e9), atol=1e-5), (
+    "the ranks agree, and one process does something else: losses of micro-batches are a mean, and DDP divides by the ranks itself"
+)
+assert torch.allclose(ranks_after(0.5)[0][0], one_process_after(0.5), atol=1e-5), (
+    "without clipping all is right, and with it one process does something else: which gradient does it clip, and how often?"
 )
 
 # %% [markdown]
@@ -368,6 +387,9 @@ answers = [
     ### BEGIN SOLUTION
     weak(**mine),
     strong(**mine),
+    ### INSTEAD
+    # 0.0,  # weak
+    # 0.0,  # strong
     ### END SOLUTION
 ]
 
