@@ -389,7 +389,7 @@ for rank, record in enumerate(records):
 
 # %%
 parted = where_they_part(records)
-assert [each["number"] for each in parted] == [record[-1]["number"] for record in records]
+assert parted == [record[-1] for record in records], "a rank went on after the lists had parted"
 for rank, each in enumerate(parted):
     calls = " → ".join(call.partition(" ")[0] for call in each["calls"][-4:])
     print(f"rank {rank} waits in {each['kind']}: {calls}")
