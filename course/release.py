@@ -25,9 +25,14 @@ RELEASED = ROOT / "released"
 ANSWER = "*Your answer here.*"
 CONFIG = """\
 # Made by `course exercises release --nbgrader`. Run nbgrader's commands, and JupyterLab for formgrader, in this folder.
+from nbgrader.preprocessors import CheckCellMetadata, LimitOutput, SaveAutoGrades
+
 c = get_config()
 c.CourseDirectory.course_id = "gpt2"
 c.CourseDirectory.root = {root!r}
+# `nbgrader autograde` brings submissions into the gradebook, for formgrader, and runs nothing of them: its own list begins
+# with Execute. The points that it gives to checks mean nothing; those come from `course grade run`.
+c.Autograde.autograde_preprocessors = [LimitOutput, SaveAutoGrades, CheckCellMetadata]
 """
 
 

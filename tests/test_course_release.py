@@ -14,7 +14,7 @@ pytest.importorskip("nbgrader")
 from small_set import small_set
 
 from course.cli import main
-from course.exercises import SOLUTION, folders, load, read
+from course.exercises import SOLUTION, folders, read
 from course.paths import CourseError
 from course.release import RELEASED, agents_text, leaked, release, secret_lines, source_notebook
 from course.tasks import SITTING, SYLLABI, TABLE, page, syllabi, wrong_ones
@@ -139,26 +139,64 @@ def test_an_edited_notebook_is_kept_and_an_unedited_one_left_alone(small, tmp_pa
     assert b"{ half a notebook" in {kept.read_bytes() for kept in path.parent.glob("yours-*")}
 
 
-def test_nbgrader_knows_the_release(tmp_path):
-    """Its gradebook has the points, its `validate` runs the notebook, its generator is not needed a second time."""
+def test_nbgrader_knows_the_release(small, tmp_path, monkeypatch):
+    """Its gradebook has the points, and its `validate` passes the source."""
     from nbgrader.api import Gradebook
 
-    made, course = load("04"), tmp_path / "course"
+    monkeypatch.setattr("course.exercises.EXERCISES", small.folder.parent)
+    course = tmp_path / "course"
     assert main(["exercises", "release", "04", "--to", str(tmp_path / "to"), "--nbgrader", str(course)]) == 0
     with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
-        assignment = gradebook.find_assignment(made.name)
-        assert assignment.max_score == sum(map(made.points, made.tasks))
+        assignment = gradebook.find_assignment(small.name)
+        assert assignment.max_score == sum(map(small.points, small.tasks))
         (notebook,) = assignment.notebooks
-        assert {cell.name for cell in notebook.solution_cells} >= {*made.tasks, "student"}
-    source = course / "source" / made.name / f"{made.name}.ipynb"
-    done = subprocess.run(
-        [sys.executable, "-m", "nbgrader", "validate", str(source)],
-        cwd=course,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+        assert {cell.name for cell in notebook.solution_cells} == {*small.tasks, "student"}
+    done = nbgrader(course, "validate", str(course / "source" / small.name / f"{small.name}.ipynb"))
     assert "Success! Your notebook passes all the tests." in done.stdout, done.stdout + done.stderr
+
+
+def nbgrader(course: Path, *words: str) -> subprocess.CompletedProcess:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    command = [sys.executable, "-m", "nbgrader", *words]
+    return subprocess.run(
+        command, cwd=course, capture_output=True, text=True, env=os.environ | {"PATH": path}
+    )
+
+
+def test_formgrader_gets_answers_and_no_submission_is_run(small, tmp_path):
+    """With our configuration `nbgrader autograde` executes nothing; points given there come back into marks.csv."""
+    from class_results import result, write_class
+    from nbgrader.api import Gradebook
+
+    from course.grade.results import read_results, write_marks
+
+    course = tmp_path / "course"
+    release(small, tmp_path / "to", course)
+    nb = nbformat.read(tmp_path / "to" / small.name / f"{small.name}.ipynb", as_version=4)
+    for cell in nb.cells:
+        if cell.id == "04-1":
+            cell.source = f"open({str(tmp_path / 'canary')!r}, 'w')"
+        if cell.id == "04-4":
+            cell.source = "Because of the circle."
+    submitted = course / "submitted" / "ann" / small.name / f"{small.name}.ipynb"
+    submitted.parent.mkdir(parents=True)
+    nbformat.write(nb, submitted)
+    done = nbgrader(course, "autograde", small.name)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "canary").exists(), "the submission was run"
+    with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
+        where = "04-4", small.name, small.name, "ann"
+        grade = gradebook.find_grade(*where)
+        assert grade.needs_manual_grade and grade.max_score == 2
+        grade.manual_score = 1.5
+        gradebook.find_comment(*where).manual_comment = "which circle, and why?"
+        gradebook.db.commit()
+    folder = write_class(tmp_path / "results", [result("ann", [], []), result("ben", [], [])])
+    assert "1 answers wait" in write_marks(folder, small.name, course / "gradebook.db")
+    ann = read_results(folder, small.name)[0]
+    assert ann["score"] == 1.5 and ann["manual"]["04-4"]["comment"] == "which circle, and why?"
+    with pytest.raises(CourseError, match=r"there is no .*nowhere\.db"):
+        write_marks(folder, small.name, tmp_path / "nowhere.db")
 
 
 def test_agents_md_has_laws_and_hints(small):

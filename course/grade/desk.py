@@ -26,10 +26,17 @@ def add_commands(commands) -> None:
     """Add them to the subparsers of `course grade`."""
     for name, call, about in (
         ("feedback", call_feedback, "an HTML page for each student"),
-        ("marks", call_marks, "a table for the points that a person gives: <results>/<set>/marks.csv"),
         ("summary", call_summary, "how the class did, task by task; solutions that read alike"),
     ):
         common(commands.add_parser(name, help=about)).set_defaults(call=call)
+
+    marks = commands.add_parser(
+        "marks", help="a table for the points that a person gives: <results>/<set>/marks.csv"
+    )
+    marks.add_argument(
+        "--gradebook", metavar="DB", help="take those that were given in nbgrader's formgrader"
+    )
+    common(marks).set_defaults(call=call_marks)
 
     show = commands.add_parser("show", help="one student's submission, hidden checks too")
     show.add_argument("student")
@@ -80,7 +87,7 @@ def call_feedback(args) -> int:
 
 
 def call_marks(args) -> int:
-    print(write_marks(folder(args), exercise_set(args.exercise).name))
+    print(write_marks(folder(args), exercise_set(args.exercise).name, path(args.gradebook)))
     return 0
 
 

@@ -121,19 +121,44 @@ def mark_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     return rows
 
 
-def write_marks(folder: Path, exercise: str) -> str:
-    """Add a row to marks.csv for every answer that has none; say how many wait."""
+def from_gradebook(path: Path, results: list[dict]) -> dict[tuple[str, str], tuple[float, str]]:
+    """Points and comments that were given in formgrader, by student and task."""
+    from nbgrader.api import Gradebook, MissingEntry
+
+    if not path.is_file():
+        raise CourseError(f"there is no {relative(path)}; it is the gradebook.db of an nbgrader course")
+    found = {}
+    with Gradebook(f"sqlite:///{path}") as gradebook:
+        for result in results:
+            for task in result["manual"]:
+                where = task, result["exercise"], result["exercise"], result["student"]
+                try:
+                    grade, comment = gradebook.find_grade(*where), gradebook.find_comment(*where)
+                except MissingEntry:
+                    continue
+                if grade.manual_score is not None:
+                    found[result["student"], task] = grade.manual_score, comment.comment or ""
+    return found
+
+
+def write_marks(folder: Path, exercise: str, gradebook: Path | None = None) -> str:
+    """Add a row to marks.csv for every answer that has none, with formgrader's points where there are any; say how many wait."""
     results = read_results(folder, exercise)
     path = folder / exercise / MARKS
     rows = [row for _, row in mark_rows(path)]
+    given = from_gradebook(gradebook, results) if gradebook else {}
     there = {(row["student_id"], row["task"]) for row in rows}
     new = [(r["student"], task) for r in results for task in unmarked(r) if (r["student"], task) not in there]
     out = io.StringIO(newline="")
     writer = csv.writer(out)
     writer.writerow(COLUMNS)
+    rows += [dict(zip(COLUMNS, (student, task, "", ""))) for student, task in new]
+    for row in rows:
+        if (row["student_id"], row["task"]) in given:
+            points, comment = given[row["student_id"], row["task"]]
+            row |= {"points": f"{points:g}", "comment": comment}
     writer.writerows([row[column] for column in COLUMNS] for row in rows)
-    writer.writerows([student, task, "", ""] for student, task in new)
-    if new or not path.exists():
+    if new or given or not path.exists():
         write_atomically(path, out.getvalue().encode())
-    waiting = sum(len(unmarked(result)) for result in results)
+    waiting = sum(len(unmarked(result)) for result in read_results(folder, exercise))
     return f"{relative(path)}: {waiting} answers wait for their points"
