@@ -137,7 +137,7 @@ CHECKS = [
     Check("07-4", "the unigram's loss", 1, unigram, tolerance=1e-3),
     Check("07-4", "the bigram's loss", 1.5, bigram, tolerance=1e-3),
     Check("07-4", "the loss of one token and a place", 1, position, tolerance=1e-3),
-    Check("07-4", "the floor", 1, floor, tolerance=1e-3),
+    Check("07-4", "the loss of one who knows the rules", 1, floor, tolerance=1e-3),
 ]  # fmt: skip
 
 NO_UPDATE = "no weight moves: the gradients are erased before the update, or there is no optimizer.step()"
