@@ -199,6 +199,6 @@ RUBRIC = {
     "holds other parameters); confirmed by comparing a weight before and after. The second: the answer is in the input (targets "
     "not shifted, a mask that looks ahead); confirmed by changing a later token and looking at earlier logits, or by the "
     "targets themselves. The third: an untrained model that is sure of wrong answers (initialisation too large, logits scaled "
-    "up, or a sum in place of a mean if all is 4.5 times as large); confirmed by the deviation of the logits. "
+    "up); confirmed by the deviation of the logits. "
     "1 point for two right causes, 2 for three of which at least two are confirmed by a measurement.",
 }

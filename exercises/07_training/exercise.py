@@ -194,6 +194,9 @@ targets that are not −100. Write `check_loss(loss)`, which raises an `Assertio
 right, however it is written. It is tried on functions that you do not see. Do not compare with `F.cross_entropy` alone
 before you have thought about which inputs would show a fault.
 
+Right functions differ by rounding: allow 1e-3 where logits are large. When grading, only values pass between your check and the
+function, and no gradients.
+
 Laws need no second implementation: what do equal logits cost? What happens if all logits grow by the same amount? How do the
 losses of two halves and of the whole belong together?
 

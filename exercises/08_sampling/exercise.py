@@ -147,7 +147,8 @@ r"""
 `penalize(logits, seen, penalty)` makes tokens that were written already less likely: logits (B, V), seen (B, V) booleans, penalty
 > 0. Logits of seen tokens are divided by the penalty where they are positive and multiplied by it where they are negative (CTRL's
 penalty as `transformers` has it); all others stay. Write `check_penalty(penalize)`, which raises an `AssertionError` for a wrong
-one and passes a right one, however it is written. It is tried on functions that you do not see.
+one and passes a right one, however it is written (allow for rounding: x / 1.3 and x · 1.3⁻¹ are both right). It is tried on
+functions that you do not see.
 
 <details><summary>Hint 1</summary>
 
