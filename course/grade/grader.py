@@ -20,7 +20,7 @@ from course.grade.sandbox import Box, Ended, SandboxError
 from course.grade.submission import Found, Invalid, Submission, read
 
 MAX_FRAMES = 5000  # of one check: calls of an implementation, cells that begin
-LIBRARIES = re.compile(r"^(?:from|import) (torch|numpy|nanogpt\.\w+|nanogpt)\b", re.MULTILINE)
+LIBRARIES = re.compile(r"^(?:from|import) (torch|numpy|nanogpt\.\w+|nanogpt|course\.\w+)\b", re.MULTILINE)
 
 
 @dataclass
@@ -271,13 +271,42 @@ class Implementation:
 def judged(check: Check, got: list, expected: list, arguments: list) -> str:
     """local.judged, for values of a stranger: finite where ours are, and of a form that the judge can read."""
     for g, e in zip(got, expected):
-        if not finite(g) and finite(e):
-            return "the result is not finite"
+        if said := form(g, e):
+            return said
     try:
-        return local.judged(check, got, expected, arguments)
+        with time_limit(check.seconds):
+            return local.judged(check, got, expected, arguments)
     except Exception as error:
         local.judged(check, expected, expected, arguments)  # raises where the fault is ours
         return f"the result has a form that cannot be judged ({type(error).__name__}: {error})"
+
+
+def form(got, expected) -> str:
+    """What is wrong with a result before its numbers are looked at: a judge need not think of it."""
+    if isinstance(expected, torch.Tensor):
+        if not isinstance(got, torch.Tensor):
+            return f"the result is of type {type(got).__name__}, where a tensor is due"
+        if got.dtype != expected.dtype:
+            return f"the result is in {got.dtype}, not {expected.dtype}"
+        if got.shape != expected.shape:
+            return f"the result has the shape {tuple(got.shape)}, not {tuple(expected.shape)}"
+    return "the result is not finite" if finite(expected) and not finite(got) else ""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float):
+    """For our own code on a stranger's values: TimeoutError when it takes longer."""
+
+    def stop(*_):
+        raise TimeoutError(f"more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def finite(value) -> bool:

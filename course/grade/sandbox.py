@@ -67,16 +67,16 @@ def view() -> list[str]:
         words += ["--ro-bind-try", name, name]
     needed = {folder: folder for folder in (sys.base_prefix, sys.base_exec_prefix, *site_folders())}
     needed |= {str(ROOT / name): f"/grade/{name}" for name in ("course", "nanogpt")}
-    made: set[Path] = set()
     for source, to in needed.items():
-        if to.startswith("/usr/"):
-            continue
-        for parent in reversed(Path(to).parents[:-1]):  # bwrap makes them for root alone
-            if parent not in made:
-                words += ["--perms", "0755", "--dir", str(parent)]
-                made.add(parent)
-        words += ["--ro-bind", os.path.realpath(source), to]
+        if not to.startswith("/usr/"):
+            words += [*parents(to), "--ro-bind", os.path.realpath(source), to]
     return words
+
+
+def parents(path: str) -> list[str]:
+    """bwrap's arguments for the folders above one: it would make them for root alone."""
+    above = reversed(Path(path).parents[:-1])
+    return [word for folder in above for word in ("--perms", "0755", "--dir", str(folder))]
 
 
 def bubblewrap(uid: int, info: int) -> list[str]:
@@ -166,7 +166,7 @@ def choose(name: str | None = None, trusted: bool = False, image: str = "") -> s
     if name in ("docker", "podman") and not image:
         raise CourseError(f"{name} needs --image: one that has Python and PyTorch")
     works = {
-        "bubblewrap": lambda: shutil.which("bwrap") and succeeds([*bubblewrap(UIDS[0], 2), "true"]),
+        "bubblewrap": bubblewrap_works,
         "docker": lambda: image and succeeds(["docker", "info"]),
         "podman": lambda: image and succeeds(["podman", "info"]),
         "container": lambda: hasattr(os, "geteuid") and os.geteuid() == 0 and runs_under_a_uid(),
@@ -180,6 +180,10 @@ def choose(name: str | None = None, trusted: bool = False, image: str = "") -> s
         if not name
         else f"the sandbox {name!r} does not work here"
     )
+
+
+def bubblewrap_works() -> bool:
+    return shutil.which("bwrap") is not None and succeeds([*bubblewrap(UIDS[0], 2), "true"])
 
 
 def runs_under_a_uid() -> bool:

@@ -1,0 +1,263 @@
+"""Submissions that try it: what stands in the cell 05-1 (or 06-1), what its checks must say, and the score that is due.
+
+The other tasks are right in every one of them: a partial score survives whatever the first task does.
+"""
+
+import json
+import os
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+
+RIGHT = "def double(xs):\n    return [2 * x for x in xs]"
+# The driver's own channel, as a student finds it: an open descriptor, and the number of the request on the stack.
+CHANNEL = """
+import json, os, struct, sys
+def frame_local(name):
+    frame = sys._getframe()
+    while name not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals[name]
+def write(data):
+    fd = frame_local("channel").replies
+    while data:
+        data = data[os.write(fd, data):]
+def frame(header, body=b"", length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    write(struct.pack("<4sIQ", b"GRD1", len(text), len(body) if length is None else length) + text + body)
+def reply(values, body=b"", **more):
+    frame({"kind": "value", "id": frame_local("request")["id"], "values": values} | more, body)
+    os._exit(0)
+"""
+
+
+@dataclass
+class Case:
+    """verdicts: of the first task's two checks; score: of 14 (05) or 5 (06), without the manual question."""
+
+    name: str
+    code: str | None = None
+    verdicts: tuple[str, ...] = ("passed", "passed")
+    score: float = 14.0
+    verdict: str = "graded"
+    says: str = ""  # stands in a message
+    solutions: dict = field(default_factory=dict)  # of other cells
+    change: object = None  # notebook -> notebook, bytes, or a function of the path
+    exercise: str = "05_small"
+
+
+def both(verdict: str, lost: float = 5.0) -> dict:
+    return {"verdicts": (verdict, verdict), "score": 14.0 - lost}
+
+
+def cell(text: str) -> str:
+    return textwrap.dedent(text).strip("\n")
+
+
+def only_if(attempt: str) -> str:
+    """Right if the attempt succeeds: a pass is a leak."""
+    attempt = textwrap.indent(cell(attempt), "        ")
+    return f"def double(xs):\n    try:\n{attempt}\n        return [2 * x for x in xs]\n    except OSError:\n        return 'denied'"
+
+
+def forged(line: str) -> str:
+    return f"{CHANNEL}\ndef double(xs):\n    {line}\n    os._exit(0)"
+
+
+def notebook(solutions: dict[str, str], answers: dict[str, str]) -> dict:
+    cells = [{"cell_type": "markdown", "metadata": {}, "source": "# Exercises"}]
+    for task, text in solutions.items():
+        marks = {"grade_id": task, "solution": True, "locked": False, "grade": False, "schema_version": 3}
+        about = {"metadata": {"nbgrader": marks}, "outputs": [], "execution_count": None}
+        cells.append({"cell_type": "code", "source": text.splitlines(keepends=True)} | about)
+        check = {"nbgrader": {"grade_id": f"{task}-check", "grade": True, "points": 5, "locked": True}}
+        if task != "student":
+            cells.append({"cell_type": "code", "source": "assert True", "metadata": check})
+    for task, text in answers.items():
+        marks = {"nbgrader": {"grade_id": task, "solution": True, "grade": True, "points": 2}}
+        cells.append({"cell_type": "markdown", "metadata": marks, "source": text})
+    return {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def attacks(host) -> list[Case]:
+    """`host` says where the secrets lie and on which port somebody listens."""
+    return [
+        Case("correct", RIGHT),
+        Case("partial", "def double(xs):\n    return [2 * abs(x) for x in xs]", ("passed", "failed"), 12.0),
+        Case("misconception", "def double(xs):\n    return [1 + x for x in xs]", **both("failed"),
+             says="one is added in place of a factor of two"),
+        Case("stub", "def double(xs):\n    raise NotImplementedError()", **both("student_error")),
+        Case("syntax", "def double(xs)\n    return 1", **both("student_error"), says="SyntaxError"),
+        Case("nul", "def double(xs): return '\x00'", **both("student_error")),
+        Case("magic", "%timeit 1\ndef double(xs): return xs", **both("student_error")),
+        Case("recursion", "def double(xs):\n    return double(xs)", **both("student_error")),
+        Case("exit", "raise SystemExit(0)", **both("student_error")),
+        Case("forged_str", "class E(Exception):\n    def __str__(self): raise E\ndef double(xs):\n    raise E", **both("student_error")),
+        Case("stderr", "import sys, warnings\nwarnings.warn('old')\n" + RIGHT + "\nprint('careful', file=sys.stderr)"),
+        Case("prints", "TEXT = 'x' * 10_000_000\ndef double(xs):\n    for _ in range(25):\n        print(TEXT)\n    return [2 * x for x in xs]"),
+        Case("loop", "def double(xs):\n    while True:\n        pass", **both("timeout")),
+        Case("loop_above", "while True:\n    pass", **both("timeout")),
+        Case("no_sigint", cell("""
+            import signal
+            def double(xs):
+                for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+                    signal.signal(number, signal.SIG_IGN)
+                while True:
+                    pass"""), **both("timeout")),
+        Case("sigstop", "import os, signal\ndef double(xs):\n    os.kill(os.getpid(), signal.SIGSTOP)", **both("timeout")),
+        Case("stops_all", "import os, signal\ndef double(xs):\n    os.kill(-1, signal.SIGSTOP)\n    os.kill(os.getppid(), signal.SIGSTOP)\n    os._exit(0)", **both("timeout")),
+        Case("exit_0", "import os\ndef double(xs):\n    os._exit(0)", **both("crashed")),
+        Case("exit_above", "import os\nos._exit(0)", **both("crashed")),
+        Case("segfault", "import ctypes\ndef double(xs):\n    ctypes.string_at(0)", **both("crashed"), says="SIGSEGV"),
+        Case("forks", cell("""
+            import os, time
+            def double(xs):
+                for _ in range(200):
+                    if os.fork() == 0:
+                        time.sleep(60)
+                return [2 * x for x in xs]"""), **both("student_error"), says="BlockingIOError"),
+        Case("memory", "def double(xs):\n    return len(bytearray(30 << 30))", **both("student_error"), says="MemoryError"),
+        Case("memory_shared_out", cell("""
+            import os, time
+            def double(xs):
+                for _ in range(30):
+                    if os.fork() == 0:
+                        kept = b"x" * (3 << 30)
+                        time.sleep(60)
+                time.sleep(60)"""), ("crashed|timeout", "crashed|timeout"), 9.0),
+        Case("full_disk", cell("""
+            import itertools
+            def double(xs):
+                try:
+                    for i in range(1000):
+                        with open(f"/tmp/{i}", "wb") as file:
+                            file.write(bytes(1 << 23))
+                    return "it never ends"
+                except OSError:
+                    return [2 * x for x in xs]""")),
+        Case("patched", cell("""
+            import builtins, math
+            from course.grade import protocol
+            builtins.abs = lambda x: 0
+            builtins.isinstance = lambda *_: True
+            math.isclose = lambda *_, **__: True
+            def double(xs):
+                return [0 for _ in xs]"""), **both("failed")),
+        Case("patched_checks", cell("""
+            import sys, types
+            fake = types.ModuleType("course.grade.checks")
+            fake.difference = lambda *_, **__: ""
+            sys.modules["course.grade.checks"] = sys.modules["course.grade.local"] = fake
+            def double(xs):
+                return xs or [0]"""), **both("failed")),
+        Case("forged_lt", cell("""
+            class Right(int):
+                def __lt__(self, other): return True
+                __le__ = __gt__ = __ge__ = __eq__ = __lt__
+                def __abs__(self): return 0
+                def __sub__(self, other): return 0
+                def __hash__(self): return 0
+            def double(xs):
+                return [Right(99) for x in xs]"""), ("failed", "failed"), 9.0),
+        Case("forged_eq", "class Right:\n    def __eq__(self, other): return True\ndef double(xs):\n    return Right()", **both("student_error"), says="Right"),
+        Case("hook", "get_ipython().register_magic_function(print)\n" + RIGHT, **both("student_error")),
+        Case("reads_canary", only_if(f"open({str(host.canary)!r}).read()"), **both("failed")),
+        Case("reads_reference", only_if(f"assert 'BEGIN SOLUTION' in open({str(host.exercises / '05_small/exercise.py')!r}).read()"), **both("failed")),
+        Case("reads_checks", only_if(f"open({str(host.exercises / '05_small/checks.py')!r}).read()"), **both("failed")),
+        Case("reads_neighbour", only_if(f"open({str(host.submissions / 'correct.ipynb')!r}).read()"), **both("failed")),
+        Case("reads_results", only_if(f"import os; os.listdir({str(host.results)!r})"), **both("failed")),
+        Case("reads_the_grader", only_if("import os, glob\n[open(f'/proc/{p}/mem', 'rb') for p in os.listdir('/proc') if p.isdigit() and 'run' in open(f'/proc/{p}/cmdline').read()][0]").replace("except OSError", "except (OSError, IndexError)"), **both("failed")),
+        Case("writes_canary", only_if(f"open({str(host.canary)!r}, 'a').write('x')"), **both("failed")),
+        Case("writes_beside", only_if(f"open({str(host.folder / 'planted')!r}, 'w').write('x')"), **both("failed")),
+        Case("writes_package", only_if("import course.grade.protocol as p\nopen(p.__file__, 'a').write('x')"), **both("failed")),
+        Case("writes_dev", only_if("open('/dev/planted', 'w').write('x')"), **both("failed")),
+        Case("writes_kernel", only_if("open('/proc/sys/kernel/core_pattern', 'w').write('x')"), **both("failed")),
+        Case("socket", only_if(f"import socket\nsocket.create_connection(('127.0.0.1', {host.port}), 1)"), **both("failed")),
+        Case("becomes_root", only_if("import os\nos.setuid(0)"), **both("failed")),
+        Case("namespaces", only_if("import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nif libc.unshare(0x10000000 | 0x20000): raise OSError('no')"), **both("failed")) ,
+        Case("raises_limits", only_if("import resource\ntry:\n    resource.setrlimit(resource.RLIMIT_AS, (-1, -1))\nexcept ValueError:\n    raise OSError"), **both("failed")),
+        Case("flood", forged("while True: write(b'x' * 1_000_000)"), **both("bad_reply")),
+        Case("flood_frames", forged("while True: frame({'kind': 'at', 'id': request_id(), 'values': None, 'task': ''})").replace("def double", "def request_id(): return frame_local('request')['id']\ndef double"), **both("output_limit")),
+        Case("huge_body", forged("frame({'kind': 'value', 'id': 1, 'values': None}, b'', 1 << 60)"), **both("output_limit")),
+        Case("half_a_frame", forged("write(b'GRD1')"), **both("bad_reply")),
+        Case("forged_score", forged("reply({'l': [{'l': []}, {'l': []}]}, score=100, points=1000, passed=True, verdict='passed')"), ("failed", "bad_reply"), 9.0),
+        Case("forged_verdict", forged("reply('passed')"), **both("bad_reply")),
+        Case("two_replies", forged("frame({'kind': 'value', 'id': frame_local('request')['id'], 'values': 1}); reply(2)"), **both("bad_reply")),
+        Case("other_number", forged("frame({'kind': 'value', 'id': 10**6, 'values': None})"), **both("bad_reply")),
+        Case("negative_shape", forged("reply({'l': [{'x': 'float32', 's': [-1, -4]}] * 2}, bytes(16))"), **both("bad_reply")),
+        Case("huge_shape", forged("reply({'l': [{'x': 'float32', 's': [10**9, 10**9]}] * 2}, bytes(16))"), **both("bad_reply")),
+        Case("empty_huge_shape", forged("reply({'l': [{'x': 'float32', 's': [0, 2**40, 2**40]}] * 2})"), **both("bad_reply")),
+        Case("object_dtype", forged("reply({'l': [{'n': 'object', 's': [1]}] * 2}, bytes(16))"), **both("bad_reply")),
+        Case("pickle", cell(CHANNEL) + f"\nimport pickle\nclass P:\n    def __reduce__(self): return os.system, ('touch {host.folder}/planted',)\ndef double(xs):\n    write(pickle.dumps(P()))\n    os._exit(0)", **both("bad_reply")),
+        Case("nested", forged("frame(b'[' * 3_000_000)"), **both("bad_reply")),
+        Case("nested_values", forged("reply(eval('{\"l\": [' * 80 + ']}' * 80))"), **both("bad_reply")),
+        Case("unhashable", forged("frame({'kind': 'at', 'id': frame_local('request')['id'], 'task': []})"), **both("bad_reply")),
+        Case("odd_status", forged("frame({'kind': 'ended', 'id': frame_local('request')['id'], 'values': {'l': []}})"), **both("crashed")),
+        Case("not_a_text", forged("frame({'kind': 'error', 'id': frame_local('request')['id'], 'message': {'a': 1}})"), **both("bad_reply")),
+        Case("surrogates", "def double(xs):\n    raise ValueError(chr(0xD800) + '<script>alert(1)</script>')", **both("student_error"), says="<script>"),
+        Case("daemon", cell("""
+            import os, time
+            def double(xs):
+                if os.fork() == 0:
+                    os.setsid()
+                    if os.fork() == 0:
+                        time.sleep(1000)
+                    os._exit(0)
+                return [2 * x for x in xs]""")),
+        Case("kills_parent", "import os\ndef double(xs):\n    os.kill(os.getppid(), 9)\n    os._exit(0)", **both("crashed")),
+        Case("kills_all", "import os\ndef double(xs):\n    os.kill(-1, 9)\n    os._exit(0)", **both("crashed")),
+        Case("script", "# <script>alert(1)</script>\n" + RIGHT),
+        # The student's check.
+        Case("refuses_all", RIGHT, score=10.0, solutions={"05-3": "def check_sort(sort): assert False"}),
+        Case("accepts_all", RIGHT, score=10.0, solutions={"05-3": "def check_sort(sort): pass"}),
+        Case("kills_half", RIGHT, score=12.0, solutions={"05-3": "def check_sort(sort): assert sort([1, 1, 0]) == [0, 1, 1]"}),
+        Case("looks_inside", RIGHT, score=10.0, solutions={"05-3": cell("""
+            import inspect
+            def check_sort(sort):
+                text = inspect.getsource(sort) + repr(sort.__closure__)
+                assert "set" not in text""")}, says="OSError"),
+        Case("calls_forever", RIGHT, score=10.0, solutions={"05-3": "def check_sort(sort):\n    while True: sort([])"}),
+        Case("huge_argument", RIGHT, score=10.0, solutions={"05-3": "def check_sort(sort):\n    sort(list(range(10**7)))"}),
+        # The notebook.
+        Case("deleted_tests", RIGHT, change=lambda nb: nb | {"cells": [c for c in nb["cells"] if not c["metadata"].get("nbgrader", {}).get("grade_id", "").endswith("check")]}),
+        Case("points_1000", "def double(xs): return xs", ("failed", "failed"), 9.0, change=points_1000),
+        Case("stripped", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: nb | {"cells": [c | {"metadata": {}} for c in nb["cells"]]}, says="missing"),
+        Case("altered", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: json.loads(json.dumps(nb).replace('"05-1"', '"05-9"')), says="05-1"),
+        Case("twice", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: nb | {"cells": nb["cells"] + [c for c in nb["cells"] if "05-1" in str(c)][:1]}, says="2 times"),
+        Case("endless_cell", RIGHT + "\n#" + "x" * 200_000, verdict="invalid_submission", score=0.0, says="100,000"),
+        Case("large", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: b" " * 6_000_000, says="5 MB"),
+        Case("corrupt", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: json.dumps(nb).encode()[:-100], says="JSON"),
+        Case("nested_notebook", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: b"[" * 4_000_000, says="JSON"),
+        Case("symlink", RIGHT, verdict="invalid_submission", score=0.0, change=lambda path: path.symlink_to("correct.ipynb"), says="opened"),
+        Case("fifo", RIGHT, verdict="invalid_submission", score=0.0, change=lambda path: os.mkfifo(path), says="regular"),
+        *tensors(),
+    ]  # fmt: skip
+
+
+def points_1000(nb: dict) -> dict:
+    for cell in nb["cells"]:
+        if "nbgrader" in cell["metadata"]:
+            cell["metadata"]["nbgrader"]["points"] = 1000
+            cell["metadata"]["nbgrader"]["score"] = 1000
+    return nb
+
+
+def tensors() -> list[Case]:
+    def case(name, body, score, verdicts=("failed", "failed"), before="", **more):
+        code = f"import torch\n{before}\ndef double(x):\n    {body}"
+        return Case(name, code, verdicts, score, exercise="06_tensors", **more)
+
+    override = "class Fake(torch.Tensor):\n    @classmethod\n    def __torch_function__(cls, func, types, args=(), kwargs=None): return torch.tensor(True)"
+    return [
+        case("torch_right", "return 2 * x", 5.0, ("passed", "passed")),
+        case("torch_patched", "return x", 0.0, before="torch.allclose = torch.isclose = lambda *a, **k: torch.tensor(True)\ntorch.Tensor.any = lambda *a: torch.tensor(False)"),
+        case("torch_function", "return x.as_subclass(Fake)", 0.0, before=override),
+        case("torch_subclass", "return torch.nn.Parameter(2 * x)", 5.0, ("passed", "passed")),
+        case("torch_nan", "return x * float('nan')", 0.0),
+        case("torch_broadcast", "return (2 * x)[None]", 0.0, says="shape"),
+        case("torch_dtype", "return (2 * x).double()", 0.0, says="float64"),
+        case("torch_list", "return (2 * x).tolist()", 0.0, says="type list"),
+        case("torch_sparse", "return (2 * x).to_sparse()", 0.0, ("student_error", "student_error")),
+        case("torch_meta", "return (2 * x).to('meta')", 0.0, ("student_error", "student_error")),
+        case("torch_complex", "return (2 * x).to(torch.complex64)", 0.0, ("student_error", "student_error")),
+    ]  # fmt: skip

@@ -1,0 +1,157 @@
+"""Submissions that try to fool the grader, under every sandbox that runs here: the verdict, the score, an unchanged host."""
+
+import functools
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from cases import RIGHT, Case, attacks, cell, notebook
+from sandboxes import ROOT, command, environment, why_no_bubblewrap, why_no_container
+
+from course import exercises
+from course.grade.sandbox import UIDS, pids, uid_of
+
+HERE = Path(__file__).parent
+BACKENDS = {"bubblewrap": why_no_bubblewrap, "container": why_no_container}
+
+
+class Host:
+    """What a submission is not to read, write or reach."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.canary = folder, folder / "canary"
+        self.submissions, self.results, self.exercises = (
+            folder / name for name in ("submissions", "results", "exercises")
+        )
+        folder.chmod(0o755)
+        self.canary.write_text("what only the instructor may read")
+        self.canary.chmod(0o600)
+        for name in ("05_small", "06_tensors"):
+            shutil.copytree(HERE / name, self.exercises / name)
+        self.submissions.mkdir()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.connections = 0
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def listen(self) -> None:
+        while True:
+            try:
+                self.listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+
+    def submit(self, case: Case) -> None:
+        made = the(case.exercise)
+        first = "05-1" if case.exercise == "05_small" else "06-1"
+        solutions = made.solutions | ({first: case.code} if case.code else {}) | case.solutions
+        path = self.submissions / case.exercise / f"{case.name}.ipynb"
+        path.parent.mkdir(exist_ok=True)
+        made = notebook(solutions, {"05-4": "because <b>"} if case.exercise == "05_small" else {})
+        changed = case.change(made) if case.change and case.name not in ("symlink", "fifo") else made
+        if case.name in ("symlink", "fifo"):
+            case.change(path)
+        elif isinstance(changed, bytes):
+            path.write_bytes(changed)
+        else:
+            path.write_text(json.dumps(changed))
+
+    def grade(self, exercise: str, backend: str, *more: str) -> subprocess.CompletedProcess:
+        words = [*command(backend), "grade", "run", str(self.exercises / exercise), "--backend", backend]
+        words += ["--submissions", str(self.submissions / exercise), "--results", str(self.results), *more]
+        return subprocess.run(words, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+    def result(self, exercise: str, student: str) -> dict:
+        return json.loads((self.results / exercise / f"{student}.json").read_text())
+
+
+@functools.cache
+def the(name: str):
+    return exercises.read(HERE / name)
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def host(request, tmp_path_factory):
+    """All cases handed in and graded, by two processes."""
+    if why := BACKENDS[request.param]():
+        pytest.skip(why)
+    host = Host(tmp_path_factory.mktemp(request.param))
+    host.backend = request.param
+    host.before = state_of(host)
+    for case in attacks(host):
+        host.submit(case)
+    (host.submissions / "06_tensors" / "torch.py").write_text("raise SystemExit('the torch.py beside')")
+    host.said = {name: host.grade(name, host.backend, "--jobs", "2") for name in ("05_small", "06_tensors")}
+    yield host
+    host.listener.close()
+
+
+def state_of(host: Host) -> tuple:
+    files = sorted(path.name for path in host.folder.iterdir())
+    package = {path: path.stat().st_mtime_ns for path in (ROOT / "course").rglob("*.py")}
+    return files, host.canary.read_text(), host.canary.stat().st_mode, package, shutil.disk_usage(host.folder).free
+
+
+NAMES = [case.name for case in attacks(type("Host", (), {
+    "canary": Path("c"), "folder": Path("f"), "exercises": Path("e"), "submissions": Path("s"), "results": Path("r"), "port": 0})())]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_submission_gets_what_is_due(host, name):
+    case = next(case for case in attacks(host) if case.name == name)
+    result = host.result(case.exercise, name)
+    assert result["verdict"] == case.verdict, result["message"]
+    assert result["score"] == case.score, result["tasks"]
+    said = [result["message"]]
+    if case.verdict == "graded":
+        first, *others = result["tasks"].values()
+        verdicts = [check["verdict"] for check in first["checks"]]
+        for verdict, allowed in zip(verdicts, case.verdicts, strict=True):
+            assert verdict in allowed.split("|"), first["checks"]
+        said += [check["message"] for task in (first, *others) for check in task["checks"]]
+    assert case.says in " ".join(said), said
+    assert result["max_score"] == (16.0 if case.exercise == "05_small" else 5.0)
+
+
+def test_the_host_is_unchanged(host):
+    files, canary, mode, package, free = state_of(host)
+    before = host.before
+    assert (files, canary, mode) == (sorted([*before[0], "results"]), *before[1:3]), "files"
+    assert package == before[3], "the grader's own files"
+    assert before[4] - free < 300_000_000, "the disk"
+    assert host.connections == 0, "somebody reached the listening socket"
+    left = [pid for pid in pids() if uid_of(pid) in UIDS]
+    assert not left, f"processes {left}"
+    owned = [entry.path for at in ("/tmp", "/dev/shm") for entry in os.scandir(at) if entry.stat(follow_symlinks=False).st_uid in UIDS]  # fmt: skip
+    assert not owned, f"files {owned}"
+
+
+def test_each_run_says_what_it_did(host):
+    for name, done in host.said.items():
+        assert done.returncode == 0, (name, done.stdout, done.stderr)
+        assert f"graded with {host.backend}" in done.stdout
+    assert "invalid_submission: stripped: the solution cell student is missing" in host.said["05_small"].stdout
+    assert "torch.py" in host.said["06_tensors"].stdout, "a file that is no submission is named"
+
+
+def test_a_later_crash_takes_the_earlier_score(host, tmp_path):
+    own = Host(tmp_path / "own") if (tmp_path / "own").mkdir() is None else None
+    own.submit(Case("ann", RIGHT))
+    assert own.grade("05_small", host.backend).returncode == 0
+    first = own.result("05_small", "ann")
+    assert first["score"] == 14.0
+    own.submit(Case("ann", cell("import os\nos._exit(0)")))
+    own.grade("05_small", host.backend)
+    second = own.result("05_small", "ann")
+    assert second["score"] == 9.0 and second["sha256"] != first["sha256"]
+    (own.submissions / "05_small/ann.ipynb").write_text("{}")
+    own.grade("05_small", host.backend)
+    third = own.result("05_small", "ann")
+    assert third["verdict"] == "invalid_submission" and third["score"] == 0.0
+    own.listener.close()
