@@ -1,6 +1,7 @@
 """Where submissions' code runs. A Box is one process of driver.py, for one submission, and everything that comes from it."""
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -19,6 +20,7 @@ from course.paths import ROOT, CourseError
 MEMORY = 4 << 30  # of one process, and of all of a box together
 LIMITS = {"AS": MEMORY, "NPROC": 64, "FSIZE": 64 << 20, "NOFILE": 256, "CORE": 0, "CPU": 600}
 TMP = 64 << 20  # bytes in /tmp
+DISK = 1 << 30  # bytes by which the disk may fill where /tmp lies on it
 READY = 120.0  # seconds until torch is imported, on a machine with other work
 UIDS = range(61184, 65520)  # no account has one of these; systemd lends them out the same way
 ENVIRONMENT = {
@@ -125,6 +127,7 @@ def container(uid: int) -> list[str]:
     return [*no_network(), *as_uid(uid)]
 
 
+@functools.cache
 def no_network() -> list[str]:
     words = ["unshare", "--net", "--"]
     return words if succeeds([*words, "true"]) else []
@@ -218,6 +221,7 @@ class Box:
         self.uid = free_uid()
         self.name = f"grade-{os.getpid()}-{random.SystemRandom().randrange(10**9)}"
         self.home = Path(tempfile.mkdtemp(prefix="box-")) if backend in ("container", "trusted") else None
+        self.disk = shutil.disk_usage(self.home).free if self.home else 0
         inside = backend in ("bubblewrap", "docker", "podman")
         paths = ["/grade"] if inside else [str(ROOT)]
         own_python = backend not in ("docker", "podman")
@@ -312,6 +316,8 @@ class Box:
                 raise Ended("timeout", "it was not done in time")
             if self.memory() > MEMORY:
                 raise Ended("crashed", f"it took more than {MEMORY >> 30} GiB of memory")
+            if self.home and self.disk - shutil.disk_usage(self.home).free > DISK:
+                raise Ended("crashed", f"it wrote more than {DISK >> 20} MiB")
         if time.monotonic() > deadline:
             raise Ended("timeout", "it was not done in time")
 
@@ -325,7 +331,7 @@ class Box:
 
     def is_mine(self, pid: int) -> bool:
         try:
-            return os.readlink(f"/proc/{pid}/ns/pid") == self.namespace
+            return os.readlink(f"/proc/{pid}/ns/pid") == self.namespace and uid_of(pid) is not None
         except OSError:
             return False
 
@@ -342,7 +348,8 @@ class Box:
         """End everything in the box, and see that it has ended."""
         if self.backend in ("docker", "podman"):
             succeeds([self.backend, "kill", self.name])
-        self.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # also a bwrap that is still being set up
         deadline = time.monotonic() + 10
         while left := self.processes():
             if self.backend == "container":

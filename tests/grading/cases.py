@@ -7,7 +7,6 @@ import json
 import os
 import textwrap
 from dataclasses import dataclass, field
-from pathlib import Path
 
 RIGHT = "def double(xs):\n    return [2 * x for x in xs]"
 # The driver's own channel, as a student finds it: an open descriptor, and the number of the request on the stack.
@@ -31,6 +30,17 @@ def reply(values, body=b"", **more):
 """
 
 
+FILLS_DISK = """
+def double(xs):
+    try:
+        for i in range(1000):
+            with open(f"/tmp/filled-{i}", "wb") as file:
+                file.write(bytes(1 << 23))
+        return "it never ends"
+    except OSError:
+        return [2 * x for x in xs]"""
+
+
 @dataclass
 class Case:
     """verdicts: of the first task's two checks; score: of 14 (05) or 5 (06), without the manual question."""
@@ -44,6 +54,7 @@ class Case:
     solutions: dict = field(default_factory=dict)  # of other cells
     change: object = None  # notebook -> notebook, bytes, or a function of the path
     exercise: str = "05_small"
+    backends: tuple[str, ...] = ("bubblewrap", "container")  # of which this is true
 
 
 def both(verdict: str, lost: float = 5.0) -> dict:
@@ -115,6 +126,7 @@ def attacks(host) -> list[Case]:
                 for _ in range(200):
                     if os.fork() == 0:
                         time.sleep(60)
+                        os._exit(0)
                 return [2 * x for x in xs]"""), **both("student_error"), says="BlockingIOError"),
         Case("memory", "def double(xs):\n    return len(bytearray(30 << 30))", **both("student_error"), says="MemoryError"),
         Case("memory_shared_out", cell("""
@@ -124,17 +136,11 @@ def attacks(host) -> list[Case]:
                     if os.fork() == 0:
                         kept = b"x" * (3 << 30)
                         time.sleep(60)
+                        os._exit(0)
                 time.sleep(60)"""), ("crashed|timeout", "crashed|timeout"), 9.0),
-        Case("full_disk", cell("""
-            import itertools
-            def double(xs):
-                try:
-                    for i in range(1000):
-                        with open(f"/tmp/{i}", "wb") as file:
-                            file.write(bytes(1 << 23))
-                    return "it never ends"
-                except OSError:
-                    return [2 * x for x in xs]""")),
+        Case("full_disk", FILLS_DISK, backends=("bubblewrap",)),
+        # In a container /tmp is the disk: the grader looks at it, and clears it afterwards.
+        Case("full_disk_watched", FILLS_DISK, ("crashed|timeout", "crashed|timeout"), 9.0, backends=("container",)),
         Case("patched", cell("""
             import builtins, math
             from course.grade import protocol
@@ -174,7 +180,7 @@ def attacks(host) -> list[Case]:
         Case("writes_kernel", only_if("open('/proc/sys/kernel/core_pattern', 'w').write('x')"), **both("failed")),
         Case("socket", only_if(f"import socket\nsocket.create_connection(('127.0.0.1', {host.port}), 1)"), **both("failed")),
         Case("becomes_root", only_if("import os\nos.setuid(0)"), **both("failed")),
-        Case("namespaces", only_if("import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nif libc.unshare(0x10000000 | 0x20000): raise OSError('no')"), **both("failed")) ,
+        Case("namespaces", only_if("import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nif libc.unshare(0x10000000): raise OSError('no')"), **both("failed"), backends=("bubblewrap",)),
         Case("raises_limits", only_if("import resource\ntry:\n    resource.setrlimit(resource.RLIMIT_AS, (-1, -1))\nexcept ValueError:\n    raise OSError"), **both("failed")),
         Case("flood", forged("while True: write(b'x' * 1_000_000)"), **both("bad_reply")),
         Case("flood_frames", forged("while True: frame({'kind': 'at', 'id': request_id(), 'values': None, 'task': ''})").replace("def double", "def request_id(): return frame_local('request')['id']\ndef double"), **both("output_limit")),

@@ -85,7 +85,8 @@ def host(request, tmp_path_factory):
     host.backend = request.param
     host.before = state_of(host)
     for case in attacks(host):
-        host.submit(case)
+        if host.backend in case.backends:
+            host.submit(case)
     (host.submissions / "06_tensors" / "torch.py").write_text("raise SystemExit('the torch.py beside')")
     host.said = {name: host.grade(name, host.backend, "--jobs", "2") for name in ("05_small", "06_tensors")}
     yield host
@@ -95,7 +96,13 @@ def host(request, tmp_path_factory):
 def state_of(host: Host) -> tuple:
     files = sorted(path.name for path in host.folder.iterdir())
     package = {path: path.stat().st_mtime_ns for path in (ROOT / "course").rglob("*.py")}
-    return files, host.canary.read_text(), host.canary.stat().st_mode, package, shutil.disk_usage(host.folder).free
+    return (
+        files,
+        host.canary.read_text(),
+        host.canary.stat().st_mode,
+        package,
+        shutil.disk_usage(host.folder).free,
+    )
 
 
 NAMES = [case.name for case in attacks(type("Host", (), {
@@ -105,6 +112,8 @@ NAMES = [case.name for case in attacks(type("Host", (), {
 @pytest.mark.parametrize("name", NAMES)
 def test_a_submission_gets_what_is_due(host, name):
     case = next(case for case in attacks(host) if case.name == name)
+    if host.backend not in case.backends:
+        pytest.skip(f"a question for {case.backends[0]} alone")
     result = host.result(case.exercise, name)
     assert result["verdict"] == case.verdict, result["message"]
     assert result["score"] == case.score, result["tasks"]
@@ -136,7 +145,9 @@ def test_each_run_says_what_it_did(host):
     for name, done in host.said.items():
         assert done.returncode == 0, (name, done.stdout, done.stderr)
         assert f"graded with {host.backend}" in done.stdout
-    assert "invalid_submission: stripped: the solution cell student is missing" in host.said["05_small"].stdout
+    assert (
+        "invalid_submission: stripped: the solution cell student is missing" in host.said["05_small"].stdout
+    )
     assert "torch.py" in host.said["06_tensors"].stdout, "a file that is no submission is named"
 
 

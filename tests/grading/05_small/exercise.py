@@ -8,8 +8,6 @@ r"""
 STUDENT = "your student id"
 
 # %%
-import os
-import sys
 
 from course.variants import variant
 
