@@ -79,6 +79,7 @@ def test_what_is_handed_out_fails(name):
     made = the(name)
     for id in set(made.tasks) - set(made.manual):
         assert "###" not in made.stubs[id] and made.stubs[id] != made.solutions[id]
+        compile(made.stubs[id], f"<{id}, as handed out>", "exec")  # a student begins with Python
         solutions = made.solutions | {id: made.stubs[id]}
         assert visible(made, solutions).get(id), f"{id}: the visible check passes what is handed out"
         failed = [

@@ -828,6 +828,15 @@ checkpoint("20")
 r"""
 ## Exercises
 
+`course exercises release 20` writes these as a notebook to `released/`; `course check 20` runs their visible checks.
+
+- **20-1** One mean over all ranks, 15 minutes: mend a loss that is a mean of means.
+- **20-2** A ring that turns left, 30 minutes: plan who sends which part when.
+- **20-3** A step that drifts, 20 minutes: mend a flag that is set too late, and what is clipped.
+- **20-4** An epoch for several ranks, 25 minutes: write the check that finds tokens read twice and ranks of unequal length.
+
+20b has the others. To explore:
+
 1. Give `replicate` the option `bucket_cap_mb=0.1` in the drill `flag`. How many all-reduces a step, and what does it cost? Check: the bytes
    stay the same.
 2. Make `ring_all_reduce` wait for its message before it sends its own (`recv` first, then `send`). What happens, and what does the time limit

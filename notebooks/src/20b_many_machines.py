@@ -668,6 +668,13 @@ checkpoint("20b")
 r"""
 ## Exercises
 
+`course exercises release 20` writes these, and those of 20, as a notebook to `released/`; `course check 20` runs their visible checks.
+
+- **20-5** What more GPUs bring, 25 minutes: derive the efficiency of weak and strong scaling.
+- **20-6** From one GPU to eight, 10 minutes: why "DDP brings nothing".
+
+To explore:
+
 1. Train `tiny` on two processes, stop it (`touch` the file `stop` in `run.dir`), and go on with one. Check with `python -m nanogpt compare` against
    a run that was never stopped: within which bound?
 2. Give a rank other data, by a `data.dir` that hangs on `LOCAL_RANK`. Check that the run is refused, and what it says.
