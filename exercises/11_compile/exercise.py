@@ -15,13 +15,19 @@ import logging
 import math
 
 import torch
-import torch._dynamo
 from torch import Tensor
-from torch._dynamo.testing import CompileCounter
 
 from course.variants import variant
 
-torch._logging.set_logs(dynamo=logging.ERROR)
+
+def dynamo():
+    """torch._dynamo, quiet, with nothing compiled so far. Imported where it is needed: that takes a second or two."""
+    import torch._dynamo
+
+    torch._logging.set_logs(dynamo=logging.ERROR)
+    torch._dynamo.reset()
+    return torch._dynamo
+
 
 # %% [markdown]
 r"""
@@ -37,7 +43,7 @@ a tensor without dimensions. It is a part of a training step, so the gradient mu
 
 <details><summary>Hint 1</summary>
 
-`torch._dynamo.explain(shortened)(torch.ones(4), 1.0).break_reasons` names the line. What does Python need to know there that
+`dynamo().explain(shortened)(torch.ones(4), 1.0).break_reasons` names the line. What does Python need to know there that
 the compiler does not?
 </details>
 
@@ -82,8 +88,7 @@ assert torch.allclose(long, torch.tensor([0.6, 0.8])), (
 assert isinstance(length, Tensor), (
     "the length is a Python number: somebody had to wait for it, and the graph ended"
 )
-torch._dynamo.reset()
-report = torch._dynamo.explain(lambda h: shortened(h, 1.0))(torch.ones(4))
+report = dynamo().explain(lambda h: shortened(h, 1.0))(torch.ones(4))
 assert report.graph_count == 1, (
     f"{report.graph_count} graphs: {report.break_reasons[0].reason.splitlines()[0]}"
 )
@@ -183,7 +188,9 @@ LIMIT = 8  # torch._dynamo.config.recompile_limit
 
 def measured(lengths: list[int], dynamic: bool | None) -> int:
     """What Dynamo really does."""
-    torch._dynamo.reset()
+    dynamo()
+    from torch._dynamo.testing import CompileCounter
+
     counter = CompileCounter()
     compiled = torch.compile(lambda x: x + 1, backend=counter, dynamic=dynamic)
     for n in lengths:
@@ -208,12 +215,12 @@ def compilations(lengths: list[int], dynamic: bool | None) -> int:
 
 # %%
 #| check 11-3
-for lengths in ([8, 8, 8], [8, 9, 10, 8]):
-    for dynamic in (None, True, False):
-        truth, rule = measured(lengths, dynamic), compilations(lengths, dynamic)
-        assert rule == truth, (
-            f"lengths {lengths}, dynamic={dynamic}: your rule says {rule}, Dynamo does it {truth} times"
-        )
+lengths = [8, 9, 10, 8]
+for dynamic in (None, True, False):
+    truth, rule = measured(lengths, dynamic), compilations(lengths, dynamic)
+    assert rule == truth, (
+        f"{lengths}, dynamic={dynamic}: your rule says {rule}, Dynamo compiles {truth} times"
+    )
 
 # %% [markdown]
 r"""

@@ -833,25 +833,21 @@ r"""
 
 `course exercises release 15` writes these as a notebook to `released/`; `course check 15` runs their visible checks.
 
-- **15-1** The batch that was cut, 25 minutes: both accumulation bugs, and a micro-batch without a target.
-- **15-2** One vector, not many, 15 minutes: one factor for all tensors, and the norm that a log wants.
-- **15-3** What is pulled to zero, 20 minutes: by dimension, without embeddings, each weight once.
-- **15-4** AdamW by hand, 30 minutes: one step by hand: decoupled decay, corrected means.
-- **15-5** A check for a schedule, 25 minutes: a check for a schedule, at its ends above all.
-- **15-6** Two recipes, one run each, 10 minutes: two recipes, one run each, in words.
+- **15-1** The batch that was cut, 25 minutes: mend gradient accumulation.
+- **15-2** One vector, not many, 15 minutes: mend clipping.
+- **15-3** What is pulled to zero, 20 minutes: mend decay groups.
+- **15-4** AdamW by hand, 30 minutes: build one step.
+- **15-5** A check for a schedule, 25 minutes: its ends above all.
+- **15-6** Two recipes, one run each, 10 minutes: say what they show.
 
 To explore:
 
 1. Find the largest rate at which the run without warm-up is as good as the one with it. *Check*: `experiment(warmup=0, lr=…)`
    and `experiment(lr=…)` differ by less than their placebo at that rate.
-2. Write `one_minus_sqrt(step, steps, *, warmup, decay)`: warm-up–stable–decay whose fall follows 1 − √(share of the fall that is done)
-   (Hägele et al. 2024). *Check*: it is 1 where the fall begins, 0 at the end, and never above `wsd`. Which is
-   better, for two seeds?
-3. Clip each tensor by itself, as 15-2 was handed out. *Check*: the angle to the unclipped gradient is no longer zero. Print it
-   for every tenth step.
-4. Measure the noise scale of a run with 16 rows a batch at the same *loss*, not the same step. *Check*: at a loss of 2.2
-   both runs' scales agree within a factor of two. What does that say about what the scale depends on?
-5. Train with the groups of 15-3. After how many steps, at which rate, could the difference be seen?
+2. A schedule whose fall follows 1 − √(share of the fall that is done) (Hägele et al. 2024). *Check*: never above `wsd`. Which is better, for
+   two seeds?
+3. Measure the noise scale of a run with 16 rows a batch at the same *loss*, not the same step. *Check*: at a loss of 2.2
+   both runs' scales agree within a factor of two.
 
 ## Further reading
 
