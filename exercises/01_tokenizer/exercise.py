@@ -28,12 +28,12 @@ r"""
 *Build · difficulty 2/5 · importance 5/5 · 20 minutes*
 
 All of BPE is one step, repeated. Write it: `merge_step(words, times, new)` gets words as lists of ids, how often each
-occurs, and the id that is free. It returns the pair that is merged and the words afterwards. All pairs of neighbours count,
-overlapping ones too. Among equally frequent pairs the one with the smallest ids wins, the left id compared first. Where no word
-has two ids the pair is `None`.
+occurs, and the id that is free. It returns the pair that is merged and the words afterwards. All pairs of neighbours
+count, overlapping ones too. Among equally frequent pairs the one with the smallest ids wins, the left id compared
+first. Where no word has two ids the pair is `None`.
 
-`merge_step([[97, 97, 98], [98]], [2, 9], 256)` is `((97, 97), [[256, 98], [98]])`: two pairs occur twice, and (97, 97) is
-the smaller one.
+`merge_step([[97, 97, 98], [98]], [2, 9], 256)` is `((97, 97), [[256, 98], [98]])`: two pairs occur twice, and (97,
+97) is the smaller one.
 
 <details><summary>Hint 1</summary>
 
@@ -42,14 +42,14 @@ Two steps: find the pair, then replace it. Each has its own trap; test them apar
 
 <details><summary>Hint 2</summary>
 
-`max` over counts keeps the first of equals, in the order in which they were met. Which key makes the smallest pair win? `min` with a
-negative count is one way.
+`max` over counts keeps the first of equals, in the order in which they were met. Which key makes the smallest pair
+win? `min` with a negative count is one way.
 </details>
 
 <details><summary>Hint 3</summary>
 
-Replace while you walk: keep a list of what is finished, and look at its last id and the next one. What happens to three
-equal ids?
+Replace while you walk: keep a list of what is finished, and look at its last id and the next one. What happens to
+three equal ids?
 </details>
 """
 
@@ -101,10 +101,12 @@ r"""
 *Build · difficulty 3/5 · importance 3/5 · 30 minutes*
 
 Why not forget the order of the merges and take, from left to right, the longest token that fits? WordPiece, BERT's
-tokenizer, encodes so. Write `longest_match(chunk, vocab)`: the ids of a byte string, where the id of a token is its place in `vocab`.
+tokenizer, encodes so. Write `longest_match(chunk, vocab)`: the ids of a byte string, where the id of a token is its
+place in `vocab`.
 
-Then compare with BPE over the small vocabulary `banana` below. Give a text `fewer`, of which longest match makes *fewer* tokens
-than BPE, and a text `more`, of which it makes *more*. Each has at most 8 letters, all of them from a, b, d and n.
+Then compare with BPE over the small vocabulary `banana` below. Give a text `fewer`, of which longest match makes
+*fewer* tokens than BPE, and a text `more`, of which it makes *more*. Each has at most 8 letters, all of them from a,
+b, d and n.
 
 <details><summary>Hint 1</summary>
 
@@ -118,8 +120,8 @@ There are 4⁸ texts of 8 letters: find the two by thought, or let the machine t
 
 <details><summary>Hint 3</summary>
 
-BPE merges `an` before anything else, wherever it stands. When does that take an n away from a longer token, and when does
-taking `ana` first leave letters behind that fit nothing?
+BPE merges `an` before anything else, wherever it stands. When does that take an n away from a longer token, and when
+does taking `ana` first leave letters behind that fit nothing?
 </details>
 """
 
@@ -187,10 +189,10 @@ r"""
 
 *Build · difficulty 4/5 · importance 3/5 · 30 minutes*
 
-GPT-4's pattern cuts digits into threes from the left: 1234567 is 123, 456, 7, so that the same digit is a hundred in one number and a
-unit in the next. Write a `pattern` that cuts them from the right, 1, 234, 567, as one writes thousands. A digit is what `\p{N}` matches, and one
-space before a number stays with its first piece, as in GPT-2's pattern. All else is cut as GPT-2's pattern cuts it, and no character
-is lost.
+GPT-4's pattern cuts digits into threes from the left: 1234567 is 123, 456, 7, so that the same digit is a hundred in
+one number and a unit in the next. Write a `pattern` that cuts them from the right, 1, 234, 567, as one writes
+thousands. A digit is what `\p{N}` matches, and one space before a number stays with its first piece, as in GPT-2's
+pattern. All else is cut as GPT-2's pattern cuts it, and no character is lost.
 
 <details><summary>Hint 1</summary>
 
@@ -199,14 +201,14 @@ Only one alternative of GPT-2's pattern takes digits. Replace that one and leave
 
 <details><summary>Hint 2</summary>
 
-One to three digits may end here if the number of digits still to come is a multiple of three. A lookahead, `(?=…)`, asks about
-what comes and takes nothing.
+One to three digits may end here if the number of digits still to come is a multiple of three. A lookahead, `(?=…)`,
+asks about what comes and takes nothing.
 </details>
 
 <details><summary>Hint 3</summary>
 
-"A multiple of three, and then no digit" is `(?:\p{N}{3})*` followed by `(?!\p{N})`. With plain parentheses `findall` returns
-what stands in them in place of the match.
+"A multiple of three, and then no digit" is `(?:\p{N}{3})*` followed by `(?!\p{N})`. With plain parentheses `findall`
+returns what stands in them in place of the match.
 </details>
 """
 
@@ -234,9 +236,10 @@ r"""
 
 *Derive · difficulty 3/5 · importance 3/5 · 20 minutes*
 
-A tokenizer has learned `k` merges from rows of a's: a + a is id 256, aa + aa is 257, and so on, each joining two of the
-token before. It encodes a chunk of `n` a's, and a is id 97. How many `tokens` does that make? And which ids, in order, are its `ending`: all that
-follow the last token of the longest kind? (With n = 7 and k = 2: aaaa, aa, a, so 3 tokens, and the ending is `[256, 97]`.)
+A tokenizer has learned `k` merges from rows of a's: a + a is id 256, aa + aa is 257, and so on, each joining two of
+the token before. It encodes a chunk of `n` a's, and a is id 97. How many `tokens` does that make? And which ids, in
+order, are its `ending`: all that follow the last token of the longest kind? (With n = 7 and k = 2: aaaa, aa, a, so 3
+tokens, and the ending is `[256, 97]`.)
 
 Your n is too large to try, so find the law on small ones.
 
@@ -247,7 +250,8 @@ Write down n = 5, 6, 7, 8 for k = 1, then for k = 2. Which merge happens first, 
 
 <details><summary>Hint 2</summary>
 
-After the first merge you have n // 2 times aa and perhaps one a. At which end does it stand? Then the same happens to the aa's.
+After the first merge you have n // 2 times aa and perhaps one a. At which end does it stand? Then the same happens to
+the aa's.
 </details>
 
 <details><summary>Hint 3</summary>
@@ -298,12 +302,12 @@ r"""
 *Check · difficulty 3/5 · importance 5/5 · 30 minutes*
 
 A tokenizer first cuts text into chunks. If the cut loses a character, no later step brings it back, and no loss says
-so. Write `check_split(split)`: it gets a function from a text to its list of chunks, and raises an `AssertionError` if the chunks, put together, are
-not the text, or if one is empty. Where texts are cut is free.
+so. Write `check_split(split)`: it gets a function from a text to its list of chunks, and raises an `AssertionError`
+if the chunks, put together, are not the text, or if one is empty. Where texts are cut is free.
 
-The law is one line. The work is in the texts: your check is graded by how many of our lossy cutters it refuses, each of which loses
-something else, and it must accept every one that keeps everything. They run elsewhere, so keep to some hundreds of calls, and texts to a few hundred characters
-that have UTF-8 (no lone surrogates).
+The law is one line. The work is in the texts: your check is graded by how many of our lossy cutters it refuses, each
+of which loses something else, and it must accept every one that keeps everything. They run elsewhere, so keep to some
+hundreds of calls, and texts to a few hundred characters that have UTF-8 (no lone surrogates).
 
 <details><summary>Hint 1</summary>
 
@@ -312,14 +316,14 @@ What is not a word? Spaces at both ends, line ends, tabs, punctuation, digits, s
 
 <details><summary>Hint 2</summary>
 
-`\d` and `\p{N}` differ on ½, `[A-Za-z]` and `\p{L}` on é, "\n" and "\r\n" on Windows. Does é have to be one code point? Unicode
-has two ways to write it.
+`\d` and `\p{N}` differ on ½, `[A-Za-z]` and `\p{L}` on é, "\n" and "\r\n" on Windows. Does é have to be one code
+point? Unicode has two ways to write it.
 </details>
 
 <details><summary>Hint 3</summary>
 
-Draw texts at random from a list of characters that holds a few of every kind, the rare ones as often as the letters, and mix
-them: some cutters lose a character only beside another one. Do not forget the text without characters.
+Draw texts at random from a list of characters that holds a few of every kind, the rare ones as often as the letters,
+and mix them: some cutters lose a character only beside another one. Do not forget the text without characters.
 </details>
 """
 
@@ -373,7 +377,7 @@ r"""
 
 *Explain · difficulty 3/5 · importance 4/5 · 10 minutes*
 
-Someone prompts GPT-2 with `Ann has seven ` and is surprised that it goes on worse than without the space at the end. Explain with GPT-2's pattern what the last id of
-this prompt is, which ids can have followed it in training and which cannot. Three to six sentences. What would you do to a
-prompt before it is encoded?
+Someone prompts GPT-2 with `Ann has seven ` and is surprised that it goes on worse than without the space at the end.
+Explain with GPT-2's pattern what the last id of this prompt is, which ids can have followed it in training and which
+cannot. Three to six sentences. What would you do to a prompt before it is encoded?
 """

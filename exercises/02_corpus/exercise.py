@@ -25,19 +25,20 @@ r"""
 
 *Derive · difficulty 3/5 · importance 5/5 · 30 minutes*
 
-A small grammar in the chapter's notation: `{A:name}` draws a fact and says it, `{A}` recalls it, `{animal}` picks one anew. Everything
-that can be chosen is equally likely.
+A small grammar in the chapter's notation: `{A:name}` draws a fact and says it, `{A}` recalls it, `{animal}` picks one
+anew. Everything that can be chosen is equally likely.
 
     story = {A:name} saw a {animal}. "Run," said {A}.
       {A:name} had a {color} {T:toy}. A {animal} took the {T}. {A} was sad.
 
-How many names, animals, colors and toys there are is in `mine`, and also how many tokens a story of the first kind has (`short`) and of the second
-(`long`), the mark between stories included. Each fact and each pick is one token. Give three numbers, in nats:
+How many names, animals, colors and toys there are is in `mine`, and also how many tokens a story of the first kind
+has (`short`) and of the second (`long`), the mark between stories included. Each fact and each pick is one token.
+Give three numbers, in nats:
 
 - `entropy`: how surprising a story is on average;
 - `floor`: the mean loss per token of a model that knows the grammar, over a long corpus;
-- `excess`: by how much per token a model lies above the floor that knows all of it except that the second toy is the first
-  one: where the story says *took the*, it gives every toy the same probability.
+- `excess`: by how much per token a model lies above the floor that knows all of it except that the second toy is the
+  first one: where the story says *took the*, it gives every toy the same probability.
 
 <details><summary>Hint 1</summary>
 
@@ -51,8 +52,8 @@ A story of the second kind is told every other time, so what only it holds count
 
 <details><summary>Hint 3</summary>
 
-The loss per token of a corpus is all its nats over all its tokens. A long story has more of both, so this is not the mean of the two
-kinds' losses per token.
+The loss per token of a corpus is all its nats over all its tokens. A long story has more of both, so this is not the
+mean of the two kinds' losses per token.
 </details>
 """
 
@@ -113,11 +114,13 @@ r"""
 
 *Build · difficulty 3/5 · importance 4/5 · 25 minutes*
 
-In the chapter all lines of a symbol are equally likely. Real text is not like that. Write `nats(grammar, symbol)`, the mean of −ln p over all
-that `symbol` can become, where lines have weights: a symbol's line is chosen with probability weight over the sum of its weights.
+In the chapter all lines of a symbol are equally likely. Real text is not like that. Write `nats(grammar, symbol)`,
+the mean of −ln p over all that `symbol` can become, where lines have weights: a symbol's line is chosen with
+probability weight over the sum of its weights.
 
-A grammar is a dictionary from a symbol to its lines, each `[weight, parts]`. A part that is a key of the grammar is a symbol, which is expanded anew
-wherever it stands; any other part is a word. No symbol contains itself, and no two series of choices tell the same text. For example
+A grammar is a dictionary from a symbol to its lines, each `[weight, parts]`. A part that is a key of the grammar is a
+symbol, which is expanded anew wherever it stands; any other part is a word. No symbol contains itself, and no two
+series of choices tell the same text. For example
 
     {"S": [[3, ["A", "and", "A"]], [1, ["nobody"]]], "A": [[1, ["Ann"]], [1, ["Tom"]]]}
 
@@ -175,11 +178,12 @@ r"""
 
 *Repair · difficulty 2/5 · importance 4/5 · 15 minutes*
 
-A class tells its corpus together: whoever is called `name` tells part `number`, from the seed `seed_of(name, number)`. Next day the parts cannot be told again:
-in another process the same name gives another seed. And before that, two parts were found that were the same stories. Repair both.
+A class tells its corpus together: whoever is called `name` tells part `number`, from the seed `seed_of(name,
+number)`. Next day the parts cannot be told again: in another process the same name gives another seed. And before
+that, two parts were found that were the same stories. Repair both.
 
-A seed that others must be able to compute has to be written down, so here is what it shall be: the first eight bytes, as a big-endian
-integer, of the SHA-256 of the text `name/number` in UTF-8. Say to yourself why a slash.
+A seed that others must be able to compute has to be written down, so here is what it shall be: the first eight bytes,
+as a big-endian integer, of the SHA-256 of the text `name/number` in UTF-8. Say to yourself why a slash.
 
 <details><summary>Hint 1</summary>
 
@@ -188,8 +192,8 @@ Run `python -c "print(hash('ann'))"` twice. What does `PYTHONHASHSEED` do, and w
 
 <details><summary>Hint 2</summary>
 
-With `+ number`, which part of whose name has the seed that part 1 of another name has? And what if name and number were put together
-without anything between: ann1 and 2, ann and 12?
+With `+ number`, which part of whose name has the seed that part 1 of another name has? And what if name and number
+were put together without anything between: ann1 and 2, ann and 12?
 </details>
 
 <details><summary>Hint 3</summary>
@@ -231,26 +235,28 @@ r"""
 
 *Check · difficulty 5/5 · importance 4/5 · 50 minutes*
 
-The floor is only as good as the log-probabilities that come with the stories. You write the check. `check_teller(tell)` gets a function: `tell(n, seed)` returns n
-stories as a list of (text, logprob). Its grammar is not known to you, and differs: it has 2 to 12 texts, each with a probability of at least 1/50. What
-a right teller promises:
+The floor is only as good as the log-probabilities that come with the stories. You write the check.
+`check_teller(tell)` gets a function: `tell(n, seed)` returns n stories as a list of (text, logprob). Its grammar is
+not known to you, and differs: it has 2 to 12 texts, each with a probability of at least 1/50. What a right teller
+promises:
 
 - logprob is the natural logarithm of the text's probability, and no more likely or less likely is it told;
 - the same seed gives the same stories, another seed others, and the first n are the same if more are asked for;
 - stories are independent: none depends on the one before.
 
-Raise an `AssertionError` if a promise is broken. You are graded by the tellers that break one and are refused; a right one refused costs all. They run
-elsewhere: keep to a few hundred calls, and a few thousand stories in a call.
+Raise an `AssertionError` if a promise is broken. You are graded by the tellers that break one and are refused; a
+right one refused costs all. They run elsewhere: keep to a few hundred calls, and a few thousand stories in a call.
 
 <details><summary>Hint 1</summary>
 
-Some laws hold to the last digit: one text has one logprob; the probabilities of all texts sum to one. In 3,000 stories none of the texts is missing.
+Some laws hold to the last digit: one text has one logprob; the probabilities of all texts sum to one. In 3,000
+stories none of the texts is missing.
 </details>
 
 <details><summary>Hint 2</summary>
 
-Frequencies are not exact. Of n stories a text with probability p comes np times, give or take √(np(1−p)). Five of those deviations are a fair limit: by
-chance it is passed once in a million.
+Frequencies are not exact. Of n stories a text with probability p comes np times, give or take √(np(1−p)). Five of
+those deviations are a fair limit: by chance it is passed once in a million.
 </details>
 
 <details><summary>Hint 3</summary>
@@ -260,7 +266,8 @@ Many seeds and one story each must have the same frequencies as one seed and man
 
 <details><summary>Hint 4</summary>
 
-Two neighbours are the same text with probability Σ p². A teller that deals its stories like cards has all frequencies right, and its neighbours wrong.
+Two neighbours are the same text with probability Σ p². A teller that deals its stories like cards has all frequencies
+right, and its neighbours wrong.
 </details>
 """
 
@@ -336,6 +343,7 @@ r"""
 
 *Explain · difficulty 3/5 · importance 5/5 · 10 minutes*
 
-On the corpus of this chapter a fellow student's model has a validation loss of 0.02 nats per token *below* the entropy per token. Name three things that could explain it,
-at least one that is no mistake, and for each say in a sentence how you would find out whether it is the cause.
+On the corpus of this chapter a fellow student's model has a validation loss of 0.02 nats per token *below* the
+entropy per token. Name three things that could explain it, at least one that is no mistake, and for each say in a
+sentence how you would find out whether it is the cause.
 """

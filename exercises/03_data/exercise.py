@@ -23,10 +23,11 @@ r"""
 
 *Repair · difficulty 3/5 · importance 5/5 · 25 minutes*
 
-The chapter's `Loader` has two bugs: each rank decides for itself when to change the shard, and the end of a shard is never read. Mend it.
-`shards` are lists of tokens. The stream is all shards one after another, and then again from the first one, for ever; nothing is shuffled. In each step
-the ranks together take its next `world_size * BT` tokens, rank r the r-th part. `next_batch()` gives this rank's inputs, a list of BT tokens; it may
-begin in one shard and end in another, or in the next epoch.
+The chapter's `Loader` has two bugs: each rank decides for itself when to change the shard, and the end of a shard is
+never read. Mend it. `shards` are lists of tokens. The stream is all shards one after another, and then again from the
+first one, for ever; nothing is shuffled. In each step the ranks together take its next `world_size * BT` tokens, rank
+r the r-th part. `next_batch()` gives this rank's inputs, a list of BT tokens; it may begin in one shard and end in
+another, or in the next epoch.
 
 <details><summary>Hint 1</summary>
 
@@ -35,8 +36,8 @@ No rank decides anything if all of them count the same thing. What can be counte
 
 <details><summary>Hint 2</summary>
 
-From that number and its rank, each loader computes where its part begins in the endless stream. `%` with the number of all tokens takes it to a
-place in the shards.
+From that number and its rank, each loader computes where its part begins in the endless stream. `%` with the number
+of all tokens takes it to a place in the shards.
 </details>
 
 <details><summary>Hint 3</summary>
@@ -101,14 +102,16 @@ r"""
 
 *Repair · difficulty 3/5 · importance 5/5 · 20 minutes*
 
-A run reads rows for ever, each epoch in another order. After a crash it goes on with `rows(n, seed, consumed)`, where `consumed` is the number of
-rows read before, in all epochs together. What comes now must be what would have come without the crash. It is not, in two ways, and
-one of them was shipped twice (accelerate, issue 1451, 2023; open-instruct, pull request 681, 2025): the epochs became shorter, the training loss fell faster, the validation loss did
-not. Mend both.
+A run reads rows for ever, each epoch in another order. After a crash it goes on with `rows(n, seed, consumed)`, where
+`consumed` is the number of rows read before, in all epochs together. What comes now must be what would have come
+without the crash. It is not, in two ways, and one of them was shipped twice (accelerate, issue 1451, 2023;
+open-instruct, pull request 681, 2025): the epochs became shorter, the training loss fell faster, the validation loss
+did not. Mend both.
 
 <details><summary>Hint 1</summary>
 
-Take n = 5. Write down which rows an unbroken run reads in three epochs, and which this function yields after consumed = 7.
+Take n = 5. Write down which rows an unbroken run reads in three epochs, and which this function yields after consumed
+= 7.
 </details>
 
 <details><summary>Hint 2</summary>
@@ -166,7 +169,8 @@ r"""
 
 - `size`: the file's length in bytes;
 - `offset`: the byte at which token number `place` begins, counted from 0, as are tokens;
-- `comes_back`: the id that is read where someone wrote `foreign`, an id of a larger vocabulary, with `astype("<u2")` and without a check;
+- `comes_back`: the id that is read where someone wrote `foreign`, an id of a larger vocabulary, with `astype("<u2")`
+  and without a check;
 - `backwards`: the id that a reader gets for `small` who takes the two bytes for big-endian.
 
 <details><summary>Hint 1</summary>
@@ -224,12 +228,14 @@ r"""
 
 *Build · difficulty 3/5 · importance 3/5 · 30 minutes*
 
-`DocumentStream` begins one row with each document and reads on for T targets, across the documents behind it and from the end of the shard to its beginning.
-So some tokens are a target several times an epoch, and others never. Write `times_learned(lengths, T)`: for a shard whose documents have these lengths
-(the `<|endoftext|>` before each one included), how often each of its tokens is a *target* in one epoch, as a list, one number a token. A row that begins at s has the
-inputs s … s + T − 1 and the targets s + 1 … s + T. T is smaller than the shard.
+`DocumentStream` begins one row with each document and reads on for T targets, across the documents behind it and from
+the end of the shard to its beginning. So some tokens are a target several times an epoch, and others never. Write
+`times_learned(lengths, T)`: for a shard whose documents have these lengths (the `<|endoftext|>` before each one
+included), how often each of its tokens is a *target* in one epoch, as a list, one number a token. A row that begins
+at s has the inputs s … s + T − 1 and the targets s + 1 … s + T. T is smaller than the shard.
 
-For lengths [2, 4] and T = 3 it is [0, 1, 1, 2, 1, 1]: the rows begin at 0 and at 2, and have the targets 1, 2, 3 and 3, 4, 5.
+For lengths [2, 4] and T = 3 it is [0, 1, 1, 2, 1, 1]: the rows begin at 0 and at 2, and have the targets 1, 2, 3 and
+3, 4, 5.
 
 <details><summary>Hint 1</summary>
 
@@ -280,15 +286,16 @@ r"""
 
 *Check · difficulty 4/5 · importance 5/5 · 40 minutes*
 
-You write the check that would have found the chapter's bug. `check_deal(deal)` gets a function: `deal(n, BT, world_size, steps)` runs a loader over a text of n
-tokens, numbered 0 to n − 1, and returns for each step, for each rank, the list of the BT numbers that this rank got as inputs. A right loader deals, read step by step and within a step
-rank by rank,
+You write the check that would have found the chapter's bug. `check_deal(deal)` gets a function: `deal(n, BT,
+world_size, steps)` runs a loader over a text of n tokens, numbered 0 to n − 1, and returns for each step, for each
+rank, the list of the BT numbers that this rank got as inputs. A right loader deals, read step by step and within a
+step rank by rank,
 
 - every token exactly once in each run of n tokens, epoch after epoch, also where an epoch ends within a step;
 - in every step the same tokens in the same order to 1 rank with BT = 12, to 2 with 6 and to 3 with 4.
 
-The order within an epoch is free. Raise an `AssertionError` for a loader that breaks a promise. n is at least three times BT · world_size. Loaders run elsewhere: keep to some hundreds of
-calls, and to texts of some hundred tokens.
+The order within an epoch is free. Raise an `AssertionError` for a loader that breaks a promise. n is at least three
+times BT · world_size. Loaders run elsewhere: keep to some hundreds of calls, and to texts of some hundred tokens.
 
 <details><summary>Hint 1</summary>
 
@@ -366,6 +373,8 @@ r"""
 
 *Explain · difficulty 3/5 · importance 4/5 · 10 minutes*
 
-A run on 8 GPUs ends at step 7,000 because a machine is lost. It goes on with 6, each with the same B and T as before. With this chapter's `BatchStream`: what in `state_dict()` makes it go on
-at the right token, and why does it not hold the step, the rank or B? What is *not* as it would have been with 8, and what would you change so that it is? Three to six sentences.
+A run on 8 GPUs ends at step 7,000 because a machine is lost. It goes on with 6, each with the same B and T as before.
+With this chapter's `BatchStream`: what in `state_dict()` makes it go on at the right token, and why does it not hold
+the step, the rank or B? What is *not* as it would have been with 8, and what would you change so that it is? Three to
+six sentences.
 """

@@ -25,14 +25,15 @@ r"""
 
 *Repair · difficulty 2/5 · importance 5/5 · 10 minutes*
 
-`weights_of_the_past` is meant to give what `attention_weights` gives. It runs, its upper triangle is zero, and it has two
-bugs. One lets each position know something of its future, although no weight lies there. The other makes softmax sharper
-or flatter as the text grows. Mend both. The call `weights_of_the_past(q, k)` takes q and k, (..., T, d), and returns
-(..., T, T).
+`weights_of_the_past` is meant to give what `attention_weights` gives. It runs, its upper triangle is zero, and it has
+two bugs. One lets each position know something of its future, although no weight lies there. The other makes softmax
+sharper or flatter as the text grows. Mend both. The call `weights_of_the_past(q, k)` takes q and k, (..., T, d), and
+returns (..., T, T).
 
 <details><summary>Hint 1</summary>
 
-Print the weights for T = 4 and the sum of each row. What should the sums be, and what decides by how much they miss it?
+Print the weights for T = 4 and the sum of each row. What should the sums be, and what decides by how much they miss
+it?
 </details>
 
 <details><summary>Hint 2</summary>
@@ -87,14 +88,15 @@ r"""
 
 *Repair · difficulty 3/5 · importance 5/5 · 15 minutes*
 
-`heads_together(qkv, n_head)` takes the output of `c_attn`, (B, T, 3·C), and returns what `c_proj` reads, (B, T, C): in channels
-h·d … (h+1)·d − 1 of position t the mean of values that head h fetched for t. It is wrong, and no shape says so. Even the round trip is
-silent: cutting into heads and putting together again gives back what went in. Mend it without a loop over heads.
+`heads_together(qkv, n_head)` takes the output of `c_attn`, (B, T, 3·C), and returns what `c_proj` reads, (B, T, C):
+in channels h·d … (h+1)·d − 1 of position t the mean of values that head h fetched for t. It is wrong, and no shape
+says so. Even the round trip is silent: cutting into heads and putting together again gives back what went in. Mend it
+without a loop over heads.
 
 <details><summary>Hint 1</summary>
 
-Give it B = 1, T = 3, C = 4, two heads, and numbers 0 to 11 in place of q. Which numbers does head 0 get? Which
-should it get?
+Give it B = 1, T = 3, C = 4, two heads, and numbers 0 to 11 in place of q. Which numbers does head 0 get? Which should
+it get?
 </details>
 
 <details><summary>Hint 2</summary>
@@ -154,14 +156,15 @@ r"""
 *Derive · difficulty 4/5 · importance 4/5 · 25 minutes*
 
 The chapter divides by √d because products of numbers with mean zero and variance one have variance one. Take away the
-zero: all entries of q and k are independent, with the mean and the variance that `mine` holds, and d is the width of a head. Two numbers
-describe the undivided scores:
+zero: all entries of q and k are independent, with the mean and the variance that `mine` holds, and d is the width of
+a head. Two numbers describe the undivided scores:
 
 - `overall`: the standard deviation of q · k over all pairs of a query and a key;
-- `within`: the root of the mean of the variance that *one* query sees over its keys. This is what softmax
-  sees, since what all scores of a row share falls out of it.
+- `within`: the root of the mean of the variance that *one* query sees over its keys. This is what softmax sees, since
+  what all scores of a row share falls out of it.
 
-Give both from a formula; a simulation is not exact enough to pass (1e-5). For mean 0, variance 1 and d = 64 both are 8.
+Give both from a formula; a simulation is not exact enough to pass (1e-5). For mean 0, variance 1 and d = 64 both are
+8.
 
 <details><summary>Hint 1</summary>
 
@@ -170,13 +173,14 @@ The variance of a sum of independent parts is the sum of their variances. So beg
 
 <details><summary>Hint 2</summary>
 
-Var(xy) = E[x²y²] − E[xy]², and for independent x and y both expectations fall apart into factors. E[x²] is the variance
-plus the square of the mean.
+Var(xy) = E[x²y²] − E[xy]², and for independent x and y both expectations fall apart into factors. E[x²] is the
+variance plus the square of the mean.
 </details>
 
 <details><summary>Hint 3</summary>
 
-For `within`, hold q fixed: the score is Σ qᵢkᵢ with known qᵢ, its variance is a sum over i, and then you take the mean over q.
+For `within`, hold q fixed: the score is Σ qᵢkᵢ with known qᵢ, its variance is a sum over i, and then you take the
+mean over q.
 </details>
 """
 
@@ -217,24 +221,26 @@ r"""
 *Build · difficulty 3/5 · importance 3/5 · 25 minutes*
 
 Long texts cost T² scores. In *sliding-window attention* (Beltagy et al. 2020, §3.1) a position sees itself and the
-`window` − 1 positions before it. Write the weights, `window_weights(q, k, window)`, q and k (..., T, d), and the number
-of scores that are not masked, `pairs(T, window)`: a formula, without a tensor and without a loop, since T may be a million. For T = 4
-and window = 2 there are 7.
+`window` − 1 positions before it. Write the weights, `window_weights(q, k, window)`, q and k (..., T, d), and the
+number of scores that are not masked, `pairs(T, window)`: a formula, without a tensor and without a loop, since T may
+be a million. For T = 4 and window = 2 there are 7.
 
 <details><summary>Hint 1</summary>
 
-Two things are hidden: keys after the query, as ever, and keys too far before it. `torch.ones(T, T).triu(1)` is the first. Which triangle is the second?
+Two things are hidden: keys after the query, as ever, and keys too far before it. `torch.ones(T, T).triu(1)` is the
+first. Which triangle is the second?
 </details>
 
 <details><summary>Hint 2</summary>
 
-Try window = 1: every position sees itself alone, so the weights are the identity. Try window = T: the mask is the usual one.
+Try window = 1: every position sees itself alone, so the weights are the identity. Try window = T: the mask is the
+usual one.
 </details>
 
 <details><summary>Hint 3</summary>
 
-For the count: from row window − 1 on, every row has the same number. The rows before it are a triangle. The window may
-be longer than the text.
+For the count: from row window − 1 on, every row has the same number. The rows before it are a triangle. The window
+may be longer than the text.
 </details>
 """
 
@@ -280,18 +286,19 @@ r"""
 
 *Check · difficulty 4/5 · importance 5/5 · 30 minutes*
 
-A model that sees the future has a wonderful loss and writes nonsense. You write the check that finds it. `check_causal(layer)` gets a
-function that maps x, (B, T, 8), to an output of the same shape, for any B and any T from 1 to 64. It raises an `AssertionError` if some
-output can depend on a later input, and returns without a word if not.
+A model that sees the future has a wonderful loss and writes nonsense. You write the check that finds it.
+`check_causal(layer)` gets a function that maps x, (B, T, 8), to an output of the same shape, for any B and any T from
+1 to 64. It raises an `AssertionError` if some output can depend on a later input, and returns without a word if not.
 
-Your check is graded by what it refuses and what it accepts: several layers that leak, each in its own way, and several that do not,
-which need not look like attention. Refusing one that is right costs all points. Layers compute in float32 and give values
-only, no gradients; they run elsewhere, so keep to some hundreds of calls. Every layer gives the same output for the same input.
+Your check is graded by what it refuses and what it accepts: several layers that leak, each in its own way, and
+several that do not, which need not look like attention. Refusing one that is right costs all points. Layers compute
+in float32 and give values only, no gradients; they run elsewhere, so keep to some hundreds of calls. Every layer
+gives the same output for the same input.
 
 <details><summary>Hint 1</summary>
 
-The law: disturb inputs from position t on, and no output before t may change. A causal layer may do with its past what it
-likes, also nothing.
+The law: disturb inputs from position t on, and no output before t may change. A causal layer may do with its past
+what it likes, also nothing.
 </details>
 
 <details><summary>Hint 2</summary>
@@ -301,8 +308,8 @@ Which t? A layer may leak from one position alone, or into one alone. Try them a
 
 <details><summary>Hint 3</summary>
 
-Which T? A mask may have been made for 16 positions. And which noise? Sums in another order differ in the last digits: a
-tolerance of 1e-5 is more than those, and far less than what a disturbance by numbers of size one does.
+Which T? A mask may have been made for 16 positions. And which noise? Sums in another order differ in the last digits:
+a tolerance of 1e-5 is more than those, and far less than what a disturbance by numbers of size one does.
 </details>
 
 <details><summary>Hint 4</summary>
@@ -367,6 +374,7 @@ r"""
 
 *Explain · difficulty 3/5 · importance 3/5 · 10 minutes*
 
-A colleague deletes the division by √d. "Whatever attention computes with it, it can compute without: let W_q be smaller by
-√d." Where is the colleague right, and what is lost all the same? Answer in three to six sentences. Name one thing that you would measure to decide it.
+A colleague deletes the division by √d. "Whatever attention computes with it, it can compute without: let W_q be
+smaller by √d." Where is the colleague right, and what is lost all the same? Answer in three to six sentences. Name
+one thing that you would measure to decide it.
 """

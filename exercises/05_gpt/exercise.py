@@ -26,8 +26,9 @@ r"""
 
 *Repair · difficulty 2/5 · importance 4/5 · 15 minutes*
 
-Weights that were trained with one LayerNorm give other logits with another. This one differs from GPT-2's in two places. With
-ordinary activations the results agree to three digits or so, and no test with a tolerance of 1e-2 sees it. Mend it, without calling PyTorch's own.
+Weights that were trained with one LayerNorm give other logits with another. This one differs from GPT-2's in two
+places. With ordinary activations the results agree to three digits or so, and no test with a tolerance of 1e-2 sees
+it. Mend it, without calling PyTorch's own.
 
 <details><summary>Hint 1</summary>
 
@@ -41,8 +42,8 @@ Compare with `F.layer_norm` on inputs of deviation 1, then of deviation 0.001. W
 
 <details><summary>Hint 3</summary>
 
-`std` divides by n − 1 unless told otherwise: an estimate of a population's deviation from a sample. LayerNorm estimates nothing; it makes the mean square of *these* C numbers
-one.
+`std` divides by n − 1 unless told otherwise: an estimate of a population's deviation from a sample. LayerNorm
+estimates nothing; it makes the mean square of *these* C numbers one.
 </details>
 """
 
@@ -86,14 +87,17 @@ r"""
 
 *Derive · difficulty 3/5 · importance 4/5 · 30 minutes*
 
-Later models let several query heads share one head of keys and values (*grouped-query attention*). Take the chapter's GPT, with three changes:
+Later models let several query heads share one head of keys and values (*grouped-query attention*). Take the chapter's
+GPT, with three changes:
 
-- its `n_head` query heads are as before, but there are only `n_kv` heads of keys and values; a head is 64 wide, and C is 64 · `n_head`;
+- its `n_head` query heads are as before, but there are only `n_kv` heads of keys and values; a head is 64 wide, and C
+  is 64 · `n_head`;
 - there are no biases, neither in linear layers nor in LayerNorms, which keep their gain;
 - `lm_head` has a matrix of its own, not tied to `wte`.
 
-For the sizes in `mine`, where T is both the context and `block_size`, give the number of `parameters`, and the `flops` per token of a training step, forward and backward, counted as the
-chapter counts: matrix products only, attention's T×T in full.
+For the sizes in `mine`, where T is both the context and `block_size`, give the number of `parameters`, and the
+`flops` per token of a training step, forward and backward, counted as the chapter counts: matrix products only,
+attention's T×T in full.
 
 <details><summary>Hint 1</summary>
 
@@ -107,7 +111,8 @@ Each query head still has its own scores and its own sum of values, whomever it 
 
 <details><summary>Hint 3</summary>
 
-Looking a row up in a table costs no product. The head does, tied or not. `num_params` and `flops_by_part` of the plain model tell whether your formula is right where nothing is shared.
+Looking a row up in a table costs no product. The head does, tied or not. `num_params` and `flops_by_part` of the
+plain model tell whether your formula is right where nothing is shared.
 </details>
 """
 
@@ -161,8 +166,9 @@ r"""
 
 *Repair · difficulty 1/5 · importance 3/5 · 5 minutes*
 
-Someone counts GPT-2 small and finds 163 million parameters, 39 million too many. Mend `count`. A parameter that is used in several
-places is one; one that is frozen (`requires_grad=False`) is still one; a buffer, such as a mask or a running mean, is none.
+Someone counts GPT-2 small and finds 163 million parameters, 39 million too many. Mend `count`. A parameter that is
+used in several places is one; one that is frozen (`requires_grad=False`) is still one; a buffer, such as a mask or a
+running mean, is none.
 
 <details><summary>Hint 1</summary>
 
@@ -203,10 +209,11 @@ r"""
 
 *Repair · difficulty 3/5 · importance 4/5 · 25 minutes*
 
-A translator's `decoder` below looks at the sentence to be translated between attention and MLP: each block has a self-attention, a
-cross-attention and an MLP, and adds each one's `c_proj` to the stream. Someone took GPT-2's initialisation over and did not do what it says: *matrices from N(0, 0.02²); those that
-write to the stream smaller by the root of the number of additions; biases zero; gains one*. Mend `init`. It must hold for any number of layers, and for a decoder whose blocks add more or less often than three
-times.
+A translator's `decoder` below looks at the sentence to be translated between attention and MLP: each block has a
+self-attention, a cross-attention and an MLP, and adds each one's `c_proj` to the stream. Someone took GPT-2's
+initialisation over and did not do what it says: *matrices from N(0, 0.02²); those that write to the stream smaller by
+the root of the number of additions; biases zero; gains one*. Mend `init`. It must hold for any number of layers, and
+for a decoder whose blocks add more or less often than three times.
 
 <details><summary>Hint 1</summary>
 
@@ -303,22 +310,25 @@ r"""
 
 *Check · difficulty 4/5 · importance 5/5 · 45 minutes*
 
-Most bugs of a model can be seen before its first step of training. You write the check. `check_untrained(model)` gets a function from ids, int64 (B, T) with
-values 0 … 63 and T up to 32, to logits, (B, T, 64), and raises an `AssertionError` if one of these laws is broken:
+Most bugs of a model can be seen before its first step of training. You write the check. `check_untrained(model)` gets
+a function from ids, int64 (B, T) with values 0 … 63 and T up to 32, to logits, (B, T, 64), and raises an
+`AssertionError` if one of these laws is broken:
 
 1. On random ids with random targets the mean loss is within 0.3 of ln 64.
 2. The same ids give the same logits, whenever they are asked for.
 3. A row's logits do not depend on the other rows of the batch.
 4. The logits at t depend on ids 0 … t alone: not on those behind, nor on how many there are.
-5. They do depend on what stood before: change id t − 1 to any other, or exchange different ids t − 1 and t − 2, and the logits at t change by
-   more than 1e-5 somewhere.
+5. They do depend on what stood before: change id t − 1 to any other, or exchange different ids t − 1 and t − 2, and
+   the logits at t change by more than 1e-5 somewhere.
 
-Models compute in float32, so "the same" means: up to 1e-5 for numbers of this size. They are of several architectures and run elsewhere, without gradients: keep to some
-hundreds of calls. You are graded by which wrong ones you refuse; refusing a right one costs all.
+Models compute in float32, so "the same" means: up to 1e-5 for numbers of this size. They are of several architectures
+and run elsewhere, without gradients: keep to some hundreds of calls. You are graded by which wrong ones you refuse;
+refusing a right one costs all.
 
 <details><summary>Hint 1</summary>
 
-One call on (16, 32) ids gives the logits with which all others are compared. For law 4, cut the ids off behind t: the logits that are left must be the same.
+One call on (16, 32) ids gives the logits with which all others are compared. For law 4, cut the ids off behind t: the
+logits that are left must be the same.
 </details>
 
 <details><summary>Hint 2</summary>
@@ -328,7 +338,8 @@ How many targets does law 1 need? The mean of n losses scatters by their deviati
 
 <details><summary>Hint 3</summary>
 
-A law that holds at t = 3 may be broken at t = 20, and in row 0 another one than in row 5. Go through all t, and all rows.
+A law that holds at t = 3 may be broken at t = 20, and in row 0 another one than in row 5. Go through all t, and all
+rows.
 </details>
 
 <details><summary>Hint 4</summary>
@@ -414,6 +425,8 @@ r"""
 
 *Explain · difficulty 3/5 · importance 4/5 · 10 minutes*
 
-The first loss of an untrained GPT-2 small on random ids is 10.96 in the chapter's code. A fellow student, with the same model, the same seed and ids drawn in the same way, has 9.95, and a loss that soon is almost zero. The model is right. What is wrong, and why does
-just this mistake lower the loss of a model that has learned nothing? Three to six sentences, with a way to make sure.
+The first loss of an untrained GPT-2 small on random ids is 10.96 in the chapter's code. A fellow student, with the
+same model, the same seed and ids drawn in the same way, has 9.95, and a loss that soon is almost zero. The model is
+right. What is wrong, and why does just this mistake lower the loss of a model that has learned nothing? Three to six
+sentences, with a way to make sure.
 """
