@@ -96,8 +96,8 @@ assert more == 3 * 16, (
 assert torch.allclose(after[..., :40], before, atol=1e-5), (
     "the old tokens' logits have changed: did the head get the rows that the table got?"
 )
-assert after.softmax(-1)[..., 40:].max() <= 1 / 43 + 1e-6, (
-    "a new token is likelier than 1/(V + n): is its row the mean of the old rows?"
+assert torch.allclose(after[..., 40:], before.mean(-1, keepdim=True).expand(1, 8, 3), atol=1e-5), (
+    "a new token's logit is not the mean of the old ones: is its row the mean of the old rows?"
 )
 
 # %% [markdown]
@@ -283,8 +283,9 @@ before, v_before = scores_and_values(weight, bias)
 after, v_after = scores_and_values(*fold(weight.clone(), bias.clone(), 2))
 assert not torch.allclose(after, before), "block 2's scores have not changed"
 assert not torch.allclose(after, before / 9), "divided by 9: is it q or k that is divided, or both?"
+assert not torch.allclose(after, before / 2), "blocks are counted from 0: block 2 divides by 3"
 assert torch.allclose(after, before / 3, atol=1e-5), (
-    "block 2's scores are not a third: was the bias forgotten?"
+    "block 2's scores are not a third: is the bias divided as well, and are the columns divided that make q?"
 )
 assert torch.allclose(v_after, v_before), "v has changed: only scores are to shrink"
 

@@ -112,7 +112,7 @@ assert all(isinstance(loss, float) for loss in losses), (
 assert losses[-1] != losses[0], "the loss did not change at all: no gradient reached the weights"
 assert losses[-1] < losses[0] - 0.02, "the loss did not fall: do gradients of earlier steps add up?"
 assert abs(losses[0] - tiny(0)(ids[:, :-1], ids[:, 1:])[1].item()) < 1e-4, (
-    "the first loss is not that of predicting the next token: are the targets shifted by one?"
+    "the first loss is not that of predicting the next token before any update: are the targets shifted by one?"
 )
 
 # %% [markdown]
@@ -175,11 +175,11 @@ model.transformer.h[0].mlp.eval()  # frozen
 x, y = torch.randint(32, (2, 8, 12), generator=draw)
 y[4:, 2:] = -100
 whole = evaluate(model, [(x, y)])
+assert evaluate(model, [(x, y)]) == whole, "two evaluations differ: dropout is on"
 parts = evaluate(model, list(zip(x.split(2), y.split(2))))
 assert abs(whole - parts) < 1e-4, (
     f"{whole:.4f} in one batch, {parts:.4f} in four: a mean of means weighs batches, not targets"
 )
-assert evaluate(model, [(x, y)]) == whole, "two evaluations differ: dropout is on"
 assert model.training, "the model is in eval mode afterwards: the run goes on without dropout"
 assert not model.transformer.h[0].mlp.training, "the frozen module was woken: model.train() wakes all"
 

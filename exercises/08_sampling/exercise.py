@@ -126,6 +126,7 @@ def token_probs(logits: Tensor, temperature: float = 1.0, min_p: float = 0.0) ->
 #| check 08-2
 logits = torch.tensor([[8.0, 4.0, 1.0], [1.0, 1.0, 1.0]]).log()
 got = token_probs(logits, 1.0, 0.45)
+assert not got.isnan().any(), "NaN: a row has no token left; each row's own largest sets its threshold"
 assert torch.allclose(got.sum(-1), torch.ones(2)), "a row does not sum to one: divide again after min-p"
 assert torch.allclose(got[0], torch.tensor([2 / 3, 1 / 3, 0.0])), (
     f"{got[0].tolist()}, not 2/3, 1/3, 0: a token needs 0.45 of the largest probability, which is 8/13 here"
@@ -273,7 +274,7 @@ assert positions.tolist() == [[3, 4], [1, 2]], (
 )
 assert past.shape == (2, 2, 5), f"the mask has the shape {tuple(past.shape)}, not (2, 2, 5)"
 assert past[0].tolist() == [[True] * 4 + [False], [True] * 5], (
-    "text 0: the first new token sees the prompt and itself"
+    "text 0: the first new token sees the prompt and itself, and not the second"
 )
 assert past[1].sum(-1).tolist() == [2, 3], "text 1 is shorter: what lies behind its tokens is padding"
 model, text = tiny(0), list(range(9))
