@@ -878,7 +878,7 @@ r"""
 - **12-2** Tiles of a window, 30 minutes: the mask, and the tiles that must be computed.
 - **12-3** New queries, old keys, 10 minutes: a chunk of new queries after a cache, and `is_causal`.
 - **12-4** What attention keeps, 15 minutes: bytes kept with and without the matrix, for a model of your own numbers.
-- **12-5** A check for attention in tiles, 30 minutes: a check that tells right attention from nine wrong ones.
+- **12-5** A check for attention in tiles, 30 minutes: a check that tells attention from what only looks like it.
 - **12-6** More arithmetic, less time, 10 minutes: more arithmetic and less time, in words.
 
 To explore:
