@@ -68,7 +68,7 @@ def fruit(draw):
 
 
 def other_tokens(draw):
-    tokens = ["the", "th", "er", "other", "o", "there", "he"]
+    tokens = ["the", "th", "er", "other", "there", "he"]
     parts = ["the", "re", "oth", "er", "o", "t", "h", "é"]
     return [("".join(parts[i] for i in integers(draw, 0, 8, 9)), tokens) for _ in range(6)]
 

@@ -27,8 +27,8 @@ r"""
 
 `weights_of_the_past` is meant to give what `attention_weights` gives. It runs, its upper triangle is zero, and it has
 two bugs. One lets each position know something of its future, although no weight lies there. The other makes softmax
-sharper or flatter as the text grows. Mend both. The call `weights_of_the_past(q, k)` takes q and k, (..., T, d), and
-returns (..., T, T).
+flatter as the text grows. Mend both. The call `weights_of_the_past(q, k)` takes q and k, (..., T, d), and returns
+(..., T, T).
 
 <details><summary>Hint 1</summary>
 

@@ -27,8 +27,8 @@ r"""
 *Repair · difficulty 2/5 · importance 4/5 · 15 minutes*
 
 Weights that were trained with one LayerNorm give other logits with another. This one differs from GPT-2's in two
-places. With ordinary activations the results agree to three digits or so, and no test with a tolerance of 1e-2 sees
-it. Mend it, without calling PyTorch's own.
+places. At GPT-2's width, with activations of deviation one, the results differ by less than a thousandth of their
+size, and no test with a tolerance of 1e-2 sees it. Mend it, without calling PyTorch's own.
 
 <details><summary>Hint 1</summary>
 
