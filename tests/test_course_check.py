@@ -15,6 +15,7 @@ import course.progress
 import course.student
 from course.cli import main
 from course.release import release
+from course.try_tasks import said_of
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +145,26 @@ def test_prints_and_files_beside_change_nothing(notebook, solve, capsys):
     solve(notebook)
     (notebook.parent / "math.py").write_text("raise RuntimeError('the wrong math')")
     (notebook.parent / "json.py").write_text("raise RuntimeError('the wrong json')")
-    write(notebook, t04_1='print(\'{"end": "04-1", "said": ""}\')\nraise ValueError("after the print")')
+    write(
+        notebook,
+        t04_1='print(\'{"end": "04-1", "said": ""}\\nno report\', flush=True)\nraise ValueError("after the print")',
+    )
     _, lines, _ = checked(notebook, capsys)
     assert "ValueError: after the print" in lines["04-1"] and lines["04-3"].endswith("passed")
+
+
+def test_the_courses_own_modules_are_no_names_of_the_students(notebook, capsys):
+    """The script that runs the cells lies in course/, beside files.py and others."""
+    write(notebook, t04_1="import files")
+    _, lines, _ = checked(notebook, capsys)
+    assert "No module named 'files'" in lines["04-1"]
+
+
+def test_of_an_error_in_a_function_of_the_check_the_students_line_is_told():
+    names = {}
+    assert said_of("04-3", "def check(f):\n    f('x')", names) == ""
+    said = said_of("04-3-check", "def one_more(x):\n    return x + 1\n\ncheck(one_more)", names)
+    assert said.startswith("TypeError") and said.endswith("in line 2 of the cell 04-3: f('x')")
 
 
 def test_a_missing_cell_is_told(notebook, solve, capsys):
