@@ -175,7 +175,7 @@ batches that are skipped. Its author keeps weights, means and updates, and finds
 not: its losses differ from the next one on. Mend `remember(run)` and `go_on(run, state)` so that they are equal to the last bit.
 
 A run goes on like this: `state = remember(run)`, later, in a new process, `go_on(Run(seed=...), state)`. The run that was
-remembered goes on too, and so may a second one from the same state. Give nothing to `state` that is not needed.
+remembered goes on too, and so may a second one from the same state.
 
 <details><summary>Hint 1</summary>
 

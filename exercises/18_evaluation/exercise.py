@@ -26,7 +26,7 @@ r"""
 
 A validation loss is made batch by batch. `batches` is a list of pairs: `loss`, (rows, T), each token's nats, and `counted`, (rows, T), true where
 a token counts; the others are padding. Batches differ in rows and in counted tokens. The code below weighs a batch with three tokens like one with
-three thousand, so its result hangs on the batch size. Libraries have shipped it for years.
+three thousand, so its result hangs on the batch size. In the accumulation of gradients the same mistake was shipped for years (transformers until 4.46).
 
 Mend `mean_loss(batches)`, the mean in nats per counted token, and `perplexity(batches)`, e to the power of that mean. Cut into other batches, the
 same tokens must give the same two numbers.
