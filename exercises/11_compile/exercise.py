@@ -88,6 +88,7 @@ assert torch.allclose(long, torch.tensor([0.6, 0.8])), (
 assert isinstance(length, Tensor), (
     "the length is a Python number: somebody had to wait for it, and the graph ended"
 )
+assert torch.allclose(length, torch.tensor(5.0)), f"the length before was 5, not {length:.4g}"
 report = dynamo().explain(lambda h: shortened(h, 1.0))(torch.ones(4))
 assert report.graph_count == 1, (
     f"{report.graph_count} graphs: {report.break_reasons[0].reason.splitlines()[0]}"
