@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
             help="of the files' names: (?P<student_id>...) and (?P<timestamp>...)",
         )
         if name == "regrade":
-            run.add_argument("students", nargs="*", metavar="STUDENT", help="these students (default: all)")
+            run.add_argument("--student", action="append", default=[], help="this one (default: all)")
         add_backend(run)
         run.set_defaults(call=call_run, force=name == "regrade")
     check = commands.add_parser("selfcheck", help="does the sandbox on this machine hold?")
@@ -77,7 +77,7 @@ def call_run(args) -> int:
     if args.jobs < 1 or (args.timeout is not None and args.timeout <= 0):
         raise CourseError("--jobs and --timeout are numbers above zero")
     found, others = collect(args.submissions, args.pattern or PATTERN)
-    wanted = set(getattr(args, "students", []))
+    wanted = set(getattr(args, "student", []))
     if unknown := wanted - {one.student for one in found}:
         raise CourseError(f"no submission of {', '.join(sorted(unknown))} in {args.submissions}")
     found = [one for one in found if not wanted or one.student in wanted]

@@ -89,6 +89,11 @@ def lengths(prefix: bytes) -> tuple[int, int]:
 
 def unpack(text: bytes, body: bytes) -> dict:
     """The header with its values. BadFrame, and nothing else, for whatever is not one."""
+    return with_values(header_of(text), body)
+
+
+def header_of(text: bytes) -> dict:
+    """The header; its values are still a description."""
     try:
         header = json.loads(text)
     except (ValueError, RecursionError):
@@ -97,6 +102,10 @@ def unpack(text: bytes, body: bytes) -> dict:
         raise BadFrame("the header has no kind")
     if type(header.get("id")) is not int:
         raise BadFrame("the header has no number")
+    return header
+
+
+def with_values(header: dict, body: bytes) -> dict:
     reader = Reader(body)
     header["values"] = reader.value(header.get("values"), 0)
     if reader.at != len(body):

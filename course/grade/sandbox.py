@@ -287,10 +287,15 @@ class Box:
                 raise Ended("crashed", "the process ended") from None
 
     def receive(self, deadline: float) -> dict:
-        """The next frame, decoded."""
+        """The next frame, decoded. A call and its answer are not: they stand in `raw`, to be passed on."""
         try:
-            header, body = protocol.lengths(self.exactly(protocol.PREFIX.size, deadline))
-            return protocol.unpack(self.exactly(header, deadline), self.exactly(body, deadline))
+            prefix = self.exactly(protocol.PREFIX.size, deadline)
+            length, rest = protocol.lengths(prefix)
+            text, body = self.exactly(length, deadline), self.exactly(rest, deadline)
+            frame = protocol.header_of(text)
+            if frame["kind"] in ("call", "answer"):
+                return frame | {"raw": prefix + text + body}
+            return protocol.with_values(frame, body)
         except protocol.TooLarge as error:
             raise Ended("output_limit", str(error)) from None
         except protocol.BadFrame as error:

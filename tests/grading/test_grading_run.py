@@ -1,0 +1,295 @@
+"""A night of grading: what is kept, what is done again, what is ours, and who is refused."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from cases import RIGHT, notebook
+from sandboxes import ROOT, command, environment, why_no_bubblewrap
+
+from course import exercises
+from course.grade import cli, run, sandbox
+from course.grade.checks import Check
+from course.grade.grader import Grader, Options, judged
+from course.grade.sandbox import UIDS, pids, uid_of
+from course.grade.submission import collect
+from course.paths import CourseError
+
+HERE = Path(__file__).parent
+NO_SANDBOX = why_no_bubblewrap()
+sandboxed = pytest.mark.skipif(NO_SANDBOX is not None, reason=str(NO_SANDBOX))
+
+
+class Class:
+    """An exercise of the tests' own, and the folder in which students hand in."""
+
+    def __init__(self, folder: Path):
+        self.exercise = folder / "05_small"
+        shutil.copytree(HERE / "05_small", self.exercise)
+        self.submissions, self.results = folder / "in", folder / "results"
+        self.submissions.mkdir()
+
+    @property
+    def made(self):
+        return exercises.read(self.exercise)
+
+    def hand_in(self, student: str, code: str = RIGHT, answer: str = "because", others: dict | None = None):
+        text = json.dumps(notebook(self.made.solutions | {"05-1": code} | (others or {}), {"05-4": answer}))
+        (self.submissions / f"{student}.ipynb").write_text(text)
+
+    def grade(self, *more: str, command: str = "run") -> int:
+        words = [command, str(self.exercise), "--submissions", str(self.submissions)]
+        return cli.main([*words, "--results", str(self.results), *more])
+
+    def path(self, student: str) -> Path:
+        return self.results / "05_small" / f"{student}.json"
+
+    def result(self, student: str) -> dict:
+        return json.loads(self.path(student).read_text())
+
+
+@pytest.fixture
+def course(tmp_path):
+    return Class(tmp_path)
+
+
+@sandboxed
+def test_a_night_that_was_interrupted_goes_on(course, capsys):
+    for student in ("ann", "bob", "cem"):
+        course.hand_in(student)
+    assert course.grade() == 0
+    before = {student: course.path(student).read_bytes() for student in ("ann", "bob", "cem")}
+    course.path("bob").unlink()
+    course.hand_in("cem", "def double(xs): return 0")
+    capsys.readouterr()
+    assert course.grade() == 0
+    assert "2 graded with bubblewrap, 1 kept" in capsys.readouterr().out
+    assert course.path("ann").read_bytes() == before["ann"]
+    assert course.result("bob")["score"] == 14.0 and course.result("cem")["score"] == 9.0
+    checks = course.exercise / "checks.py"
+    checks.write_text(checks.read_text().replace('"a third", 5', '"a third", 6'))
+    assert course.grade() == 0
+    assert course.result("ann")["score"] == 15.0, "another exercise, another score"
+
+
+@sandboxed
+def test_a_persons_marks_stay_with_the_answer_they_are_for(course):
+    course.hand_in("ann")
+    course.grade()
+    result = course.result("ann")
+    result["manual"]["05-4"] |= {"points": 1.5, "comment": "nearly"}
+    course.path("ann").write_text(json.dumps(result))
+    assert course.grade("--student", "ann", command="regrade") == 0
+    assert course.result("ann")["score"] == 15.5
+    assert course.result("ann")["manual"]["05-4"]["comment"] == "nearly"
+    course.hand_in("ann", answer="another answer")
+    course.grade()
+    assert course.result("ann")["score"] == 14.0 and course.result("ann")["manual"]["05-4"]["points"] is None
+
+
+@sandboxed
+def test_our_own_failure_is_no_zero(course, monkeypatch, capsys):
+    for student in ("ann", "bob", "cem"):
+        course.hand_in(student)
+    compared = Grader.compared
+
+    def fails_on_bob(self, check, student, cells):
+        if student == "bob":
+            raise OSError("the disk is full")
+        return compared(self, check, student, cells)
+
+    monkeypatch.setattr(Grader, "compared", fails_on_bob)
+    assert course.grade() == 1
+    assert "infrastructure_error: bob: OSError: the disk is full" in capsys.readouterr().out
+    assert course.result("bob")["score"] is None and course.result("cem")["score"] == 14.0
+    monkeypatch.undo()
+    assert course.grade() == 0
+    assert course.result("bob")["score"] == 14.0, "it is graded again"
+
+
+@sandboxed
+def test_a_grading_process_that_dies_takes_nobody_with_it(course, monkeypatch):
+    for student in ("ann", "bob", "cem"):
+        course.hand_in(student)
+    grade = Grader.grade
+    monkeypatch.setattr(
+        Grader, "grade", lambda self, found: os._exit(9) if found.student == "bob" else grade(self, found)
+    )
+    assert course.grade("--jobs", "2") == 1
+    assert course.result("bob")["verdict"] == "infrastructure_error"
+    assert {course.result(student)["score"] for student in ("ann", "cem")} <= {14.0, None}
+    monkeypatch.undo()
+    assert course.grade("--jobs", "2") == 0
+    assert {course.result(student)["score"] for student in ("ann", "bob", "cem")} == {14.0}
+
+
+@sandboxed
+def test_ctrl_c_leaves_whole_results_and_no_process(course):
+    course.hand_in("ann")
+    for i in range(4):
+        course.hand_in(f"loop{i}", "def double(xs):\n    while True: pass")
+    words = [*command("bubblewrap"), "grade", "run", str(course.exercise), "--jobs", "2", "--timeout", "60"]
+    words += ["--submissions", str(course.submissions), "--results", str(course.results)]
+    running = subprocess.Popen(
+        words, env=environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    wait_for(lambda: course.path("ann").exists())
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130 and b"Traceback" not in said, said
+    assert [path.name for path in course.path("ann").parent.iterdir()] == ["ann.json"]
+    assert course.result("ann")["score"] == 14.0
+    if os.geteuid() == 0:
+        wait_for(lambda: not [pid for pid in pids() if uid_of(pid) in UIDS and is_below(pid, running.pid)])
+
+
+def is_below(pid: int, ancestor: int) -> bool:
+    while pid > 1 and pid != ancestor:
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            continue
+        return False
+    return pid == ancestor
+
+
+def wait_for(what) -> None:
+    deadline = time.monotonic() + 90
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@sandboxed
+def test_a_name_that_is_not_the_students_gives_no_other_numbers(course):
+    other = next(s for s in ("bob", "cem", "dan", "eve") if exercise_number(s) != exercise_number("ann"))
+    course.hand_in("ann", others={"student": f"STUDENT = {other!r}"})
+    course.hand_in(other, others={"05-2": f"third = {exercise_number('ann')} / 3"})
+    course.grade()
+    assert course.result("ann")["score"] == 14.0
+    assert course.result(other)["score"] == 9.0, "ann's number is not theirs"
+
+
+def exercise_number(student: str) -> int:
+    from course.variants import variant
+
+    return variant("05-2", student, n=[3, 5, 7, 11, 13])["n"]
+
+
+@sandboxed
+def test_a_real_exercise(tmp_path):
+    """Chapter 04's own: the reference gets every point, what is handed out none, a wrong solution its name."""
+    made = exercises.load("04")
+    wrong = made.wrong[0]
+    handed_in = {
+        "right": made.solutions,
+        "stub": made.stubs,
+        "wrong": made.solutions | {wrong.task: wrong.solution(made.solutions[wrong.task])},
+    }
+    for name, solutions in handed_in.items():
+        text = json.dumps(notebook(solutions, dict.fromkeys(made.manual, "because")))
+        (tmp_path / f"{name}.ipynb").write_text(text)
+    found, _ = collect(tmp_path)
+    options = Options("bubblewrap", seconds=60)
+    results = {one["student"]: one for one in run.run(made, found, tmp_path / "results", options, jobs=2)}
+    due = sum(check.points for check in made.checks)
+    assert results["right"]["score"] == due and results["stub"]["score"] < due / 2
+    said = [
+        check for check in results["wrong"]["tasks"][wrong.task]["checks"] if check["verdict"] == "failed"
+    ]
+    assert said and all(wrong.says in check["message"] for check in said)
+
+
+def test_a_judge_that_cannot_read_a_result_says_so_and_its_own_fault_is_raised():
+    reads = Check("05-1", "x", 1, "f", judge=lambda got, expected: "" if got["a"] > 0 else "no")
+    assert judged(reads, [{"a": 1}], [{"a": 2}], [()]) == ""
+    assert "cannot be judged" in judged(reads, ["text"], [{"a": 2}], [()])
+    with pytest.raises(ZeroDivisionError):
+        judged(Check("05-1", "x", 1, "f", judge=lambda got, expected: 1 / 0), [1], [1], [()])
+    for value in (float("nan"), [1.0, float("inf")], {"a": float("nan")}):
+        fooled = Check("05-1", "x", 1, "f", judge=lambda got, expected: "")
+        assert judged(fooled, [value], [1.0], [()]) == "the result is not finite"
+    slow = Check(
+        "05-1", "x", 1, "f", seconds=0.2, judge=lambda got, expected: "" if got == 1 else time.sleep(9)
+    )
+    assert "cannot be judged (TimeoutError" in judged(slow, [2], [1], [()])
+
+
+def test_without_a_sandbox_nothing_is_run(monkeypatch):
+    monkeypatch.setattr(sandbox, "succeeds", lambda command: False)
+    monkeypatch.setattr(sandbox, "bubblewrap_works", lambda: False)
+    with pytest.raises(CourseError, match="no sandbox works here; install bubblewrap"):
+        sandbox.choose()
+    with pytest.raises(CourseError, match="only with --i-trust-these-submissions"):
+        sandbox.choose("trusted")
+    with pytest.raises(CourseError, match="'container' does not work here"):
+        sandbox.choose("container")
+    with pytest.raises(CourseError, match="docker needs --image"):
+        sandbox.choose("docker")
+    assert sandbox.choose(trusted=True) == "trusted"
+
+
+@pytest.mark.parametrize("name", ["docker", "podman"])
+def test_a_container_engine_is_called_with_every_limit(name):
+    words = sandbox.engine(name, "pytorch/pytorch", "box-1")
+    text = " ".join(words)
+    assert words[:2] == [name, "run"] and words[-1] == "pytorch/pytorch"
+    for limit in ("--network none", "--read-only", "--cap-drop ALL", "--pids-limit 64", "--user 65534:65534",
+                  "--security-opt no-new-privileges", f"--memory {4 << 30}", "--rm", "--interactive"):  # fmt: skip
+        assert limit in text
+    mounted = [words[i + 1] for i, word in enumerate(words) if word == "--volume"]
+    assert mounted == [f"{ROOT}/course:/grade/course:ro", f"{ROOT}/nanogpt:/grade/nanogpt:ro"]
+
+
+def test_submissions_that_nobody_isolates_are_graded_where_they_are_trusted(course):
+    course.hand_in("ann")
+    assert course.grade("--i-trust-these-submissions") == 0
+    assert course.result("ann")["score"] == 14.0 and course.result("ann")["backend"] == "trusted"
+
+
+def names(folder: Path, *more: str, pattern: str | None = None):
+    folder.mkdir()
+    for name in more:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("{}")
+    found, others = collect(folder, *([pattern] if pattern else []))
+    return {one.student: (one.path.name, one.submitted, one.problem) for one in found}, others
+
+
+def test_the_latest_file_of_each_student_is_taken(tmp_path):
+    found, others = names(
+        tmp_path / "a",
+        "ann.ipynb",
+        "bob_2026-11-20T10-00-00.ipynb",
+        "bob_2026-11-21.ipynb",
+        "notes.txt",
+        "zoë.ipynb",
+    )
+    assert found["ann"] == ("ann.ipynb", None, "")
+    assert found["bob"] == ("bob_2026-11-21.ipynb", "2026-11-21T00:00:00", "")
+    assert set(found) == {"ann", "bob", "zoë"} and others == ["notes.txt"]
+    pattern = r"(?P<student_id>\w+)_\d+_(?P<timestamp>[\d-]+)_.*\.ipynb"
+    found, _ = names(tmp_path / "b", "0815_77_2026-11-20_x y.ipynb", pattern=pattern)
+    assert found == {"0815": ("0815_77_2026-11-20_x y.ipynb", "2026-11-20T00:00:00", "")}
+    found, _ = names(tmp_path / "c", "a/ann.ipynb", "b/ann.ipynb", pattern=r".*/(?P<student_id>\w+)\.ipynb")
+    assert "two files" in found["ann"][2]
+    found, others = names(tmp_path / "d", ".hidden.ipynb", "a b.ipynb", pattern=r"(?P<student_id>.*)\.ipynb")
+    assert set(found) == {"a b"} and others == [".hidden.ipynb"], "a name becomes a file's name"
+    for wrong, why in (("(", "no regular expression"), ("x", "needs a group")):
+        with pytest.raises(CourseError, match=why):
+            collect(tmp_path, wrong)
+
+
+def test_a_wrong_call_is_one_sentence(course):
+    with pytest.raises(CourseError, match="no submissions in"):
+        course.grade()
+    course.hand_in("ann")
+    with pytest.raises(CourseError, match="no submission of bob"):
+        course.grade("--student", "bob", command="regrade")
+    with pytest.raises(CourseError, match="above zero"):
+        course.grade("--jobs", "0")
