@@ -83,6 +83,10 @@ def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> s
     except subprocess.TimeoutExpired:
         raise CourseError(f"torchrun has not ended within {SECONDS} s") from None
     told = [line for line in done.stderr.splitlines() if line.startswith(f"{words[0]}: ")]
+    if fails and not done.returncode:
+        raise CourseError(
+            "torchrun was meant to fail here and has not: what is wrong on purpose is not there"
+        )
     if bool(done.returncode) != fails:
         what = "\n".join(told) or done.stderr[-2000:]
         raise CourseError(f"torchrun ended with exit code {done.returncode}\n{done.stdout[-1000:]}{what}")

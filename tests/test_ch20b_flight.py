@@ -78,7 +78,10 @@ def test_the_chapters_deadlock_is_seen_from_outside_by_py_spy_and_from_inside_by
     words = ["--standalone", "--nproc-per-node=2", "-m", "nanogpt", "flight", "alone", "--seconds=4"]
     command = [sys.executable, "-m", "torch.distributed.run", *words]
     env = os.environ | {"NANOGPT_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    run = subprocess.Popen([*command, f"--data={tmp_path / 'data'}", f"--out={tmp_path}"], cwd=ROOT, env=env)
+    env["TORCH_LOGS"] = "ddp"
+    with open(tmp_path / "err", "w") as err:
+        command += [f"--data={tmp_path / 'data'}", f"--out={tmp_path}"]
+        run = subprocess.Popen(command, cwd=ROOT, env=env, stderr=err)
     seen, deadline = {}, time.monotonic() + 60
     while run.poll() is None and time.monotonic() < deadline:
         for rank in psutil.Process(run.pid).children():
@@ -89,6 +92,8 @@ def test_the_chapters_deadlock_is_seen_from_outside_by_py_spy_and_from_inside_by
                     seen[f"{who} waits"] = text
         time.sleep(0.2)
     assert run.wait(60) == 1, "nobody has run into the time limit"
+    rebuilt = (tmp_path / "err").read_text().count("Reducer buckets have been rebuilt in this iteration")
+    assert rebuilt == 2, "chapter 20 says that TORCH_LOGS=ddp shows this line, once a rank"
     alone, trains = where_they_part([json.loads((tmp_path / f"rank{r}.json").read_text()) for r in (0, 1)])
     assert "check_alone" in str(alone["calls"]) and "train_step" in str(trains["calls"])
     if "may not look" in seen.values():

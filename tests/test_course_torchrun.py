@@ -26,3 +26,10 @@ def test_a_cell_that_was_edited_and_run_is_what_the_ranks_get():
 def test_a_failure_that_was_not_meant_says_what_the_ranks_said(capsys):
     with pytest.raises(CourseError, match=r"torchrun ended with exit code 1(.|\n)*invalid choice: 'dance'"):
         torchrun("20", 2, "drill", "dance")
+
+
+@pytest.mark.slow
+def test_a_failure_that_was_meant_and_does_not_come_is_one_sentence():
+    """A student who mends what is wrong on purpose."""
+    with pytest.raises(CourseError, match="torchrun was meant to fail here and has not"):
+        torchrun("20", 2, "drill", "meet", fails=True)

@@ -815,7 +815,7 @@ What else goes wrong, and where one looks:
 | `NCCL_IB_DISABLE=1` | InfiniBand cards that are not wired up | the same; `NCCL_DEBUG=INFO` says which network NCCL takes |
 | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | on unless set to 0 | with 0, a lost rank hangs the others for ever |
 | `CUDA_DEVICE_MAX_CONNECTIONS=1` | tensor parallelism (chapter 21) | communication is queued behind computation |
-| `TORCH_CPP_LOG_LEVEL=INFO` | to see DDP's log | the line about rebuilt buckets does not appear |
+| `TORCH_LOGS=ddp` | to see DDP's log | the line about rebuilt buckets does not appear |
 """
 
 # %% tags=["nbval-ignore-output"]
