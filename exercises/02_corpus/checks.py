@@ -244,7 +244,7 @@ WRONG = [
         def check_teller(tell):
             assert tell(100, 3) == tell(100, 3) and tell(100, 4) != tell(100, 3)
         """),
-    Wrong("02-4", "a limit of one deviation, which chance passes in one case of three", "limit = 5 *", "limit = 0.2 *"),
+    Wrong("02-4", "a limit of a fifth of a deviation, which chance passes more often than not", "limit = 5 *", "limit = 0.2 *"),
     Wrong("02-4", "wants all stories of a grammar of its own", code="""
         def check_teller(tell):
             assert {text for text, _ in tell(5000, 0)} == {"sun", "rain", "snow"}
