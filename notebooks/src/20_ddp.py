@@ -112,15 +112,15 @@ how many bytes does each rank put into them?
 # %%
 predict("20.1", "collectives a step", guess=None)
 predict("20.2", "bytes that a rank puts in", guess=None)
-batch, target = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0)).unbind()
+batch, target = torch.randn(2, 2 * LOCAL, 16, generator=torch.Generator().manual_seed(0)).unbind()
 layer = nn.Linear(16, 4)
-nn.functional.mse_loss(layer(batch), target[:, :4]).backward()
+nn.functional.mse_loss(layer(batch), target[:, : layer.out_features]).backward()
 whole = [p.grad.clone() for p in layer.parameters()]
 layer.zero_grad()
 with local_ranks(LOCAL) as ranked:
     mine = (
         ranked(lambda rank: batch.chunk(LOCAL)[rank].clone()),
-        ranked(lambda rank: target.chunk(LOCAL)[rank][:, :4].clone()),
+        ranked(lambda rank: target.chunk(LOCAL)[rank][:, : layer.out_features].clone()),
     )
     nn.functional.mse_loss(layer(mine[0]), mine[1]).backward()
     with ranked.counted() as calls:
