@@ -148,7 +148,7 @@ def attacks(host) -> list[Case]:
             builtins.isinstance = lambda *_: True
             math.isclose = lambda *_, **__: True
             def double(xs):
-                return [0 for _ in xs]"""), **both("failed")),
+                return [0 for _ in xs]"""), **both("crashed")),
         Case("patched_checks", cell("""
             import sys, types
             fake = types.ModuleType("course.grade.checks")
@@ -185,7 +185,7 @@ def attacks(host) -> list[Case]:
         Case("flood", forged("while True: write(b'x' * 1_000_000)"), **both("bad_reply")),
         Case("flood_frames", forged("while True: frame({'kind': 'at', 'id': request_id(), 'values': None, 'task': ''})").replace("def double", "def request_id(): return frame_local('request')['id']\ndef double"), **both("output_limit")),
         Case("huge_body", forged("frame({'kind': 'value', 'id': 1, 'values': None}, b'', 1 << 60)"), **both("output_limit")),
-        Case("half_a_frame", forged("write(b'GRD1')"), **both("bad_reply")),
+        Case("half_a_frame", forged("write(b'GRD1')"), **both("output_limit|bad_reply")),
         Case("forged_score", forged("reply({'l': [{'l': []}, {'l': []}]}, score=100, points=1000, passed=True, verdict='passed')"), ("failed", "bad_reply"), 9.0),
         Case("forged_verdict", forged("reply('passed')"), **both("bad_reply")),
         Case("two_replies", forged("frame({'kind': 'value', 'id': frame_local('request')['id'], 'values': 1}); reply(2)"), **both("bad_reply")),
@@ -221,7 +221,7 @@ def attacks(host) -> list[Case]:
             import inspect
             def check_sort(sort):
                 text = inspect.getsource(sort) + repr(sort.__closure__)
-                assert "set" not in text""")}, says="OSError"),
+                assert "set" not in text""")},),
         Case("calls_forever", RIGHT, score=10.0, solutions={"05-3": "def check_sort(sort):\n    while True: sort([])"}),
         Case("huge_argument", RIGHT, score=10.0, solutions={"05-3": "def check_sort(sort):\n    sort(list(range(10**7)))"}),
         # The notebook.
@@ -257,7 +257,7 @@ def tensors() -> list[Case]:
     return [
         case("torch_right", "return 2 * x", 5.0, ("passed", "passed")),
         case("torch_patched", "return x", 0.0, before="torch.allclose = torch.isclose = lambda *a, **k: torch.tensor(True)\ntorch.Tensor.any = lambda *a: torch.tensor(False)"),
-        case("torch_function", "return x.as_subclass(Fake)", 0.0, before=override),
+        case("torch_function", "return x.as_subclass(Fake)", 0.0, ("student_error", "student_error"), before=override),
         case("torch_subclass", "return torch.nn.Parameter(2 * x)", 5.0, ("passed", "passed")),
         case("torch_nan", "return x * float('nan')", 0.0),
         case("torch_broadcast", "return (2 * x)[None]", 0.0, says="shape"),
