@@ -58,6 +58,7 @@ class ExerciseSet:
     checks: list = field(default_factory=list)  # course.grade.checks.Check and CheckOfCheck
     wrong: list = field(default_factory=list)  # course.grade.checks.Wrong
     manual: dict[str, float] = field(default_factory=dict)  # points of what a person marks
+    rubric: dict[str, str] = field(default_factory=dict)  # and what they are given for
 
     @property
     def solutions(self) -> dict[str, str]:
@@ -95,7 +96,8 @@ def read(folder: Path) -> ExerciseSet:
     spec = importlib.util.spec_from_file_location(f"checks_{folder.name}", folder / "checks.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    made.checks, made.wrong, made.manual = module.CHECKS, module.WRONG, getattr(module, "MANUAL", {})
+    made.checks, made.wrong = module.CHECKS, module.WRONG
+    made.manual, made.rubric = getattr(module, "MANUAL", {}), getattr(module, "RUBRIC", {})
     return made
 
 

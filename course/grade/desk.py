@@ -1,6 +1,7 @@
 """The commands of `course grade` that read results: feedback, marks, show, summary, export, bundle."""
 
 import json
+import textwrap
 from argparse import ArgumentParser
 from datetime import datetime
 from pathlib import Path
@@ -87,7 +88,10 @@ def call_feedback(args) -> int:
 
 
 def call_marks(args) -> int:
-    print(write_marks(folder(args), exercise_set(args.exercise).name, path(args.gradebook)))
+    made = exercise_set(args.exercise)
+    print(write_marks(folder(args), made.name, path(args.gradebook)))
+    for task, said in made.rubric.items():
+        print(f"\n{task}  {made.tasks[task].title}, {made.manual[task]:g} points\n{textwrap.fill(said, 100)}")
     return 0
 
 
