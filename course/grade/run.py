@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+import torch
 from tqdm import tqdm
 
 from course.exercises import ExerciseSet
@@ -132,6 +133,9 @@ def start_grader(made: ExerciseSet, options: Options) -> None:
         os._exit(143)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(
+        1
+    )  # a fork has none of its parent's threads, and OpenMP would wait for them forever
     _grader = Grader(made, options)
     signal.signal(signal.SIGTERM, stop)
     multiprocessing.util.Finalize(None, _grader.close, exitpriority=1)
