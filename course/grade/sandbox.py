@@ -57,6 +57,11 @@ def site_folders() -> list[str]:
     return [folder for folder in sys.path if folder.endswith("-packages") and os.path.isdir(folder)]
 
 
+def packages() -> dict[str, str]:
+    """Where bubblewrap shows them: their own place may lie below /tmp, which is another one in the sandbox."""
+    return {folder: f"/grade/packages/{i}" for i, folder in enumerate(site_folders())}
+
+
 def view() -> list[str]:
     """bwrap's arguments for the files that are needed to run Python with torch, and no others."""
     words = ["--ro-bind", "/usr", "/usr"]
@@ -67,8 +72,8 @@ def view() -> list[str]:
             words += ["--ro-bind", name, name]
     for name in ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"):
         words += ["--ro-bind-try", name, name]
-    needed = {folder: folder for folder in (sys.base_prefix, sys.base_exec_prefix, *site_folders())}
-    needed |= {str(ROOT / name): f"/grade/{name}" for name in ("course", "nanogpt")}
+    needed = {folder: folder for folder in (sys.base_prefix, sys.base_exec_prefix)}
+    needed |= packages() | {str(ROOT / name): f"/grade/{name}" for name in ("course", "nanogpt")}
     for source, to in needed.items():
         if not to.startswith("/usr/"):
             words += [*parents(to), "--ro-bind", os.path.realpath(source), to]
@@ -225,8 +230,9 @@ class Box:
         inside = backend in ("bubblewrap", "docker", "podman")
         paths = ["/grade"] if inside else [str(ROOT)]
         own_python = backend not in ("docker", "podman")
+        shown = [*packages().values()] if inside else site_folders()
         options = {
-            "path": paths + (site_folders() if own_python else []),
+            "path": paths + (shown if own_python else []),
             "preload": preload,
             "alone": backend != "trusted",
             "limits": {} if backend == "trusted" else LIMITS,
