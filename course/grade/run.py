@@ -6,8 +6,10 @@ import multiprocessing
 import multiprocessing.util
 import os
 import signal
+import threading
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection, parent_process
 from pathlib import Path
 
 import torch
@@ -133,12 +135,18 @@ def start_grader(made: ExerciseSet, options: Options) -> None:
         os._exit(143)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(
-        1
-    )  # a fork has none of its parent's threads, and OpenMP would wait for them forever
+    # A fork has none of its parent's threads, and OpenMP would wait for them forever.
+    torch.set_num_threads(1)
     _grader = Grader(made, options)
     signal.signal(signal.SIGTERM, stop)
+    threading.Thread(target=end_with, args=[parent_process().sentinel], daemon=True).start()
     multiprocessing.util.Finalize(None, _grader.close, exitpriority=1)
+
+
+def end_with(parent: int) -> None:
+    """Should the parent be killed, we stop as if it had asked."""
+    connection.wait([parent])
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def grade(found: Found) -> dict:

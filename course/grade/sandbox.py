@@ -166,13 +166,20 @@ def succeeds(command: list[str]) -> bool:
 
 
 def choose(name: str | None = None, trusted: bool = False, image: str = "") -> str:
-    """The backend to use: the one asked for, or the first that works here. CourseError where there is none."""
+    """The backend to use: the one asked for, or the first that works here. CourseError where there is none.
+
+    A weaker one takes bubblewrap's place only where it is not installed, or where it is asked for.
+    """
     if name == "trusted" or (trusted and name is None):
         if not trusted:
             raise CourseError("no sandbox is used only with --i-trust-these-submissions")
         return "trusted"
     if name in ("docker", "podman") and not image:
         raise CourseError(f"{name} needs --image: one that has Python and PyTorch")
+    if name is None and shutil.which("bwrap") and not bubblewrap_works():
+        raise CourseError(
+            "bubblewrap is installed and does not work here; name another sandbox: --backend container"
+        )
     works = {
         "bubblewrap": bubblewrap_works,
         "docker": lambda: image and succeeds(["docker", "info"]),

@@ -149,6 +149,21 @@ def test_ctrl_c_leaves_whole_results_and_no_process(course):
         wait_for(lambda: not [pid for pid in pids() if uid_of(pid) in UIDS and is_below(pid, running.pid)])
 
 
+def test_a_killed_grader_takes_its_processes_along(course):
+    course.hand_in("ann")
+    for i in range(4):
+        course.hand_in(f"loop{i}", "def double(xs):\n    while True: pass")
+    words = [*command("bubblewrap"), "grade", "run", str(course.exercise), "--jobs", "2", "--timeout", "60"]
+    words += ["--submissions", str(course.submissions), "--results", str(course.results)]
+    running = subprocess.Popen(words, env=environment(), cwd=ROOT, stderr=subprocess.DEVNULL)
+    wait_for(lambda: course.path("ann").exists())
+    its_own = {pid for pid in pids() if is_below(pid, running.pid)} - {running.pid}
+    assert its_own, "no process to be ended"
+    running.kill()
+    running.wait()
+    wait_for(lambda: not [pid for pid in its_own if uid_of(pid) is not None])
+
+
 def is_below(pid: int, ancestor: int) -> bool:
     while pid > 1 and pid != ancestor:
         with contextlib.suppress(OSError, ValueError):
@@ -220,7 +235,18 @@ def test_a_judge_that_cannot_read_a_result_says_so_and_its_own_fault_is_raised()
     assert "cannot be judged (TimeoutError" in judged(slow, [2], [1], [()])
 
 
+def test_a_bubblewrap_that_fails_gives_way_to_no_other_unasked(monkeypatch):
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: "/usr/bin/bwrap")
+    monkeypatch.setattr(sandbox, "bubblewrap_works", lambda: False)
+    monkeypatch.setattr(sandbox, "runs_under_a_uid", lambda: True)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(CourseError, match="bubblewrap is installed and does not work here"):
+        sandbox.choose()
+    assert sandbox.choose("container") == "container"
+
+
 def test_without_a_sandbox_nothing_is_run(monkeypatch):
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
     monkeypatch.setattr(sandbox, "succeeds", lambda command: False)
     monkeypatch.setattr(sandbox, "bubblewrap_works", lambda: False)
     with pytest.raises(CourseError, match="no sandbox works here; install bubblewrap"):
