@@ -4,8 +4,10 @@ Exported from notebooks/20_ddp.ipynb.
 """
 
 import argparse
+import importlib
 import statistics
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
@@ -53,22 +55,37 @@ def ring(ranks: Ranks, data: str, numel: int = 1_000_003) -> dict:
 
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt drill`."""
-    parser = argparse.ArgumentParser(description="Chapter 20's drills: torchrun ... -m nanogpt drill ring")
-    parser.add_argument("names", nargs="+", choices=DRILLS, metavar="NAME", help=", ".join(DRILLS))
+    parser = argparse.ArgumentParser(
+        description="Drills of several processes: torchrun ... -m nanogpt drill ring"
+    )
+    parser.add_argument(
+        "names", nargs="+", metavar="NAME", help=f"{', '.join(DRILLS)}; or a later chapter's MODULE:NAME"
+    )
     parser.add_argument("--data", default="data/built/stories", help="a folder of shards")
     parser.add_argument("--out", help="a JSON file for what rank 0 has found")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long a rank waits for the others")
     return parser
 
 
+def find_drill(name: str) -> Callable[[Ranks, str], dict]:
+    """Chapter 20's drill of this name, or MODULE:NAME, that of another module's table DRILLS. ValueError if there is none."""
+    module, _, drill = name.rpartition(":")
+    table = getattr(importlib.import_module(f"nanogpt.{module}"), "DRILLS", {}) if module else DRILLS
+    if drill not in table:
+        raise ValueError(
+            f"there is no drill {name}; {module or 'chapter 20'} has {', '.join(table) or 'none'}"
+        )
+    return table[drill]
+
+
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt drill`, its options parsed."""
-    ranks = torchrun_ranks()
+    drills, ranks = {name: find_drill(name) for name in args.names}, torchrun_ranks()
     if ranks.size == 1:
         raise ValueError("a drill takes several processes: torchrun --nproc-per-node 2 -m nanogpt drill ...")
     torch.set_num_threads(1)
     with process_group(ranks, args.seconds):
-        found = {name: DRILLS[name](ranks, args.data) for name in args.names}
+        found = {name: drill(ranks, args.data) for name, drill in drills.items()}
     if ranks.rank == 0 and args.out:
         save_json(args.out, found)
 

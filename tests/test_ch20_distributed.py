@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import types
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -432,3 +433,14 @@ def test_a_store_behind_a_cut_cable_does_not_keep_a_rank_waiting():
     began, other = time.monotonic(), Ranks(rank=1, size=2)
     assert "the host of rank 0 is gone or cut off" in who_is_missing(other, Silent(), 0.3)
     assert time.monotonic() - began < 5, "it waits for an answer"
+
+
+def test_a_drill_is_found_by_its_name_or_its_modules(monkeypatch):
+    module = types.ModuleType("nanogpt.later")
+    module.DRILLS = {"swim": lambda ranks, data: {}}
+    monkeypatch.setitem(sys.modules, "nanogpt.later", module)
+    assert drill.find_drill("ring") is drill.ring
+    assert drill.find_drill("later:swim") is module.DRILLS["swim"]
+    for name, told in {"dance": "chapter 20 has meet, ring", "later:dance": "later has swim"}.items():
+        with pytest.raises(ValueError, match=f"there is no drill {name}; {told}"):
+            drill.find_drill(name)
