@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nanogpt.evals import evaluating
@@ -44,14 +45,14 @@ class KVCache:
         return self.new
 
     def layer(self, i: int) -> Callable:
-        """What block i calls with its new keys and values, (B, n_head, T, d), to get all, (B, n_head, S, d)."""
-        return partial(self.extend, self.keys[i], self.values[i])
+        """What block i calls with its new queries, keys and values, (B, n_head, T, d), to attend to all S so far."""
+        return partial(self.attend, self.keys[i], self.values[i])
 
-    def extend(self, keys: Tensor, values: Tensor, k: Tensor, v: Tensor) -> tuple:
+    def attend(self, keys: Tensor, values: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         texts, S = torch.arange(len(k), device=k.device)[:, None], max(self.lengths) + k.size(2)
         for kept, fresh in ((keys, k), (values, v)):  # each text at its own places
             kept[texts, :, self.new] = fresh.transpose(1, 2).to(kept.dtype)
-        return keys[:, :, :S], values[:, :, :S], self.past
+        return F.scaled_dot_product_attention(q, keys[:, :, :S], values[:, :, :S], attn_mask=self.past)
 
     def newest(self, x: Tensor) -> Tensor:
         """Each text's last token that counts, of x (B, T, C) -> (B, 1, C). From now on the new tokens are filled."""

@@ -56,12 +56,20 @@ def flash_forward(q: Tensor, k: Tensor, v: Tensor, block: int) -> tuple[Tensor, 
     return torch.cat(outs, -2), torch.cat(logsumexps, -2)
 
 
+def tile_backward(
+    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, logsumexp: Tensor, D: Tensor, diagonal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What one tile adds to dq, dk and dv, its weights recomputed; logsumexp and D (..., rows, 1) are of its rows."""
+    p = (tile_scores(q, k, diagonal) - logsumexp).exp()  # (..., rows, columns)
+    ds = p * (grad @ v.transpose(-2, -1) - D) / math.sqrt(q.size(-1))
+    return ds @ k, ds.transpose(-2, -1) @ q, p.transpose(-2, -1) @ grad
+
+
 def flash_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, block: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k, v from the gradient of out, recomputing each tile (Dao 2023, algorithm 2)."""
-    T, scale = q.size(-2), 1 / math.sqrt(q.size(-1))
-    wide = torch.promote_types(q.dtype, torch.float32)
+    T, wide = q.size(-2), torch.promote_types(q.dtype, torch.float32)
     D = (grad.to(wide) * out).sum(-1, keepdim=True)  # (..., T, 1), the row sums Σ p dp
     dq, dk, dv = (torch.zeros_like(z, dtype=wide) for z in (q, k, v))
     for j in range(0, T, block):
@@ -69,11 +77,10 @@ def flash_backward(
         for i in range(j, T, block):  # queries before these keys never saw them
             rows, columns = slice(i, i + block), slice(j, j + block)
             q_i, g_i = tile(q, i, block), tile(grad, i, block)
-            p = (tile_scores(q_i, k_j, diagonal=i == j) - logsumexp[..., rows, :]).exp()
-            ds = p * (g_i @ v_j.transpose(-2, -1) - D[..., rows, :]) * scale  # (..., rows, columns)
-            dq[..., rows, :] += ds @ k_j
-            dk[..., columns, :] += ds.transpose(-2, -1) @ q_i
-            dv[..., columns, :] += p.transpose(-2, -1) @ g_i
+            row = logsumexp[..., rows, :], D[..., rows, :]
+            parts = tile_backward(q_i, k_j, v_j, g_i, *row, diagonal=i == j)
+            for whole, place, part in zip((dq, dk, dv), (rows, columns, columns), parts):
+                whole[..., place, :] += part
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 

@@ -409,14 +409,15 @@ class Remembers:
         return torch.arange(self.start - T, self.start)
 
     def layer(self, i):
-        def add(k, v):
+        def attend(q, k, v):
             old = self.store.get(i)
             k, v = (k, v) if old is None else [torch.cat(pair, dim=2) for pair in zip(old, (k, v))]
             self.store[i] = k, v
             S, T = k.size(2), self.start - (0 if old is None else old[0].size(2))
-            return k, v, torch.ones(T, S, dtype=torch.bool).tril(S - T)[None, None]
+            past = torch.ones(T, S, dtype=torch.bool).tril(S - T)
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=past)
 
-        return add
+        return attend
 
     def newest(self, x):
         return x[:, -1:]

@@ -313,9 +313,8 @@ class CausalSelfAttention(nn.Module):
     def forward(self, x: Tensor, cache=None) -> Tensor:
         q, k, v = split_heads(self.c_attn(x), self.n_head)  # (B, n_head, T, d)
         p = self.dropout if self.training else 0.0
-        if cache is not None:  # keys and values of earlier tokens, kept since they were computed: chapter 08
-            k, v, past = cache(k, v)
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=past)
+        if cache is not None:  # it attends to keys and values that are not in x as well: chapters 08 and 21c
+            y = cache(q, k, v)
         elif self.flash:  # the same sum in one kernel that never stores a (T, T) matrix: chapter 12
             y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
         else:

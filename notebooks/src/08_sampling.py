@@ -294,8 +294,8 @@ nothing that is appended changes what stands before it: position t never looks a
 they are, in every layer. They can be kept.
 
 The model is ready for that. With a cache, `forward` reads only what is new: it asks the cache at which positions the
-new tokens stand, hands it each layer's new keys and values, and gets all of them back, with a mask that says which of
-them each new token may see. Only the newest token goes to the head.
+new tokens stand, and hands it each layer's new queries, keys and values; the cache adds the keys and values that it has kept,
+and attends. Only the newest token goes to the head.
 """
 
 
@@ -311,13 +311,13 @@ class OneText:
         return torch.arange(self.n - T, self.n, device=device)
 
     def layer(self, i: int):
-        def extend(k: Tensor, v: Tensor):  # (1, n_head, 1, d), of the new token
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (1, n_head, 1, d), of the new token
             if i in self.kept:
                 k, v = (torch.cat(both, dim=2) for both in zip(self.kept[i], (k, v)))
             self.kept[i] = k, v  # (1, n_head, S, d)
-            return k, v, None  # no mask: a single new token sees everything
+            return F.scaled_dot_product_attention(q, k, v)  # no mask: a single new token sees everything
 
-        return extend
+        return attend
 
     def newest(self, x: Tensor) -> Tensor:
         return x[:, -1:]
@@ -357,6 +357,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nanogpt.evals import evaluating
@@ -399,14 +400,14 @@ class KVCache(KVCache):
         return self.new
 
     def layer(self, i: int) -> Callable:
-        """What block i calls with its new keys and values, (B, n_head, T, d), to get all, (B, n_head, S, d)."""
-        return partial(self.extend, self.keys[i], self.values[i])
+        """What block i calls with its new queries, keys and values, (B, n_head, T, d), to attend to all S so far."""
+        return partial(self.attend, self.keys[i], self.values[i])
 
-    def extend(self, keys: Tensor, values: Tensor, k: Tensor, v: Tensor) -> tuple:
+    def attend(self, keys: Tensor, values: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         texts, S = torch.arange(len(k), device=k.device)[:, None], max(self.lengths) + k.size(2)
         for kept, fresh in ((keys, k), (values, v)):  # each text at its own places
             kept[texts, :, self.new] = fresh.transpose(1, 2).to(kept.dtype)
-        return keys[:, :, :S], values[:, :, :S], self.past
+        return F.scaled_dot_product_attention(q, keys[:, :, :S], values[:, :, :S], attn_mask=self.past)
 
     def newest(self, x: Tensor) -> Tensor:
         """Each text's last token that counts, of x (B, T, C) -> (B, 1, C). From now on the new tokens are filled."""
