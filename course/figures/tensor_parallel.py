@@ -1,0 +1,1 @@
+"""Chapter 21b's figures: each function takes data and returns a figure."""
