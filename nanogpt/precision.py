@@ -9,6 +9,7 @@ from functools import cache
 
 import torch
 
+from nanogpt.clip import local_part  # chapter 21
 from nanogpt.roofline import matmul_flops, matmul_formats
 
 PRECISIONS = {
@@ -81,8 +82,8 @@ class LossScaler:
     good_steps: int = 0
 
     def unscale(self, parameters: Iterable[torch.Tensor]) -> bool:
-        """Divide the gradients by the scale, in place. False if any is infinite or NaN: then skip this update."""
-        grads = [p.grad for p in parameters if p.grad is not None]
+        """Divide the gradients by the scale, in place. False if any of this rank is not finite: then skip this update."""
+        grads = [local_part(p.grad)[0] for p in parameters if p.grad is not None]
         if not grads:
             raise ValueError("no parameter has a gradient; call (loss * scaler.scale).backward() first")
         torch._foreach_mul_(grads, 1 / self.scale)

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from nanogpt.clip import global_norm, gradients_of, scale_to  # chapter 21
 from nanogpt.model import GPT
 from nanogpt.optim import make_optimizer, wsd  # chapter 15
 from nanogpt.precision import LossScaler, autocast
@@ -44,17 +45,18 @@ def both_finite(loss: Tensor, norm: Tensor) -> bool:
 
 def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, accept) -> bool:
     """Unscales the gradient, asks accept(loss, norm), clips, all in place. False if the scaler or accept says skip."""
-    parameters = [p for p in model.parameters() if p.grad is not None]
+    gradients = gradients_of(model.parameters())
     if scaler is not None:
-        finite = scaler.unscale(parameters)
-        scaler.update(finite)
+        scaler.unscale(model.parameters())
+    norm = global_norm(gradients)
+    if scaler is not None:
+        scaler.update(finite := bool(norm.isfinite()))
         if not finite:
             return False
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
     if not accept(loss, norm):
         return False
     if clip is not None:
-        torch.nn.utils.clip_grads_with_norm_(parameters, clip, norm)
+        scale_to(gradients, clip, norm)
     return True
 
 

@@ -42,7 +42,9 @@ def in_ranks(call, size: int, *args, seconds: float | None = 60.0, never: tuple[
     for, but killed in the end. Fails if one leaves its process group open.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", "nanogpt.distributed", "nanogpt.trainer"])
+    context.set_forkserver_preload(
+        ["torch._dynamo", "nanogpt.distributed", "nanogpt.trainer", "nanogpt.fsdp"]
+    )
     store = dist.TCPStore(
         "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
     )

@@ -1,0 +1,6 @@
+"""ZeRO by hand, its three stages, and what chapter 21 makes several processes do.
+
+Exported from notebooks/21_sharding.ipynb.
+"""
+
+DRILLS = {}
