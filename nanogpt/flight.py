@@ -70,20 +70,23 @@ def where_they_part(records: list[list[dict]]) -> list[dict | None] | None:
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt flight`."""
     parser = argparse.ArgumentParser(description="A deadlock, and each rank's list of its collectives.")
-    parser.add_argument("check", choices=CHECKS, help="alone: a deadlock; together: none")
+    parser.add_argument(
+        "checks", nargs="+", choices=CHECKS, metavar="CHECK", help="alone: a deadlock; together: none"
+    )
     parser.add_argument("--data", default="data/built/stories", help="a folder of shards")
-    parser.add_argument("--out", required=True, help="a folder for rank0.json, rank1.json and so on")
+    parser.add_argument("--out", required=True, help="a folder for CHECK-rank0.json and so on")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long a rank waits for the others")
     return parser
 
 
 def run(args: argparse.Namespace) -> None:
-    """Train, and write down in the end, good or bad, which collectives there were."""
+    """Train with each check, and write down in the end, good or bad, which collectives there were so far."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     ranks = torchrun_ranks()
     torch.set_num_threads(1)
     with process_group(ranks, args.seconds):
-        try:
-            train(ranks, args.data, CHECKS[args.check])
-        finally:
-            save_json(Path(args.out) / f"rank{ranks.rank}.json", flight_record())
+        for check in args.checks:
+            try:
+                train(ranks, args.data, CHECKS[check])
+            finally:
+                save_json(Path(args.out) / f"{check}-rank{ranks.rank}.json", flight_record())

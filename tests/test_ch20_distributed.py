@@ -116,8 +116,7 @@ def alone() -> dict:
     ("size", "uneven"),
     [
         (2, True),
-        (4, False),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, False), (4, True))),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, False), (4, False), (4, True))),
     ],
 )
 def test_the_same_global_batch_gives_the_same_losses_and_gradients(size, uneven, alone):
@@ -184,6 +183,7 @@ def flags(ranks: Ranks, folder) -> dict:
     return drill.flag(ranks, folder, steps=3)
 
 
+@pytest.mark.slow
 def test_gradients_travel_once_a_step_and_a_late_flag_lets_the_ranks_part(shards):
     found = in_ranks(flags, 2, shards[0].parent)[0]
     once, forgotten, late = (found[when] for when in ("in time", "forgotten", "late"))

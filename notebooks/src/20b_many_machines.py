@@ -20,7 +20,9 @@ from course.figures import ddp as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
 from nanogpt.compare import verdict
+from nanogpt.config import load_config
 from nanogpt.runs import read_metrics
+from nanogpt.trainer import fit
 
 # %%
 #| export
@@ -235,11 +237,18 @@ assert STEPS > 20, f"STEPS={STEPS}: the first five are not timed, and the warm-u
 
 
 def train_on(processes: int) -> list[dict]:
-    """The run `tiny`, a short one, on so many processes: the lines of its log."""
+    """The run `tiny`, a short one, on so many processes of one thread each: the lines of its log. One: this kernel."""
     shutil.rmtree(folder := RUNS / f"on-{processes}", ignore_errors=True)
     keys = {"train.max_steps": STEPS, "train.batch_tokens": TOKENS, "eval.every": 0, "run.log_every": 20}
     keys |= {"data.dir": DATA.as_posix(), "run.dir": folder.as_posix(), "run.device": "cpu"}
-    torchrun("20b", processes, "train", "tiny", *(f"{key}={value}" for key, value in keys.items()))
+    said = [f"{key}={value}" for key, value in keys.items()]
+    if processes > 1:
+        torchrun("20b", processes, "train", "tiny", *said)
+    else:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        fit(load_config("tiny", said))
+        torch.set_num_threads(threads)
     return read_metrics(folder)
 
 
@@ -343,28 +352,32 @@ def where_they_part(records: list[list[dict]]) -> list[dict | None] | None:
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt flight`."""
     parser = argparse.ArgumentParser(description="A deadlock, and each rank's list of its collectives.")
-    parser.add_argument("check", choices=CHECKS, help="alone: a deadlock; together: none")
+    parser.add_argument(
+        "checks", nargs="+", choices=CHECKS, metavar="CHECK", help="alone: a deadlock; together: none"
+    )
     parser.add_argument("--data", default="data/built/stories", help="a folder of shards")
-    parser.add_argument("--out", required=True, help="a folder for rank0.json, rank1.json and so on")
+    parser.add_argument("--out", required=True, help="a folder for CHECK-rank0.json and so on")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long a rank waits for the others")
     return parser
 
 
 def run(args: argparse.Namespace) -> None:
-    """Train, and write down in the end, good or bad, which collectives there were."""
+    """Train with each check, and write down in the end, good or bad, which collectives there were so far."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     ranks = torchrun_ranks()
     torch.set_num_threads(1)
     with process_group(ranks, args.seconds):
-        try:
-            train(ranks, args.data, CHECKS[args.check])
-        finally:
-            save_json(Path(args.out) / f"rank{ranks.rank}.json", flight_record())
+        for check in args.checks:
+            try:
+                train(ranks, args.data, CHECKS[check])
+            finally:
+                save_json(Path(args.out) / f"{check}-rank{ranks.rank}.json", flight_record())
 
 
 # %% [markdown]
 r"""
-*Predict.* Rank 0 waits in the check's `all_gather`. In which collective does rank 1 wait, and called by which function of ours?
+*Predict.* Rank 0 waits in the check's `all_gather`. In which collective does rank 1 wait, and called by which function of ours? (One
+`torchrun` makes two runs: `together`, in which all ranks ask, and then `alone`, which ends it.)
 """
 
 # %%
@@ -372,14 +385,14 @@ predict("20b.2", "rank 1 waits in", guess=None)
 FLIGHT = RUNS / "flight"
 
 
-def flight_of(check: str, **options) -> list[list[dict]]:
-    """Run it on two processes; the flight record of each."""
-    words = "--data", DATA.as_posix(), "--out", FLIGHT.as_posix(), "--seconds", "3"
-    torchrun("20b", 2, "flight", check, *words, **options)
-    return [json.loads((FLIGHT / f"rank{rank}.json").read_text()) for rank in range(2)]
+def records_of(check: str) -> list[list[dict]]:
+    """The flight record of each of the two ranks."""
+    return [json.loads((FLIGHT / f"{check}-rank{rank}.json").read_text()) for rank in range(2)]
 
 
-records = flight_of("alone", fails=True)
+words = "--data", DATA.as_posix(), "--out", FLIGHT.as_posix(), "--seconds", "3"
+torchrun("20b", 2, "flight", "together", "alone", *words, fails=True)
+records = records_of("alone")
 
 # %% tags=["nbval-ignore-output"]
 for rank, record in enumerate(records):
@@ -398,12 +411,12 @@ answer("20b.2", parted[1]["kind"])
 # %% [markdown]
 r"""
 Up to there the lists are equal. Then rank 0 gathers, called by `check_alone`, and rank 1, which was not called, has gone on to the next step, where it
-counts targets. Neither *where they wait* is wrong; wrong is that only one list has the gather. Mended, all ranks make the call and
-one prints:
+counts targets. Neither *where they wait* is wrong; wrong is that only one list has the gather. In the run before, `together`, all ranks made the
+call and one printed:
 """
 
 # %%
-mended = flight_of("together")
+mended = records_of("together")
 assert where_they_part(mended) is None, "the ranks' collectives still differ"
 print(f"{len(mended[0])} collectives, the same on both ranks")
 
