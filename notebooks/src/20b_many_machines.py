@@ -196,6 +196,7 @@ from nanogpt.train import scale_init, train_step
 
 DATA, RUNS = Path("../data/built/stories"), Path("../data/built/ranks")
 _ = ensure_corpus(DATA)
+torch.set_num_threads(1)  # as each rank of torchrun has
 V, eot = (load_manifest(DATA)[what] for what in ("vocab_size", "eot"))
 T, WIDTH, SEED = 64, 64, 0
 small = GPTConfig(block_size=T, vocab_size=V, n_layer=1, n_head=4, n_embd=WIDTH)
@@ -245,10 +246,7 @@ def train_on(processes: int) -> list[dict]:
     if processes > 1:
         torchrun("20b", processes, "train", "tiny", *said)
     else:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
         fit(load_config("tiny", said))
-        torch.set_num_threads(threads)
     return read_metrics(folder)
 
 
@@ -618,7 +616,7 @@ more rows is less noisy: the rate times 2 (Goyal et al. 2017), or √2, as theor
 """
 
 # %%
-PER_RANK, UPDATES, LR = 2, 240, 1e-3
+PER_RANK, UPDATES, LR = 2, 192, 1e-3
 assert UPDATES >= 16, f"UPDATES={UPDATES}: eight moments on eight ranks, which make half as many, take 16"
 
 
