@@ -24,6 +24,7 @@ from nanogpt.dryrun import dry_run
 from nanogpt.evals import evaluate
 from nanogpt.files import atomically
 from nanogpt.log import peak_flops, report, writers
+from nanogpt.parallel import whole  # chapter 21d
 from nanogpt.prepare import DISK_FULL
 from nanogpt.roofline import synchronize
 from nanogpt.sample import complete
@@ -59,15 +60,15 @@ def update(run: Training) -> tuple[float, dict, list]:
         group["lr"] = lr
     if c.data.overfit:
         run.stream.position = 0  # the first batch, again
-    said, batches = {"lr": lr}, [run.stream.next_batch() for _ in range(c.micro_batches // run.ranks.size)]
-    seed_step(run.ranks, c.run.seed, run.step)
+    said, batches = {"lr": lr}, [run.stream.next_batch() for _ in range(c.micro_batches // run.readers.size)]
+    seed_step(run.readers, c.run.seed, run.step)
 
     def accept(loss, norm) -> bool:  # not asked where fp16's scaler has found an overflow
         said.update(judged(run, loss.item(), norm.item()))
         return "skipped" not in said
 
     loss = train_step(
-        run.stepper, run.optimizer, batches, c.train.dtype, c.optim.clip, run.scaler, accept, run.ranks.mean
+        run.stepper, run.optimizer, batches, c.train.dtype, c.optim.clip, run.scaler, accept, run.readers.mean
     )
     if "norm" not in said:
         said |= {"norm": math.inf, "skipped": "overflow" if loss.isfinite() else "not finite"}
@@ -93,7 +94,7 @@ def one_step(run: Training) -> dict:
         write_shard(run.folder / f"skipped/step_{run.step:06d}{rank}.bin", ids)
     line = {"step": run.step, "loss": loss} | said | {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
     if peak := peak_flops(run.device, run.config.train.dtype):
-        line["mfu"] = mfu(step_flops(run.model.config, tokens // T // run.ranks.size, T), seconds, peak)
+        line["mfu"] = mfu(step_flops(run.model.config, tokens // T, T) / run.ranks.size, seconds, peak)
     return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
 
 
@@ -105,9 +106,9 @@ def due(every: int, step: int, last: bool = False) -> bool:
 def look(run: Training, last: bool) -> dict:
     """Validate, score HellaSwag and write a sample, as far as due; for the step's line. No later step notices it."""
     e, found, before, first = run.config.eval, {}, random_states(run.device), run.ranks.rank == 0
+    model = whole(run.model).to(run.device)  # one that a rank can ask alone
     if due(e.every, run.step, last):
-        how = run.eot, 32, run.config.train.dtype
-        found["val_loss"] = held_loss(run.ranks, evaluate, run.model, run.held, *how)
+        found["val_loss"] = held_loss(run.ranks, evaluate, model, *run.held, 32, run.config.train.dtype)
         found |= {k: v for k, v in load_manifest(run.config.data.dir).items() if k == "floor"}  # for `plot`
         if found["val_loss"] < run.best.get("val_loss", math.inf):
             run.best = {"step": run.step, "val_loss": found["val_loss"]}
@@ -115,10 +116,10 @@ def look(run: Training, last: bool) -> dict:
         from nanogpt import hellaswag  # chapter 18b
 
         items = hellaswag.load_items()
-        scores = hellaswag.accuracy(run.model, items, run.tokenizer, precision=run.config.train.dtype)
+        scores = hellaswag.accuracy(model, items, run.tokenizer, precision=run.config.train.dtype)
         found |= {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
     if first and due(e.sample_every, run.step, last):
-        text = e.prompt + complete(run.model, run.tokenizer, e.prompt, 200)
+        text = e.prompt + complete(model, run.tokenizer, e.prompt, 200)
         print(f"--- step {run.step}: {text}")
         with atomically(run.folder / f"samples/step_{run.step:06d}.txt") as file:
             file.write(text.encode())
@@ -134,9 +135,10 @@ def keep_run(run: Training, metrics) -> None:
     """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
     if run.kept == run.folder / f"step_{run.step:06d}":
         return
+    model, state = whole(run.model), run.state_dict()  # all ranks: what was cut is gathered
     if run.ranks.rank == 0:
         os.fsync(metrics.fileno())
-        save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
+        save(run.folder, run.step, model, state, run.tokenizer)
     run.kept = run.folder / f"step_{run.step:06d}"
 
 

@@ -408,15 +408,15 @@ import torch
 from nanogpt.corpus import ensure_corpus
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.device import pick_device, seed_everything
-from nanogpt.distributed import Ranks, replicate
+from nanogpt.distributed import Ranks
 
 # %%
 #| export assemble
 from nanogpt.config import Config, Data, config_dict, keys
 from nanogpt.hub import read_json
 from nanogpt.model import GPT, GPTConfig
+from nanogpt.parallel import fill, lay_out, optimizer_for  # chapter 21d
 from nanogpt.precision import LossScaler, why_not
-from nanogpt.optim import make_optimizer
 from nanogpt.prepare import prepare
 from nanogpt.pretrained import from_hf
 from nanogpt.runs import Window
@@ -510,12 +510,12 @@ class Training:
     """A run in memory. What `state_dict` names is what steps change: with it and the weights, a run goes on bit for bit."""
 
     config: Config
-    ranks: Ranks  # who shares each batch: chapter 20
+    ranks: Ranks  # the run's processes: chapter 20
+    readers: Ranks  # those of them that read different rows: all, but for chapter 21d's tp
     tokenizer: BPETokenizer | None
-    eot: int
-    held: list  # the first eval.tokens of the validation shards
+    held: tuple  # the first eval.tokens of the validation shards, and the id between their documents
     model: GPT
-    stepper: torch.nn.Module  # the model, or the same compiled
+    stepper: torch.nn.Module  # the model, or the same replicated or compiled
     optimizer: torch.optim.Optimizer
     stream: BatchStream
     scaler: LossScaler | None
@@ -590,19 +590,18 @@ def assemble(config: Config, ranks: Ranks | None = None) -> Training:
     if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
         raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
     model = first_model(c, manifest["vocab_size"]).to(ranks.device).train()
-    replica = replicate(model, ranks)
+    stepper, readers = lay_out(model, c, ranks)
     parts = {
         "tokenizer": tokenizer,
-        "eot": manifest["eot"],
-        "held": held_out(c.data.dir, c.eval.tokens) if c.eval.every else [],
+        "held": (held_out(c.data.dir, c.eval.tokens) if c.eval.every else [], manifest["eot"]),
         "model": model,
-        "stepper": torch.compile(replica) if c.train.compile else replica,
-        "optimizer": make_optimizer(model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay),
-        "stream": stream_of(c, ranks),
+        "stepper": torch.compile(stepper) if c.train.compile else stepper,
+        "optimizer": optimizer_for(model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay),
+        "stream": stream_of(c, readers),
         "scaler": LossScaler() if c.train.dtype == "fp16" else None,
     }
     seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
-    return Training(c, ranks, **parts)
+    return Training(c, ranks, readers, **parts)
 
 
 # %% [markdown]
@@ -616,7 +615,7 @@ curve of two learning rates belongs to neither. How long it runs, where it is sa
 
 # %%
 #| export assemble
-FREE = "run.", "eval.", "train.", "data.dir", "data.source"  # may change on a run's way
+FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
 FIXED = "run.seed", "train.batch_tokens", "train.dtype"  # though not these
 
 
@@ -648,7 +647,7 @@ def resume(config: Config, ranks: Ranks | None = None) -> Training:
     run = assemble(config, ranks)
     refuse_other_runs(ranks, config, run.stream, str(found))
     if found:
-        run.model.load_state_dict(load_model(found).state_dict())
+        fill(run.model, load_model(found))
         run.load_state_dict(state)
         run.kept = found
         print(f"going on after step {run.step}, from {found}")

@@ -41,6 +41,7 @@ from nanogpt.chunks import alone_in
 from nanogpt.config import Config, config_dict
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.distributed import Ranks, code_hash, gathered, process_group, refuse_differences, torchrun_ranks
+from nanogpt.layout import data_parallel
 from nanogpt.shards import document_starts, open_shards, read_shard
 
 # %%
@@ -85,6 +86,7 @@ def patience() -> float:
 def one_run(config: Config) -> Iterator[Ranks]:
     """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
     ranks = torchrun_ranks(config.run.device)
+    data_parallel(config.parallel, ranks.size)  # chapter 21d: is this the number of processes it needs?
     with ExitStack() as stack:
         stack.enter_context(process_group(ranks, patience()))
         if ranks.rank == 0:
@@ -131,10 +133,10 @@ def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: 
     found: the checkpoint that this rank would go on from.
     """
     c = config
-    if c.micro_batches % ranks.size:
+    if c.micro_batches % stream.world_size:
         each = f"train.micro_batch={c.train.micro_batch} × model.block_size={c.model.block_size}"
         raise ValueError(
-            f"train.batch_tokens={c.train.batch_tokens} is {c.micro_batches} × {each}: not to be dealt to {ranks.size} ranks"
+            f"train.batch_tokens={c.train.batch_tokens} is {c.micro_batches} × {each}: not to be dealt to {stream.world_size} ranks"
         )
     same = config_dict(c) | {"run": config_dict(c)["run"] | {"device": None}}
     hashes = {"configuration": same, "data": stream.state_dict()["shards"]}

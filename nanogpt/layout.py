@@ -1,0 +1,49 @@
+"""The configuration's section `parallel`, and what is impossible in it, each in one line.
+
+Exported from notebooks/21d_layouts.ipynb.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """How processes share a run: dp × tp of them."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+    dp: Annotated[int, Field(gt=0)] | None = None  # parts of the batch; null: as many as the processes allow
+    shard: bool = False  # each of dp keeps a part of weights, gradients and moments: chapter 21
+    tp: Annotated[int, Field(gt=0)] = 1  # processes among which each layer is cut: chapter 21b
+
+
+def check_layout(parallel: Parallel, model, train) -> None:
+    """ValueError, naming the keys, for what no number of processes can run."""
+    heads, tp = model.n_head, parallel.tp
+    if heads % tp:  # the width is a multiple of the heads, so it comes out even as well
+        fit = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        raise ValueError(f"parallel.tp={tp} must divide model.n_head={heads}, as {fit} do")
+    if tp > 1 and model.dropout:
+        raise ValueError(
+            f"model.dropout={model.dropout} with parallel.tp={tp}: masks would differ; set it to 0"
+        )
+    if (parallel.shard or tp > 1) and train.dtype == "bf16-masters":
+        cut = "parallel.shard=true" if parallel.shard else f"parallel.tp={tp}"
+        raise ValueError(f"train.dtype=bf16-masters needs whole weights, not {cut}; take bf16")
+
+
+def data_parallel(parallel: Parallel, processes: int) -> int:
+    """Of so many processes, how many read different rows: processes / tp. ValueError where the numbers disagree."""
+    dp, tp = parallel.dp, parallel.tp
+    if dp is None and processes % tp == 0:
+        return processes // tp
+    if dp is None:
+        raise ValueError(f"parallel.tp={tp} needs a multiple of {tp} processes; {processes} were started")
+    if dp * tp != processes:
+        started = (
+            f"{processes} {'was' if processes == 1 else 'were'} started (torchrun --nproc-per-node {dp * tp})"
+        )
+        raise ValueError(f"parallel.dp={dp} × parallel.tp={tp} needs {dp * tp} processes; {started}")
+    return dp
