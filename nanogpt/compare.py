@@ -38,7 +38,9 @@ Exit code 0: within the bound; 2: beyond it, and one line says by how much and w
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt compare`."""
     parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs=2, metavar="RUN", help="a run's folder, or its metrics.jsonl")
+    parser.add_argument(
+        "runs", nargs=2, metavar="RUN", help="a folder, its metrics.jsonl, or a main.log of llm.c"
+    )
     parser.add_argument("--bound", type=float, default=0.0, help="how far losses may differ, in nats (0)")
     return parser
 

@@ -130,6 +130,7 @@ disk goes on where it was when the same command is given again. The shards are i
   python -m nanogpt prepare shakespeare.txt --paragraphs --val 0.1
   python -m nanogpt prepare data/downloads/fineweb-edu --out data/built/fineweb-edu
   python -m nanogpt prepare notes/ --tokenizer data/built/tokenizer.json
+  python -m nanogpt prepare notes/ --format megatron --val 0 --test 0    also train_text_document.bin and .idx
 
 Where one machine would take days: give the command with --part 1/16 ... --part 16/16, in any order, to machines that
 share the folder --out, or to a Slurm array (--part $SLURM_ARRAY_TASK_ID/16); those that failed again. Then the command
@@ -151,6 +152,12 @@ def parser() -> argparse.ArgumentParser:
     add("--workers", type=int, help="processes that tokenize (default: one a core)")
     add("--part", metavar="P/N", help="only the P-th of N parts, for many machines (see above)")
     add("--shard-tokens", type=int, default=100_000_000, help="where a new shard begins (100000000)")
+    add(
+        "--format",
+        choices=["shards", "megatron"],
+        default="shards",
+        help="also .bin and .idx for Megatron-LM",
+    )
     return parser
 
 
@@ -161,8 +168,15 @@ def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt prepare`, its options parsed."""
     source = args.source.resolve()
     out = args.out or Path("data/built", source.name if source.is_dir() else source.stem)
+    options = vars(args) | {"out": out}
+    megatron = options.pop("format") == "megatron"
     try:
-        manifest = prepare(**vars(args) | {"out": out})
+        manifest = prepare(**options)
+        if manifest and megatron:
+            from nanogpt.interop import shards_to_megatron  # chapter 22b
+
+            for prefix, tokens in shards_to_megatron(out, manifest).items():
+                print(f"{prefix}.bin and .idx: {tokens:,} tokens")
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the same command goes on from here, and what is in {out} is kept") from None
     except OSError as error:

@@ -55,6 +55,10 @@ def read_metrics(run: str | Path) -> list[dict]:
     A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
     """
     path = Path(run) / "metrics.jsonl" if Path(run).is_dir() else Path(run)
+    if path.suffix == ".log":
+        from nanogpt.llmc import read_log  # chapter 22b
+
+        return read_log(path)
     lines, steps = path.read_text(encoding="utf-8", errors="replace").splitlines(), {}
     for number, text in enumerate(lines, 1):
         try:
@@ -118,7 +122,9 @@ def draw_runs(runs: dict[str, Sequence[dict]]):
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt plot`."""
     parser = argparse.ArgumentParser(description="Draw loss, norm, rate and throughput of runs together.")
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or its metrics.jsonl")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="a folder, its metrics.jsonl, or a main.log of llm.c"
+    )
     parser.add_argument("--out", default="runs.png", metavar="FILE", help="a .png, .svg or .pdf (runs.png)")
     return parser
 
