@@ -25,11 +25,13 @@ class Counted(TorchDispatchMode):
         self.calls = calls
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "c10d":
-            tensors = [leaf for leaf in tree_leaves(args[0]) if isinstance(leaf, torch.Tensor)]
-            self.calls.append(
-                (func._schema.name.removeprefix("c10d::").strip("_"), sum(t.nbytes for t in tensors))
-            )
+        if any(t.__name__ == "DTensor" for t in types):
+            return NotImplemented  # it comes again, as what is done to local tensors
+        name = func._schema.name.partition("::")[2].strip("_").replace("all_reduce", "allreduce")
+        if func.namespace in ("c10d", "_c10d_functional") and not name.startswith(("wait", "wrap")):
+            tensors = [[x for x in tree_leaves(arg) if isinstance(x, torch.Tensor)] for arg in args[:2]]
+            put = tensors[1] or tensors[0]  # (output, input) or input alone
+            self.calls.append((name, sum(t.nbytes for t in put)))
         return func(*args, **(kwargs or {}))
 
 
@@ -52,6 +54,14 @@ class Ranked:
         with CommDebugMode() as comm, Counted(calls):
             yield calls
         assert comm.get_total_counts() == len(calls), "CommDebugMode counts other collectives"
+
+    def apart(self, x: torch.Tensor, y: torch.Tensor) -> float:
+        """The largest difference, over all ranks, of what they hold as x and what they hold as y."""
+        pairs = [
+            [getattr(z, "_local_tensors", {}).get(rank, z) for z in (x.detach(), y.detach())]
+            for rank in range(self.size)
+        ]
+        return max((a - b).abs().max().item() for a, b in pairs)
 
     def same(self, x: torch.Tensor) -> torch.Tensor:
         """What all ranks hold, if all hold the same."""

@@ -7,17 +7,19 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel.style import ParallelStyle
 
+from nanogpt.bench import saved_bytes
+from nanogpt.distributed import Ranks, gathered
+from nanogpt.drill import LR, fresh, masked
+from nanogpt.fsdp import shard
 from nanogpt.model import GPT
-from nanogpt.tensor_by_hand import vocab_loss
+from nanogpt.optim import make_optimizer
+from nanogpt.tensor_by_hand import check_heads, split_block, vocab_loss
+from nanogpt.train import train_step
 
 
 class Whole(ParallelStyle):
@@ -37,7 +39,7 @@ class Whole(ParallelStyle):
 
 
 def by_rank(rows: Tensor, n: int) -> Tensor:
-    """c_attn's rows, all of q, all of k, all of v, in the order in which n ranks' equal parts have their heads' q, k, v."""
+    """c_attn's rows, all of q, of k, of v, in the order in which each of n equal parts has its heads' q, k and v."""
     return rows.unflatten(0, (3, n, -1)).transpose(0, 1).flatten(0, 2)
 
 
@@ -58,19 +60,18 @@ def full_state(model: GPT) -> dict[str, Tensor]:
     return plain(model, ((name, p.detach()) for name, p in model.named_parameters()))
 
 
-def check_split(model: GPT, mesh: DeviceMesh, sequence: bool) -> None:
+def check_split(model: GPT, mesh: DeviceMesh) -> None:
     """ValueError, in one sentence, where `split` cannot be."""
     config, n = model.config, mesh.size()
     if mesh.ndim != 1:
         raise ValueError(f"split takes a mesh of one dimension, not {mesh.ndim}: pass mesh['tp']")
-    if config.n_head % n:  # if it divides, so do n_embd = n_head × d and 4 n_embd
-        raise ValueError(f"n_head={config.n_head} heads cannot be dealt to {n} ranks; take a divisor")
+    check_heads(config.n_head, n)
+    if config.vocab_rows <= (n - 1) * -(-config.vocab_rows // n):
+        raise ValueError(
+            f"vocab_size={config.vocab_size} leaves a rank of {n} without a token; set padded_vocab_size"
+        )
     if config.dropout:
         raise ValueError(f"dropout={config.dropout}: the ranks' masks would not fit together; set dropout=0")
-    if sequence and config.block_size % n:
-        raise ValueError(
-            f"block_size={config.block_size} positions cannot be dealt to {n} ranks; take a multiple"
-        )
 
 
 def split_head(model: GPT, mesh: DeviceMesh, x: Tensor, targets: Tensor | None = None):
@@ -83,27 +84,106 @@ def split_head(model: GPT, mesh: DeviceMesh, x: Tensor, targets: Tensor | None =
     return logits, vocab_loss(local, targets.flatten(), first, mesh.get_group())
 
 
+def check_length(n: int, model: GPT, inputs: tuple) -> None:
+    """Before forward, with sequence: ValueError where T positions cannot be dealt."""
+    if inputs[0].size(1) % n:
+        raise ValueError(f"{inputs[0].size(1)} positions cannot be dealt to {n} ranks; take a multiple")
+
+
 def split(model: GPT, mesh: DeviceMesh, sequence: bool = False) -> GPT:
     """Tensor parallelism over a mesh of one dimension, in place: heads, MLP and vocabulary are dealt to the ranks.
 
     sequence: between blocks each rank has T/n positions (Korthikanti et al. 2022, §4.2.2). All weights become DTensors,
-    rank 0's. With targets, forward returns the logits as a DTensor. ValueError: see check_split.
+    rank 0's. With targets, forward returns the logits as a DTensor. Make the optimizer afterwards. ValueError: check_split.
     """
-    check_split(model, mesh, sequence)
-    if mesh.size() == 1:
+    check_split(model, mesh)
+    if (n := mesh.size()) == 1:
         return model
     x, parts = Shard(1) if sequence else Replicate(), model.transformer
-    enter, leave = partial(ColwiseParallel, input_layouts=x), partial(RowwiseParallel, output_layouts=x)
-    block = {"ln_*": Whole(x, x), "attn.c_attn": enter(), "mlp.c_fc": enter(), "*.c_proj": leave()}
-    for part in parts.h:
-        with torch.no_grad():
-            for p in part.attn.c_attn.parameters():
-                p.copy_(by_rank(p, mesh.size()))
-        part.attn.n_head //= mesh.size()
-        parallelize_module(part, mesh, block)
-    ends = {"wte": leave(input_layouts=Replicate()), "wpe": Whole(outputs=Shard(0) if sequence else None)}
+    column, row = partial(ColwiseParallel, input_layouts=x), partial(RowwiseParallel, output_layouts=x)
+    plan = {"ln_*": Whole(x, x), "attn.c_attn": column(), "attn.c_proj": row()}
+    for block in parts.h:
+        for p in block.attn.c_attn.parameters():
+            p.data = by_rank(p.data, n)
+        block.attn.n_head //= n
+        parallelize_module(block, mesh, plan | {"mlp.c_fc": column(), "mlp.c_proj": row()})
+    ends = {"wte": row(input_layouts=Replicate()), "wpe": Whole(outputs=Shard(0) if sequence else None)}
     parallelize_module(parts, mesh, ends | {"ln_f": Whole(x, x)})
-    parallelize_module(model.lm_head, mesh, enter(use_local_output=False))
+    parallelize_module(model.lm_head, mesh, column(use_local_output=False))
     model.lm_head.weight = parts.wte.weight  # tied
     model.head = partial(split_head, model, mesh)
+    model.register_forward_pre_hook(partial(check_length, n if sequence else 1))
     return model
+
+
+def cutter(ranks: Ranks):
+    """cut(x, dim): this rank's piece of a plain tensor, a copy."""
+    return lambda x, dim: x.detach().chunk(ranks.size, dim)[ranks.rank].clone()
+
+
+def memory(ranks: Ranks, data: str, rows: int = 4) -> dict:
+    """Bytes that autograd saves in a block, without weights: whole, split, and split with sequence parallelism."""
+    found = {}
+    for way in ("one process", "split", "sequence"):
+        model, _, _ = fresh(Ranks(device=ranks.device), data)
+        block, T = model.transformer.h[0], model.config.block_size
+        if way != "one process":
+            split_block(block, cutter(ranks), sequence=way == "sequence")
+        T //= ranks.size if way == "sequence" else 1
+        x = torch.randn(rows, T, model.config.n_embd, device=ranks.device, requires_grad=True)
+        found[way] = saved_bytes(partial(block, x), exclude=block.parameters())
+    return found
+
+
+WAYS = "one process", "by hand", "split", "sequence", "data × tensor"
+
+
+def lay_out(model: GPT, way: str, ranks: Ranks) -> tuple[GPT, Ranks]:
+    """The model in one of WAYS, in place, and which of how many replicas reads this rank's rows."""
+    if way == "by hand":
+        for block in model.transformer.h:
+            split_block(block, cutter(ranks))
+    elif way in ("split", "sequence"):
+        split(model, init_device_mesh(ranks.device.type, (ranks.size,)), way == "sequence")
+    elif way == "data × tensor":
+        mesh = init_device_mesh(ranks.device.type, (ranks.size // 2, 2), mesh_dim_names=("dp", "tp"))
+        shard(split(model, mesh["tp"]), mesh["dp"])
+        return model, Ranks(mesh["dp"].get_local_rank(), ranks.local_rank, ranks.size // 2, ranks.device)
+    return model, Ranks(device=ranks.device)
+
+
+def curve(ranks: Ranks, data: str, way: str, clip: float | None, steps: int) -> dict:
+    """Losses and norms of a few steps, and of the first gradient the token table's."""
+    model, replica = lay_out(fresh(Ranks(device=ranks.device), data, 4)[0], way, ranks)
+    stream, optimizer = fresh(replica, data, 4)[2], make_optimizer(model, LR)
+    losses, norms, options = [], [], {"clip": clip, "mean": ranks.mean if replica.size > 1 else None}
+    options["accept"] = lambda loss, norm: not norms.append(norm.item())
+    for step in range(steps):
+        batch = [tuple(map(torch.cat, zip(*masked(stream, row=2))))]  # in one piece
+        losses.append(train_step(model, optimizer, batch, **options).item())
+        if step == 0:
+            gradient = plain(model, [("table", model.transformer.wte.weight.grad)])["table"]
+    gain = plain(model, [("gain", model.transformer.ln_f.weight.detach())])["gain"].cpu()
+    return {"losses": losses, "norms": norms, "gradient": gradient, "gain": gain}
+
+
+def same(ranks: Ranks, data: str, steps: int = 4) -> dict:
+    """The same steps in all WAYS, unclipped: losses, and how far the first gradient is from that of one process."""
+    found = {way: curve(ranks, data, way, None, steps) for way in WAYS}
+    one = found["one process"]["gradient"]
+    apart = {way: ((told["gradient"] - one).norm() / one.norm()).item() for way, told in found.items()}
+    return {way: {"losses": told["losses"], "gradient": apart[way]} for way, told in found.items()}
+
+
+def clipped(ranks: Ranks, data: str, steps: int = 2) -> dict:
+    """The same, clipped by what each rank takes for the norm: all ranks' norms in step 1, and how far ln_f's gains part."""
+    found = {}
+    for way in ("one process", "by hand", "split"):
+        told = curve(ranks, data, way, 0.1, steps)
+        gains = gathered(ranks, told["gain"])
+        apart = max((gain - gains[0]).abs().max().item() for gain in gains)
+        found[way] = {"norms": gathered(ranks, told["norms"][0]), "apart": apart}
+    return found
+
+
+DRILLS = {"memory": memory, "same": same, "clipped": clipped}

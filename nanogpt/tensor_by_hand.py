@@ -5,36 +5,91 @@ Exported from notebooks/21b_tensor_parallel.ipynb.
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 
-class Spread(torch.autograd.Function):
-    """Megatron's f: x as it is, its gradient summed over the ranks (Shoeybi et al. 2019, §3)."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, group=None) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
+class Conjugate(torch.autograd.Function):
+    """An operator of a tensor and a group in forward, another one in backward."""
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
-        grad = grad.contiguous().clone()
-        dist.all_reduce(grad, group=ctx.group)
-        return grad, None
-
-
-class Summed(torch.autograd.Function):
-    """Megatron's g: x summed over the ranks, its gradient as it is."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, group=None) -> Tensor:
-        x = x.contiguous().clone()
-        dist.all_reduce(x, group=group)
-        return x
+    def forward(ctx, x: Tensor, forward, backward, group) -> Tensor:
+        ctx.backward, ctx.group = backward, group
+        return forward(x, group)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        return grad, None
+        return ctx.backward(grad, ctx.group), None, None, None
+
+
+def as_it_is(x: Tensor, group=None) -> Tensor:
+    return x.view_as(x)
+
+
+def summed(x: Tensor, group=None) -> Tensor:
+    x = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(x, group=group)
+    return x
+
+
+def enter(x: Tensor, group=None, sequence: bool = False) -> Tensor:
+    """Megatron's f, into the ranks' parts (Shoeybi et al. 2019, §3): x, whose gradient is summed over the ranks.
+
+    sequence: from this rank's positions, (B, T/n, C), to all of them (Korthikanti et al. 2022, §4.2.2).
+    """
+    return Conjugate.apply(x, *((gather, scatter) if sequence else (as_it_is, summed)), group)
+
+
+def leave(x: Tensor, group=None, sequence: bool = False) -> Tensor:
+    """Megatron's g, out of the ranks' parts: x summed over the ranks; sequence: of the sum this rank's positions."""
+    return Conjugate.apply(x, *((scatter, gather) if sequence else (summed, as_it_is)), group)
+
+
+class Column(nn.Module):
+    """A linear layer of which this rank has some outputs. (B, T, in) -> (B, T, out/n); sequence: from (B, T/n, in)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, group=None, sequence: bool = False):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight), None if bias is None else nn.Parameter(bias)
+        self.how = group, sequence
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(enter(x, *self.how), self.weight, self.bias)
+
+
+class Row(Column):
+    """A linear layer of which this rank has some inputs. (B, T, in/n) -> (B, T, out); sequence: to (B, T/n, out)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = leave(F.linear(x, self.weight), *self.how)
+        return y if self.bias is None else y + self.bias  # once, and not once a rank
+
+
+def check_heads(n_head: int, n: int) -> None:
+    if n_head % n:  # if it divides, so do n_embd = n_head × d and 4 n_embd
+        raise ValueError(f"n_head={n_head} heads cannot be dealt to {n} ranks; take a divisor")
+
+
+def split_block(block: nn.Module, cut, group=None, sequence: bool = False) -> nn.Module:
+    """A block of GPT with this rank's heads and hidden units, in place. Dropout must be 0.
+
+    cut(x, dim): this rank's piece of a weight. sequence: x and the result are (B, T/n, C), this rank's positions, and
+    gradients of the LayerNorms and of c_proj's biases are summands, to be summed over the ranks.
+    """
+    attn, mlp, how, n = block.attn, block.mlp, (group, sequence), dist.get_world_size(group)
+    check_heads(attn.n_head, n)
+
+    def piece(
+        x: Tensor | None, dim: int = 0, of: int = 1
+    ) -> Tensor | None:  # of so many matrices, one below another
+        return None if x is None else cut(x.unflatten(0, (of, -1)), dim + 1).flatten(0, 1)
+
+    attn.c_attn = Column(piece(attn.c_attn.weight, of=3), piece(attn.c_attn.bias, of=3), *how)
+    mlp.c_fc = Column(piece(mlp.c_fc.weight), piece(mlp.c_fc.bias), *how)
+    for part in (attn, mlp):
+        part.c_proj = Row(piece(part.c_proj.weight, 1), part.c_proj.bias, *how)
+    attn.n_head //= n
+    return block
 
 
 def mine(ids: Tensor, first, rows) -> tuple[Tensor, Tensor]:
@@ -43,10 +98,16 @@ def mine(ids: Tensor, first, rows) -> tuple[Tensor, Tensor]:
     return held, torch.where(held, ids - first, 0)
 
 
-def vocab_loss(logits: Tensor, targets: Tensor, first, group=None) -> Tensor:
-    """Mean cross-entropy in nats, from this rank's columns of the logits (N, V/n), of which it has those from `first` on.
+def vocab_embedding(ids: Tensor, table: Tensor, first, group=None) -> Tensor:
+    """Rows of the token table for ids (B, T), from this rank's rows (V/n, C), those from `first` on: (B, T, C)."""
+    held, place = mine(ids, first, table.size(0))
+    return leave(F.embedding(place, table) * held[..., None], group)
 
-    targets: (N,), all of them on every rank; -100 does not count. Three all-reduces of N numbers.
+
+def vocab_loss(logits: Tensor, targets: Tensor, first, group=None) -> Tensor:
+    """Mean cross-entropy in nats, from this rank's columns of the logits (N, V/n), those from `first` on.
+
+    targets: (N,), all of them on every rank; -100 does not count. Three all-reduces of N numbers each.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     highest = logits.detach().amax(-1)
@@ -54,6 +115,27 @@ def vocab_loss(logits: Tensor, targets: Tensor, first, group=None) -> Tensor:
     logits = logits - highest[:, None]  # (N, V/n), none above 0
     held, place = mine(targets, first, logits.size(-1))
     score = torch.where(held, logits.gather(-1, place[:, None]).squeeze(-1), 0.0)
-    score, total = Summed.apply(score, group), Summed.apply(logits.exp().sum(-1), group)
+    score, total = leave(score, group), leave(logits.exp().sum(-1), group)
     counts = targets != -100
     return torch.where(counts, total.log() - score, 0.0).sum() / counts.sum()
+
+
+def in_front(x: Tensor) -> Tensor:
+    """(B, T, C) to (T, B, C) and back: these collectives cut and join a tensor's first dimension."""
+    return x.transpose(0, 1).contiguous()
+
+
+def gather(x: Tensor, group=None) -> Tensor:
+    """All ranks' positions, from this rank's: (B, T/n, C) -> (B, T, C)."""
+    part = in_front(x)
+    whole = part.new_empty(dist.get_world_size(group) * part.size(0), *part.shape[1:])
+    dist.all_gather_into_tensor(whole, part, group=group)
+    return in_front(whole)
+
+
+def scatter(x: Tensor, group=None) -> Tensor:
+    """This rank's positions of the sum over the ranks: (B, T, C) -> (B, T/n, C)."""
+    whole = in_front(x)
+    part = whole.new_empty(whole.size(0) // dist.get_world_size(group), *whole.shape[1:])
+    dist.reduce_scatter_tensor(part, whole, group=group)
+    return in_front(part)

@@ -24,6 +24,16 @@ def test_each_rank_has_its_own_value_and_all_reduce_adds_them():
 
 
 @has_mode
+def test_of_a_gather_the_part_counts_that_a_rank_puts_in():
+    with local_ranks(2) as ranked:
+        part, whole = ranked(lambda rank: torch.zeros(3)), ranked(lambda rank: torch.zeros(6))
+        with ranked.counted() as calls:
+            dist.all_gather_into_tensor(whole, part)
+            dist.reduce_scatter_tensor(part, whole)
+    assert calls == [("allgather_base", 12), ("reduce_scatter_base", 24)]
+
+
+@has_mode
 def test_values_that_differ_are_not_taken_for_one():
     with local_ranks(2) as ranked, pytest.raises(AssertionError, match="different values"):
         ranked.same(ranked(lambda rank: torch.tensor(float(rank))))
