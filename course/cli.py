@@ -33,6 +33,7 @@ for instructors   course exercises       list (all tasks); release 04 (what stud
                   course grade           run, feedback, regrade, show, summary, export, bundle, selfcheck
 for authors       course build 04        notebooks/src/04_*.py -> executed notebook
                   course pull 04         an edit made in the notebook -> its source
+                  course site            the course as a book, in build/site/html
                   course test            all tests, every notebook, the drift check (course test -k tokenizer)
 for CI            course build --check; course checkpoint --all --check
 """
@@ -149,6 +150,9 @@ def parser() -> argparse.ArgumentParser:
 
     progress = commands.add_parser("progress", help="chapters, tasks, minutes, predictions")
     progress.set_defaults(call=call_progress)
+
+    site = commands.add_parser("site", help="the course as a book, in build/site/html")
+    site.set_defaults(call=call_site)
 
     commands.add_parser("grade", help="score submissions (instructors): course grade --help")
     commands.add_parser("lab", help="JupyterLab at chapter 00; further arguments go to JupyterLab")
@@ -268,6 +272,12 @@ def call_progress(args) -> int:
     from course.progress import call_progress
 
     return call_progress()
+
+
+def call_site(args) -> int:
+    from course.site import site
+
+    return site()
 
 
 def call_lab(more: list[str]) -> int:
