@@ -94,7 +94,9 @@ def test_the_chapters_deadlock_is_seen_from_outside_by_py_spy_and_from_inside_by
     assert run.wait(60) == 1, "nobody has run into the time limit"
     rebuilt = (tmp_path / "err").read_text().count("Reducer buckets have been rebuilt in this iteration")
     assert rebuilt == 2, "chapter 20 says that TORCH_LOGS=ddp shows this line, once a rank"
-    alone, trains = where_they_part([json.loads((tmp_path / f"alone-rank{r}.json").read_text()) for r in (0, 1)])
+    alone, trains = where_they_part(
+        [json.loads((tmp_path / f"alone-rank{r}.json").read_text()) for r in (0, 1)]
+    )
     assert "check_alone" in str(alone["calls"]) and "train_step" in str(trains["calls"])
     if "may not look" in seen.values():
         pytest.skip("py-spy may not look into another process here (Yama, or not root)")
