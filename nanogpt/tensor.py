@@ -122,7 +122,7 @@ def cutter(ranks: Ranks):
 
 
 def memory(ranks: Ranks, data: str, rows: int = 4) -> dict:
-    """Bytes that autograd saves in a block, without weights: whole, split, and split with sequence parallelism."""
+    """Bytes that autograd saves in a block, without weights: whole, split, with sequence parallelism; and B × T × C."""
     found = {}
     for way in ("one process", "split", "sequence"):
         model, _, _ = fresh(Ranks(device=ranks.device), data)
@@ -132,7 +132,7 @@ def memory(ranks: Ranks, data: str, rows: int = 4) -> dict:
         T //= ranks.size if way == "sequence" else 1
         x = torch.randn(rows, T, model.config.n_embd, device=ranks.device, requires_grad=True)
         found[way] = saved_bytes(partial(block, x), exclude=block.parameters())
-    return found
+    return found | {"numbers": rows * model.config.block_size * model.config.n_embd}
 
 
 WAYS = "one process", "by hand", "split", "sequence", "data × tensor"

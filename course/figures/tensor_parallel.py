@@ -41,7 +41,7 @@ def bytes_a_step(tokens: list[int], lines: dict[str, list[float]]) -> plt.Figure
     """What a rank puts into all-reduces in a step, in MB, against the tokens that it computes on."""
     fig, ax = plt.subplots(figsize=(6.5, 2.8), layout="constrained")
     for name, mb in lines.items():
-        ax.plot(tokens, mb, label=name)
+        ax.plot(tokens, mb, label=f"{name} parallel")
     ax.set(xscale="log", yscale="log", xlabel="tokens a step on each rank", ylabel="MB into all-reduces")
     ax.legend()
     return fig

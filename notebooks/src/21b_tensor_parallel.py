@@ -28,6 +28,8 @@ DATA, OUT = "../data/built/stories", "../data/built/tensor.json"
 N, PROCESSES = 2, 4  # ranks inside this kernel; processes of the drill
 SHAPE = GPTConfig(n_layer=2, n_head=4, n_embd=32, block_size=16, vocab_size=97)
 B, T, C = 2, SHAPE.block_size, SHAPE.n_embd
+fits = N > 1 and SHAPE.n_head % N == T % N == 0 and SHAPE.bias
+assert fits, f"{N} ranks: take 2 or more that divide n_head and block_size, and a model with biases"
 _ = ensure_corpus(DATA)
 
 # %%
@@ -73,7 +75,7 @@ def cut(x, dim):
     return ranked(lambda rank: x.detach().chunk(N, dim)[rank].clone())  # of the cell that calls
 
 
-x, weight = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
+x, weight = torch.ones(1, N), torch.arange(2.0 * N * N).view(2 * N, N)
 with local_ranks(N) as ranked:
     print("y:", x @ weight.T, "columns: each rank has some of y", x @ cut(weight, 0).T, sep="\n")
     print("rows: each rank has a summand of y", cut(x, 1) @ cut(weight, 1).T, sep="\n")
@@ -332,22 +334,17 @@ small = GPTConfig()
 a_token = 4 * small.n_layer * 4 * small.n_embd  # 4 all-reduces a block, of n_embd numbers of 4 bytes
 gradients = 4 * num_params(small)
 tokens = [2**i for i in range(8, 18)]
-lines = {
-    "tensor parallel": [a_token * t / 1e6 for t in tokens],
-    "data parallel": [gradients / 1e6 for _ in tokens],
-}
+lines = {"tensor": [a_token * t / 1e6 for t in tokens], "data": [gradients / 1e6 for _ in tokens]}
 show(
-    figures.bytes_a_step(tokens, lines),
-    alt="Bytes over tokens: data parallel flat, tensor parallel rising past it.",
+    figures.bytes_a_step(tokens, lines), alt="Bytes over tokens: data parallel flat, tensor parallel rising."
 )
-print(
-    f"from {gradients / a_token:,.0f} tokens on, or {gradients / a_token / small.block_size:.1f} rows of 1,024"
-)
-answer("21b.4", gradients / a_token)
+crossing = gradients / a_token
+print(f"from {crossing:,.0f} tokens on, or {crossing / small.block_size:.1f} rows of {small.block_size:,}")
+answer("21b.4", crossing)
 
 # %% [markdown]
 r"""
-Worse, these bytes cannot hide. A gradient travels while backward computes the next (chapter 20); g's sum is what the next LayerNorm waits for. Hence the
+Worse, these bytes hardly hide. A gradient travels while backward computes the next (chapter 20); g's sum is what the next LayerNorm waits for. Hence the
 rule: tensor parallelism within a machine, over NVLink, and data parallelism between machines.
 
 ## The vocabulary
@@ -439,7 +436,7 @@ A *DTensor* is a tensor that knows how it lies on a mesh of ranks: `Shard(0)`, `
 f and g are `Replicate` ← `Partial`, in backward and in forward. `parallelize_module` gives a layer DTensor weights, and hooks that turn its input into a
 DTensor and its output back. `ColwiseParallel` is our `Column`, `RowwiseParallel` our `Row`.
 
-The optimizer and the norm take no mixture of plain tensors and DTensors. So a third style is for what every rank has whole:
+The fused optimizer takes no mixture of plain tensors and DTensors. So a third style is for what every rank has whole:
 """
 
 
@@ -463,7 +460,7 @@ class Whole(ParallelStyle):
 
 # %% [markdown]
 r"""
-`ColwiseParallel` cuts `c_attn` at the middle, so the trap is back. The simplest way out: bring its rows into the order in which equal parts *are* heads,
+`ColwiseParallel` cuts `c_attn` into runs of rows, so the trap is back. The simplest way out: bring its rows into the order in which equal parts *are* heads,
 once, when the model is split; and back, when its weights are taken out.
 """
 
@@ -584,11 +581,7 @@ with local_ranks(N) as ranked:
     with ranked.counted() as calls:
         loss = model(*theirs)[1]
     assert ranked.apart(loss, one(*ids)[1]) < 1e-5, "the split model has another loss"
-print(
-    f"{SHAPE.n_layer} blocks, the embedding and the loss:",
-    *(size for _, size in calls),
-    "bytes into all-reduces",
-)
+print(f"embedding, {SHAPE.n_layer} blocks, loss:", *(size for _, size in calls), "bytes into all-reduces")
 
 # %% [markdown]
 r"""
@@ -596,7 +589,7 @@ r"""
 
 One thing is still done n times over: all that lies between the blocks. LayerNorm, the residual sums and what they keep for backward are of size (B, T, C) on every rank. But they
 work on each position alone. So give each rank T/n positions there (Korthikanti et al. 2022). Then f has to *gather* the positions, and g has to leave each rank its
-own: a reduce-scatter. And an all-reduce is a reduce-scatter and an all-gather (chapter 20).
+own: a reduce-scatter. Chapter 20 has made an all-reduce of these two.
 """
 
 
@@ -665,7 +658,7 @@ In `split(…, sequence=True)` the embedding's sum is scattered already, and `lm
 """
 
 # %%
-predict("21b.7", "share saved, tensor parallel on 4 ranks", guess=None)
+predict("21b.7", f"share saved on {PROCESSES} ranks", guess=None)
 
 
 # %%
@@ -676,7 +669,7 @@ def cutter(ranks: Ranks):
 
 
 def memory(ranks: Ranks, data: str, rows: int = 4) -> dict:
-    """Bytes that autograd saves in a block, without weights: whole, split, and split with sequence parallelism."""
+    """Bytes that autograd saves in a block, without weights: whole, split, with sequence parallelism; and B × T × C."""
     found = {}
     for way in ("one process", "split", "sequence"):
         model, _, _ = fresh(Ranks(device=ranks.device), data)
@@ -686,7 +679,7 @@ def memory(ranks: Ranks, data: str, rows: int = 4) -> dict:
         T //= ranks.size if way == "sequence" else 1
         x = torch.randn(rows, T, model.config.n_embd, device=ranks.device, requires_grad=True)
         found[way] = saved_bytes(partial(block, x), exclude=block.parameters())
-    return found
+    return found | {"numbers": rows * model.config.block_size * model.config.n_embd}
 
 
 # %% [markdown]
@@ -768,9 +761,9 @@ torchrun("21b", PROCESSES, "drill", *names, "--data", DATA, "--out", OUT)
 found = {name.removeprefix("tensor:"): told for name, told in json.loads(Path(OUT).read_text()).items()}
 
 # %%
-unit = found["memory"]["one process"] / 16  # of which a block keeps about 16: (B, T, C) numbers
 for way, formula in {"one process": 16, "split": 4 + 12 / PROCESSES, "sequence": 2 + 14 / PROCESSES}.items():
-    print(f"{way:12} {found['memory'][way] / unit:5.2f} times (B, T, C), by the formula {formula:5.2f}")
+    times = found["memory"][way] / found["memory"]["numbers"] / 4  # bytes
+    print(f"{way:12} {times:5.2f} times (B, T, C) is kept, by the formula {formula:5.2f}")
 answer("21b.7", found["memory"]["split"] / found["memory"]["one process"])
 
 # %% [markdown]
