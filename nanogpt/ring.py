@@ -3,16 +3,17 @@
 Exported from notebooks/21c_context_parallel.ipynb.
 """
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from nanogpt.distributed import Ranks, gathered, replicate
-from nanogpt.drill import LR, fresh, masked
-from nanogpt.flash import absorb, flash_attention, tile, tile_backward, tile_scores
+from nanogpt.distributed import Ranks, replicate
+from nanogpt.drill import fresh, masked
+from nanogpt.flash import absorb, tile, tile_backward, tile_scores
 from nanogpt.model import GPT
-from nanogpt.optim import make_optimizer
 from nanogpt.train import train_step
 
 
@@ -30,9 +31,7 @@ def positions(T: int, split: list[list[int]]) -> Tensor:
     """Where each rank's tokens stand in a row of T, (n, T/n). ValueError where T cannot be cut into equal chunks."""
     count = sum(map(len, split))
     if T < 1 or T % count:
-        raise ValueError(
-            f"T={T} cannot be cut into {count} equal chunks for {len(split)} ranks; take a multiple of {count}"
-        )
+        raise ValueError(f"T={T} is no multiple of {count}, the chunks of the row on {len(split)} ranks")
     chunks = torch.arange(T).view(count, -1)
     return torch.stack([chunks[held].flatten() for held in split])
 
@@ -131,7 +130,7 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, group=None, split: list | No
     split: which chunks each rank holds, all equally many, zigzag by default. Returns (..., T/n, d); differentiable once,
     and gradients of k and v are their owner's, from all ranks. ValueError where chunks do not divide the tokens.
     """
-    _, n = place(group)
+    n = place(group)[1]
     split = split or zigzag(n)
     if len(split) != n:
         raise ValueError(f"the split is for {len(split)} ranks, the group has {n}")
@@ -149,7 +148,7 @@ class ContextParallel(nn.Module):
         super().__init__()
         if model.config.dropout:
             raise ValueError(
-                f"dropout={model.config.dropout}: ring attention holds no weights that it could drop; set dropout to 0"
+                f"dropout={model.config.dropout}: ring attention keeps no weights to drop; set 0"
             )
         self.module, self.group = model, group
         self.split = split or zigzag(place(group)[1])
@@ -166,76 +165,56 @@ class ContextParallel(nn.Module):
         limit, whole = self.module.config.block_size, T * len(self.split)
         if whole > limit:
             raise ValueError(f"{T} tokens on each of {len(self.split)} ranks exceed block_size={limit}")
-        device = self.module.transformer.wpe.weight.device
-        return positions(whole, self.split)[place(self.group)[0]].to(device)
+        return positions(whole, self.split)[place(self.group)[0]].to(self.module.lm_head.weight.device)
 
     def layer(self, i: int):
-        return self.attend
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return ring_attention(q, k, v, self.group, self.split)
+        return partial(ring_attention, group=self.group, split=self.split)
 
     def newest(self, x: Tensor) -> Tensor:
         return x  # every token has a target
 
 
-class OwnPositions(ContextParallel):
-    """Wrong on purpose: each rank counts its tokens from 0."""
-
-    def positions(self, T: int) -> Tensor:
-        return torch.arange(T, device=self.module.transformer.wpe.weight.device)
+WAYS = "zigzag", "own positions", "mean of means"  # the last two wrong on purpose
 
 
-WAYS = {
-    "one process": None,
-    "contiguous": lambda model, n: ContextParallel(model, split=contiguous(n)),
-    "zigzag": lambda model, n: ContextParallel(model),
-    "own positions": lambda model, n: OwnPositions(model),
-    "mean of means": lambda model, n: ContextParallel(model),
-}
-
-
-def trained(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list[float], Tensor]:
-    """Losses of some steps, and the first gradient; all ranks read the same rows."""
-    model, _, stream = fresh(Ranks(device=ranks.device), data)
-    who = Ranks(device=ranks.device) if way == "one process" else ranks
-    wrapped = WAYS[way](model, ranks.size) if WAYS[way] else model
-    replica, optimizer, losses = replicate(wrapped, who), make_optimizer(model, LR), []
-    for step in range(steps):
-        batch = masked(stream)
-        if WAYS[way]:
-            batch = [tuple(wrapped.columns(z) for z in pair) for pair in batch]
-        mean = None if way == "mean of means" else who.mean
+def trained(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list[float], dict]:
+    """Losses of some steps and the first gradients by name; all ranks read the same rows."""
+    model, optimizer, stream = fresh(Ranks(device=ranks.device), data)
+    wrapped, losses, first = ContextParallel(model), [], {}
+    if way == "own positions":
+        wrapped.positions = torch.arange  # each rank counts from 0
+    replica, mean = replicate(wrapped, ranks), None if way == "mean of means" else ranks.mean
+    for _ in range(steps):
+        batch = [tuple(wrapped.columns(z) for z in pair) for pair in masked(stream)]
         losses.append(ranks.mean(train_step(replica, optimizer, batch, mean=mean)).item())
-        if step == 0:
-            gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
-    return losses, gradient
+        first = first or {name: p.grad.clone() for name, p in model.named_parameters()}
+    return losses, first
 
 
-def same(ranks: Ranks, data: str, steps: int = 4) -> dict:
-    """The same steps in all ways: losses, and how far the first gradient is from that of one process."""
-    found, one = {}, None
-    for way in WAYS:
-        losses, gradient = trained(way, ranks, data, steps)
-        one = gradient if one is None else one
-        found[way] = {"losses": losses, "gradient": ((gradient - one).norm() / one.norm()).item()}
+def compared(ranks: Ranks, data: str, ways, trained, steps: int = 4) -> dict:
+    """The same steps in one process and in several ways: losses, and how far the first gradients are apart by name."""
+    model, optimizer, stream = fresh(Ranks(device=ranks.device), data)
+    losses, one = [], {}
+    for _ in range(steps):
+        losses.append(train_step(model, optimizer, masked(stream)).item())
+        one = one or {name: p.grad.clone() for name, p in model.named_parameters()}
+    found = {"one process": {"losses": losses, "apart": dict.fromkeys(one, 0.0)}}
+    for way in ways:
+        losses, first = trained(way, ranks, data, steps)
+        apart = {name: ((first[name] - g).norm() / g.norm()).item() for name, g in one.items()}
+        found[way] = {"losses": losses, "apart": apart}
     return found
 
 
-def attention(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: int = 16) -> dict:
-    """Ring attention beside chapter 12's, forward and backward: how far apart on the worst rank, and the bytes sent."""
-    whole = torch.randn(4, B, heads, T, d, generator=torch.Generator().manual_seed(0))
-    rows, batch, sent = positions(T, zigzag(ranks.size))[ranks.rank], dist.batch_isend_irecv, []
-    q, k, v, g = (z[..., rows, :].contiguous().requires_grad_() for z in whole)
-    dist.batch_isend_irecv = lambda ops: (sent.append(ops[0].tensor.nbytes), batch(ops))[1]
-    found = [out := ring_attention(q, k, v)]
-    forward = sum(sent)
-    found += torch.autograd.grad(out, (q, k, v), g)
+def sent(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: int = 16) -> dict:
+    """The bytes that a rank sends for one layer's attention, forward and backward."""
+    q = torch.randn(B, heads, T // ranks.size, d, requires_grad=True)
+    batch, counts = dist.batch_isend_irecv, []
+    dist.batch_isend_irecv = lambda ops: (counts.append(ops[0].tensor.nbytes), batch(ops))[1]
+    out, forward = ring_attention(q, q, q), sum(counts)
+    out.sum().backward()
     dist.batch_isend_irecv = batch
-    q, k, v, g = (z.requires_grad_() for z in whole)
-    wanted = [out := flash_attention(q, k, v), *torch.autograd.grad(out, (q, k, v), g)]
-    apart = max((a - b[..., rows, :]).abs().max().item() for a, b in zip(found, wanted))
-    return {"apart": max(gathered(ranks, apart)), "forward": forward, "backward": sum(sent) - forward}
+    return {"forward": forward, "backward": sum(counts) - forward}
 
 
-DRILLS = {"attention": attention, "same": same}
+DRILLS = {"sent": sent, "same": partial(compared, ways=WAYS, trained=trained)}

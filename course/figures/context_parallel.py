@@ -23,3 +23,77 @@ def masks(splits: dict) -> plt.Figure:
     handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[rank % 10]) for rank in range(n)]
     fig.legend(handles, [f"rank {rank}" for rank in range(n)], loc="outside right center")
     return fig
+
+
+def timetable(ax, spans: list, name: str, unit: str) -> None:
+    """A row a stage, a bar an operation with its micro-batch's number; spans as simulate's."""
+    begin, end = min(stage[0][-2] for stage in spans), max(stage[-1][-1] for stage in spans)
+    for s, stage in enumerate(spans):
+        for what, i, chunk, start, stop in stage:
+            colour = ("C0", "C1")[what == "B"]
+            bar = [(start - begin, stop - start)]
+            ax.broken_barh(bar, (s - 0.4, 0.8), color=colour, alpha=0.85 / (1 + chunk), ec="white", lw=0.8)
+            if stop - start > (end - begin) / 60:
+                middle = (start + stop) / 2 - begin
+                ax.text(middle, s, i, ha="center", va="center", fontsize=6, color="black")
+    ax.set(ylabel="stage", title=name, xlabel=f"time ({unit})", xlim=(0, end - begin))
+    ax.set_yticks(range(len(spans)))
+    ax.invert_yaxis()
+    ax.grid(False)
+
+
+def schedules(pictures: dict, unit: str = "forward passes of a stage") -> plt.Figure:
+    """Timetables below each other on one scale: forwards blue, backwards orange, later chunks paler."""
+    height = sum(0.75 + 0.22 * len(spans) for spans in pictures.values())
+    fig, panels = plt.subplots(len(pictures), 1, figsize=(7, height), layout="constrained")
+    for ax, (name, spans) in zip(np.atleast_1d(panels), pictures.items()):
+        timetable(ax, spans, name, unit)
+        ax.label_outer()
+    longest = max(ax.get_xlim()[1] for ax in np.atleast_1d(panels))
+    for ax in np.atleast_1d(panels):
+        ax.set_xlim(0, longest)
+    return fig
+
+
+def schedule_widget(orders, simulate):
+    """Sliders over the timetable of orders(stage, stages, micro_batches, chunks), chunks being shorter in time."""
+    import ipywidgets as widgets
+
+    from course.widgets import axes, explorer
+
+    def draw(stages, micro_batches, chunks):
+        ax = axes((7, 2.6), layout="constrained")
+        each = [orders(s, stages, micro_batches, chunks) for s in range(stages)]
+        spans = simulate(each, lambda stage, what: (1 if what == "F" else 2) / chunks)
+        end = max(stage[-1][-1] for stage in spans)
+        timetable(ax, spans, f"idle {1 - 3 * micro_batches / end:.1%}", "forward passes of a stage")
+        return ax
+
+    return explorer(
+        draw,
+        stages=widgets.IntSlider(value=4, min=1, max=8),
+        micro_batches=widgets.IntSlider(value=8, min=1, max=24),
+        chunks=widgets.IntSlider(value=1, min=1, max=4),
+    )
+
+
+def experts(routed: np.ndarray, capacity: int) -> plt.Figure:
+    """Tokens by rank and expert, and each expert's load beside its capacity."""
+    fig, (left, right) = plt.subplots(1, 2, figsize=(7, 2.4), layout="constrained")
+    left.imshow(routed, cmap="Blues", vmin=0, vmax=1.5 * routed.max(), aspect="auto")
+    for (rank, expert), count in np.ndenumerate(routed):
+        left.text(expert, rank, count, ha="center", va="center", fontsize=8)
+    left.set(
+        xlabel="expert",
+        ylabel="rank of the token",
+        title="all-to-all: who sends how many",
+        yticks=range(len(routed)),
+    )
+    left.grid(False)
+    load = routed.sum(0)
+    right.bar(range(len(load)), np.minimum(load, capacity), color="C0", label="taken")
+    right.bar(range(len(load)), np.maximum(load - capacity, 0), bottom=capacity, color="C3", label="dropped")
+    right.axhline(capacity, ls=":", c="gray")
+    right.set(xlabel="expert", ylabel="tokens", ylim=(0, 1.35 * load.max()), title="capacity factor 1")
+    right.legend(ncols=2)
+    return fig
