@@ -32,14 +32,12 @@ def positions(T: int, split: list[list[int]]) -> Tensor:
     count = sum(map(len, split))
     if T < 1 or T % count:
         raise ValueError(f"T={T} is no multiple of {count}, the chunks of the row on {len(split)} ranks")
-    chunks = torch.arange(T).view(count, -1)
-    return torch.stack([chunks[held].flatten() for held in split])
+    return torch.arange(T).view(count, -1)[torch.tensor(split)].flatten(1)
 
 
-def cut(z: Tensor, chunks: list[int]) -> list[Tensor]:
+def cut(z: Tensor, chunks: list[int]) -> tuple[Tensor, ...]:
     """A rank's rows (..., T/n, d) chunk by chunk, in float32 or better."""
-    size = z.size(-2) // len(chunks)
-    return [tile(z, i * size, size) for i in range(len(chunks))]
+    return tile(z, 0, z.size(-2)).chunk(len(chunks), -2)
 
 
 def tiles(mine: list[int], theirs: list[int]) -> list[tuple[int, int, bool]]:
@@ -191,7 +189,7 @@ def trained(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list[float],
     return losses, first
 
 
-def compared(ranks: Ranks, data: str, ways, trained, steps: int = 4) -> dict:
+def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
     """The same steps in one process and in several ways: losses, and how far the first gradients are apart by name."""
     model, optimizer, stream = fresh(Ranks(device=ranks.device), data)
     losses, one = [], {}

@@ -83,7 +83,7 @@ def test_orders_that_wait_for_each_other_and_numbers_that_do_not_fit_are_one_sen
 # Stages
 
 
-@pytest.fixture(scope="module", params=[2, 5])
+@pytest.fixture(scope="module", params=[5, pytest.param(2, marks=pytest.mark.slow)])
 def seed(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(f"seed{request.param}")
     shape = GPTConfig(block_size=T, vocab_size=V, n_layer=request.param, n_head=2, n_embd=32)

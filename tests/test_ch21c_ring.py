@@ -51,6 +51,7 @@ def test_contiguous_chunks_do_not_balance(n):
     assert (work[-1] / work.float().mean()).item() == pytest.approx((2 * n - 1) / n, rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_zigzag_is_pytorchs():
     balancer = pytest.importorskip("torch.distributed.tensor.experimental._context_parallel._load_balancer")
     for n in (2, 4):
@@ -223,7 +224,7 @@ def distances(a: dict, b: dict) -> tuple[float, float]:
     ("size", "how"),
     [
         (2, by_zigzag),
-        (4, by_zigzag),
+        pytest.param(4, by_zigzag, marks=pytest.mark.slow),
         *(pytest.param(n, by_contiguous, marks=pytest.mark.slow) for n in (2, 4)),
     ],
 )

@@ -2,8 +2,8 @@
 r"""
 # 21c · Context parallel: a row over several ranks, and layers over several ranks
 
-Data parallelism deals out rows, tensor parallelism deals out weights. Neither helps a row that is too long for one GPU: what
-blocks keep for backward grows with T, whatever is done about weights. *Context parallelism* deals out the
+Data parallelism deals out rows, tensor parallelism weights and heads. But what blocks keep for backward grows with the length of a row, and
+rows have become long: 131,072 tokens in Llama 3's training, where GPT-2 had 1,024. *Context parallelism* deals out the
 tokens of one row. Everything in GPT-2 treats tokens one by one, except attention, and chapter 12 has shown how attention takes its
 keys in pieces. Here the pieces lie on other ranks.
 
@@ -93,8 +93,7 @@ def positions(T: int, split: list[list[int]]) -> Tensor:
     count = sum(map(len, split))
     if T < 1 or T % count:
         raise ValueError(f"T={T} is no multiple of {count}, the chunks of the row on {len(split)} ranks")
-    chunks = torch.arange(T).view(count, -1)
-    return torch.stack([chunks[held].flatten() for held in split])
+    return torch.arange(T).view(count, -1)[torch.tensor(split)].flatten(1)
 
 
 # %%
@@ -134,10 +133,9 @@ one tile. Whether it is needed is known from the numbers of the chunks alone: fu
 
 # %%
 #| export
-def cut(z: Tensor, chunks: list[int]) -> list[Tensor]:
+def cut(z: Tensor, chunks: list[int]) -> tuple[Tensor, ...]:
     """A rank's rows (..., T/n, d) chunk by chunk, in float32 or better."""
-    size = z.size(-2) // len(chunks)
-    return [tile(z, i * size, size) for i in range(len(chunks))]
+    return tile(z, 0, z.size(-2)).chunk(len(chunks), -2)
 
 
 def tiles(mine: list[int], theirs: list[int]) -> list[tuple[int, int, bool]]:
@@ -317,8 +315,8 @@ answer("21c.2", forward / 1e6)
 # %% [markdown]
 r"""
 Can this hide behind the arithmetic? With c = T/n tokens a rank, each zigzag step computes half of a c × c tile, 2c²C operations in all heads, while 4cC bytes of
-bf16 travel. Both grow with C; only one grows with c². So there is a length from which on the ring is free, whatever the model: c = 2F/B, for F operations
-and B bytes a second. (Liu et al. 2023, §3, have F/B for a full tile.)
+bf16 travel. Both grow with C; only one grows with c². So there is a length from which on the ring is free, whatever the width: c = 2F/B, for F operations
+and B bytes a second (Liu et al. 2023, §3; they have F/B, for a full tile).
 """
 
 # %%
@@ -329,8 +327,8 @@ for name, link in (("inside a machine", 450e9), ("between machines", 50e9)):
 # %% [markdown]
 r"""
 40% and the links are chapter 20b's assumptions (`Cluster`); the shape of the answer is what counts: context parallelism is for rows of tens of thousands of tokens. GPT-2's 1,024 would wait for the network.
-Llama 3's training up to 131,072 tokens does it without a ring (§3.3.2 of the paper): it first gathers all keys and values, which grouped heads keep small, and then attends, so that masks by document stay easy. The
-bytes are the same. The split is the zigzag.
+Llama 3's training does it without a ring (Grattafiori et al. 2024, §3.3.2): it first gathers all keys and values, which grouped heads keep small, and then attends, so that masks by document stay easy. A
+rank sends as many bytes as in the ring. The split is the zigzag.
 
 ## A whole model
 
@@ -386,7 +384,7 @@ r"""
 Two details decide whether this is the same model. A token's *position* is its place in the row, not on the rank. And ranks have *unequal numbers of targets*: where a document was masked, a rank may have none at all; a mean of the
 ranks' means would weigh its tokens wrongly (chapter 20).
 
-The drill trains one model in several ways, two of which are wrong on purpose. *Predict.* Which differ from one process in the first loss already, and which only in the gradient?
+With d × n ranks, n to a row, the ring runs in groups of n (`group=`), and gradients are averaged over all.
 """
 
 
@@ -411,7 +409,7 @@ def trained(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list[float],
 
 # %%
 #| export
-def compared(ranks: Ranks, data: str, ways, trained, steps: int = 4) -> dict:
+def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
     """The same steps in one process and in several ways: losses, and how far the first gradients are apart by name."""
     model, optimizer, stream = fresh(Ranks(device=ranks.device), data)
     losses, one = [], {}
@@ -442,33 +440,10 @@ def sent(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: in
 DRILLS = {"sent": sent, "same": partial(compared, ways=WAYS, trained=trained)}
 
 
-# %%
-def report(told):
-    """A line a way; those that are wrong on purpose must be, the others not."""
-    for way, found in told.items():
-        apart, losses = found["apart"].values(), found["losses"]
-        wrong = f"{sum(x > 1e-4 for x in apart)} of {len(apart)} gradients are not those of one process"
-        assert (max(apart) > 1e-4) == (way in ("own positions", "mean of means", "tied not added")), (
-            f"{way}: {wrong}"
-        )
-        print(f"{way:14} losses {losses[0]:.3f} to {losses[-1]:.3f}: {wrong}")
-
-
-torchrun("21c", N, "drill", "ring:sent", "ring:same", "--data", DATA, "--out", OUT)
-told, expected = json.loads(Path(OUT).read_text()), bytes_sent(N, B=2, T=64, C=64, size=4)
-assert tuple(told["ring:sent"].values()) == expected, f"{told['ring:sent']} were sent, not {expected}"
-print(f"bytes as predicted: {expected[0]:,} forward, {expected[1]:,} backward")
-report(told["ring:same"])
-
 # %% [markdown]
 r"""
-Why not zero? Float32 addition rounds, and the ring adds a row's tiles, and the ranks' gradients, in another order. What is wrong is orders of magnitude beyond.
-"""
-
-# %% [markdown]
-r"""
-PyTorch has the same as `torch.distributed.tensor.experimental.context_parallel`, for CUDA's attention kernels: with 2.13 on CPUs it ends in an error (a patch was offered in
-pull request 177583). Its order of chunks is the zigzag; a test of this chapter compares the two.
+What these drills find stands below, under *Two processes*. PyTorch has a ring of its own, `torch.distributed.tensor.experimental.context_parallel`, for CUDA's attention kernels; on a CPU
+it ends in a `NotImplementedError` (2.13, tried in November 2026). Its order of chunks is the zigzag, and a test of this chapter compares the two.
 
 ## Layers over several ranks
 
@@ -476,7 +451,7 @@ A *pipeline* gives each rank some of the layers, a *stage*. What moves is small:
 the one before is done. With one batch at a time one rank works and the others wait. So the batch is cut into *micro-batches* that follow each other, and the gradients add up (chapter 15).
 
 A schedule is the order in which each stage does its forwards and backwards. *GPipe* (Huang et al. 2019) runs all forwards, then all backwards. *1F1B* (Narayanan et al. 2021,
-§2.2.1) starts each backward as soon as it can. A simulator needs one rule: an operation starts when its stage is free and its input is there.
+§2.2.1) starts backward early, and then takes one forward and one backward in turn. A simulator needs one rule: an operation starts when its stage is free and its input is there.
 """
 
 
@@ -510,9 +485,8 @@ def simulate(orders: list[list], seconds=lambda stage, what: 1 if what == "F" el
     deepest = stages * (1 + max(op[2] for order in orders for op in order)) - 1
 
     def needs(what: str, i: int, depth: int):
-        if what == "F":
-            return ("F", i, depth - 1) if depth else None
-        return ("B", i, depth + 1) if depth < deepest else ("F", i, depth)
+        before = depth - 1 if what == "F" else depth + 1
+        return None if before < 0 else (what, i, before) if before <= deepest else ("F", i, depth)
 
     for _ in range(sum(map(len, orders))):
         coming = {s: order[len(spans[s])] for s, order in enumerate(orders) if len(spans[s]) < len(order)}
@@ -561,7 +535,7 @@ show(figures.schedules(pictures), alt="Timetables of GPipe and 1F1B: the same wa
 
 # %% [markdown]
 r"""
-The *bubble* is the same in both: each stage waits for p − 1 others to begin and to end, (p − 1)(f + b) of (m + p − 1)(f + b) seconds. It depends neither on f and b, nor on the order.
+The *bubble* is the same in both: each stage waits for p − 1 others to begin and to end, (p − 1)(f + b) of (m + p − 1)(f + b) seconds. f and b cancel.
 What 1F1B saves is memory: p micro-batches instead of m, and so it can afford the many micro-batches that make the bubble small.
 """
 
@@ -607,7 +581,7 @@ def interleaved(stage: int, stages: int, m: int, chunks: int) -> list[tuple]:
 
 
 # %%
-for v in (1, CHUNKS, 2 * CHUNKS):
+for v in (CHUNKS, 2 * CHUNKS):
     orders = [interleaved(s, STAGES, MICRO, v) for s in range(STAGES)]
     spans = simulate(orders, lambda stage, what: (1 if what == "F" else 2) / v)  # noqa: B023
     pictures[f"interleaved, {v} chunks"], held = spans, [most_kept(order) / v for order in orders]
@@ -619,7 +593,8 @@ show(figures.schedules(both), alt="1F1B, and interleaved with shorter operations
 
 # %% [markdown]
 r"""
-Memory goes up again, as printed: more forwards run ahead. Move the knobs: what do more micro-batches bring, and what more chunks?
+It is paid for in messages, and in memory: more forwards run ahead, and the first stage holds 1 + (p − 1)/(pv) times what it holds in 1F1B (Korthikanti et al. 2022). Move the knobs: what do more micro-batches
+bring, and what more chunks?
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -740,25 +715,54 @@ def trained(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list[float],
 
 # %%
 #| export pipeline
-def timeline(ranks: Ranks, data: str, steps: int = 5) -> dict:
-    """When which operation ran in each stage, in the last of some steps: seconds on this machine's clock."""
+def timeline(ranks: Ranks, data: str, steps: int = 8) -> dict:
+    """When which operation ran in each stage, in the fastest of some steps: seconds on this machine's clock."""
     model, _, stream = fresh(Ranks(device=ranks.device), data)
     part = stage_of(model, ranks.rank, ranks.size)
-    for _ in range(steps):
-        _, spans = pipeline_step(part, masked(stream), ranks, one_f_one_b)
-    return {"spans": gathered(ranks, spans)}
+    runs = [gathered(ranks, pipeline_step(part, masked(stream), ranks, one_f_one_b)[1]) for _ in range(steps)]
+    return {
+        "spans": min(runs, key=lambda spans: max(s[-1][-1] for s in spans) - min(s[0][-2] for s in spans))
+    }
 
 
 DRILLS = {"same": partial(compared, ways=WAYS, trained=trained), "timeline": timeline}
 
+# %% [markdown]
+r"""
+## Two processes
+
+Now all of it for real. The drills train one small model for a few steps: in one process, over the ring, in a pipeline, and in three ways that are wrong on purpose. *Own positions* counts each rank's
+tokens from 0; *mean of means* weighs ranks that have few targets like those with many; *tied not added* leaves each copy of `wte` with its own part of the gradient.
+
+*Predict.* Which of the three are seen in the first loss? How many of the model's tensors get a wrong gradient from the last?
+"""
+
 # %%
-torchrun("21c", N, "drill", "pipeline:same", "pipeline:timeline", "--data", DATA, "--out", OUT)
-told = json.loads(Path(OUT).read_text())
-report(told["pipeline:same"])
+predict("21c.4", "wrong gradients if the tied one is not added", guess=None)
+
+
+def report(told):
+    """A line a way; those that are wrong on purpose must be, the others not."""
+    for way, found in told.items():
+        apart, losses = found["apart"].values(), found["losses"]
+        wrong = f"{sum(x > 1e-4 for x in apart)} of {len(apart)} gradients are not those of one process"
+        assert (max(apart) > 1e-4) == (way in WRONG), f"{way}: {wrong}"
+        print(f"{way:14} losses {losses[0]:.3f} to {losses[-1]:.3f}: {wrong}")
+
+
+WRONG = "own positions", "mean of means", "tied not added"
+names = "ring:sent", "ring:same", "pipeline:same", "pipeline:timeline"
+torchrun("21c", N, "drill", *names, "--data", DATA, "--out", OUT)
+told, expected = json.loads(Path(OUT).read_text()), bytes_sent(N, B=2, T=64, C=64, size=4)
+assert tuple(told["ring:sent"].values()) == expected, f"{told['ring:sent']} were sent, not {expected}"
+print(f"bytes as predicted: {expected[0]:,} forward, {expected[1]:,} backward")
+report(told["ring:same"] | told["pipeline:same"])
+answer("21c.4", sum(x > 1e-4 for x in told["pipeline:same"]["tied not added"]["apart"].values()))
 
 # %% [markdown]
 r"""
-The bug of the tied matrix is quiet: all other gradients are right, the loss of the first step too, and it falls. A comparison of `wte` at both ends finds it.
+Why are the right ones not equal to the last bit? Float32 addition rounds. The ring adds a row's tiles in another order, the all-reduce adds the ranks' parts, and the tied gradient comes in two parts: a few 10⁻⁷ of a gradient's length
+(the tests print it). What is wrong is orders of magnitude beyond, and yet each of these losses falls. The tied matrix is the quietest: the first loss is right, and so are all other gradients. Comparing `wte` at both ends finds it.
 
 Time, now measured: the share in which each stage waits. The formula takes all stages for equally slow, and sending for free. Here the last stage has the head and the loss, and operations of a few milliseconds wait for Python
 and for whatever else these cores do: an indication, no more.
@@ -774,15 +778,15 @@ show(figures.schedules({"measured": spans}, "seconds"), alt="Two stages in turn,
 r"""
 ## Experts over ranks
 
-One kind is left. A *mixture of experts* replaces the MLP by E of them, and a router sends each token to one or two. *Expert parallelism* puts experts on different ranks: each rank sends tokens to where their experts are
-(an all-to-all), and gets them back (another). With k experts a token and n ranks, a rank's N tokens cost 2kNC(n − 1)/n numbers a layer and direction, if routing is even.
+One kind is left. A *mixture of experts* replaces the MLP by E of them, and a router sends each token to k, one or two. *Expert parallelism* puts experts on different ranks: each rank sends its tokens to where their experts are
+(an all-to-all), and gets them back (another). A rank with t tokens sends 2ktC(n − 1)/n numbers a layer in forward, if routing is even, and as many in backward.
 
-It is not even, and shapes must be known. So an expert takes at most *capacity factor* × N/E tokens, and the rest skip the layer (Lepikhin et al. 2020; Fedus et al. 2021, §2.2). *Predict.* 1,024 tokens, eight experts, a router that
+It is not even, and shapes should be known beforehand. So of N tokens an expert takes at most *capacity factor* × N/E, for k = 1, and what finds no room skips the layer (Lepikhin et al. 2020; Fedus et al. 2021, §2.2). *Predict.* 1,024 tokens, eight experts, a router that
 draws at random, factor 1: how many per cent are dropped?
 """
 
 # %%
-predict("21c.4", "dropped at capacity factor 1", guess=None, unit="%")
+predict("21c.5", "dropped at capacity factor 1", guess=None, unit="%")
 
 # %%
 TOKENS, EXPERTS, DRAWS = 1024, 8, 200
@@ -791,14 +795,14 @@ loads = torch.stack([row.bincount(minlength=EXPERTS) for row in choice])  # (DRA
 for factor in (1.5, 1.25, 1.1, 1):
     lost = (loads - math.ceil(factor * TOKENS / EXPERTS)).clamp(min=0).sum().item() / loads.sum().item()
     print(f"capacity factor {factor}: {lost:.2%} of the tokens are dropped")
-answer("21c.4", 100 * lost)
+answer("21c.5", 100 * lost)
 print(f"√((E - 1)/2πN) = {math.sqrt((EXPERTS - 1) / (2 * math.pi * TOKENS)):.2%}")
 routed = torch.stack([row.bincount(minlength=EXPERTS) for row in choice[0].chunk(RANKS)])
 show(figures.experts(routed.numpy(), TOKENS // EXPERTS), alt="Tokens by rank and expert; loads of experts.")
 
 # %% [markdown]
 r"""
-The formula is the mean excess of a binomial number over its mean, for many tokens. A router that has learnt is no coin: it prefers some experts, and losses that balance them exist for this reason.
+The root is the mean excess of a binomial number over its mean, for many tokens: a larger batch loses a smaller share. A router that has learnt is no coin: it prefers some experts, and losses that balance them exist for this reason.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -806,3 +810,24 @@ predictions("21c")
 
 # %%
 checkpoint("21c")
+
+# %% [markdown]
+r"""
+## Exercises
+
+1. *Striped.* Brandon et al. 2023 give rank r the tokens r, r + n, r + 2n, … Count the pairs by rank for n = 4, T = 64. *Check:* the largest and the smallest differ by T/n × (n − 1); is that much?
+   Which tiles would need a mask?
+2. *Gather.* Write Llama 3's way: a cache whose `layer` gathers all keys and values (`torch.distributed.nn.functional.all_gather`), sorts them by position, and attends with a mask from positions. *Check:*
+   `tests/test_ch21c_ring.py` with your class in place of `ContextParallel`.
+3. *Merge.* Let `F.scaled_dot_product_attention` compute two halves of the keys; from both outputs and logsumexps make the whole. *Check:* against `absorb`. This is how a ring uses fused kernels.
+4. *A slow stage.* Give `simulate` a last stage that takes twice as long. *Check:* for many micro-batches the idle share of the others tends to one half; what would you move?
+5. *Blocking.* Replace `isend` in `pipeline_step` by `send`, and run `drill pipeline:same --seconds 5` under torchrun. *Check:* which schedule still ends, and what does the time limit say?
+
+## Further reading
+
+- Liu, Zaharia and Abbeel 2023, *Ring Attention with Blockwise Transformers for Near-Infinite Context*, §3. Brandon et al. 2023, *Striped Attention*: the imbalance, and another cure.
+- Grattafiori et al. 2024, *The Llama 3 Herd of Models*, §3.3.2: tensor, context, pipeline and data parallelism together.
+- Huang et al. 2019, *GPipe*, §2. Narayanan et al. 2019, *PipeDream*: 1F1B without a flush, and the stale weights that it costs.
+- Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, §2.2. Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*.
+- Lepikhin et al. 2020, *GShard*, and Fedus et al. 2021, *Switch Transformers*, §2.2.
+"""
