@@ -1,4 +1,4 @@
-"""A model laid out over several processes by the configuration: copied, sharded, cut, and gathered again.
+"""A model laid out over processes as the configuration says: copied, in parts, cut; and whole again.
 
 Exported from notebooks/21d_layouts.ipynb.
 """

@@ -39,20 +39,28 @@ def memory(kept: dict[str, dict[str, int]]) -> plt.Figure:
     return fig
 
 
-def traffic(seconds: dict[str, dict[str, float]]) -> plt.Figure:
-    """Seconds of communication a step, a group of bars a model, a bar a layout; and the step's computing as a line."""
-    fig, panels = plt.subplots(1, len(seconds), figsize=(7, 2.6), layout="constrained")
-    for ax, (model, parts) in zip(panels, seconds.items()):
-        compute = parts["computing"]
-        names = [name for name in parts if name != "computing"]
-        bars = ax.barh(names, [parts[name] / compute for name in names])
-        for bar, name in zip(bars, names):
-            bar.set_color("C3" if parts[name] > compute else "C0")
+def traffic(shares: dict[str, dict[str, tuple[float, float]]], room: float) -> plt.Figure:
+    """Time on the link over time of computing, a panel a model, a bar a layout; red where a GPU has not the GB."""
+    fig, panels = plt.subplots(1, len(shares), figsize=(7, 2.2), layout="constrained", sharey=True)
+    for ax, (model, layouts) in zip(panels, shares.items()):
+        colours = ["C3" if gb > room else "C0" for _, gb in layouts.values()]
+        ax.barh(list(layouts), [share for share, _ in layouts.values()], color=colours)
         ax.axvline(1, c="0.3", lw=1)
-        ax.invert_yaxis()
         ax.set_xscale("log")
+        ax.set_xlim(0.1, 200)
         ax.set_title(model, fontsize=9)
-    for ax in panels[1:]:
-        ax.set_yticklabels([])
-    panels[0].set_xlabel("time on the link / time of computing")
+    panels[0].invert_yaxis()
+    panels[len(panels) // 2].set_xlabel("time on the link / time of computing")
+    return fig
+
+
+def curves(losses: dict[str, list[float]], change: int) -> plt.Figure:
+    """Losses of one process as a line, of the run that was laid out as dots, and where its layout changed."""
+    fig, ax = plt.subplots(figsize=(6.5, 2.6), layout="constrained")
+    steps = range(1, len(losses["one"]) + 1)
+    ax.plot(steps, losses["one"], lw=4, c="0.8", label="one process")
+    ax.plot(steps, losses["laid"], ".", c="C0", label="laid out")
+    ax.axvline(change + 0.5, c="C3", lw=1, label="another layout")
+    ax.set(xlabel="step", ylabel="loss (nats per token)")
+    ax.legend()
     return fig

@@ -1,13 +1,51 @@
 # %% [markdown]
 r"""
 # 21d · Layouts: who holds what
+
+Chapters 20 to 21b have given three ways to share a model: copies (DDP), parts (FSDP2), and layers cut across ranks (tensor parallelism). A run takes
+one number of each. In this sitting they become three words in the run's configuration, the trainer does the rest, and the law stays what it
+was: however a run is laid out, the losses are those of one process.
+
+```
+                     tp: ranks that share the work of a layer, inside a machine
+                 ┌────────┬────────┐
+   dp: ranks     │ rank 0 │ rank 1 │   read rows 0, 1      parallel:
+   that read     ├────────┼────────┤                         dp: 2
+   other rows    │ rank 2 │ rank 3 │   read rows 2, 3        shard: true    each of the dp keeps a part of what it has
+                 └────────┴────────┘                         tp: 2
+```
+
+What is hard is not the grid. It is all that a trainer does beside the step: which rows a rank reads, whose gradient norm is logged, what a checkpoint holds,
+who may call the model alone. And numbers that cannot work must say so before a hundred processes wait for each other.
 """
 
 # %%
 #| default_exp parallel
-#| doc parallel: A model laid out over several processes by the configuration: copied, sharded, cut, and gathered again.
+#| doc parallel: A model laid out over processes as the configuration says: copied, in parts, cut; and whole again.
 #| doc layout: The configuration's section `parallel`, and what is impossible in it, each in one line.
-from course.notebook import checkpoint
+#| doc layout_drill: What chapter 21d makes several processes do: steps in every layout, counted, and a checkpoint in parts.
+import json
+import os
+import shutil
+import warnings
+from pathlib import Path
+
+from course.figures import layouts as figures
+from course.notebook import answer, checkpoint, predict, predictions, show
+from course.torchrun import torchrun
+from nanogpt.corpus import ensure_corpus
+
+N = 4  # processes of the grids below
+DATA, RUNS, OUT = "../data/built/stories", Path("../data/built/layouts"), "../data/built/layouts.json"
+assert N in (2, 4, 8), f"N={N} processes: take an even number that divides the model's 8 heads and its 8 rows"
+_ = ensure_corpus(DATA)
+
+# %% [markdown]
+r"""
+## Three words
+
+`dp` may be left out: then it is whatever the number of processes allows, and a run without the section is DDP, as in chapter 20b.
+"""
 
 # %%
 #| export layout
@@ -16,20 +54,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-# %%
-#| export
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
 
-from nanogpt.distributed import Ranks, replicate
-from nanogpt.layout import data_parallel
-from nanogpt.model import GPT
-from nanogpt.optim import decay_groups, make_optimizer
-
-
-# %%
-#| export layout
 @dataclass(frozen=True)
 class Parallel:
     """How processes share a run: dp × tp of them."""
@@ -40,6 +65,8 @@ class Parallel:
     tp: Annotated[int, Field(gt=0)] = 1  # processes among which each layer is cut: chapter 21b
 
 
+# %%
+#| export layout
 def check_layout(parallel: Parallel, model, train) -> None:
     """ValueError, naming the keys, for what no number of processes can run."""
     heads, tp = model.n_head, parallel.tp
@@ -55,6 +82,8 @@ def check_layout(parallel: Parallel, model, train) -> None:
         raise ValueError(f"train.dtype=bf16-masters needs whole weights, not {cut}; take bf16")
 
 
+# %%
+#| export layout
 def data_parallel(parallel: Parallel, processes: int) -> int:
     """Of so many processes, how many read different rows: processes / tp. ValueError where the numbers disagree."""
     dp, tp = parallel.dp, parallel.tp
@@ -68,6 +97,67 @@ def data_parallel(parallel: Parallel, processes: int) -> int:
         )
         raise ValueError(f"parallel.dp={dp} × parallel.tp={tp} needs {dp * tp} processes; {started}")
     return dp
+
+
+# %% [markdown]
+r"""
+Of a layer's sizes only the heads are asked for: the width is a multiple of them, the MLP four times the width, and a vocabulary that does not come out even gives the last
+rank fewer rows (chapter 21b). The number of processes is known only when they have been started, so that question waits until then, and
+is asked before the processes meet.
+
+*Predict.* Of these eight wishes, made for `tiny` with its 8 heads, how many can be run?
+"""
+
+# %%
+predict("21d.1", "wishes that can be run", guess=None)
+WISHES = [  # processes started, and what the command line says
+    (4, "parallel.dp=2 parallel.tp=2 parallel.shard=true"),
+    (2, "parallel.dp=2 parallel.tp=2"),
+    (3, "parallel.tp=3"),
+    (6, "parallel.tp=4"),
+    (1, "parallel.dp=2"),
+    (2, "parallel.tp=2 model.dropout=0.1"),
+    (2, "parallel.shard=true train.dtype=bf16-masters"),
+    (4, "parallel.tp=4"),
+]
+
+# %%
+from nanogpt.config import load_config
+
+can = 0
+for processes, words in WISHES:
+    try:
+        config = load_config("tiny", words.split())
+        print(
+            f"{processes} processes, {words}:",
+            data_parallel(config.parallel, processes),
+            "read different rows",
+        )
+        can += 1
+    except ValueError as error:
+        print(error)
+answer("21d.1", can)
+
+# %% [markdown]
+r"""
+## Laying out
+
+PyTorch calls the grid a *device mesh*. Each dimension of it is a set of process groups: rank 2 above meets rank 3 for a layer's sums and rank 0 for gradients.
+Ours has three dimensions, one of them of size one: FSDP2 takes a mesh of two, *copies × parts*, and averages gradients over the copies, so that `dp × tp` without shards needs
+no code of its own. The order matters. First layers are cut, then what a rank has of them is put into parts, since FSDP gathers what a layer
+needs *on this rank*.
+"""
+
+# %%
+#| export
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from nanogpt.distributed import Ranks, replicate
+from nanogpt.layout import data_parallel
+from nanogpt.model import GPT
+from nanogpt.optim import decay_groups, make_optimizer
 
 
 # %%
@@ -93,6 +183,21 @@ def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
         shard(model, mesh["parts"] if layout.shard else mesh["copies", "parts"])
     rows = "parts" if layout.shard else "copies"
     return model, Ranks(mesh.get_local_rank(rows), ranks.local_rank, dp, ranks.device, mesh.get_group(rows))
+
+
+# %% [markdown]
+r"""
+The second thing that comes back answers the questions of data. `train_step` divides by the number of targets of *all* rows and averages the loss over them: over those who read
+different rows. With `tp` there are fewer of them than processes: ranks of one row of the grid read the same, and would count it twice.
+
+## Whole again
+
+A checkpoint stays what chapter 17b made it: one model, one optimizer, hashed, written by rank 0, readable by `sample` on a laptop. So what was laid out is gathered before it is written,
+and laid out when it is read. Then a layout is no property of a run but of its processes, and may change on the way.
+
+One thing DTensor does not know: chapter 21b has put `c_attn`'s rows into another order, so that a rank has q, k and v of its own heads. A gathered `c_attn` is in *that*
+order.
+"""
 
 
 # %%
@@ -144,6 +249,13 @@ def fill(model: GPT, weights: GPT) -> None:
         model.get_parameter(name).copy_(laid_out(model, name, x.detach()))
 
 
+# %% [markdown]
+r"""
+AdamW's moments lie as their parameters do. One kernel updates many tensors at once but takes none of two meshes together, so the groups of chapter 15 are cut further; in
+a checkpoint parameters are numbered as one process numbers them.
+"""
+
+
 # %%
 #| export
 class LaidOutAdamW(torch.optim.AdamW):
@@ -185,6 +297,10 @@ class LaidOutAdamW(LaidOutAdamW):
             groups.append(options | {"weight_decay": decay, "params": numbers})
         return {"state": state, "param_groups": groups}
 
+
+# %%
+#| export
+class LaidOutAdamW(LaidOutAdamW):
     def load_state_dict(self, state_dict: dict) -> None:
         """The moments of a checkpoint of any layout; the options stay this run's."""
         for i, name in enumerate(self.numbered):
@@ -200,5 +316,410 @@ def optimizer_for(model: GPT, lr: float, precision: str, **options) -> torch.opt
     return make_optimizer(model, lr, precision, **options)
 
 
+# %% [markdown]
+r"""
+Gathering costs. Every rank receives the weights, and rank 0 holds weights and moments on its CPU: twelve bytes a parameter. It is simple, and enough for every model of this course. Validation,
+samples and HellaSwag use the gathered model too. A rank that called the laid-out one alone would wait for the others for ever (chapter 20b), and in a forward pass of FSDP *every* rank must take part as
+often as the others, also one whose share of the documents has run out.
+
+In the trainer all this is some ten lines: `lay_out`, `fill`, `optimizer_for` where a run is assembled, `whole` where one is looked at or saved, and `readers` for `ranks` where rows are dealt. The gradient's norm
+needed none, since chapter 21 has taught `train_step` the global one.
+
+## Four grids
+
+The drill makes three steps in each layout, with chapter 20's small model and its batch of 8 rows, and notes losses, norms, what a rank keeps between two steps, and which part of one matrix it has.
+"""
+
+
+# %%
+#| export layout_drill
+import shutil
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+
+from nanogpt.clip import local_part
+from nanogpt.data import DocumentStream
+from nanogpt.distributed import Ranks, gathered, my_rows
+from nanogpt.drill import LR, ROWS, fresh
+from nanogpt.flight import flight_record
+from nanogpt.layout import Parallel
+from nanogpt.optim import make_optimizer
+from nanogpt.parallel import is_laid_out, laid_out, lay_out, optimizer_for, whole
+from nanogpt.train import train_step
+
+
+# %%
+#| export layout_drill
+MATRIX = "transformer.h.0.mlp.c_proj.weight"
+
+
+def grids(n: int) -> dict[str, Parallel]:
+    """The layouts of n processes that are compared."""
+    two = {"parts × cuts": Parallel(dp=n // 2, shard=True, tp=2)}
+    return {"copies": Parallel(dp=n), "parts": Parallel(dp=n, shard=True), "cuts": Parallel(tp=n)} | two
+
+
+# %%
+#| export layout_drill
+def made(grid: Parallel, ranks: Ranks, data: str):
+    """Chapter 20's model in this layout: model, stepper, optimizer, stream, and who reads different rows."""
+    model, _, stream = fresh(Ranks(device=ranks.device), data)
+    stepper, readers = lay_out(model, SimpleNamespace(parallel=grid), ranks)
+    optimizer = optimizer_for(model, LR, "float32", betas=(0.9, 0.98), weight_decay=0.01)
+    dealt = my_rows(ROWS, readers)
+    stream = DocumentStream(stream.paths, T=stream.T, device=ranks.device, **dealt)
+    return model, stepper, optimizer, stream, readers
+
+
+# %%
+#| export layout_drill
+def kept(model, optimizer) -> dict[str, int]:
+    """Bytes that this rank has between two steps."""
+    parameters = list(model.parameters())
+    moments = [x for p in parameters for x in optimizer.state[p].values() if x.dim()]
+    lists = {"weights": parameters, "gradients": [p.grad for p in parameters], "moments": moments}
+    return {what: sum(local_part(x)[0].nbytes for x in some) for what, some in lists.items()}
+
+
+def part_of(model, name: str = MATRIX) -> list[int]:
+    """The first and the last row and column of a matrix that this rank has."""
+    p = model.get_parameter(name)
+    places = torch.arange(p.numel()).view(p.shape)
+    places = local_part(laid_out(model, name, places))[0] if is_laid_out(model) else places
+    rows, columns = places // p.size(1), places % p.size(1)
+    return [int(end) for x in (rows, columns) for end in (x.min(), x.max())]
+
+
+# %%
+#| export layout_drill
+def sent() -> dict[str, list[int]]:
+    """By kind of collective: how many numbers this rank has put into each since the last barrier."""
+    calls = {}
+    for each in flight_record():
+        if "barrier" in each["kind"]:
+            calls = {}
+        else:
+            numbers = sum(torch.Size(size).numel() for size in each["sizes"])
+            calls.setdefault(each["kind"], []).append(numbers)
+    return calls
+
+
+def noted(told: list, loss, norm) -> bool:
+    """For train_step: goes on, and keeps what it is asked about."""
+    told.append((loss.item(), norm.item()))
+    return True
+
+
+# %%
+#| export layout_drill
+def ways(ranks: Ranks, data: str, steps: int = 3) -> dict:
+    """The same steps alone and in each layout: losses, norms, what each rank keeps, and what the last step sends."""
+    found = {}
+    for name, grid in ({"one process": Parallel()} | grids(ranks.size)).items():
+        who = Ranks(device=ranks.device) if name == "one process" else ranks
+        model, stepper, optimizer, stream, readers = made(grid, who, data)
+        told = []
+        for _ in range(steps):
+            dist.barrier()  # seen in the flight record
+            accept = partial(noted, told)
+            train_step(stepper, optimizer, [stream.next_batch()], clip=0.5, accept=accept, mean=readers.mean)
+        found[name] = {"told": told, "sent": sent(), "has": gathered(ranks, part_of(model))}
+        found[name]["kept"] = gathered(ranks, kept(model, optimizer))
+    return found
+
+
+# %% [markdown]
+r"""
+PyTorch's own checkpoint (`torch.distributed.checkpoint`) does without gathering: each rank writes its parts, and a list of what lies where lets any number of ranks
+read what they need. Chapter 21 has wrapped it as `save_parts` and `load_parts`. The second drill saves in parts, and notes the loss of the step after.
+"""
+
+
+# %%
+#| export layout_drill
+def parts(ranks: Ranks, data: str) -> dict:
+    """A step on shards, a checkpoint in parts, and the loss of the step after it."""
+    from nanogpt.fsdp import save_parts
+
+    folder = Path(data).parent / "parts"
+    if ranks.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    dist.barrier()
+    model, stepper, _, stream, readers = made(Parallel(shard=True), ranks, data)
+    optimizer = make_optimizer(model, LR)
+    train_step(stepper, optimizer, [stream.next_batch()], mean=readers.mean)
+    save_parts(folder, model, optimizer)
+    after = train_step(stepper, optimizer, [stream.next_batch()], mean=readers.mean).item()
+    gathering = whole(model)  # what one file takes on rank 0: weights and two moments, in float32
+    return {"after": after, "gathered": 12 * sum(p.numel() for p in gathering.parameters())}
+
+
+DRILLS = {"ways": ways, "parts": parts}
+
+# %% [markdown]
+r"""
+*Predict.* The model has 0.53 million parameters, so that one process keeps 8.5 MB: weights, gradients, two moments, four bytes each. What does a rank keep on the grid *parts × cuts*, and
+with cuts alone, where every rank has all LayerNorms and positions?
+"""
+
+# %%
+predict("21d.2", "MB that a rank keeps on parts × cuts", guess=None, unit="MB")
+os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"  # PyTorch 2.9 keeps no flight record else
+torchrun("21d", N, "drill", "layout_drill:ways", "layout_drill:parts", "--data", DATA, "--out", OUT)
+found = json.loads(Path(OUT).read_text())
+told, one = found["layout_drill:ways"], found["layout_drill:ways"]["one process"]["told"]
+for name, way in told.items():
+    apart = max(abs(a - b) for ours, theirs in zip(way["told"], one) for a, b in zip(ours, theirs))
+    assert apart < 1e-4, f"{name} has another loss or norm than one process, by {apart:.1e}"
+    loss, norm = way["told"][-1]
+    print(f"{name:12} third loss {loss:.3f}, norm {norm:.3f}: as one process, to rounding")
+
+# %%
+keeps = {name: max(way["kept"], key=lambda kept: sum(kept.values())) for name, way in told.items()}
+show(
+    figures.memory(keeps),
+    alt="Bytes a rank keeps by layout: one process and copies 8.5 MB, the others about a quarter.",
+)
+for name, kinds in keeps.items():
+    print(f"{name:12} {sum(kinds.values()) / 1e6:.2f} MB")
+answer("21d.2", sum(keeps["parts × cuts"].values()) / 1e6)
+
+# %% [markdown]
+r"""
+Copies save nothing. Parts divide everything by the number of ranks, cuts all but what every rank has whole: positions, LayerNorms, and the biases that are added after a sum. Which part
+that is shows one matrix of the MLP, `c_proj` with 128 outputs (rows) and 512 inputs (columns):
+"""
+
+# %%
+held = {name: way["has"] for name, way in told.items() if name != "one process"}
+show(
+    figures.holders(held, (128, 512)),
+    alt="One matrix on four ranks: copies hold all, parts a band of rows, cuts a band of columns, the grid a quarter of each.",
+)
+
+# %% [markdown]
+r"""
+A *part* is some rows: the matrix is gathered before it is used, and no rank computes with its rows alone. A *cut* is the columns for the inputs that this rank's share of `c_fc` makes: the rank
+multiplies by it, and the results are summed. On the grid ranks 0 and 2 have the same columns and gather them from each other, as ranks 1 and 3 do. What travels is therefore of two kinds:
+"""
+
+# %% tags=["nbval-ignore-output"]
+from nanogpt.drill import ROWS, SHAPE
+
+stream_size = ROWS * SHAPE["block_size"] * SHAPE["n_embd"]  # of (B, T, C), the whole batch
+for name in held:
+    calls = told[name]["sent"]
+    text = ", ".join(f"{len(n)} {kind}, {4 * sum(n) / 1e6:.2f} MB" for kind, n in calls.items())
+    print(f"{name:12} {text}; of (B, T, C): {sum(n == stream_size for n in calls.get('all_reduce', []))}")
+
+# %% [markdown]
+r"""
+(Of rank 0, in one step, as chapter 20b's flight recorder has them. Gloo makes FSDP's reduce-scatter of an all-reduce, which is why parts put the whole gradient into those; NCCL does not.) Copies and parts move
+*parameters*: as many bytes however long the text is. Cuts move *activations*, (B, T, C) twice in forward and twice in backward of each of two layers, once for the embedding and once for the head: as many bytes however
+large the vocabulary and the MLP are. On the grid these have half the rows, and each rank has half the parameters to average.
+
+## One run, two layouts
+
+Now the trainer: the run `tiny`, a short one with a constant rate, once by one process; and once by four on the grid, stopped half-way, and gone on with by one. *Predict.* How far apart are the two
+curves at most?
+"""
+
+# %%
+predict("21d.3", "the curves are apart by", guess=None, unit="nats")
+STEPS = 24
+keys = {"train.max_steps": STEPS, "train.batch_tokens": 1024, "optim.schedule": "constant", "optim.warmup": 4}
+keys |= {
+    "eval.every": 0,
+    "run.log_every": 12,
+    "data.dir": DATA,
+    "run.device": "cpu",
+    "run.dir": (RUNS / "one").as_posix(),
+}
+
+
+def words(**changes) -> list[str]:
+    """The command line of the run, changed."""
+    return ["train", "tiny", *(f"{key}={value}" for key, value in (keys | changes).items())]
+
+
+# %% tags=["nbval-ignore-output"]
+from nanogpt.cli import main
+
+shutil.rmtree(RUNS, ignore_errors=True)
+_ = main(words())
+
+# %% tags=["nbval-ignore-output"]
+laid = {"run.dir": (RUNS / "laid").as_posix(), "parallel.shard": "true"}
+torchrun("21d", N, *words(**laid, **{"parallel.tp": 2, "train.max_steps": STEPS // 2}))
+_ = main(words(**laid))
+
+# %%
+from nanogpt.compare import verdict
+from nanogpt.runs import read_metrics
+
+runs = {name: read_metrics(RUNS / name) for name in ("one", "laid")}
+apart = {name: verdict(runs["one"], runs["laid"], name)[0] for name in ("loss", "norm")}
+assert max(apart.values()) < 1e-3, f"the layouts are seen in the curve: {apart}"
+print(f"{STEPS} steps, half of them by {N} processes: losses and norms agree to 0.001 with those of one")
+
+# %% tags=["nbval-ignore-output"]
+losses = {name: [line["loss"] for line in lines] for name, lines in runs.items()}
+show(
+    figures.curves(losses, STEPS // 2),
+    alt="Loss against step: dots of the laid-out run lie on the line of one process, before and after the change.",
+)
+print(f"losses at most {apart['loss']:.1e} nats apart")
+answer("21d.3", apart["loss"])
+
+# %% [markdown]
+r"""
+Why not zero? A sum over ranks adds in another order than one process does; float32 rounds each sum, and Adam's division carries a rounding on. In the *same* layout a run that was stopped goes on bit for bit, as
+one process does: a test holds that. And since the checkpoint is the usual one, so is everything that reads it.
+"""
+
+# %%
+from nanogpt.checkpoint import latest
+from nanogpt.pretrained import from_hf, to_hf
+from nanogpt.weights import load_model
+
+for name in runs:
+    to_hf(load_model(latest(RUNS / name)), RUNS / f"{name}-hf")
+ours, theirs = (from_hf(RUNS / f"{name}-hf").state_dict() for name in ("laid", "one"))
+apart = max((ours[name] - theirs[name]).abs().max().item() for name in theirs)
+assert apart < 1e-2, f"the exported weights are {apart:.1e} apart"
+print(f"exported for transformers: {len(ours)} arrays, the same to 0.01")
+
+# %% [markdown]
+r"""
+## In parts, or gathered
+
+What the second drill has saved is a folder with a file a rank. Here, one process reads it, and makes the step after:
+"""
+
+# %% tags=["nbval-ignore-output"]
+from nanogpt.drill import LR, fresh
+from nanogpt.fsdp import load_parts
+from nanogpt.optim import make_optimizer
+from nanogpt.train import train_step
+
+warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as is meant here
+written = {path.name: path.stat().st_size for path in sorted((Path(DATA).parent / "parts").iterdir())}
+model, _, stream = fresh(Ranks(), DATA)
+optimizer = make_optimizer(model, LR)
+load_parts(Path(DATA).parent / "parts", model, optimizer)
+stream.next_batch()  # the one before the checkpoint
+after, theirs = (
+    train_step(model, optimizer, [stream.next_batch()]).item(),
+    found["layout_drill:parts"]["after"],
+)
+assert abs(after - theirs) < 1e-4, f"one process goes on with {after}, {N} ranks with {theirs}"
+print(f"saved by {N}, read by one: the next loss {after:.3f} is theirs")
+sizes = [size / 1e6 for name, size in written.items() if name.endswith("distcp")]
+print(
+    f"{len(sizes)} files of {min(sizes):.1f} to {max(sizes):.1f} MB; gathered, rank 0 holds and writes",
+    end=" ",
+)
+print(f"{found['layout_drill:parts']['gathered'] / 1e6:.1f} MB alone")
+
+# %% [markdown]
+r"""
+For a model of 175 billion parameters gathering is 2.1 TB through one process: no CPU holds it, and all other GPUs wait. So large runs save in parts. The price is that such a folder is nobody's model until a
+program has put it together, and what DTensor does not know, the list does not say: on a grid with cuts, `c_attn` would be written in the order of its ranks' heads, and a reader with another `tp` would take the
+wrong rows without a complaint. Here that is why the trainer gathers and reorders.
+
+## Which layout?
+
+Two quotients answer. Does the model fit: 16 bytes a parameter, divided by what divides them? And how long is the link busy with what travels, against the time of computing? For 64 GPUs, eight a machine, with eight rows
+each, at chapter 20b's assumptions: 450 GB/s inside a machine, 50 GB/s between machines, 40% of the peak, and here nothing hidden behind computing.
+
+*Predict.* Tensor parallelism over all 64 instead of the 8 of a machine: by what factor does GPT-3's link get slower?
+"""
+
+# %%
+predict("21d.4", "tp over all GPUs keeps the link busy, times tp in a machine", guess=None, unit="×")
+
+# %%
+from nanogpt.model import SIZES, GPTConfig, num_params
+from nanogpt.scaling import Cluster, average_seconds
+from nanogpt.bench import step_flops
+from nanogpt.roofline import PEAKS
+
+GPUS, INSIDE, EACH, ROOM = 64, 8, 8, 80  # in all, of a machine; of each: rows, and GB
+assert GPUS > INSIDE > 1, (
+    f"GPUS={GPUS} must be more than a machine has, INSIDE={INSIDE}, and that more than 1"
+)
+gpu = Cluster(flops=PEAKS["H100"].half * 1e12, per_machine=INSIDE)
+MODELS = {"gpt2": SIZES["gpt2"], "gpt2-xl": SIZES["gpt2-xl"]}
+MODELS["GPT-3"] = GPTConfig(
+    n_layer=96, n_head=96, n_embd=12288, block_size=2048
+)  # Brown et al. 2020, table 2.1
+
+
+def on_the_link(config: GPTConfig, dp: int, shard: bool, tp: int) -> float:
+    """Seconds a step: gradients averaged over dp, weights gathered twice where they are in parts, sums over tp."""
+    weights, rows = 4 * num_params(config) / tp, EACH * tp
+    across = Cluster(
+        flops=gpu.flops, per_machine=INSIDE // tp if tp < INSIDE else 1
+    )  # one GPU in tp of a machine
+    update = average_seconds(weights, dp, across) * (1.5 if shard else 1) if dp > 1 else 0
+    activations = 2 * rows * config.block_size * config.n_embd  # bytes of (B, T, C) in 16 bits
+    return update + (4 * config.n_layer * average_seconds(activations, tp, gpu) if tp > 1 else 0)
+
+
+# %%
+LAYOUTS = {f"dp {GPUS}": (GPUS, False, 1), f"dp {GPUS}, shard": (GPUS, True, 1)}
+LAYOUTS |= {f"dp {GPUS // t}, shard, tp {t}": (GPUS // t, True, t) for t in (INSIDE, GPUS)}
+shares = {}
+for model_name, config in MODELS.items():
+    compute = EACH * step_flops(config, 1, config.block_size) / (gpu.flops * gpu.mfu)
+    for layout, (dp, shard, tp) in LAYOUTS.items():
+        share = on_the_link(config, dp, shard, tp) / compute
+        gb = 16 * num_params(config) / (tp * (dp if shard else 1)) / 1e9
+        shares.setdefault(model_name, {})[layout] = share, gb  # what the figure draws
+        print(f"{model_name:8} {layout:20} {gb:8.2f} GB a GPU, link/computing {share:.2f}")
+inside, across = (shares["GPT-3"][layout][0] for layout in list(LAYOUTS)[2:])
+answer("21d.4", across / inside)
+
+# %%
+show(
+    figures.traffic(shares, ROOM),
+    alt="Link time over computing, by layout and model; red where 80 GB do not hold the model.",
+)
+
+# %% [markdown]
+r"""
+Read each model from the top, and stop at the first row that fits. GPT-2 and GPT-2 XL fit as copies. A ratio near one must hide behind backward (chapter 20b), or is halved by twice the rows, which is simpler than any cut. Parts
+cost half as many bytes again and divide the memory by 64: the choice when copies do not fit, or leave no room for activations. GPT-3 in parts fits, but its link is busy nearly as long as its GPUs; cut eight ways inside
+a machine, only an eighth of it travels between machines, and the sums stay on the fast link. Over all 64 GPUs they do not, and no model bears that.
+
+So `tp` stays inside a machine and is no larger than needed, `shard` reaches across machines, and `dp` takes the rest. (For a small model `tp` has another use. Its ranks share *rows* too: when a batch has fewer rows
+than there are GPUs, copies have nothing left to do.) What is left out here, activations, pipelines and what can be hidden, chapter 22 plans.
+"""
+
+# %% tags=["nbval-ignore-output"]
+predictions("21d")
+
 # %%
 checkpoint("21d")
+
+# %% [markdown]
+r"""
+## Exercises
+
+1. Start the grid with `NANOGPT_PATIENCE=10` and let only rank 0 call `run.model` in `look`, in place of the gathered one. Which collective does rank 0 wait in? Check with chapter 20b's `flight`.
+2. Log the norm of this rank's part: let `global_norm` leave its `all_reduce` out. By which factor is the curve of norms too small on two ranks and on four, and from which step do losses differ? Check with `compare`.
+3. Give `lay_out` the option `precision=config.train.dtype` for `shard`. With bf16, how many bytes do the all-gathers take? Check: half, and the losses stay within bf16's rounding.
+4. Save a model on *cuts* with `save_parts`, and read it with one process. Which weights are wrong, and does anything complain? Check: `by_part` puts them right.
+5. Set `EACH` to 1 and to 64 rows. Which layouts' ratios change, and which do not? Check against the formula: what travels for copies does not depend on the rows.
+
+## Further reading
+
+- Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, §3: why tensor parallelism stays inside a server, measured.
+- Rajbhandari et al. 2020, *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, §5 and §7: what parts save, and what they send.
+- Zhao et al. 2023, *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, §3.2: copies of parts (hybrid sharding).
+- Liang et al. 2024, *TorchTitan*, §2: the same grid, with pipelines and context parallelism as further dimensions.
+"""
