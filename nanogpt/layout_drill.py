@@ -31,13 +31,13 @@ def grids(n: int) -> dict[str, Parallel]:
 
 
 def made(grid: Parallel, ranks: Ranks, data: str):
-    """Chapter 20's model in this layout: model, stepper, optimizer, stream, and who reads different rows."""
+    """Chapter 20's model in this layout: model, stepper, optimizer and stream."""
     model, _, stream = fresh(Ranks(device=ranks.device), data)
     stepper, readers = lay_out(model, SimpleNamespace(parallel=grid), ranks)
     optimizer = optimizer_for(model, LR, "float32", betas=(0.9, 0.98), weight_decay=0.01)
     dealt = my_rows(ROWS, readers)
     stream = DocumentStream(stream.paths, T=stream.T, device=ranks.device, **dealt)
-    return model, stepper, optimizer, stream, readers
+    return model, stepper, optimizer, stream
 
 
 def kept(model, optimizer) -> dict[str, int]:
@@ -80,12 +80,12 @@ def ways(ranks: Ranks, data: str, steps: int = 3) -> dict:
     found = {}
     for name, grid in ({"one process": Parallel()} | grids(ranks.size)).items():
         who = Ranks(device=ranks.device) if name == "one process" else ranks
-        model, stepper, optimizer, stream, readers = made(grid, who, data)
+        model, stepper, optimizer, stream = made(grid, who, data)
         told = []
         for _ in range(steps):
             dist.barrier()  # seen in the flight record
             accept = partial(noted, told)
-            train_step(stepper, optimizer, [stream.next_batch()], clip=0.5, accept=accept, mean=readers.mean)
+            train_step(stepper, optimizer, [stream.next_batch()], clip=0.5, accept=accept, mean=who.mean)
         found[name] = {"told": told, "sent": sent(), "has": gathered(ranks, part_of(model))}
         found[name]["kept"] = gathered(ranks, kept(model, optimizer))
     return found
@@ -99,11 +99,11 @@ def parts(ranks: Ranks, data: str) -> dict:
     if ranks.rank == 0:
         shutil.rmtree(folder, ignore_errors=True)
     dist.barrier()
-    model, stepper, _, stream, readers = made(Parallel(shard=True), ranks, data)
+    model, stepper, _, stream = made(Parallel(shard=True), ranks, data)
     optimizer = make_optimizer(model, LR)
-    train_step(stepper, optimizer, [stream.next_batch()], mean=readers.mean)
+    train_step(stepper, optimizer, [stream.next_batch()], mean=ranks.mean)
     save_parts(folder, model, optimizer)
-    after = train_step(stepper, optimizer, [stream.next_batch()], mean=readers.mean).item()
+    after = train_step(stepper, optimizer, [stream.next_batch()], mean=ranks.mean).item()
     gathering = whole(model)  # what one file takes on rank 0: weights and two moments, in float32
     return {"after": after, "gathered": 12 * sum(p.numel() for p in gathering.parameters())}
 

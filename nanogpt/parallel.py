@@ -33,7 +33,7 @@ def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
     if dp > 1:
         shard(model, mesh["parts"] if layout.shard else mesh["copies", "parts"])
     rows = "parts" if layout.shard else "copies"
-    return model, Ranks(mesh.get_local_rank(rows), ranks.local_rank, dp, ranks.device, mesh.get_group(rows))
+    return model, Ranks(mesh.get_local_rank(rows), ranks.local_rank, dp, ranks.device)
 
 
 def is_laid_out(model: nn.Module) -> bool:

@@ -268,7 +268,7 @@ def update(run: Training) -> tuple[float, dict, list]:
         return "skipped" not in said
 
     loss = train_step(
-        run.stepper, run.optimizer, batches, c.train.dtype, c.optim.clip, run.scaler, accept, run.readers.mean
+        run.stepper, run.optimizer, batches, c.train.dtype, c.optim.clip, run.scaler, accept, run.ranks.mean
     )
     if "norm" not in said:
         said |= {"norm": math.inf, "skipped": "overflow" if loss.isfinite() else "not finite"}

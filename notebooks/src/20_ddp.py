@@ -158,7 +158,6 @@ class Ranks:
     local_rank: int = 0  # on its own machine
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    group: dist.ProcessGroup | None = None  # that they talk in; none: all of torchrun's processes
 
     def print(self, *words, sep=" ") -> None:
         """Once, not once a rank."""
@@ -170,7 +169,7 @@ class Ranks:
         if self.size == 1:
             return x
         total = x.detach().to(torch.float32, copy=True)
-        dist.all_reduce(total, group=self.group)
+        dist.all_reduce(total)
         return total / self.size
 
 
@@ -307,7 +306,7 @@ def gathered(ranks: Ranks, thing) -> list:
     if ranks.size == 1:
         return [thing]
     things = [None] * ranks.size
-    dist.all_gather_object(things, thing, ranks.group)
+    dist.all_gather_object(things, thing)
     return things
 
 

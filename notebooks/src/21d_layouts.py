@@ -182,13 +182,13 @@ def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
     if dp > 1:
         shard(model, mesh["parts"] if layout.shard else mesh["copies", "parts"])
     rows = "parts" if layout.shard else "copies"
-    return model, Ranks(mesh.get_local_rank(rows), ranks.local_rank, dp, ranks.device, mesh.get_group(rows))
+    return model, Ranks(mesh.get_local_rank(rows), ranks.local_rank, dp, ranks.device)
 
 
 # %% [markdown]
 r"""
-The second thing that comes back answers the questions of data. `train_step` divides by the number of targets of *all* rows and averages the loss over them: over those who read
-different rows. With `tp` there are fewer of them than processes: ranks of one row of the grid read the same, and would count it twice.
+The second thing that comes back answers the questions of data. Rows are dealt to those who read different ones, and ranks that share a layer's work get the same: there are fewer readers than processes. (What `train_step` averages over
+*all* ranks needs no change, since equal numbers leave a mean what it is. A sum would count them twice.)
 
 ## Whole again
 
@@ -322,7 +322,7 @@ Gathering costs. Every rank receives the weights, and rank 0 holds weights and m
 samples and HellaSwag use the gathered model too. A rank that called the laid-out one alone would wait for the others for ever (chapter 20b), and in a forward pass of FSDP *every* rank must take part as
 often as the others, also one whose share of the documents has run out.
 
-In the trainer all this is some ten lines: `lay_out`, `fill`, `optimizer_for` where a run is assembled, `whole` where one is looked at or saved, and `readers` for `ranks` where rows are dealt. The gradient's norm
+In the trainer all this is some ten lines: `lay_out`, `fill`, `optimizer_for` where a run is assembled, `whole` where one is looked at or saved, and `readers` where rows are dealt. The gradient's norm
 needed none, since chapter 21 has taught `train_step` the global one.
 
 ## Four grids
@@ -366,13 +366,13 @@ def grids(n: int) -> dict[str, Parallel]:
 # %%
 #| export layout_drill
 def made(grid: Parallel, ranks: Ranks, data: str):
-    """Chapter 20's model in this layout: model, stepper, optimizer, stream, and who reads different rows."""
+    """Chapter 20's model in this layout: model, stepper, optimizer and stream."""
     model, _, stream = fresh(Ranks(device=ranks.device), data)
     stepper, readers = lay_out(model, SimpleNamespace(parallel=grid), ranks)
     optimizer = optimizer_for(model, LR, "float32", betas=(0.9, 0.98), weight_decay=0.01)
     dealt = my_rows(ROWS, readers)
     stream = DocumentStream(stream.paths, T=stream.T, device=ranks.device, **dealt)
-    return model, stepper, optimizer, stream, readers
+    return model, stepper, optimizer, stream
 
 
 # %%
@@ -421,12 +421,12 @@ def ways(ranks: Ranks, data: str, steps: int = 3) -> dict:
     found = {}
     for name, grid in ({"one process": Parallel()} | grids(ranks.size)).items():
         who = Ranks(device=ranks.device) if name == "one process" else ranks
-        model, stepper, optimizer, stream, readers = made(grid, who, data)
+        model, stepper, optimizer, stream = made(grid, who, data)
         told = []
         for _ in range(steps):
             dist.barrier()  # seen in the flight record
             accept = partial(noted, told)
-            train_step(stepper, optimizer, [stream.next_batch()], clip=0.5, accept=accept, mean=readers.mean)
+            train_step(stepper, optimizer, [stream.next_batch()], clip=0.5, accept=accept, mean=who.mean)
         found[name] = {"told": told, "sent": sent(), "has": gathered(ranks, part_of(model))}
         found[name]["kept"] = gathered(ranks, kept(model, optimizer))
     return found
@@ -449,11 +449,11 @@ def parts(ranks: Ranks, data: str) -> dict:
     if ranks.rank == 0:
         shutil.rmtree(folder, ignore_errors=True)
     dist.barrier()
-    model, stepper, _, stream, readers = made(Parallel(shard=True), ranks, data)
+    model, stepper, _, stream = made(Parallel(shard=True), ranks, data)
     optimizer = make_optimizer(model, LR)
-    train_step(stepper, optimizer, [stream.next_batch()], mean=readers.mean)
+    train_step(stepper, optimizer, [stream.next_batch()], mean=ranks.mean)
     save_parts(folder, model, optimizer)
-    after = train_step(stepper, optimizer, [stream.next_batch()], mean=readers.mean).item()
+    after = train_step(stepper, optimizer, [stream.next_batch()], mean=ranks.mean).item()
     gathering = whole(model)  # what one file takes on rank 0: weights and two moments, in float32
     return {"after": after, "gathered": 12 * sum(p.numel() for p in gathering.parameters())}
 
