@@ -32,7 +32,7 @@ from nanogpt.shards import open_shards
 from nanogpt.train import scale_init, train_step
 
 # of the live run: iterations, good ones until the scale doubles, the highest rate
-STEPS, GROWTH, LR = 240, 40, 3e-3
+STEPS, GROWTH, LR = 160, 30, 3e-3
 assert STEPS >= 40, f"STEPS={STEPS}: the search for a scale takes about twenty iterations; take 40 or more"
 
 
@@ -325,7 +325,7 @@ So the script printed above that log, which says 1,000 iterations, is not the on
 ## A run of our own
 
 A small GPT in float16, on the CPU, which may have to emulate it and overflows at the same numbers as a GPU. It starts at 2^32; and since a run is long only against the
-scaler's window, that is 40 good iterations in place of 1,000. One run with Megatron's patience, one without.
+scaler's window, that is 30 good iterations in place of 1,000. One run with Megatron's patience, one without.
 """
 
 
@@ -359,7 +359,7 @@ _ = ensure_corpus(DATA)
 ours = {h: fp16_run(PatientScaler(2.0**32, GROWTH, hysteresis=h)) for h in (2, 1)}
 show(
     figures.scale_and_rate(log, ours[2], GROWTH),
-    alt="Loss scale and learning rate against iterations, published and ours: the scale falls from 2^32 while every iteration is skipped and the rate waits; then it stays, in ours it grows every 40 good iterations and falls back.",
+    alt="Loss scale and learning rate against iterations, published and ours: the scale falls from 2^32 while every iteration is skipped and the rate waits; then it stays, in ours it grows after 30 good iterations and falls back.",
 )
 for h, told in ours.items():
     bad = [i for i, line in enumerate(told, 1) if line["norm"] is None]

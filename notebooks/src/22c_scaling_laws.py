@@ -1,0 +1,550 @@
+# %% [markdown]
+r"""
+# 22c · Scaling laws: the best model for a budget
+
+A budget of computing buys a large model that reads little or a small one that reads much. Which is better? Hoffmann et al. (2022, "Chinchilla") trained four
+hundred models, fitted a law with five numbers to their losses, and answered for budgets that nobody had tried. The law has a term that no model gets below, the entropy of the text; it is a result
+of the fit, and nobody knows whether it is right. Here it is known exactly: chapter 02's stories come from a grammar, and their entropy is a sum. So this chapter does what they did, small, and then
+judges the fit against the truth.
+"""
+
+# %%
+#| default_exp laws
+#| doc laws: Scaling laws: losses of small models trained for several lengths, the law fitted to them, and what it says.
+import json
+from pathlib import Path
+
+from course.figures import scaling_laws as figures
+from course.notebook import answer, checkpoint, predict, predictions, show
+from nanogpt.corpus import ensure_corpus
+from nanogpt.model import flops_per_token, num_params, params_by_part
+from nanogpt.tokenizer import BPETokenizer
+
+# %%
+#| export
+import copy
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from nanogpt.corpus import floor_per_token, stories
+from nanogpt.data import DocumentStream
+from nanogpt.evals import evaluate
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import make_optimizer, wsd
+from nanogpt.shards import open_shards
+from nanogpt.train import scale_init, train_step
+
+ROWS, T, LAYERS, HEADS = 4, 128, 3, 4  # T: the longest story has 120 tokens
+RATE, WARMUP, DECAY = 0.4, 10, 0.2  # the rate is RATE / width, and falls to zero in the last fifth of a run
+
+
+# %%
+#| export
+def shape(width: int, vocab_size: int) -> GPTConfig:
+    """The models of this chapter: they differ in their width alone."""
+    return GPTConfig(T, vocab_size, LAYERS, HEADS, width)
+
+
+def held_out(tokenizer, n: int = 256, seed: int = 1_000_003) -> tuple[np.ndarray, float]:
+    """New stories as ids, and the loss on them of one who knows the grammar, in nats per token: exact (chapter 02)."""
+    told = list(stories(n, seed))
+    text = "".join(f"<|endoftext|>{story.text}" for story in told) + "<|endoftext|>"
+    ids = tokenizer.to_tiktoken().encode_to_numpy(text, allowed_special="all")
+    return ids, floor_per_token(told, tokenizer)
+
+
+# %% [markdown]
+r"""
+## What was run
+
+Seven widths of one GPT with three layers, each for five lengths, with two seeds: recorded once by `python tests/bench_scaling.py`, with date and versions in the file. The dotted line is the floor.
+"""
+
+# %%
+record = json.loads(Path("../data/measurements/scaling.json").read_text())
+runs, floor = record["runs"], record["floor"]
+print(f"{len(runs)} runs, {record['date']}, {record['device']}, torch {record['torch']}")
+print(f"floor {floor:.4f} nats a token; lowest loss {min(run['loss'] for run in runs):.4f}")
+show(
+    figures.curves(runs, floor),
+    alt="Loss against tokens read, one line a width, both axes logarithmic: all fall, wider ones lower, with a shelf near one nat that the widest leave; the floor lies below all of them.",
+)
+
+# %% [markdown]
+r"""
+*Predict.* The law L(N, D) = E + A/N^α + B/D^β is fitted to these losses, N parameters and D tokens. What will it say that E is? (You see the truth in the figure. The fit does not.) Then, a
+width: for about as much computing as width 16 needs for 65,536 tokens, which width is best?
+"""
+
+# %%
+predict("22c.1", "the fit's E, all runs", guess=None, unit="nats")
+predict("22c.2", "the best width for that budget", guess=None)
+predict("22c.3", "error of the law for runs 4 times larger than all it has seen", guess=None, unit="%")
+
+# %% [markdown]
+r"""
+## A run, and its length
+
+A loss in the middle of a run is not that of a shorter run: the rate is still high there, and at its end it is not. Either each length gets a run of its own, or, which is
+cheaper, one run keeps its rate, and for each length a copy leaves it and lets the rate fall (Hägele et al. 2024, §3). Up to where it leaves, it has done what a run of its own would have done: the result is the same, bit for bit.
+"""
+
+
+# %%
+#| export
+def advance(model, optimizer, stream, start: int, stop: int, steps: int, rate: float, decay: float) -> None:
+    """Updates start to stop - 1 of a run of so many steps, whose rate falls to zero in its last part `decay`."""
+    for step in range(start, stop):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * wsd(step, steps, warmup=WARMUP, decay=decay)
+        train_step(model, optimizer, [stream.next_batch()], clip=1.0)
+
+
+# %%
+#| export
+def losses_after(
+    width: int, tokens: Sequence[int], folder, held: np.ndarray, seed: int = 0, decay: float = DECAY
+) -> dict[int, float]:
+    """Held-out losses of this width after so many tokens, ascending: each that of a run of its own, bit for bit.
+
+    One trunk keeps the rate; for each length a copy leaves it, and lets the rate fall (Hägele et al. 2024, §3).
+    """
+    stream = DocumentStream(open_shards(folder, "train"), ROWS, T, seed=seed)
+    model = scale_init(GPT(shape(width, stream.vocab_size), torch.Generator().manual_seed(seed)))
+    optimizer, at, losses = make_optimizer(model, RATE / width), 0, {}
+    for n in tokens:
+        steps = n // (ROWS * T)
+        branch = int((1 - decay) * steps)
+        advance(model, optimizer, stream, at, branch, steps, RATE / width, decay)  # before the rate falls
+        end, update = copy.deepcopy((model, optimizer))
+        advance(end, update, copy.copy(stream), branch, steps, steps, RATE / width, decay)
+        at, losses[n] = branch, evaluate(end, [held], stream.eot)
+    return losses
+
+
+# %%
+torch.set_num_threads(1)  # tiny products: a second thread costs more than it does
+DATA = "../data/built/stories"
+V = ensure_corpus(DATA)["vocab_size"]
+held, true_E = held_out(BPETokenizer.load(f"{DATA}/tokenizer.json"))
+assert abs(true_E - floor) < 0.005, "the recorded runs were evaluated on other stories, or in other tokens"
+short, long = 8 * ROWS * T, 16 * ROWS * T
+both = losses_after(8, [short, long], DATA, held)
+assert both[long] == losses_after(8, [long], DATA, held)[long], "a branch is not the run that it stands for"
+print(f"{len(held):,} held-out ids; the branch after {short:,} tokens left no trace in the run of {long:,}")
+
+# %%
+mine = {run["tokens"]: run["loss"] for run in runs if (run["width"], run["seed"]) == (16, 0)}
+for run in record["constant"]:
+    n = run["tokens"]
+    print(
+        f"width 16, {n:9,} tokens: {run['loss']:.3f} in the middle of a run, {mine[n]:.3f} at the end of one"
+    )
+
+# %% [markdown]
+r"""
+The law is about the second column. Whoever fits to points of one long curve fits to the first, and calls them shorter runs.
+
+## The fit
+
+Five numbers, found as in the paper (§3.3): the errors are those of log L, since losses spread over a factor; Huber's function counts large errors linearly, so that no single run decides. The sum has
+several valleys, so it starts from a grid. Their optimiser was L-BFGS; ours is a few lines of least squares with damping, for all starts at once.
+"""
+
+
+# %%
+#| export
+@dataclass(frozen=True)
+class Law:
+    """L(N, D) = E + A / N^alpha + B / D^beta, in nats a token (Hoffmann et al. 2022, eq. 2)."""
+
+    E: float
+    A: float
+    alpha: float
+    B: float
+    beta: float
+
+    def loss(self, N, D):
+        """Of N parameters after D tokens."""
+        return self.E + self.A / N**self.alpha + self.B / D**self.beta
+
+    def best(self, flops: float) -> tuple[float, float]:
+        """The N and D with the lowest loss for which 6 N D are so many FLOPs (eq. 4)."""
+        G = (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
+        N = G * (flops / 6) ** (self.beta / (self.alpha + self.beta))
+        return N, flops / 6 / N
+
+
+# %%
+#| export
+DELTA = 1e-3  # Huber's: beyond a thousandth of the loss an error counts linearly (§D.2)
+STARTS = np.array(
+    list(itertools.product((0, 10, 20), (0, 1, 2), (0, 10, 20), (0, 1, 2), (-1, 0, 1))), dtype=float
+)
+
+
+def errors(p: np.ndarray, x: np.ndarray, y: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Error in log loss of each fit at each run, (S, n), and its derivative by the fit's parameters, (S, n, 5)."""
+    e = np.broadcast_to(p[:, 4:], (len(p), len(x)))
+    terms = np.stack([p[:, :1] - p[:, 1:2] * x, p[:, 2:3] - p[:, 3:4] * y, e], -1)
+    top = terms.max(-1, keepdims=True)
+    parts = np.exp(terms - top)
+    total = parts.sum(-1, keepdims=True)
+    a, b, e = np.moveaxis(parts / total, -1, 0)
+    slope = np.stack([a, -a * x, b, -b * y, e], -1)
+    return (top + np.log(total))[..., 0] - target, slope
+
+
+def huber(r: np.ndarray) -> np.ndarray:
+    size = abs(r)
+    return np.where(size < DELTA, r * r / 2, DELTA * (size - DELTA / 2))
+
+
+# %%
+#| export
+def fit(N, D, losses, starts=STARTS, weights=1.0, E=None, steps=200) -> tuple[np.ndarray, np.ndarray]:
+    """Fit log A, alpha, log B, beta, log E from each start: (S, 5), and what is left of the Huber loss of the logs, (S,).
+
+    Levenberg and Marquardt's steps, all starts at once. weights: of the runs, (n,) or (S, n). E: if it is known.
+    """
+    x, y, target, p = np.log(N), np.log(D), np.log(losses), np.array(starts, dtype=float)
+    fixed = np.array([0, 0, 0, 0, E is not None], dtype=float)
+    p[:, 4] = p[:, 4] if E is None else math.log(E)
+    (r, slope), damping = errors(p, x, y, target), np.full(len(p), 1e-2)
+    left = (weights * huber(r)).sum(-1)
+    for _ in range(steps):
+        J = slope * (1 - fixed)
+        Jw = (J * (weights * DELTA / np.maximum(abs(r), DELTA))[..., None]).swapaxes(1, 2)
+        H = Jw @ J
+        H += np.eye(5) * (damping[:, None] * (H.diagonal(0, 1, 2) + 1e-9) + fixed)[:, None]
+        q = p - np.linalg.solve(H, Jw @ r[..., None])[..., 0]
+        r_q, slope_q = errors(q, x, y, target)
+        left_q = (weights * huber(r_q)).sum(-1)
+        ok = left_q < left
+        p[ok], r[ok], slope[ok], left[ok] = q[ok], r_q[ok], slope_q[ok], left_q[ok]
+        damping = np.clip(np.where(ok, damping / 3, damping * 4), 1e-9, 1e9)
+    return p, left
+
+
+# %%
+#| export
+def law_of(p: np.ndarray) -> Law:
+    """The law with these log A, alpha, log B, beta, log E."""
+    a, alpha, b, beta, e = p.tolist()
+    return Law(math.exp(e), math.exp(a), alpha, math.exp(b), beta)
+
+
+def best_law(N, D, losses, E=None) -> Law:
+    """The best of the fits from all starts. ValueError with fewer runs than the law has numbers."""
+    if len(losses) < (free := 5 - (E is not None)):
+        raise ValueError(f"{len(losses)} runs cannot tell {free} numbers; fit to {free + 1} or more")
+    p, left = fit(N, D, losses, E=E)
+    return law_of(p[left.argmin()])
+
+
+# %% [markdown]
+r"""
+*Check.* Losses made by a law must give it back: those constants that Hoffmann et al. published, on the sizes of our runs.
+"""
+
+
+# %%
+def sizes(runs: list[dict], embedding: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """N, D and losses; without the embeddings, N counts what is in the blocks."""
+    parts = [params_by_part(shape(run["width"], V)) for run in runs]
+    left_out = () if embedding else ("wte", "wpe")
+    N = [sum(n for name, n in part.items() if name not in left_out) for part in parts]
+    return np.array(N), np.array([run["tokens"] for run in runs]), np.array([run["loss"] for run in runs])
+
+
+N, D, losses = sizes(runs)
+chinchilla = Law(E=1.69, A=406.4, alpha=0.34, B=410.7, beta=0.28)  # Hoffmann et al. 2022, eq. 10
+found = best_law(N, D, chinchilla.loss(N, D))
+print(", ".join(f"{name} {value:.4g}" for name, value in vars(found).items()))
+assert np.allclose(list(vars(found).values()), list(vars(chinchilla).values()), rtol=1e-3), (
+    "the law is not found again"
+)
+
+# %% [markdown]
+r"""
+From how many starts? On our losses:
+"""
+
+# %% tags=["nbval-ignore-output"]
+p, left = fit(N, D, losses)
+near = left < left.min() * 1.01
+print(
+    f"{near.sum()} of {len(p)} starts end within 1% of the best; there E is {np.exp(p[near, 4]).min():.2f} to {np.exp(p[near, 4]).max():.2f}"
+)
+print(f"elsewhere {np.exp(p[~near, 4]).min():.2f} to {np.exp(p[~near, 4]).max():.2f}")
+
+# %% [markdown]
+r"""
+One start would have been a lottery. Besiroglu et al. (2024) refitted the paper's own runs and got other numbers; the published ones, it turned out, came from an optimiser that had stopped too early.
+
+## The judge
+
+E by the fit, and the other numbers when E is given:
+"""
+
+# %%
+law, known = best_law(N, D, losses), best_law(N, D, losses, E=floor)
+
+
+def error(law: Law, N, D, losses) -> float:
+    """The root of the mean squared error of the log."""
+    return float(np.sqrt(np.mean(np.log(law.loss(N, D) / losses) ** 2)))
+
+
+for name, each in {"fitted": law, "E known": known}.items():
+    print(
+        f"{name:10} E {each.E:.2f}  alpha {each.alpha:.2f}  beta {each.beta:.2f}  error {error(each, N, D, losses):.1%}"
+    )
+print(f"{'the truth':10} E {floor:.2f}")
+answer("22c.1", law.E)
+
+# %% [markdown]
+r"""
+How sure is the fit? The bootstrap draws runs with replacement, fits again, and takes the middle 95% of E. But five lengths of one width share a trunk: they are not five independent runs. So the second one draws whole
+curves. The last lines leave out short runs, as one is tempted to, since they fit worst.
+"""
+
+
+# %%
+def interval(runs: list[dict], group, B: int = 150, seed: int = 0) -> np.ndarray:
+    """B values of E, each fitted to as many groups of runs, drawn with replacement."""
+    N, D, losses = sizes(runs)
+    names = [group(run) for run in runs]
+    groups = sorted(set(names))
+    which = [groups.index(name) for name in names]
+    drawn = np.random.default_rng(seed).multinomial(len(groups), np.full(len(groups), 1 / len(groups)), B)[
+        :, which
+    ]
+    p, left = fit(N, D, losses)
+    starts = p[left.argsort()[:: len(p) // 4]]  # the best, and others
+    q, left = fit(N, D, losses, np.tile(starts, (B, 1)), np.repeat(drawn, len(starts), 0), steps=60)
+    best = left.reshape(B, -1).argmin(1) + np.arange(B) * len(starts)
+    return np.exp(q[best, 4])
+
+
+# %% tags=["nbval-ignore-output"]
+longer = [run for run in runs if run["tokens"] > min(D)]
+ways = {
+    "all, by run": interval(runs, lambda run: (run["width"], run["seed"], run["tokens"])),
+    "all, by curve": interval(runs, lambda run: (run["width"], run["seed"])),
+    "one length less, by run": interval(longer, lambda run: (run["width"], run["seed"], run["tokens"])),
+    "two less, by run": interval(
+        [run for run in longer if run["tokens"] > 2 * min(D)],
+        lambda run: (run["width"], run["seed"], run["tokens"]),
+    ),
+}
+show(
+    figures.estimates(ways, floor),
+    alt="Distributions of the fitted E, one a way of choosing runs, against the true value: wide, and around different places.",
+)
+for name, values in ways.items():
+    print(
+        f"{name:24} E {np.percentile(values, 2.5):.2f} to {np.percentile(values, 97.5):.2f}, middle {np.median(values):.2f}"
+    )
+
+# %% [markdown]
+r"""
+The fit lands near the truth, and does not know it. By whole curves the interval reaches from next to nothing to above the lowest loss that any run had: it contains the truth because it contains nearly everything. By runs it is
+narrower, but that is no knowledge; it takes five points of one trunk for five witnesses. Without the shortest runs the middle wanders. And the truth, given to the fit, costs it next to nothing: an error of 6.2% in place of 6.0%. These losses
+cannot tell what E is. The lowest of them is 0.70; everything below is extrapolation, and so is the E of any published law, whose runs are as far from the entropy of their text as nobody knows.
+
+Is it noise that makes the error, or the form of the law?
+"""
+
+# %%
+pairs = {}
+for run in runs:
+    pairs.setdefault((run["width"], run["tokens"]), []).append(run["loss"])
+seeds = [abs(np.log(a / b)) / np.sqrt(2) for a, b in (pair for pair in pairs.values() if len(pair) == 2)]
+off = np.log(law.loss(N, D) / losses)
+print(
+    f"two seeds differ as if each had an error of {np.sqrt(np.mean(np.square(seeds))):.1%}; the law's error is {error(law, N, D, losses):.1%}"
+)
+for width in sorted({run["width"] for run in runs}):
+    print(
+        f"width {width:3}:",
+        *(
+            f"{np.mean([o for o, run in zip(off, runs) if (run['width'], run['tokens']) == (width, n)]):+6.1%}"
+            for n in sorted(set(D.tolist()))
+        ),
+    )
+
+# %%
+show(
+    figures.curves(
+        runs, floor, lambda width, n: law.loss(sizes([{"width": width, "tokens": 1, "loss": 1}])[0][0], n)
+    ),
+    alt="The same curves with the law as lines: straighter than the losses, which fall in steps.",
+)
+
+# %% [markdown]
+r"""
+More than noise: the signs come in blocks. Look at the curves again. They fall, rest near one nat, and fall again. Width 96 leaves that shelf between 2^18 and 2^19 tokens; of width 64's two seeds one has left it after a million tokens (0.86) and
+one has not (1.02), and such a pair is most of what noise there is. A sum of powers has no shelves.
+
+Why do published curves look so smooth, then? One explanation, which this chapter does not measure: whoever learns a language learns very many things, each in a step of its own, and the sum of many steps at many scales is a power law (Michaud et al. 2023). A grammar
+of a few dozen rules has too few to average. Exercise 4 looks at one step.
+
+## Larger than all it has seen
+
+What a law is for: runs that nobody has made. Fit to the small ones, predict those that take at least four times as much computing.
+"""
+
+# %%
+flops = np.array([flops_per_token(shape(run["width"], V)) * run["tokens"] for run in runs])
+small, large = flops <= flops.max() / 16, flops >= flops.max() / 4
+seen = best_law(N[small], D[small], losses[small])
+wrong = seen.loss(N[large], D[large]) / losses[large] - 1
+print(
+    f"fitted to {small.sum()} runs, E {seen.E:.2f}; on {large.sum()} larger ones off by {abs(wrong).mean():.1%}, at most {abs(wrong).max():.1%}"
+)
+for o, run in zip(wrong, (run for run, of in zip(runs, large) if of)):
+    print(
+        f"  width {run['width']:3}, {run['tokens']:9,} tokens, seed {run['seed']}: {run['loss']:.3f}, predicted {run['loss'] * (1 + o):.3f}"
+    )
+answer("22c.3", 100 * abs(wrong).mean())
+
+# %% [markdown]
+r"""
+All of them are predicted too low, by a fifth on average: the small runs know nothing of the shelf. Nothing in the fit warned of it, since its error on its own runs is small. A law is an interpolation until somebody has made the next larger run.
+
+## The best width for a budget
+
+For each width the budget buys so many tokens; the law says which loss. Predict first, then run the best, and one on each side. (Computing is counted by chapter 05's `flops_per_token`. The usual 6 N D leaves out attention's T × T,
+which is most of it where the width is small against T.)
+"""
+
+
+# %%
+def choices(law: Law, budget: float, widths, embedding: bool = True) -> dict[int, tuple[int, float]]:
+    """Tokens that the budget buys, in whole batches, and the law's loss, by width."""
+    found = {}
+    for width in widths:
+        n = int(budget / flops_per_token(shape(width, V)) / (ROWS * T)) * ROWS * T
+        found[width] = n, law.loss(sizes([{"width": width, "tokens": n, "loss": 1}], embedding)[0][0], n)
+    return found
+
+
+BUDGET, TRIED = 1.6e10, (8, 12, 24)
+every = choices(law, BUDGET, range(4, 37, 4))
+assert all(width in every for width in TRIED), f"TRIED={TRIED}: take widths among {list(every)}"
+best = min(every, key=lambda width: every[width][1])
+for width in (8, 16, 96):
+    part = flops_per_token(shape(width, V)) / (6 * num_params(shape(width, V)))
+    print(f"width {width}: {part:.2f} × 6 N FLOPs a token")
+print(f"best width by the law: {best}, for {every[best][0]:,} tokens")
+answer("22c.2", best)
+
+# %% tags=["nbval-ignore-output"]
+handful = []
+for width in TRIED:
+    n = every[width][0]
+    for tokens, loss in losses_after(width, [n // 4, n // 2, n], DATA, held).items():
+        handful.append({"width": width, "tokens": tokens, "seed": 0, "loss": loss})
+ran = {run["width"]: run["loss"] for run in handful}  # the last of each
+show(
+    figures.budget(every, ran, floor),
+    alt="Loss against width for one budget, the law as a line, runs as points: too small and too large both cost.",
+)
+for width, loss in ran.items():
+    print(f"width {width:3}, {every[width][0]:7,} tokens: predicted {every[width][1]:.3f}, is {loss:.3f}")
+few = best_law(*sizes(handful))
+print(
+    f"E by these {len(handful)} runs alone: {few.E:.2f}, with an error of {error(few, *sizes(handful)):.1%}"
+)
+
+# %% tags=["nbval-ignore-output"]
+cheapest = min(ran, key=ran.get)
+print(
+    f"best of the three by the law: {min(TRIED, key=lambda width: every[width][1])}; by running them: {cheapest}"
+)
+
+# %% [markdown]
+r"""
+The two halves of the answer fare differently. The losses are missed by a few per cent. The size is right, or as good as right: here (November 2026) widths 8 and 12 were 0.003 nats apart, the second ahead, and 24 was 0.2 behind. An optimum is flat, so a law with an error of 6% can
+find it. That is why compute-optimal sizes are more trustworthy than the losses and the E that come with them.
+
+And the nine runs alone? They fit five numbers to nine losses far above the floor, and said then that E is zero.
+
+## Which parameters?
+
+With a vocabulary of a thousand, at these widths most parameters are embeddings. Kaplan et al. (2020) left them out of N, Hoffmann et al. counted them. The exponent with which the best N grows with computing, a = β / (α + β), is
+0.73 in the first paper, about 0.5 in the second. Here both counts have the same runs:
+"""
+
+# %%
+blocks = best_law(*sizes(runs, embedding=False))
+for name, each, n in (("all", law, N), ("blocks only", blocks, sizes(runs, embedding=False)[0])):
+    a = each.beta / (each.alpha + each.beta)
+    other = choices(each, BUDGET, range(4, 37, 4), each is law)
+    width = min(other, key=lambda w: other[w][1])
+    print(
+        f"{name:12} E {each.E:.2f}  alpha {each.alpha:.2f}  a {a:.2f}  error {error(each, n, D, losses):.1%}  best width {width}"
+    )
+share = {
+    w: 1 - sizes([{"width": w, "tokens": 1, "loss": 1}], False)[0][0] / num_params(shape(w, V))
+    for w in (8, 32, 96)
+}
+print("embeddings' share:", ", ".join(f"width {w} {s:.0%}" for w, s in share.items()))
+
+# %% [markdown]
+r"""
+Two exponents from the same runs, and the errors do not decide between them. For these sizes it makes no difference: the best width is the same, as N is but a label of a run. It does make one when the exponent is carried to sizes
+where embeddings are a smaller share. Then 0.63 lets the model grow faster with the budget than 0.51, and the first is on Kaplan's side of the second. Pearce and Song (2024) show that much of the distance between the two papers is this.
+
+## The published laws
+
+For a GPT-2 of 124M parameters, both fits of the same four hundred runs:
+"""
+
+# %%
+replication = Law(E=1.8172, A=482.01, alpha=0.3478, B=2085.43, beta=0.3658)  # Besiroglu et al. 2024, eq. 9
+for name, each in {"Hoffmann et al.": chinchilla, "Besiroglu et al.": replication}.items():
+    n, d = each.best(6 * 124e6 * 10e9)
+    print(
+        f"{name:17} a {each.beta / (each.alpha + each.beta):.2f}; for 124M × 10B tokens' computing: {n / 1e6:.0f}M parameters, {d / 1e9:.1f}B tokens, {d / n:.0f} a parameter"
+    )
+
+# %% [markdown]
+r"""
+Both say between twenty and about thirty tokens for each parameter at this size, which is where the rule of twenty comes from, and neither says it to two digits. The published intervals of the exponents had a width of 0.001; Besiroglu et al. reckon that this would have taken over 600,000
+runs. You have seen how an interval gets too narrow: count what is not independent, or stop an optimiser where it starts.
+
+## Checkpoint
+"""
+
+# %% tags=["nbval-ignore-output"]
+predictions("22c")
+
+# %%
+checkpoint("22c")
+
+# %% [markdown]
+r"""
+## Exercises
+
+1. Fit to losses of constant rate (`decay=0.0`). *Check*: which of E, α and β move by more than their bootstrap intervals?
+2. Give `fit` another DELTA: 1, which is least squares, and 1e-4. *Check*: E by curve's interval; what do the residuals of width 96 do?
+3. Bend the law: replace the sum by a power of it, or let B depend on N. *Check*: the error on the larger runs, not on those that it was fitted to.
+4. Where do the steps come from? *Check*: chapter 18's excess by kind of decision for one width at two lengths, before and after a step.
+5. `python tests/bench_scaling.py --widths 128 --seeds 0` adds a width, in a copy of the repository. *Check*: predict its five losses before.
+
+## Further reading
+
+- J. Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models*, §3: three ways to the same answer; the third is this chapter's.
+- J. Kaplan et al. 2020, *Scaling Laws for Neural Language Models*, §3 and §6.
+- T. Besiroglu et al. 2024, *Chinchilla Scaling: A Replication Attempt*, §3: the fit that had not converged, and intervals too narrow.
+- T. Pearce and J. Song 2024, *Reconciling Kaplan and Chinchilla Scaling Laws*, §3: what counting embeddings does at small sizes.
+- A. Hägele et al. 2024, *Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations*, §3: one trunk, many lengths.
+- E. Michaud et al. 2023, *The Quantization Model of Neural Scaling*, §2: many steps make a power law.
+"""
