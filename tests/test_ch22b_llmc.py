@@ -54,7 +54,7 @@ def written(tmp_path):
     return tmp_path / "model.bin"
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     st.integers(1, 3),
     st.sampled_from([(1, 8), (2, 8), (3, 12)]),

@@ -36,11 +36,13 @@ def epochs(lengths: list[int], laid, drawn, T: int, samples: int, tokens: int) -
     fig, ax = plt.subplots(figsize=(7.2, 1.9), layout="constrained")
     left = np.cumsum([0, *lengths])
     colors = {d: plt.get_cmap("tab20")(i % 20) for i, d in enumerate(sorted(set(map(int, laid))))}
-    for start, length, d in zip(left, lengths, laid):
-        ax.barh(0, length, left=start, height=0.8, color=colors[int(d)], edgecolor="white", lw=0.5)
+    faces = [colors[int(d)] for d in laid]
+    ax.broken_barh(list(zip(left, lengths)), (-0.4, 0.8), facecolors=faces, edgecolor="white", lw=0.5)
     taken = set(map(int, drawn))
-    for i in range(samples):
-        ax.barh(1, T, left=i * T, height=0.8, color="C0" if i in taken else "white", edgecolor="0.4", lw=0.6)
+    faces = ["C0" if i in taken else "white" for i in range(samples)]
+    ax.broken_barh(
+        [(i * T, T) for i in range(samples)], (0.6, 0.8), facecolors=faces, edgecolor="0.4", lw=0.6
+    )
     for end in range(tokens, int(left[-1]), tokens):
         ax.axvline(end, color="black", lw=1.2)
     ax.set_yticks((0, 1), ("documents", "samples"))

@@ -736,7 +736,7 @@ epochs, samples = epochs_and_samples(tokens, T, WANTED)
 print(f"test: {len(test)} documents, {tokens:,} tokens, {(tokens - 1) // T} samples a pass")
 print(f"{WANTED} wanted: epochs {epochs}, samples {samples}")
 stream = np.concatenate([dataset[d] for d in laid])
-for k, i in enumerate(drawn):
+for k, i in enumerate(drawn[:WANTED]):
     same = np.array_equal(read_sample(dataset, indices, T, k), stream[i * T : i * T + T + 1])
     assert same, f"draw {k} is not sample {i}"
 alt = "The test split's documents laid out once per epoch, and below them the samples, those that are drawn filled"
