@@ -53,12 +53,11 @@ def scale_to(gradients, max_norm: float, norm: Tensor) -> None:
 
 
 def clip_(parameters, max_norm: float) -> Tensor:
-    """Clip by the global norm, in place; returns the norm before, on every rank, as a plain tensor.
+    """Clip by the global norm, in place; all ranks call it, and get the norm before, a plain tensor.
 
-    parameters: a module, or its parameters, whole or sharded in any way. All ranks call it.
+    parameters: a module, or its parameters, whole or sharded in any way.
     """
     parameters = parameters.parameters() if isinstance(parameters, torch.nn.Module) else parameters
-    gradients = gradients_of(parameters)
-    norm = global_norm(gradients)
+    norm = global_norm(gradients := gradients_of(parameters))
     scale_to(gradients, max_norm, norm)
     return norm

@@ -15,26 +15,19 @@ from torch.utils.checkpoint import checkpoint as recomputed
 
 from nanogpt.model import GPT
 
-BYTES = {  # a parameter's: weight, gradient, and what the optimizer keeps: two moments, under 16 bits a master
-    "float32": (4, 4, 8),
-    "bf16": (2, 2, 12),
-    "Megatron": (2, 4, 12),
-}
+# A parameter's weight, gradient, and what the optimizer keeps: two moments, and under 16 bits a master
+BYTES = {"float32": (4, 4, 8), "bf16": (2, 2, 12), "Megatron": (2, 4, 12)}
 
 
-def state_bytes(parameters: int, ranks: int, stage: int, recipe: str = "bf16") -> tuple[float, float, float]:
+def state_bytes(parameters: int, ranks: int, stage: int, recipe: str = "bf16") -> tuple[float, ...]:
     """Bytes a rank of weights, gradients and optimizer in a stage of ZeRO (Rajbhandari et al. 2020, §5.1 to 5.3).
 
     Stage 0 shares nothing, 1 the optimizer's, 2 the gradients too, 3 all.
     """
     if stage not in range(4) or ranks < 1:
         raise ValueError(f"stage={stage} must be 0 to 3 and ranks={ranks} at least 1")
-    weights, gradients, optimizer = (parameters * each for each in BYTES[recipe])
-    return (
-        weights / (ranks if stage == 3 else 1),
-        gradients / (ranks if stage >= 2 else 1),
-        optimizer / (ranks if stage >= 1 else 1),
-    )
+    shared_from = 3, 2, 1  # weights, gradients, optimizer: the stage that shares them
+    return tuple(parameters * b / (ranks if stage >= s else 1) for b, s in zip(BYTES[recipe], shared_from))
 
 
 def padded(x: Tensor, n: int) -> Tensor:
@@ -75,11 +68,9 @@ class PartsOptimizer:
 
     def __init__(self, weights: list[Tensor], parts: list[nn.Parameter], optimizer, stage: int):
         self.pairs, self.optimizer, self.stage = list(zip(weights, parts)), optimizer, stage
+        self.zero_grad = optimizer.zero_grad
         for weight, part in self.pairs if stage == 2 else ():
             weight.register_post_accumulate_grad_hook(lambda weight, part=part: keep_part(weight, part))
-
-    def zero_grad(self) -> None:
-        self.optimizer.zero_grad()
 
     @torch.no_grad()
     def step(self) -> None:

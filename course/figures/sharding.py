@@ -5,7 +5,9 @@ import matplotlib.pyplot as plt
 PARTS = "weights", "gradients", "optimizer"
 
 
-def stages(bars: dict[str, list[list[tuple[float, float, float]]]], ranks: list[int], axes=None) -> plt.Figure:
+def stages(
+    bars: dict[str, list[list[tuple[float, float, float]]]], ranks: list[int], axes=None
+) -> plt.Figure:
     """GB a rank: a panel a model, a group of four bars a number of ranks, for stages 0 to 3, stacked by part."""
     axes = axes or plt.subplots(1, len(bars), figsize=(7.2, 2.7), layout="constrained", squeeze=False)[1][0]
     for ax, (name, by_ranks) in zip(axes, bars.items()):
@@ -21,8 +23,9 @@ def stages(bars: dict[str, list[list[tuple[float, float, float]]]], ranks: list[
         ax.set(title=name, xlabel="ranks (bars: stage 0 to 3)")
         ax.title.set_fontsize(9)
     axes[0].set_ylabel("GB a rank")
-    axes[-1].legend(fontsize=8)
-    return axes[0].figure
+    figure = axes[0].figure
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8)
+    return figure
 
 
 def stages_widget(bars_of, ranks: list[int]):
@@ -50,7 +53,9 @@ def held(found: dict[str, dict]) -> plt.Figure:
         for k, part in enumerate(("weights", "gradients", "moments")):
             ax.barh(i, told[part] / 1e6, 0.7, left, color=f"C{k}", label=part if not i else None)
             left += told[part] / 1e6
-        ax.plot([told["peak"] / 1e6] * 2, [i - 0.4, i + 0.4], "k", lw=2, label=None if i else "peak of a step")
+        ax.plot(
+            [told["peak"] / 1e6] * 2, [i - 0.4, i + 0.4], "k", lw=2, label=None if i else "peak of a step"
+        )
     ax.set_yticks(range(len(found)), found, fontsize=8)
     ax.invert_yaxis()
     ax.set_xlabel("MB on rank 0")
