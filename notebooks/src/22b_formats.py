@@ -633,7 +633,7 @@ An empty document gets no `<|endoftext|>` there, only a mark; ours leaves it out
 ## 949, 50, 1
 
 Megatron's `--split` cuts the documents by their order in the file: the first 94.9% are train. A file sorted by source, or by length,
-gives a validation set of one kind. And one that grows by a document moves all borders: yesterday's validation text is trained on today.
+gives a validation set of one kind. And when it grows, the borders move: what was validation text yesterday is trained on today.
 """
 
 
@@ -685,8 +685,8 @@ answer("22b.3", samples)
 
 # %% [markdown]
 r"""
-So ten documents have 63 samples, 80 were wanted, and the log says 127. The test loss that it ends with is a mean in which seventeen samples are of
-documents that had been read: no wrong number, but one of less text than it seems. Look at `epochs` in such a log before at the loss.
+So ten documents have 63 samples, 80 were wanted, and the log says 127. The test loss of such a run is a mean in which seventeen samples of eighty are of
+documents that had been read before: no wrong number, but one of less text than it seems. Look at `epochs` in a log before you look at a loss.
 
 What training then reads is given by three arrays, which Megatron caches as `.npy` beside the data: the *document index* (documents in the order in which
 they are laid out), the *sample index* (document and offset at which each sample begins) and the *shuffle index* (the order in which samples are drawn). If
@@ -769,8 +769,8 @@ r"""
 
 ## Further reading
 
-- Karpathy 2024, *llm.c*, `train_gpt2.py` (`write_model`, `write_state`) and `train_gpt2.c`: the formats, and 1,000 lines of C that read them.
-- Shoeybi et al. 2019, *Megatron-LM*, and `megatron/core/datasets/readme.md` in its repository: the three indices with a picture.
+- Karpathy 2024, *llm.c*, `train_gpt2.py` (`write_model`, `write_state`) and `train_gpt2.c`: the formats, and the 1,182 lines of C that read them.
+- Shoeybi et al. 2019, *Megatron-LM*, and `megatron/core/datasets/readme.md` in its repository: the three indices, with an example of each.
 - IEEE 754-2019, §4.3.1: rounding to nearest, ties to even.
-- Zhang et al. 2022, *OPT*, §2.3 and its logbook: what a data set of many sources looks like before it is shuffled.
+- Zhang et al. 2022, *OPT*, §2.3: which sources a training set is made of, and how they are deduplicated.
 """
