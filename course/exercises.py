@@ -15,7 +15,6 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course.build import notebook_from_source
 from course.paths import ROOT, CourseError, number_of, relative, two_digits
 
 EXERCISES = ROOT / "exercises"
@@ -80,16 +79,21 @@ def folders() -> list[Path]:
 
 def load(chapter: str) -> ExerciseSet:
     """The exercise set of a chapter: "4", "04" or "04_attention"."""
+    return read(folder_of(chapter))
+
+
+def folder_of(chapter: str) -> Path:
     there = {number_of(folder): folder for folder in folders()}
     number = two_digits(chapter.partition("_")[0])
     if number not in there:
         raise CourseError(f"no exercises for chapter {chapter!r}; there are {' '.join(there) or 'none yet'}")
-    return read(there[number])
+    return there[number]
 
 
 def read(folder: Path) -> ExerciseSet:
     """The set in a folder, with its checks."""
-    cells = [read_cell(cell, folder) for cell in notebook_from_source(folder / "exercise.py").cells]
+    source = (folder / "exercise.py").read_text(encoding="utf-8")
+    cells = [read_cell(kind, text, folder) for kind, text in percent_cells(source, folder)]
     texts = "\n\n".join(cell.source for cell in cells if cell.kind in ("text", "manual"))
     tasks = {id: Task(id, title, kind, *map(int, rest)) for id, title, kind, *rest in HEADING.findall(texts)}
     made = ExerciseSet(number_of(folder), folder.name, folder, cells, tasks)
@@ -101,13 +105,33 @@ def read(folder: Path) -> ExerciseSet:
     return made
 
 
-def read_cell(cell, folder: Path) -> Cell:
-    first, _, rest = cell.source.partition("\n")
+def percent_cells(source: str, folder: Path) -> list[tuple[str, str]]:
+    """The cells of a source: "code" or "markdown", and the text. jupytext says the same of them, and takes a second to
+    be imported (tests/test_exercises.py compares the two)."""
+    head, *cells = re.split(r"^# %%(.*)\n", source + "\n", flags=re.MULTILINE)
+    made = []
+    for mark, text in zip(cells[::2], cells[1::2]):
+        text = re.sub(r"\A(?:[ \t]*\n)+|\s+\Z", "", text)
+        if mark == " [markdown]" and text.startswith('r"""\n') and text.endswith('\n"""'):
+            made.append(("markdown", text[5:-4]))
+        elif mark == "":
+            made.append(("code", text))
+        else:
+            raise CourseError(
+                f'{relative(folder)}/exercise.py: a cell begins `# %%`, or `# %% [markdown]` and r"""'
+            )
+    if head.strip() or not made:
+        raise CourseError(f"{relative(folder)}/exercise.py does not begin with `# %%`")
+    return made
+
+
+def read_cell(cell_type: str, source: str, folder: Path) -> Cell:
+    first, _, rest = source.partition("\n")
     if found := DIRECTIVE.match(first):
         return Cell(found[1], found[2] or "", rest)
     if first.startswith("#|"):
         raise CourseError(f"{relative(folder)}/exercise.py: `{first}` is no directive of an exercise")
-    return Cell("text" if cell.cell_type == "markdown" else "given", "", cell.source)
+    return Cell("text" if cell_type == "markdown" else "given", "", source)
 
 
 SOLUTION = re.compile(

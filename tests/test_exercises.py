@@ -3,10 +3,14 @@
 from functools import cache
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from course.exercises import ExerciseSet, folders, read
+from course.build import notebook_from_text
+from course.exercises import EXERCISES, ExerciseSet, folders, percent_cells, read
 from course.grade.checks import Check, CheckOfCheck, drawn_for
 from course.grade.local import misconception, names_of, results, said_of
+from course.paths import CourseError
 
 NUMBERS = [folder.name for folder in folders()]
 STUDENTS = ["ann", "0815", "zoë"]
@@ -15,6 +19,39 @@ STUDENTS = ["ann", "0815", "zoë"]
 @cache
 def the(name: str) -> ExerciseSet:
     return next(read(folder) for folder in folders() if folder.name == name)
+
+
+def cells_of_jupytext(source: str) -> list[tuple[str, str]]:
+    return [(cell.cell_type, cell.source) for cell in notebook_from_text(source).cells]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_source_has_the_cells_that_jupytext_sees(name):
+    source = (EXERCISES / name / "exercise.py").read_text(encoding="utf-8")
+    assert percent_cells(source, EXERCISES / name) == cells_of_jupytext(source)
+
+
+LINES = st.sampled_from(
+    ["x = 1", "def f():", "    return 'ä'", "# a comment", "", "if x:", "    \tpass", "#| show"]
+)
+CODE = st.lists(LINES, max_size=5).map(lambda lines: "\n".join(["y = 2", *lines, "z = 3"]))
+WORDS = st.sampled_from(["# Title", "", "words $x_1$ \\alpha", "#| manual 04-5", "`# %%`", "'''"])
+TEXT = st.lists(WORDS, max_size=5).map(lambda lines: "\n".join(['r"""', "first", *lines, "last", '"""']))
+CELL = st.one_of(CODE.map("# %%\n{}".format), TEXT.map("# %% [markdown]\n{}".format))
+
+
+@given(st.lists(CELL, min_size=1, max_size=4), st.sampled_from(["\n\n", "\n\n\n"]))
+def test_cells_of_any_source_are_those_that_jupytext_sees(cells, between):
+    source = between.join(cells) + "\n"
+    assert percent_cells(source, EXERCISES) == cells_of_jupytext(source)
+
+
+@pytest.mark.parametrize(
+    "source", ["", "x = 1\n", "x = 1\n# %%\n", "# %% [raw]\nx\n", "# %% [markdown]\n# text\n"]
+)
+def test_a_source_of_another_form_is_one_sentence(source):
+    with pytest.raises(CourseError, match="# %%"):
+        percent_cells(source, EXERCISES)
 
 
 def wrong_ones():

@@ -1,6 +1,7 @@
 """`course grade ...`: what an instructor calls. What a command needs is imported when it is called."""
 
 import argparse
+import gc
 from pathlib import Path
 
 from course.paths import CourseError, relative
@@ -60,19 +61,26 @@ def add_backend(command: argparse.ArgumentParser) -> None:
     )
 
 
-def exercise_set(name: str):
-    """The set of a chapter's number or of a folder."""
+def exercise_folder(name: str) -> Path:
+    """Where the set of a chapter's number lies, or of a folder."""
     from course import exercises
 
     if (Path(name) / "exercise.py").is_file():
-        return exercises.read(Path(name).resolve())
-    return exercises.load(name)
+        return Path(name).resolve()
+    return exercises.folder_of(name)
+
+
+def exercise_set(name: str):
+    from course.exercises import read
+
+    return read(exercise_folder(name))
 
 
 def call_run(args) -> int:
-    from course.grade import run, sandbox
-    from course.grade.grader import Options
+    from course.exercises import read
+    from course.grade import sandbox
     from course.grade.submission import PATTERN, collect
+    from course.grade.warm import Options, Template, preload
 
     if args.jobs < 1 or (args.timeout is not None and args.timeout <= 0):
         raise CourseError("--jobs and --timeout are numbers above zero")
@@ -86,11 +94,19 @@ def call_run(args) -> int:
     if not found:
         raise CourseError(f"no submissions in {args.submissions}")
     backend = sandbox.choose(args.backend, args.trusted, args.image)
-    made = exercise_set(args.exercise)
+    folder = exercise_folder(args.exercise)
     if backend == "container":
-        sandbox.hide([made.folder, args.results, args.submissions])
+        sandbox.hide([folder, args.results, args.submissions])
+    # It imports torch while we do.
+    template = Template(preload(folder)) if backend == "bubblewrap" and args.jobs == 1 else None
+    gc.disable()  # an import makes much and frees little
+    from course.grade import run
+
+    made = read(folder)
+    gc.freeze()  # nor is there much to find in it when we end
+    gc.enable()
     options = Options(backend, args.timeout, args.image)
-    graded = run.run(made, found, args.results, options, args.jobs, args.force)
+    graded = run.run(made, found, args.results, options, args.jobs, args.force, template)
     return report(graded, len(found), relative(args.results / made.name), backend)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from course.files import write_atomically
 from course.grade import export
-from course.grade.cli import exercise_set
+from course.grade.cli import exercise_folder, exercise_set
 from course.grade.merge import CANVAS, MOODLE, System, merge
 from course.grade.results import read_results, write_marks
 from course.paths import CourseError, relative
@@ -82,7 +82,7 @@ def folder(args) -> Path:
 def call_feedback(args) -> int:
     from course.grade.feedback import write_feedback
 
-    name = exercise_set(args.exercise).name
+    name = exercise_folder(args.exercise).name
     print(write_feedback(read_results(folder(args), name), folder(args) / name))
     return 0
 
@@ -109,7 +109,7 @@ def call_show(args) -> int:
     from course.grade.show import show
 
     if args.exercise:
-        print(show(read_results(folder(args), exercise_set(args.exercise).name), args.student))
+        print(show(read_results(folder(args), exercise_folder(args.exercise).name), args.student))
         return 0
     here = folder(args)
     sets = sorted({path.parent.name for path in here.glob(f"*/{args.student}.json")})
@@ -120,7 +120,7 @@ def call_show(args) -> int:
 
 
 def call_export(args) -> int:
-    name = exercise_set(args.exercise).name
+    name = exercise_folder(args.exercise).name
     results = read_results(folder(args), name)
     if args.student:
         results = [result for result in results if result["student"] == args.student]

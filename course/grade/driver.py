@@ -16,39 +16,46 @@ import signal
 import sys
 from types import SimpleNamespace
 
-OPTIONS = json.loads(sys.argv[1])
-sys.path[:0] = OPTIONS["path"]
+if __name__ == "__main__":
+    OPTIONS = json.loads(sys.argv[1])
+    sys.path[:0] = OPTIONS["path"]
 
-from course.grade import protocol  # noqa: E402 (found through the path above)
+from course.grade import protocol
 
 
-def main() -> None:
+def run(options: dict) -> None:
+    """Requests come on descriptor 0, replies go to 1."""
     requests, replies = os.dup(0), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nowhere, fd)
-    limits()
+    limits(options["limits"])
     adopt_orphans()
-    for name in OPTIONS["preload"]:
-        __import__(name)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
-    gc.collect()
-    gc.freeze()  # or the first collection in every fork would copy what it looks at
+    preload(options["preload"])
     channel = Channel(requests, replies)
     channel.send("ready", 0)
     while request := channel.receive():
         if (child := os.fork()) == 0:
             answer(channel, request)
         _, status = os.waitpid(child, 0)
-        if OPTIONS["alone"]:  # what the check left running; in this sandbox nothing else is
+        if options["alone"]:  # what the check left running; in this sandbox nothing else is
             end_others()
         channel.send("ended", request["id"], status)
 
 
-def limits() -> None:
+def preload(names: list[str]) -> None:
+    gc.disable()  # an import makes much and frees little
+    for name in names:
+        __import__(name)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    gc.freeze()  # or the first collection in every fork would copy what it looks at
+    gc.enable()
+
+
+def limits(values: dict[str, int]) -> None:
     """Before anything of the student's runs; soft and hard, for this process and all that come from it."""
-    for name, value in OPTIONS["limits"].items():
+    for name, value in values.items():
         number = getattr(resource, f"RLIMIT_{name}", None)
         if number is not None:
             resource.setrlimit(number, (value, value))
@@ -212,4 +219,4 @@ def described(error: BaseException) -> dict:
 
 
 if __name__ == "__main__":
-    main()
+    run(OPTIONS)

@@ -1,7 +1,5 @@
 """Grading a folder of submissions: who is to be graded, by several processes, and what is written."""
 
-import hashlib
-import json
 import multiprocessing
 import multiprocessing.util
 import os
@@ -16,50 +14,12 @@ import torch
 from tqdm import tqdm
 
 from course.exercises import ExerciseSet
-from course.files import write_atomically
-from course.grade.grader import Grader, Options, empty_result, fingerprint
-from course.grade.submission import Found, Invalid, regular_file
+from course.grade.grader import Grader
+from course.grade.record import empty_result, fingerprint, is_done, read_result, result_path, write_result
+from course.grade.submission import Found
+from course.grade.warm import Options, Template
 
 _grader: Grader | None = None  # of a process of the pool
-
-
-def result_path(results: Path, exercise: str, student: str) -> Path:
-    return results / exercise / f"{student}.json"
-
-
-def read_result(path: Path) -> dict | None:
-    """An earlier result; None if there is none that can be read."""
-    try:
-        made = json.loads(path.read_text(encoding="utf-8"))
-        return made if isinstance(made, dict) and made.get("format") == 1 else None
-    except (OSError, ValueError):
-        return None
-
-
-def is_done(found: Found, before: dict | None, exercise: str) -> bool:
-    """Was this very file graded by this very exercise? Then the night was interrupted after it."""
-    if not before or before["verdict"] not in ("graded", "invalid_submission"):
-        return False
-    if before.get("exercise_sha256") != exercise or before["file"] != found.path.name:
-        return False
-    try:
-        return before["sha256"] == hashlib.sha256(regular_file(found.path)).hexdigest()
-    except Invalid:
-        return False
-
-
-def write_result(results: Path, result: dict) -> None:
-    """In place of an earlier one, of which only a person's marks stay, and only for the same answer."""
-    path = result_path(results, result["exercise"], result["student"])
-    before = read_result(path) or {}
-    for task, answer in result["manual"].items():
-        old = before.get("manual", {}).get(task, {})
-        if old.get("points") is not None and old.get("text") == answer["text"]:
-            answer |= {"points": old["points"], "comment": old.get("comment", "")}
-    if result["score"] is not None and result["verdict"] == "graded":
-        marks = sum(answer["points"] or 0.0 for answer in result["manual"].values())
-        result["score"] = round(result["score"] + marks, 4)
-    write_atomically(path, (json.dumps(result, indent=1) + "\n").encode())
 
 
 def run(
@@ -69,6 +29,7 @@ def run(
     options: Options,
     jobs: int = 1,
     force: bool = False,
+    template: Template | None = None,
 ) -> list[dict]:
     """Grade what is not done yet, `jobs` at a time, and write each result as soon as it is there."""
     exercise = fingerprint(made)
@@ -76,17 +37,19 @@ def run(
     todo = [one for one in submissions if force or not is_done(one, before[one.student], exercise)]
     fresh = []
     with tqdm(total=len(submissions), initial=len(submissions) - len(todo), unit="", disable=None) as bar:
-        for result in in_turn(made, todo, options) if jobs == 1 else in_pool(made, todo, options, jobs):
+        for result in (
+            in_turn(made, todo, options, template) if jobs == 1 else in_pool(made, todo, options, jobs)
+        ):
             write_result(results, result)
             fresh.append(result)
             bar.update()
     return fresh
 
 
-def in_turn(made: ExerciseSet, todo: list[Found], options: Options):
+def in_turn(made: ExerciseSet, todo: list[Found], options: Options, template: Template | None):
     if not todo:
         return
-    grader = Grader(made, options)
+    grader = Grader(made, options, template)
     try:
         yield from map(grader.grade, todo)
     finally:
@@ -131,6 +94,7 @@ def start_grader(made: ExerciseSet, options: Options) -> None:
     global _grader
 
     def stop(*_) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # from the parent and from our own thread
         _grader.close()
         os._exit(143)
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from course.exercises import EXERCISES
 from course.grade import protocol
-from course.grade.sandbox import Box, Ended, SandboxError, hide
+from course.grade.boxes import Box, Ended, SandboxError
+from course.grade.sandbox import hide
+from course.grade.warm import Boxes, Options, Template
 from course.paths import CourseError
 
 SECONDS = 3.0
@@ -105,9 +107,10 @@ def attempts(backend: str, image: str):
         secret.chmod(0o600)
         if backend == "container":
             hide([EXERCISES])
-        box = Box(backend, [], image)
+        template = Template([]) if backend == "bubblewrap" else None
+        boxes = Boxes(Options(backend, image=image, ahead=False), [], template)
         try:
-            box.wait()
+            box = boxes.ready()
             yield "the exercises with their solutions are not to be read", tried(box, READ, str(EXERCISES))
             yield "a file of the instructor's is not to be read", tried(box, READ, str(secret))
             for path in [path for path in Path.home().iterdir() if path.is_file()][:1]:
@@ -123,12 +126,12 @@ def attempts(backend: str, image: str):
             yield "time is limited", "" if ended(box) == "timeout" else "a loop was not stopped"
         except SandboxError as error:
             yield "the sandbox starts", str(error)
+            return
         finally:
-            box.close()
-        yield (
-            "all processes of a submission are ended",
-            f"{box.processes()} are left" if box.processes() else "",
-        )
+            boxes.close()
+            if template:
+                template.close()
+        yield "all processes are ended", f"{box.processes()} are left" if box.processes() else ""
 
 
 def tried(box: Box, code: str, *args) -> str:

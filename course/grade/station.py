@@ -15,8 +15,9 @@ from pathlib import Path
 from course.exercises import ExerciseSet, read
 from course.files import write_atomically
 from course.grade import export, sandbox
-from course.grade.grader import Grader, Options
+from course.grade.grader import Grader
 from course.grade.submission import Found, Invalid, cells_of, regular_file
+from course.grade.warm import Options
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from cases import RIGHT, Case, attacks, cell, notebook
 from sandboxes import ROOT, command, environment, why_no_bubblewrap, why_no_container
 
 from course import exercises
-from course.grade.sandbox import UIDS, pids, uid_of
+from course.grade.processes import pids, uid_of
+from course.grade.sandbox import UIDS
 
 HERE = Path(__file__).parent
 BACKENDS = {"bubblewrap": why_no_bubblewrap, "container": why_no_container}

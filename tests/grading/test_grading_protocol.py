@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from course import exercises
 from course.grade import protocol
 from course.grade.checks import difference
-from course.grade.grader import finite
+from course.grade.judge import finite
 from course.grade.submission import Invalid, cells_of
 
 MANY = settings(max_examples=10_000)

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -14,11 +15,15 @@ from cases import RIGHT, notebook
 from sandboxes import ROOT, command, environment, why_no_bubblewrap
 
 from course import exercises
-from course.grade import cli, run, sandbox
+from course.grade import cli, protocol, run, sandbox
+from course.grade.boxes import Box, SandboxError, program
 from course.grade.checks import Check
-from course.grade.grader import Grader, Options, judged
-from course.grade.sandbox import UIDS, pids, uid_of
+from course.grade.grader import Grader
+from course.grade.judge import judged
+from course.grade.processes import pids, uid_of
+from course.grade.sandbox import UIDS
 from course.grade.submission import collect
+from course.grade.warm import Boxes, Options, Template
 from course.paths import CourseError
 
 HERE = Path(__file__).parent
@@ -319,3 +324,81 @@ def test_a_wrong_call_is_one_sentence(course):
         course.grade("--student", "bob", command="regrade")
     with pytest.raises(CourseError, match="above zero"):
         course.grade("--jobs", "0")
+
+
+@pytest.fixture
+def template():
+    template = Template([])
+    yield template
+    template.close()
+
+
+def asked(box: Box, code: str):
+    """What a sandbox makes of a cell that leaves its result in `x`."""
+    deadline = time.monotonic() + 20
+    header = {"cells": [["05-1", code]], "task": "05-1", "student": "", "harness": "", "call": "x"}
+    box.send(protocol.pack("run", 1, [()], **header), deadline)
+    while (frame := box.receive(deadline))["kind"] != "value":
+        assert frame["kind"] == "at", frame
+    return frame["values"][0]
+
+
+@sandboxed
+def test_a_sandbox_is_a_fork_of_the_template_and_ends_with_the_grader(template):
+    boxes = Boxes(Options("bubblewrap"), [], template)
+    first = boxes.ready()
+    assert boxes.template is template, "it fell back to a process that imports torch itself"
+    inside = (
+        "import os; x = [os.getpid(), os.getppid(), sorted(os.listdir('/proc/self/fd')), os.environ['HOME']]"
+    )
+    pid, parent, fds, home = asked(first, inside)
+    assert pid < 50 and parent < 50 and len(fds) <= 7 and home == "/tmp"
+    asked(first, "open('/tmp/left', 'w').write('for the next'); x = 1")
+    there = first.processes()
+    assert len(there) >= 2
+    boxes.end()
+    assert not [pid for pid in there if uid_of(pid) is not None]
+    assert asked(boxes.ready(), "import os; x = os.listdir('/tmp')") == []
+    box = boxes.ready()
+    there = box.processes()
+    os.close(box.life)  # what a kernel does with the descriptors of a grader that is killed
+    box.life = os.open(os.devnull, os.O_RDONLY)
+    wait_for(lambda: not [pid for pid in there if uid_of(pid) is not None])
+    boxes.close()
+
+
+@sandboxed
+def test_without_a_template_each_sandbox_imports_for_itself(course, monkeypatch):
+    def refused(*_):
+        raise SandboxError("this kernel lets nobody enter")
+
+    monkeypatch.setattr(Template, "start", refused)
+    course.hand_in("ann")
+    assert course.grade() == 0
+    assert course.result("ann")["score"] == 14.0
+
+
+@sandboxed
+@pytest.mark.parametrize("missing", ["libc.setns(entry, ALL)", "libc.capset(version, nothing)"])
+def test_a_fork_that_is_not_inside_or_has_rights_runs_nothing(tmp_path, missing):
+    """The template as it is, less one call: what it starts ends before a request is read."""
+    source = (ROOT / "course/grade/template.py").read_text()
+    assert source.count(missing) == 1
+    broken = tmp_path / "template.py"
+    broken.write_text(source.replace(missing, "0"))
+    words = [*sandbox.shown()[:-1], "--ro-bind", str(broken), "/template.py", "--", *sandbox.PYTHON]
+    told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    options = json.loads(program("template", "bubblewrap", [])[1])
+    running = subprocess.Popen(
+        [*words, "/template.py", json.dumps(options)], stdin=theirs, stderr=subprocess.PIPE, text=True
+    )
+    template = Template.__new__(Template)
+    template.socket, template.process = told, running
+    with pytest.raises(SandboxError):
+        box = Box("bubblewrap", [], template=template)
+        try:
+            box.wait()
+        finally:
+            box.close()
+    template.close()
+    assert "a sandbox did not start" in running.stderr.read()
