@@ -181,7 +181,9 @@ class Grader:
                 return values[0]
             else:
                 raise Ended("bad_reply", "a reply of unknown kind")
-        raise Ended("output_limit", f"more than {MAX_FRAMES} messages")
+        raise Ended(
+            "output_limit", f"more than {MAX_FRAMES:,} messages: a check calls what it is given less often"
+        )
 
 
 def how_it_ended(status) -> str:

@@ -1,6 +1,7 @@
 """Processes and files by the uid that they belong to, as Linux shows them."""
 
 import contextlib
+import ctypes
 import os
 import random
 import shutil
@@ -37,10 +38,24 @@ def wait_for(process: subprocess.Popen) -> None:
 
 
 def sweep(uid: int) -> None:
-    """Remove what a uid left where everybody may write."""
+    """Remove what a uid left where everybody may write, and its shared memory, semaphores and queues of System V."""
+    libc, remove = ctypes.CDLL(None), 0  # IPC_RMID
+    ends = {"shm": lambda id: libc.shmctl(id, remove, None), "sem": lambda id: libc.semctl(id, 0, remove)}
+    ends["msg"] = lambda id: libc.msgctl(id, remove, None)
+    for kind, end in ends.items():
+        for id, owner in segments(kind):
+            if owner == uid:
+                end(id)
     for folder in ("/tmp", "/var/tmp", "/dev/shm"):
         for entry in os.scandir(folder) if os.path.isdir(folder) else []:
             with contextlib.suppress(OSError):
                 if entry.stat(follow_symlinks=False).st_uid == uid:
                     is_folder = entry.is_dir(follow_symlinks=False)
                     shutil.rmtree(entry.path) if is_folder else os.unlink(entry.path)
+
+
+def segments(kind: str) -> list[tuple[int, int]]:
+    """Number and uid of each; kind: shm, sem or msg."""
+    path = Path("/proc/sysvipc") / kind
+    head, *rows = (line.split() for line in path.read_text().splitlines()) if path.exists() else [[]]
+    return [(int(row[1]), int(row[head.index("uid")])) for row in rows]

@@ -66,33 +66,15 @@ def parents(path: str) -> list[str]:
 
 def shown() -> list[str]:
     """A first bwrap shows the few files, and the machine's processes, to what starts a sandbox. It is one of ours."""
-    whole = [
-        "--dir",
-        "/tmp",
-        "--bind",
-        "/proc",
-        "/proc",
-        "--dev-bind",
-        "/dev",
-        "/dev",
-        "--die-with-parent",
-        "--",
-    ]
+    whole = ["--dir", "/tmp", "--bind", "/proc", "/proc", "--dev-bind", "/dev", "/dev", "--"]
     return ["bwrap", *view(), *whole]
 
 
 def isolated(uid: int, info: int, *more: str) -> list[str]:
     """A second one isolates, as root under another uid: one that may not enter /root cannot bind what lies there, and
     limits on processes do not bind root. `info` is the descriptor on which it says the number of its child."""
-    words = [
-        "--unshare-all",
-        "--unshare-user",
-        "--disable-userns",
-        "--clearenv",
-        "--die-with-parent",
-        "--new-session",
-    ]
-    words += ["--hostname", "sandbox", "--info-fd", str(info), *more, "--ro-bind", "/", "/"]
+    words = ["--unshare-all", "--unshare-user", "--disable-userns", "--clearenv", "--die-with-parent"]
+    words += ["--new-session", "--hostname", "sandbox", "--info-fd", str(info), *more, "--ro-bind", "/", "/"]
     words += ["--dev", "/dev", "--remount-ro", "/dev", "--proc", "/proc"]
     for folder in ("/dev/shm", "/tmp"):
         words += ["--size", str(TMP), "--tmpfs", folder]

@@ -91,13 +91,13 @@ def become_driver(entry: int, uid: int, requests: int, replies: int, here: dict,
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    os.setsid()
     done(libc.setns(entry, ALL))
     os.dup2(requests, 0)
     os.dup2(replies, 1)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     if os.fork():  # only a child is in the new namespace of processes
         os._exit(0)
+    os.setsid()
     give_up_rights()
     os.chdir("/tmp")
     if said := not_inside(here):

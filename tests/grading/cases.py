@@ -40,6 +40,12 @@ def double(xs):
     except OSError:
         return [2 * x for x in xs]"""
 
+DUE = """
+def due():
+    asked = frame_local("request")["values"]
+    return {"l": [{"l": [2 * x for x in xs]} for xs, in asked]}
+"""
+
 
 @dataclass
 class Case:
@@ -129,6 +135,8 @@ def attacks(host) -> list[Case]:
                         os._exit(0)
                 return [2 * x for x in xs]"""), **both("student_error"), says="BlockingIOError"),
         Case("memory", "def double(xs):\n    return len(bytearray(30 << 30))", **both("student_error"), says="MemoryError"),
+        # Nothing of it is touched, so the kernel alone would give it.
+        Case("memory_lazy", "def double(xs):\n    bytearray(6 << 30)\n    return [2 * x for x in xs]", **both("student_error"), says="MemoryError"),
         Case("memory_shared_out", cell("""
             import os, time
             def double(xs):
@@ -170,6 +178,7 @@ def attacks(host) -> list[Case]:
         Case("reads_canary", only_if(f"open({str(host.canary)!r}).read()"), **both("failed")),
         Case("reads_reference", only_if(f"assert 'BEGIN SOLUTION' in open({str(host.exercises / '05_small/exercise.py')!r}).read()"), **both("failed")),
         Case("reads_checks", only_if(f"open({str(host.exercises / '05_small/checks.py')!r}).read()"), **both("failed")),
+        Case("reads_sources", only_if(f"import os; os.listdir({str(host.sources)!r})"), **both("failed"), backends=("bubblewrap",)),
         Case("reads_neighbour", only_if(f"open({str(host.submissions / 'correct.ipynb')!r}).read()"), **both("failed")),
         Case("reads_results", only_if(f"import os; os.listdir({str(host.results)!r})"), **both("failed")),
         Case("reads_the_grader", only_if("import os, glob\n[open(f'/proc/{p}/mem', 'rb') for p in os.listdir('/proc') if p.isdigit() and 'run' in open(f'/proc/{p}/cmdline').read()][0]").replace("except OSError", "except (OSError, IndexError)"), **both("failed")),
@@ -188,8 +197,9 @@ def attacks(host) -> list[Case]:
         Case("half_a_frame", forged("write(b'GRD1')"), **both("output_limit|bad_reply")),
         Case("forged_score", forged("reply({'l': [{'l': []}, {'l': []}]}, score=100, points=1000, passed=True, verdict='passed')"), ("failed", "bad_reply"), 9.0),
         Case("forged_verdict", forged("reply('passed')"), **both("bad_reply")),
-        Case("two_replies", forged("frame({'kind': 'value', 'id': frame_local('request')['id'], 'values': 1}); reply(2)"), **both("bad_reply")),
-        Case("other_number", forged("frame({'kind': 'value', 'id': 10**6, 'values': None})"), **both("bad_reply")),
+        # What they say is right; that it is said twice, or to another question, is not.
+        Case("two_replies", DUE + forged("frame({'kind': 'value', 'id': frame_local('request')['id'], 'values': due()}); reply(due())"), **both("bad_reply")),
+        Case("other_number", DUE + forged("frame({'kind': 'value', 'id': 10**6, 'values': due()})"), **both("bad_reply")),
         Case("negative_shape", forged("reply({'l': [{'x': 'float32', 's': [-1, -4]}] * 2}, bytes(16))"), **both("bad_reply")),
         Case("huge_shape", forged("reply({'l': [{'x': 'float32', 's': [10**9, 10**9]}] * 2}, bytes(16))"), **both("bad_reply")),
         Case("empty_huge_shape", forged("reply({'l': [{'x': 'float32', 's': [0, 2**40, 2**40]}] * 2})"), **both("bad_reply")),

@@ -18,6 +18,7 @@ from course.grade.processes import pids, uid_of
 from course.grade.sandbox import UIDS
 
 HERE = Path(__file__).parent
+ALWAYS = ("correct", "stripped", "torch_right")  # what another one reads, and what each run says
 BACKENDS = {"bubblewrap": why_no_bubblewrap, "container": why_no_container}
 
 
@@ -26,6 +27,7 @@ class Host:
 
     def __init__(self, folder: Path):
         self.folder, self.canary = folder, folder / "canary"
+        self.sources = ROOT / "exercises"
         self.submissions, self.results, self.exercises = (
             folder / name for name in ("submissions", "results", "exercises")
         )
@@ -85,8 +87,9 @@ def host(request, tmp_path_factory):
     host = Host(tmp_path_factory.mktemp(request.param))
     host.backend = request.param
     host.before = state_of(host)
+    chosen = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
     for case in attacks(host):
-        if host.backend in case.backends:
+        if host.backend in case.backends and case.name in {*chosen, *ALWAYS}:
             host.submit(case)
     (host.submissions / "06_tensors" / "torch.py").write_text("raise SystemExit('the torch.py beside')")
     host.said = {name: host.grade(name, host.backend, "--jobs", "2") for name in ("05_small", "06_tensors")}
@@ -114,7 +117,7 @@ def owned_by_a_box(entry: os.DirEntry) -> bool:
 
 
 NAMES = [case.name for case in attacks(type("Host", (), {
-    "canary": Path("c"), "folder": Path("f"), "exercises": Path("e"), "submissions": Path("s"), "results": Path("r"), "port": 0})())]  # fmt: skip
+    "canary": Path("c"), "folder": Path("f"), "exercises": Path("e"), "submissions": Path("s"), "results": Path("r"), "sources": Path("x"), "port": 0})())]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

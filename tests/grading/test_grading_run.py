@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,14 +16,15 @@ from cases import RIGHT, notebook
 from sandboxes import ROOT, command, environment, why_no_bubblewrap
 
 from course import exercises
-from course.grade import cli, protocol, run, sandbox
-from course.grade.boxes import Box, SandboxError, program
+from course.grade import boxes, cli, protocol, run, sandbox
+from course.grade.boxes import Box, Ended, SandboxError, program
 from course.grade.checks import Check
 from course.grade.grader import Grader
 from course.grade.judge import judged
-from course.grade.processes import pids, uid_of
+from course.grade.processes import free_uid, pids, segments, sweep, uid_of
+from course.grade.record import empty_result, write_result
 from course.grade.sandbox import UIDS
-from course.grade.submission import collect
+from course.grade.submission import Found, collect
 from course.grade.warm import Boxes, Options, Template
 from course.paths import CourseError
 
@@ -338,16 +340,17 @@ def asked(box: Box, code: str):
     deadline = time.monotonic() + 20
     header = {"cells": [["05-1", code]], "task": "05-1", "student": "", "harness": "", "call": "x"}
     box.send(protocol.pack("run", 1, [()], **header), deadline)
-    while (frame := box.receive(deadline))["kind"] != "value":
-        assert frame["kind"] == "at", frame
-    return frame["values"][0]
+    given = None
+    while (frame := box.receive(deadline))["kind"] != "ended":
+        given = frame["values"][0] if frame["kind"] == "value" else given
+    return given
 
 
 @sandboxed
 def test_a_sandbox_is_a_fork_of_the_template_and_ends_with_the_grader(template):
-    boxes = Boxes(Options("bubblewrap"), [], template)
-    first = boxes.ready()
-    assert boxes.template is template, "it fell back to a process that imports torch itself"
+    these = Boxes(Options("bubblewrap"), [], template)
+    first = these.ready()
+    assert these.template is template, "it fell back to a process that imports torch itself"
     inside = (
         "import os; x = [os.getpid(), os.getppid(), sorted(os.listdir('/proc/self/fd')), os.environ['HOME']]"
     )
@@ -356,15 +359,15 @@ def test_a_sandbox_is_a_fork_of_the_template_and_ends_with_the_grader(template):
     asked(first, "open('/tmp/left', 'w').write('for the next'); x = 1")
     there = first.processes()
     assert len(there) >= 2
-    boxes.end()
+    these.end()
     assert not [pid for pid in there if uid_of(pid) is not None]
-    assert asked(boxes.ready(), "import os; x = os.listdir('/tmp')") == []
-    box = boxes.ready()
+    assert asked(these.ready(), "import os; x = os.listdir('/tmp')") == []
+    box = these.ready()
     there = box.processes()
     os.close(box.life)  # what a kernel does with the descriptors of a grader that is killed
     box.life = os.open(os.devnull, os.O_RDONLY)
     wait_for(lambda: not [pid for pid in there if uid_of(pid) is not None])
-    boxes.close()
+    these.close()
 
 
 @sandboxed
@@ -402,3 +405,155 @@ def test_a_fork_that_is_not_inside_or_has_rights_runs_nothing(tmp_path, missing)
             box.close()
     template.close()
     assert "a sandbox did not start" in running.stderr.read()
+
+
+IPC = """
+import ctypes, os, sys
+os.setresuid(*[int(sys.argv[1])] * 3)
+libc = ctypes.CDLL(None)
+made = [libc.shmget(0, 4096, 0o1600), libc.semget(0, 1, 0o1600), libc.msgget(0, 0o1600)]
+assert -1 not in made
+"""
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="another uid takes root")
+def test_what_a_uid_left_in_the_kernel_is_removed():
+    uid = free_uid()
+    kinds = ("shm", "sem", "msg")
+    subprocess.run(["/usr/bin/env", "python3", "-c", IPC, str(uid)], check=True, cwd="/")
+    try:
+        assert [sum(owner == uid for _, owner in segments(kind)) for kind in kinds] == [1, 1, 1]
+    finally:
+        sweep(uid)
+    assert [sum(owner == uid for _, owner in segments(kind)) for kind in kinds] == [0, 0, 0]
+
+
+DIES = """
+import os, sys, time
+from course.grade.warm import Boxes, Options, Template
+template = Template(["torch"])
+print(template.process.pid, flush=True)
+time.sleep(float(sys.argv[1]))
+if sys.argv[2:]:
+    print(*Boxes(Options("bubblewrap"), ["torch"], template).ready().processes(), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@sandboxed
+@pytest.mark.parametrize("after", [["0"], ["0.005"], ["0.03"], ["0", "a box"]])
+def test_a_grader_that_dies_at_its_start_leaves_no_sandbox(after):
+    done = subprocess.run(
+        [sys.executable, "-c", DIES, *after], env=environment(), cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert done.returncode == -signal.SIGKILL
+    its_own = list(map(int, done.stdout.split()))
+    assert len(its_own) >= (3 if after[1:] else 1)
+    wait_for(lambda: not [pid for pid in its_own if uid_of(pid) is not None])
+
+
+LOOK = """
+import ctypes, os, platform, resource
+def status(name):
+    return next(line.split(":")[1].split() for line in open("/proc/self/status") if line.startswith(name + ":"))
+def size(path):
+    about = os.statvfs(path)
+    return about.f_blocks * about.f_frsize
+x = {
+    "namespaces": {name: os.readlink(f"/proc/self/ns/{name}") for name in ("user", "pid", "mnt", "net", "ipc", "uts")},
+    "limits": {name: list(resource.getrlimit(getattr(resource, "RLIMIT_" + name))) for name in LIMITS},
+    "environment": {name: value for name, value in os.environ.items() if name not in ("PWD", "LC_CTYPE")},
+    "rights": [status(name) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Groups")],
+    "session": os.getsid(0) > 0,
+    "read_only": [bool(os.statvfs(path).f_flag & os.ST_RDONLY) for path in ("/", "/dev", "/usr", "/grade/course")],
+    "sizes": [size("/tmp"), size("/dev/shm")],
+    "host": platform.node(),
+    "root": sorted(os.listdir("/")),
+    "more_users": ctypes.CDLL(None).unshare(0x10000000),
+}
+"""
+
+
+@sandboxed
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_sandbox_is_what_it_is_said_to_be(monkeypatch, forked):
+    """Every line of it that an attack would have to get past two others to notice."""
+    monkeypatch.setenv("SECRET", "of the grader's environment")
+    own = Template([]) if forked else None
+    these = Boxes(Options("bubblewrap", ahead=False), [], own)
+    try:
+        box = these.ready()
+        seen = asked(box, LOOK.replace("LIMITS", repr([*sandbox.LIMITS])))
+        uids = {uid_of(pid) for pid in box.processes()}
+    finally:
+        these.close()
+        if own:
+            own.close()
+    shared = [
+        name for name, link in seen["namespaces"].items() if link == os.readlink(f"/proc/self/ns/{name}")
+    ]
+    assert not shared, shared
+    assert seen["limits"] == {name: [value, value] for name, value in sandbox.LIMITS.items()}
+    assert seen["environment"] == sandbox.ENVIRONMENT
+    assert seen["rights"] == [["0" * 16]] * 5 + [["1"], []]
+    assert seen["session"] and seen["host"] == "sandbox" and seen["more_users"] == -1
+    assert seen["read_only"] == [True] * 4 and seen["sizes"] == [sandbox.TMP] * 2
+    assert set(seen["root"]) <= {
+        *["bin", "dev", "etc", "grade", "lib", "lib32", "lib64", "proc", "root", "sbin", "tmp", "usr"],
+        *BASE,
+    }
+    assert uids == {box.uid} if os.geteuid() == 0 else 0 not in uids
+
+
+BASE = {
+    Path(folder).parts[1] for folder in (sys.base_prefix, sys.base_exec_prefix)
+}  # where Python is installed
+
+
+@sandboxed
+def test_memory_of_a_box_is_watched(template, monkeypatch):
+    """Of all processes together: each stays below its own limit."""
+    monkeypatch.setattr(boxes, "MEMORY", 200 << 20)
+    box = Box("bubblewrap", [], template=template)
+    box.wait()
+    code = "import os, time\nfor _ in range(4):\n    if os.fork() == 0:\n        kept = b'x' * (80 << 20)\n        time.sleep(9)\ntime.sleep(3)\nx = 1"
+    with pytest.raises(Ended, match="GiB of memory"):
+        asked(box, code)
+    box.close()
+
+
+LOOPS = """
+import os, sys, time
+from course.grade import protocol
+from course.grade.warm import Boxes, Options, Template
+these = Boxes(Options("bubblewrap"), [], Template([]))
+box = these.ready()
+header = {"cells": [["", "while True: pass"]], "task": "", "student": "", "harness": "", "call": "x"}
+box.send(protocol.pack("run", 1, [()], **header), time.monotonic() + 9)
+time.sleep(0.3)
+print(*box.processes(), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@sandboxed
+def test_a_loop_ends_with_the_grader_that_is_killed():
+    done = subprocess.run([sys.executable, "-c", LOOPS], env=environment(), cwd=ROOT, stdout=subprocess.PIPE)
+    its_own = list(map(int, done.stdout.split()))
+    assert len(its_own) >= 3
+    wait_for(lambda: not [pid for pid in its_own if uid_of(pid) is not None])
+
+
+@sandboxed
+def test_selfcheck_finds_the_sandbox_whole(capsys):
+    assert cli.main(["selfcheck"]) == 0
+    assert "FAILED" not in capsys.readouterr().out
+
+
+def test_a_result_takes_the_place_of_an_earlier_one_in_one_step(course):
+    result = empty_result(course.made, Found("ann", None, course.submissions / "ann.ipynb"), "bubblewrap")
+    write_result(course.results, result)
+    with open(course.path("ann")) as reader:  # somebody reads the earlier one meanwhile
+        write_result(course.results, result | {"message": "later"})
+        assert json.loads(reader.read())["message"] == ""
+    assert course.result("ann")["message"] == "later"
