@@ -72,14 +72,18 @@ def update_keys(a: dict[str, str], batch_tokens: int) -> dict[str, Any]:
 
 
 def model_keys(a: dict[str, str], T: int) -> dict[str, Any]:
-    """The shape. What Megatron's scripts leave to its defaults: dropout 0.1, GPT-2's 50,257 tokens padded to 128 × tp."""
-    multiple = 128 * int(a["tensor-model-parallel-size"])
+    """The shape, and what Megatron's scripts leave to its defaults: dropout 0.1, 50,257 tokens padded to 128 × tp.
+
+    Ours cannot drop out where layers are cut (chapter 21d): 0 then.
+    """
+    tp = int(a["tensor-model-parallel-size"])
     names = {"num-layers": "n_layer", "hidden-size": "n_embd", "num-attention-heads": "n_head"}
     return {f"model.{ours}": int(a[theirs]) for theirs, ours in names.items()} | {
         "model.block_size": T,
         "model.flash": a["attention-backend"] in ("auto", "flash", "fused"),
-        "model.dropout": float(a.get("hidden-dropout", 0.1)),
-        "model.padded_vocab_size": math.ceil(50257 / multiple) * multiple,
+        "model.dropout": float(a.get("hidden-dropout", 0.1)) if tp == 1 else 0.0,
+        "model.padded_vocab_size": math.ceil(50257 / (128 * tp)) * 128 * tp,
+        "parallel.tp": tp,
     }
 
 

@@ -128,6 +128,8 @@ def test_every_script_becomes_a_configuration(name):
     assert c.micro_batches * c.train.micro_batch == int(a["global-batch-size"])
     assert c.optim.lr * c.optim.minimum == pytest.approx(float(a["min-lr"]))
     assert (c.train.dtype, c.train.compile, c.train.skip_spikes) == ("fp16", False, 0)
+    assert c.parallel.tp == int(a["tensor-model-parallel-size"])
+    assert c.model.padded_vocab_size % (128 * c.parallel.tp) == 0 and c.model.padded_vocab_size >= 50257
 
 
 def test_the_models_are_the_published_ones():

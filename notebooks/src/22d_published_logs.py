@@ -170,17 +170,23 @@ def update_keys(a: dict[str, str], batch_tokens: int) -> dict[str, Any]:
 # %%
 #| export
 def model_keys(a: dict[str, str], T: int) -> dict[str, Any]:
-    """The shape. What Megatron's scripts leave to its defaults: dropout 0.1, GPT-2's 50,257 tokens padded to 128 × tp."""
-    multiple = 128 * int(a["tensor-model-parallel-size"])
+    """The shape, and what Megatron's scripts leave to its defaults: dropout 0.1, 50,257 tokens padded to 128 × tp.
+
+    Ours cannot drop out where layers are cut (chapter 21d): 0 then.
+    """
+    tp = int(a["tensor-model-parallel-size"])
     names = {"num-layers": "n_layer", "hidden-size": "n_embd", "num-attention-heads": "n_head"}
     return {f"model.{ours}": int(a[theirs]) for theirs, ours in names.items()} | {
         "model.block_size": T,
         "model.flash": a["attention-backend"] in ("auto", "flash", "fused"),
-        "model.dropout": float(a.get("hidden-dropout", 0.1)),
-        "model.padded_vocab_size": math.ceil(50257 / multiple) * multiple,
+        "model.dropout": float(a.get("hidden-dropout", 0.1)) if tp == 1 else 0.0,
+        "model.padded_vocab_size": math.ceil(50257 / (128 * tp)) * 128 * tp,
+        "parallel.tp": tp,
     }
 
 
+# %%
+#| export
 def run_keys(a: dict[str, str], batch_tokens: int) -> dict[str, Any]:
     """What is evaluated and kept, and how often."""
     train, val, test = (float(part) for part in a["split"].split(","))
@@ -412,11 +418,13 @@ print(f"\n{len(table)} arguments, {sum(not row['ours'] for row in table)} withou
 
 # %% [markdown]
 r"""
-Three of them say less than they seem to.
+Some of them say less than they seem to.
 
 - `NODE_RANK` is set and never handed on. With one node that is harmless; with two, both would be node 0.
 - `init-method-std 0.006` comes from the example of 175B parameters, of width 12,288, and stays in all scripts of width 768, where GPT-2 has 0.02.
 - The other way round, dropout is in no script: Megatron's default is 0.1, ours 0. `data/reference/megatron_defaults.csv` has it and others, of the over four hundred arguments that the run printed.
+
+- The example wants 8 × 16 GPUs and starts two processes on one node. It is a pattern to fill in, not a run.
 
 All five scripts, as our configurations:
 """
