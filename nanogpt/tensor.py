@@ -15,7 +15,6 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 from nanogpt.bench import saved_bytes
 from nanogpt.distributed import Ranks, gathered
 from nanogpt.drill import LR, fresh, masked
-from nanogpt.fsdp import shard
 from nanogpt.model import GPT
 from nanogpt.optim import make_optimizer
 from nanogpt.tensor_by_hand import check_heads, split_block, vocab_loss
@@ -135,28 +134,24 @@ def memory(ranks: Ranks, data: str, rows: int = 4) -> dict:
     return found | {"numbers": rows * model.config.block_size * model.config.n_embd}
 
 
-WAYS = "one process", "by hand", "split", "sequence", "data × tensor"
+WAYS = "one process", "by hand", "split", "sequence"
 
 
-def lay_out(model: GPT, way: str, ranks: Ranks) -> tuple[GPT, Ranks]:
-    """The model in one of WAYS, in place, and which of how many replicas reads this rank's rows."""
+def lay_out(model: GPT, way: str, ranks: Ranks) -> GPT:
+    """The model in one of WAYS, in place, over all ranks."""
     if way == "by hand":
         for block in model.transformer.h:
             split_block(block, cutter(ranks))
-    elif way in ("split", "sequence"):
+    elif way != "one process":
         split(model, init_device_mesh(ranks.device.type, (ranks.size,)), way == "sequence")
-    elif way == "data × tensor":
-        mesh = init_device_mesh(ranks.device.type, (ranks.size // 2, 2), mesh_dim_names=("dp", "tp"))
-        shard(split(model, mesh["tp"]), mesh["dp"])
-        return model, Ranks(mesh["dp"].get_local_rank(), ranks.local_rank, ranks.size // 2, ranks.device)
-    return model, Ranks(device=ranks.device)
+    return model
 
 
 def curve(ranks: Ranks, data: str, way: str, clip: float | None, steps: int) -> dict:
     """Losses and norms of a few steps, and of the first gradient the token table's."""
-    model, replica = lay_out(fresh(Ranks(device=ranks.device), data, 4)[0], way, ranks)
-    stream, optimizer = fresh(replica, data, 4)[2], make_optimizer(model, LR)
-    losses, norms, options = [], [], {"clip": clip, "mean": ranks.mean if replica.size > 1 else None}
+    model, _, stream = fresh(Ranks(device=ranks.device), data, 4)  # on all ranks the same rows
+    optimizer = make_optimizer(lay_out(model, way, ranks), LR)
+    losses, norms, options = [], [], {"clip": clip}
     options["accept"] = lambda loss, norm: not norms.append(norm.item())
     for step in range(steps):
         batch = [tuple(map(torch.cat, zip(*masked(stream, row=2))))]  # in one piece
@@ -167,7 +162,7 @@ def curve(ranks: Ranks, data: str, way: str, clip: float | None, steps: int) -> 
     return {"losses": losses, "norms": norms, "gradient": gradient, "gain": gain}
 
 
-def same(ranks: Ranks, data: str, steps: int = 4) -> dict:
+def same(ranks: Ranks, data: str, steps: int = 6) -> dict:
     """The same steps in all WAYS, unclipped: losses, and how far the first gradient is from that of one process."""
     found = {way: curve(ranks, data, way, None, steps) for way in WAYS}
     one = found["one process"]["gradient"]

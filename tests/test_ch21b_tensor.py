@@ -56,11 +56,13 @@ def rows(step: int, part: int = 0, of: int = 1) -> tuple[torch.Tensor, torch.Ten
 
 def curve(ranks: Ranks, folder: str, way: str) -> dict:
     """Losses and norms of a few steps of train_step, the first gradient, and how the last weights do in a plain GPT."""
-    model, replica = lay_out(load_model(folder).train(), way.removesuffix(", too"), ranks)
-    if way == "data × tensor, too":  # sequence parallel and FSDP
+    model, replica = load_model(folder).train(), Ranks()
+    if way.startswith("data × "):
         mesh = init_device_mesh("cpu", (2, ranks.size // 2), mesh_dim_names=("dp", "tp"))
-        model, replica = load_model(folder).train(), replace(ranks, rank=mesh["dp"].get_local_rank(), size=2)
-        shard(split(model, mesh["tp"], sequence=True), mesh["dp"])
+        shard(split(model, mesh["tp"], sequence=way.endswith("sequence")), mesh["dp"])
+        replica = replace(ranks, rank=mesh["dp"].get_local_rank(), size=2)
+    else:
+        lay_out(model, way, ranks)
     optimizer, losses, norms, mean = (
         make_optimizer(model, 1e-2),
         [],
@@ -97,7 +99,7 @@ def alone(seed) -> dict:
         (4, "data × tensor"),
         *(
             pytest.param(*each, marks=pytest.mark.slow)
-            for each in ((2, "split"), (4, "split"), (4, "sequence"), (4, "data × tensor, too"))
+            for each in ((2, "split"), (4, "split"), (4, "sequence"), (4, "data × sequence"))
         ),
     ],
 )
@@ -114,7 +116,7 @@ def test_a_split_model_is_one_process(size, way, seed, alone):
 
 def unclipped(ranks: Ranks, folder: str, way: str) -> tuple[list, float]:
     """Losses of a few steps, and how far this rank's first gradients are from its pieces of one process's."""
-    model, _ = lay_out(load_model(folder).train(), way, ranks)
+    model = lay_out(load_model(folder).train(), way, ranks)
     optimizer = make_optimizer(model, 1e-2)
     losses = [train_step(model, optimizer, [rows(0)]).item()]
     one = load_model(folder).train()
