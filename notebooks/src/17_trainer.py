@@ -604,12 +604,12 @@ COMMANDS = {
     "train": ("nanogpt.trainer", "a run from a YAML file, started or gone on with (chapter 17c)"),
     "sample": ("nanogpt.sample", "continue a prompt with a trained model (chapter 08)"),
     "ladder": ("nanogpt.ladder", "every speed-up on this machine, one on top of the other (chapter 14)"),
+    "plan": ("nanogpt.plan", "memory, communication, time and cost of a run, by formula (chapter 22)"),
     "eval": ("nanogpt.report", "how good a checkpoint is, by several measures (chapter 18b)"),
     "drill": ("nanogpt.drill", "what several processes do together, under torchrun (chapter 20)"),
     "flight": ("nanogpt.flight", "what each rank of a deadlock waits for, under torchrun (chapter 20b)"),
 }
 USAGE = """usage: python -m nanogpt COMMAND [options]
-
 {commands}
 
   python -m nanogpt COMMAND --help    options and examples of a command
