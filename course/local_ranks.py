@@ -1,4 +1,4 @@
-"""Several ranks inside one kernel: PyTorch's local-tensor mode over its fake process group.
+"""Several ranks inside one kernel: PyTorch's local-tensor mode over its fake process group; or one of any number.
 
 Both are private to PyTorch; this is the one place that uses them. They were tried with 2.11 and 2.13; 2.9 has no such mode.
 """
@@ -89,3 +89,56 @@ def local_ranks(size: int) -> Iterator[Ranked]:
             yield Ranked(mode, size)
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def fake_ranks(size: int) -> Iterator[None]:
+    """Within the block this process is rank 0 of `size`. Nobody else is there: collectives return at once, unmoved."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():  # a cell that was stopped half-way
+        dist.destroy_process_group()
+    dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
+    try:
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
+            yield
+    finally:
+        dist.destroy_process_group()
+
+
+KINDS = {"allreduce": "all-reduce", "allgather": "all-gather", "reducescatter": "reduce-scatter"}
+
+
+class Whole(TorchDispatchMode):
+    """The collectives within the block: kind, and the bytes of the whole tensor, of which a rank may have a part."""
+
+    def __init__(self, calls: list[tuple[str, int]]):
+        super().__init__()
+        self.calls = calls
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if func.namespace in ("c10d", "_c10d_functional"):
+            name = func._schema.name.partition("::")[2].replace("_", "")
+            sizes = [leaf.nbytes for leaf in tree_leaves((args, out)) if isinstance(leaf, torch.Tensor)]
+            self.calls += [(kind, max(sizes)) for word, kind in KINDS.items() if name.startswith(word)]
+        return out
+
+
+def traced(model: torch.nn.Module, *args) -> list[tuple[str, int]]:
+    """The collectives of model(*args)[1].backward(), forward included: kind, and bytes of the whole tensor."""
+    calls: list[tuple[str, int]] = []
+
+    def count(_, bucket):  # DDP's C++ side does not come by a dispatch mode
+        calls.append(("all-reduce", bucket.buffer().nbytes))
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        model.register_comm_hook(None, count)
+        model(*args)[1].backward()
+    else:
+        with Whole(calls), warnings.catch_warnings(action="ignore"):
+            model(*args)[1].backward()
+    return calls

@@ -6,7 +6,7 @@ Exported from notebooks/22_planner.ipynb.
 from dataclasses import dataclass, replace
 
 from nanogpt.bench import step_flops
-from nanogpt.footprint import PROGRAMS, Step, largest_batch, split_params
+from nanogpt.footprint import PROGRAMS, Step, split_params
 from nanogpt.model import flops_by_part
 from nanogpt.roofline import PEAKS, Peak
 from nanogpt.scaling import Cluster, average_seconds
@@ -40,36 +40,33 @@ class Sent:
 
 def data_traffic(step: Step) -> list[Sent]:
     """What the dp ranks send each other."""
-    parts, n, at, c = split_params(step), step.dp, step.tp, step.config
+    parts, n, at, k, c = split_params(step), step.dp, step.tp, step.accumulate, step.config
     p, P, groups = PROGRAMS[step.program], sum(parts.values()), c.n_layer // step.pp + 1
-    gradients, weights = p.gradients * P, p.weights * P
-    if n == 1 or not step.shard:
-        return [Sent("gradients", "all-reduce", n, 1, gradients, at)] * (n > 1)
-    if step.shard < 3:
-        scattered = Sent("gradients", "reduce-scatter", n, 1, gradients, at)
-        return [scattered, Sent("weights", "all-gather", n, 1, weights, at)]
     root = parts["wte"] + parts["wpe"] + (step.pp == 1) * (1 + c.bias) * c.n_embd  # outside of the blocks
-    twice, times = 2 * weights - p.weights * root, step.accumulate
-    scattered = Sent("gradients", "reduce-scatter", n, times * groups, times * gradients, at)
-    return [Sent("weights", "all-gather", n, times * (2 * groups - 1), times * twice, at), scattered]
+    sums, weights = ("gradients", "reduce-scatter", n), ("weights", "all-gather", n)
+    if step.shard == 3:  # forward and backward gather; the root's weights stay from one to the other
+        gathered = Sent(*weights, k * (2 * groups - 1), k * p.weights * (2 * P - root), at)
+        return [gathered, Sent(*sums, k * groups, k * p.gradients * P, at)] * (n > 1)
+    if step.shard:
+        return [Sent(*sums, 1, p.gradients * P, at), Sent(*weights, 1, p.weights * P, at)] * (n > 1)
+    return [Sent("gradients", "all-reduce", n, 1, p.gradients * P, at)] * (n > 1)
 
 
 def tensor_traffic(step: Step) -> list[Sent]:
-    """What the tp ranks send: two sums of the stream a block in forward, two in backward (Shoeybi et al. 2019, §3).
-
-    With one stage also behind the embedding and before the head; the loss's few numbers are left out.
-    """
-    calls = step.accumulate * (4 * step.config.n_layer // step.pp + 2 * (step.pp == 1))
-    nbytes = calls * step.B * step.T * step.config.n_embd * PROGRAMS[step.program].inside
-    kinds = ("reduce-scatter", "all-gather") if step.sequence else ("all-reduce",)  # two halves of one
-    return [Sent("partial sums", kind, step.tp, calls, nbytes) for kind in kinds if step.tp > 1]
+    """What the tp ranks send: two sums of the stream a block and pass (Shoeybi et al. 2019, §3), and at both ends."""
+    N, k, ends = step.B * step.T, step.accumulate, step.pp == 1
+    calls = k * (4 * step.config.n_layer // step.pp + 2 * ends)
+    nbytes = calls * N * step.config.n_embd * PROGRAMS[step.program].inside
+    loss = [Sent("loss", "all-reduce", step.tp, 3 * k, 12 * k * N)] * ends
+    return [Sent("partial sums", "all-reduce", step.tp, calls, nbytes), *loss] * (step.tp > 1)
 
 
 def traffic(step: Step) -> list[Sent]:
     """All that one GPU sends in a step."""
     each = step.B * step.T * step.config.n_embd * PROGRAMS[step.program].stream
-    calls = 2 * step.accumulate  # forward, and the gradient back
-    stages = Sent("stage to stage", "send", 2, calls, calls * each, step.tp * step.dp)
+    stages = Sent(
+        "stage to stage", "send", 2, 2 * step.accumulate, 2 * step.accumulate * each, step.tp * step.dp
+    )
     return data_traffic(step) + tensor_traffic(step) + [stages] * (step.pp > 1)
 
 
@@ -92,33 +89,22 @@ class Card:
 
 NVLINK = {"B200": (180, 900), "H200": (141, 450), "H100": (80, 450), "A100-80GB": (80, 300)}  # GiB, GB/s
 PCIE = {"L4": (24, 32), "T4": (16, 16), "RTX 5090": (32, 64), "RTX 4090": (24, 32), "RTX 3090": (24, 32)}
-SUPER = Peak(35.5, 35.5, 71, 504, "NVIDIA's product page, 2024: 7,168 cores at 2.48 GHz")
-V100S = Peak(16.4, None, 130, 1134, "V100 data sheet, 2020 (V100S)")
 CARDS = {
     **{name: Card(PEAKS[name], 1024 * gib, link) for name, (gib, link) in (NVLINK | PCIE).items()},
     "A800": Card(PEAKS["A100-80GB"], 81100, 200),  # MiB: as an llm.c log prints
     "H800": Card(PEAKS["H100"], 80 * 1024, 200),
-    "V100S": Card(V100S, 32 * 1024, 16),
-    "RTX 4070 SUPER": Card(SUPER, 12 * 1024, 32),
+    "RTX 4070 SUPER": Card(Peak(35.5, 35.5, 71, 504, "NVIDIA's product page, 2024"), 12 * 1024, 32),
 }
 
 
-def largest(step: Step, card: Card, overhead: float = OVERHEAD) -> int:
-    """The most sequences that a micro-batch can have on this card."""
-    return largest_batch(step, (card.mib - overhead) * 2**20)
-
-
 def seconds(step: Step, card: Card, mfu: float = 0.4, **links) -> dict[str, float]:
-    """Of a step, by cause. mfu: share of the data sheet's FLOP/s while it computes; links: Cluster's. Both assumed.
-
-    What the dp ranks send hides behind computing, as chapter 20b has it; what the tp ranks send does not.
-    """
+    """Of a step, by cause. Assumed: mfu, the share of the data sheet's FLOP/s while it computes; links, Cluster's."""
     cluster = Cluster(card.rate(step.program), mfu, inside=1e9 * card.link, **links)
     rows, power = step.B * step.accumulate, step.tp * step.pp * cluster.flops * mfu
     parts = flops_by_part(step.config, step.T)
     told = {"compute": step_flops(step.config, rows, step.T) / power}
-    again = rows * step.T * (sum(parts.values()) - parts["lm_head"]) / power  # the blocks forward once more
-    told["recompute"] = again if step.recompute == "block" else 0.0
+    blocks = rows * step.T * (sum(parts.values()) - parts["lm_head"]) / power  # forward once more
+    told["recompute"] = blocks * (step.recompute == "block")
     told["tensor parallel"] = sum(sent.seconds(cluster) for sent in tensor_traffic(step))
     told["bubble"] = sum(told.values()) * (step.pp - 1) / step.accumulate  # Narayanan et al. 2021, §2.2
     sent = sum(each.seconds(cluster) for each in data_traffic(step))

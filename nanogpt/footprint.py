@@ -47,7 +47,6 @@ BLOCK = "ln1 ln1_stats qkv att mask atty attproj residual2 ln2 ln2_stats fch gel
 RECOMPUTE = {  # what backward makes anew, and of how many layers it is there at a time
     "none": {},
     "gelu": {"gelu": 1},
-    "norms": {"gelu": 1, "ln1": 0, "ln2": 0},  # llm.c's -r 2: into buffers that are there anyway
     "block": dict.fromkeys(BLOCK.split(), 1),  # all but a block's input: residual3 of the one before
 }
 
@@ -67,11 +66,10 @@ class Step:
     shard: int = 0  # ZeRO's stage over the dp ranks
     tp: int = 1
     pp: int = 1
-    sequence: bool = False  # the tp ranks split the stream too
 
     def __post_init__(self):
-        c, names = self.config, ("B", "T", "accumulate", "dp", "tp", "pp")
-        for name in [name for name in names if getattr(self, name) < 1]:
+        c = self.config
+        for name in [n for n in ("B", "T", "accumulate", "dp", "tp", "pp") if getattr(self, n) < 1]:
             raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
         if c.n_head % self.tp or c.n_layer % self.pp or self.shard not in range(4):
             which = f"tp={self.tp} must divide n_head={c.n_head}, pp={self.pp} n_layer={c.n_layer}"
@@ -80,8 +78,7 @@ class Step:
 
 def block_tensors(step: Step) -> dict[str, tuple[int, int]]:
     """What a block keeps of a micro-batch: (numbers, bytes of each), by llm.c's names."""
-    T, p, H, C = step.T, PROGRAMS[step.program], step.config.n_head, step.config.n_embd
-    N = step.B * T
+    T, N, p, H, C = step.T, step.B * step.T, PROGRAMS[step.program], step.config.n_head, step.config.n_embd
     return {
         "ln1": (N * C, p.inside),  # the first norm's output, which qkv's product reads
         "ln1_stats": (2 * N, p.stats),  # its means and deviations
@@ -115,25 +112,24 @@ def other_tensors(step: Step) -> dict[str, tuple[int, int]]:
     }
 
 
-SPLIT = set("qkv att atty fch gelu logits".split())  # by tensor parallelism; sequence parallel splits all but
-WHOLE = {"ids", "losses", "mask"}
+SPLIT = {"qkv", "att", "atty", "fch", "gelu", "logits"}  # by tensor parallelism
 
 
 def tensors(step: Step) -> dict[str, tuple[int, int, int]]:
     """What forward keeps for backward on one GPU: (numbers, bytes of each, how many of such), by name."""
-    again, layers = RECOMPUTE[step.recompute], step.config.n_layer // step.pp * min(step.accumulate, step.pp)
+    under_way = min(step.accumulate, step.pp)
+    again, layers = RECOMPUTE[step.recompute], step.config.n_layer // step.pp * under_way
     kept = {name: (*t, min(layers, again.get(name, layers))) for name, t in block_tensors(step).items()}
-    kept |= {name: (*t, 1) for name, t in other_tensors(step).items()}
-    split = kept.keys() - WHOLE if step.sequence else SPLIT
-    kept = {name: (-(-n // step.tp) if name in split else n, *t) for name, (n, *t) in kept.items()}
+    others = other_tensors(step).items()  # but for the sum of the embeddings, they are the last stage's
+    kept |= {name: (*t, under_way) for name, t in others if step.pp == 1 or name == "encoded"}
+    kept = {name: (-(-n // step.tp) if name in SPLIT else n, *t) for name, (n, *t) in kept.items()}
     return {name: t for name, t in kept.items() if math.prod(t)}
 
 
 def split_params(step: Step) -> dict[str, int]:
     """Parameters on one GPU of the first stage, by part; the last stage has ln_f, and a wte of its own."""
-    c, t, L = step.config, step.tp, step.config.n_layer // step.pp
-    C, bias = c.n_embd, int(c.bias)
-    parts = {"wte": -(-c.vocab_rows // t) * C, "wpe": c.block_size * C}
+    C, bias, t, L = step.config.n_embd, int(step.config.bias), step.tp, step.config.n_layer // step.pp
+    parts = {"wte": -(-step.config.vocab_rows // t) * C, "wpe": step.config.block_size * C}
     parts["attention"] = L * (4 * C * C // t + bias * (3 * C // t + C))
     parts["mlp"] = L * (8 * C * C // t + bias * (4 * C // t + C))
     return parts | {"layer norm": (2 * L + (step.pp == 1)) * (1 + bias) * C}
@@ -143,13 +139,11 @@ def states(step: Step) -> dict[str, int]:
     """Bytes of parameters, gradients, optimizer on one GPU; `gathered`: what shard 3 holds whole at a time."""
     parts, p, L = split_params(step), PROGRAMS[step.program], step.config.n_layer // step.pp
     P, matrices = sum(parts.values()), parts["attention"] + parts["mlp"]
-    whole = parts["wte"] + parts["wpe"] + matrices * min(2, L) // L if step.shard == 3 and step.dp > 1 else 0
-    kept = {
-        "parameters": (p.weights * P + p.norms * parts["layer norm"], 3),
-        "gradients": (p.gradients * P, 2),
-    }
-    kept |= {"moments": (8 * P, 1), "masters": (p.masters * P, 1), "gathered": (p.weights * whole, 4)}
-    kept["casts"] = (p.casts * (parts["wte"] + 12 * L * step.config.n_embd**2 // step.tp), 4)  # no biases
+    weights, casts = p.weights * P + p.norms * parts["layer norm"], 12 * L * step.config.n_embd**2 // step.tp
+    whole = (parts["wte"] + parts["wpe"] + matrices * min(2, L) // L) * (step.shard == 3 and step.dp > 1)
+    kept = {"parameters": (weights, 3), "gradients": (p.gradients * P, 2), "moments": (8 * P, 1)}
+    kept |= {"masters": (p.masters * P, 1), "gathered": (p.weights * whole, 4)}
+    kept["casts"] = (p.casts * (parts["wte"] + casts), 4)  # biases' casts are not kept
     return {name: -(-n // (step.dp if step.shard >= stage else 1)) for name, (n, stage) in kept.items() if n}
 
 
@@ -157,9 +151,7 @@ def footprint(step: Step) -> dict[str, int]:
     """{category: bytes} on one GPU, all at once; without the driver's and libraries' own."""
     p, N = PROGRAMS[step.program], step.B * step.T
     held = states(step) | {"activations": sum(map(math.prod, tensors(step).values()))}
-    held["loss"] = -(
-        -p.backward * N * step.config.vocab_rows // step.tp
-    )  # gradients: log-probabilities, logits
+    held["loss"] = -(-p.backward * N * step.config.vocab_rows // step.tp) * (step.pp == 1)  # gradients
     held["inputs"] = 0 if p.ids else 8 * N  # ids and targets in four bytes each, beside the activations
     return {name: n for name, n in held.items() if n}
 

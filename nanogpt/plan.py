@@ -8,8 +8,8 @@ import difflib
 import math
 from dataclasses import replace
 
-from nanogpt.budget import CARDS, OVERHEAD, Card, largest, seconds, traffic
-from nanogpt.footprint import PROGRAMS, RECOMPUTE, Step, footprint, tensors
+from nanogpt.budget import CARDS, OVERHEAD, Card, seconds, traffic
+from nanogpt.footprint import PROGRAMS, RECOMPUTE, Step, footprint, largest_batch, tensors
 from nanogpt.model import SIZES, GPTConfig, num_params
 
 MODELS = {
@@ -47,7 +47,7 @@ def picture(held: dict[str, int], card: Card, width: int = 60) -> str:
 def space(step: Step, card: Card, args: argparse.Namespace):
     """Lines of (what, how much, formula), each part after its title: memory, and what is sent."""
     held, p = footprint(step) | {"overhead": round(args.overhead * 2**20)}, PROGRAMS[step.program]
-    total, most = sum(held.values()) / 2**20, largest(step, card, args.overhead)
+    total, most = sum(held.values()) / 2**20, largest_batch(step, (card.mib - args.overhead) * 2**20)
     yield ("memory of the fullest GPU",)
     for name, n in held.items():
         yield name, f"{n / 2**20:,.1f} MiB", FORMULAS[name].format(p=p)
@@ -62,29 +62,24 @@ def space(step: Step, card: Card, args: argparse.Namespace):
     if sent := traffic(step):
         yield ("sent by a GPU in a step",)
     for s in sent:
-        yield (
-            s.what,
-            f"{s.sent / 1e6:,.1f} MB",
-            f"{s.calls:,} × {s.kind} over {s.n} of {s.nbytes / 1e6:,.1f} MB",
-        )
+        each = f"{s.calls:,} × {s.kind} over {s.n}, of {s.nbytes / 1e6:,.1f} MB together"
+        yield s.what, f"{s.sent / 1e6:,.1f} MB", each
 
 
 def spending(step: Step, card: Card, args: argparse.Namespace):
     """Lines as above: time and cost, of a step and of a run of --tokens."""
-    told = seconds(step, card, args.mfu, per_machine=args.per_machine, between=1e9 * args.between)
+    told = seconds(step, card, args.mfu, between=1e9 * args.between)
     total, each = sum(told.values()), step.B * step.T * step.accumulate * step.dp
-    size = step.dp * step.tp * step.pp
     yield ("time",)
-    for name, s in told.items():
-        if s:
-            rate = card.rate(step.program) / 1e12
-            yield name, f"{1e3 * s:,.1f} ms", FORMULAS[name].format(rate=rate, mfu=args.mfu)
+    for name in [name for name, s in told.items() if s]:
+        formula = FORMULAS[name].format(rate=card.rate(step.program) / 1e12, mfu=args.mfu)
+        yield name, f"{1e3 * told[name]:,.1f} ms", formula
     yield "step", f"{1e3 * total:,.1f} ms", f"{each:,} tokens, {each / total:,.0f} a second"
     if args.tokens:
-        hours = args.tokens / each * total / 3600
-        yield "run", f"{hours / 24:,.2f} days", f"{args.tokens:,.0f} tokens / {each:,} × step"
-        yield "GPU-hours", f"{size * hours:,.0f}", f"{size} GPUs × {hours:,.1f} hours"
-        yield "cost", f"{size * hours * args.price:,.0f}", f"GPU-hours × {args.price:g} (--price)"
+        days = args.tokens / each * total / 86400
+        hours = 24 * days * step.dp * step.tp * step.pp
+        yield "run", f"{days:,.2f} days", f"{args.tokens:,.0f} tokens / {each:,} × step"
+        yield "GPU-hours", f"{hours:,.0f}", f"× {args.price:g} (--price) = {hours * args.price:,.0f}"
 
 
 OPTIONS = {  # default, least, what it means
@@ -104,32 +99,26 @@ OPTIONS = {  # default, least, what it means
     "mfu": (0.4, 0.001, "share of the data sheet's FLOP/s while computing: an assumption"),
     "memory": (0, 0, "MiB of the card as nvidia-smi tells; 0: as sold"),
     "overhead": (float(OVERHEAD), 0, "MiB that no formula knows"),
-    "per-machine": (8, 1, "GPUs a machine"),
     "between": (50.0, 0.001, "GB/s each way between machines, for each GPU"),
 }
 
 
 ABOUT = """
 N = batch × seq, V rows of the token table, P parameters; 1 MiB = 2^20 bytes, 1 MB = 10^6.
-what an llm.c log on an A800 printed, to the MiB:
   python -m nanogpt plan --device A800 --batch 56 --program llm.c --recompute gelu --tensors
-GPT-3 as in Megatron-LM's example, on 1,024 GPUs:
   python -m nanogpt plan --model gpt3-175B --batch 1 --seq 2048 --program megatron --recompute block \\
     --tp 8 --pp 16 --dp 8 --accumulate 192 --tokens 300e9"""
 
 
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt plan`."""
-    about = "Memory, communication, time and cost of training a GPT, by formula, before anything runs."
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=about, formatter_class=form, epilog=ABOUT)
+    parser = argparse.ArgumentParser(description="What training a GPT takes, by formula.", epilog=ABOUT)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter  # the examples' lines as they are
     for name, (default, _, what) in OPTIONS.items():
-        parser.add_argument(
-            f"--{name}", type=type(default), default=default, help=f"{what}; default {default}"
-        )
-    flags = {"no-flash": "keep attention's T × T weights", "sequence": "the tp ranks split the stream too"}
-    for name, what in (flags | {"tensors": "list the activations, tensor by tensor"}).items():
-        parser.add_argument(f"--{name}", action="store_true", help=what)
+        what += f"; default {default}"
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=what)
+    parser.add_argument("--no-flash", action="store_true", help="keep attention's T × T weights")
+    parser.add_argument("--tensors", action="store_true", help="list the activations, tensor by tensor")
     return parser
 
 
@@ -138,8 +127,7 @@ def named(what: str, name: str, table: dict):
     if name not in table:
         given, plain = name.lower().replace(" ", ""), {key.lower().replace(" ", ""): key for key in table}
         near = [key for key in plain if given in key] or difflib.get_close_matches(given, plain, 1, 0.0)
-        known = f"did you mean {plain[near[0]]!r}? There are {', '.join(table)}"
-        raise ValueError(f"--{what} {name!r} is not known; {known}")
+        raise ValueError(f"--{what} {name!r} is not known; did you mean {plain[near[0]]!r}?")
     return table[name]
 
 
@@ -151,11 +139,9 @@ def asked(args: argparse.Namespace) -> tuple[Step, Card]:
         value = getattr(args, name.replace("-", "_"))
         if name not in tables and not least <= value < math.inf:
             raise ValueError(f"--{name} {value:g} must be at least {least:g}, as {default:g} is")
-    multiple, longest = program.pad * args.tp, max(args.seq, config.block_size)
-    config = replace(
-        config, padded_vocab_size=-(-config.vocab_rows // multiple) * multiple, block_size=longest
-    )
-    layout = {name: getattr(args, name) for name in ("dp", "shard", "tp", "pp", "sequence", "accumulate")}
+    rows = math.ceil(config.vocab_rows / (program.pad * args.tp)) * program.pad * args.tp
+    config = replace(config, padded_vocab_size=rows, block_size=max(args.seq, config.block_size))
+    layout = {name: getattr(args, name) for name in ("dp", "shard", "tp", "pp", "accumulate")}
     step = Step(config, args.batch, args.seq, args.program, not args.no_flash, args.recompute, **layout)
     return step, replace(card, mib=args.memory or card.mib)
 
@@ -163,7 +149,7 @@ def asked(args: argparse.Namespace) -> tuple[Step, Card]:
 def run(args: argparse.Namespace) -> None:
     """Print the plan."""
     step, card = asked(args)
-    where = f"{step.dp * step.tp * step.pp} × {args.device} ({card.sheet.source})"
-    print(f"{args.model}: {num_params(step.config):,} parameters on {where}, {args.program}")
+    what = f"{args.model}: {num_params(step.config):,} parameters, {args.program}"
+    print(f"{what}, on {step.dp * step.tp * step.pp} × {args.device} ({card.sheet.source})")
     for line in (*space(step, card, args), *spending(step, card, args)):
         print("  {:16}{:>16}  {}".format(*line) if len(line) == 3 else f"\n{line[0]}")

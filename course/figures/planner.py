@@ -5,11 +5,14 @@ import csv
 import matplotlib.pyplot as plt
 
 from course.paths import ROOT
+from nanogpt.model import num_params
 
 MIB = 2**20
 IN_USE = "device memory in use after allocation, before the first forward pass"
 THEORY, ALLOCATED = "theoretical memory, weight and optimizer", "allocated after 10 iterations (all skipped)"
-NOT_DERIVED = (IN_USE, THEORY, ALLOCATED)
+ON_GPU = "memory in use on GPU 0", "memory in use on GPU 1"
+NOT_DERIVED = (IN_USE, THEORY, ALLOCATED, *ON_GPU)
+SIZES = "tensor-model-parallel", "pipeline-model-parallel", "global-batch"
 NO_MEMORY = ("gradient accumulation steps", "device memory in all")  # a choice; the card's
 
 
@@ -19,7 +22,20 @@ def published(name: str) -> list[dict]:
         return list(csv.DictReader(file))
 
 
-def worded(step, item: str, unit: str, footprint, largest_batch, num_params) -> float:
+def megatron_175b() -> dict:
+    """The arguments of the published script for GPT-3: a number, or numbers, by name."""
+    rows = {row["argument"]: row["value"].split() for row in published("megatron_175b")}
+    numbers = {name: [float(v) if "." in v else int(v) for v in values] for name, values in rows.items()}
+    return {name: values[0] if len(values) == 1 else values for name, values in numbers.items()}
+
+
+def problems() -> list[dict]:
+    """The ten problems: question, unit, a command line of `plan`, and the line of its table that answers."""
+    with open(ROOT / "data" / "planner_problems.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def worded(step, item: str, unit: str, footprint, largest_batch) -> float:
     """What a log of this step prints under these words, by formula."""
     held, P, N, C, H = (
         footprint(step),
@@ -45,6 +61,7 @@ def worded(step, item: str, unit: str, footprint, largest_batch, num_params) -> 
         IN_USE: sum(held.values()),
         THEORY: 18 * P,
         ALLOCATED: 12 * P,
+        **dict.fromkeys(ON_GPU, sum(held.values())),
     }
     return nbytes[item] / {"byte": 1, "float32 numbers": 4}.get(unit, MIB)
 
@@ -54,7 +71,7 @@ def validation(logs: dict, *formulas) -> tuple[list[str], list[str]]:
     rows, before = {True: [], False: []}, None
     for row in [*published("llmc_memory"), *published("megatron_memory")]:
         if row["item"] not in NO_MEMORY:
-            step = next(step for run, step in logs.items() if row["run"].startswith(run))
+            step = next(step for run, step in logs.items() if run in row["run"])
             ours = worded(step, row["item"], row["unit"], *formulas)
             theirs = float(row["value"])
             cut = round(ours, 2) if theirs % 1 else int(ours)  # logs in whole MiB cut off the rest
@@ -90,3 +107,28 @@ def bars(plans: dict[str, dict[str, float]], mib: float | None = None, ax=None):
     ax.grid(False, axis="y")
     ax.figure.legend(*ax.get_legend_handles_labels(), fontsize=8, ncols=5, loc="outside upper center")
     return ax.figure
+
+
+def explorer_of(footprint, cards):
+    """Sliders over footprint(B=…, T=…, dp=…, shard=…): memory bars against a card's line."""
+    import ipywidgets as widgets
+
+    from course.widgets import axes, explorer
+
+    def draw(card, rows, context, ranks, shard, recompute):
+        held = footprint(B=rows, T=context, dp=ranks, shard=shard, recompute=recompute)
+        ax = axes((7, 1.9), layout="constrained")
+        bars({"": held}, cards[card].mib, ax)
+        gib = sum(held.values()) / 2**30
+        ax.set_title(f"{gib:.1f} GiB of {cards[card].mib / 1024:.0f}", fontsize=10)
+        return ax
+
+    return explorer(
+        draw,
+        card=widgets.Dropdown(options=list(cards), value="RTX 4090"),
+        rows=widgets.IntSlider(value=8, min=1, max=128),
+        context=widgets.SelectionSlider(value=1024, options=[128, 256, 512, 1024, 2048, 4096]),
+        ranks=widgets.SelectionSlider(value=8, options=[2**k for k in range(11)]),
+        shard=widgets.IntSlider(value=0, min=0, max=3),
+        recompute=widgets.Dropdown(options=["none", "gelu", "block"]),
+    )
