@@ -64,9 +64,8 @@ def tensor_traffic(step: Step) -> list[Sent]:
 def traffic(step: Step) -> list[Sent]:
     """All that one GPU sends in a step."""
     each = step.B * step.T * step.config.n_embd * PROGRAMS[step.program].stream
-    stages = Sent(
-        "stage to stage", "send", 2, 2 * step.accumulate, 2 * step.accumulate * each, step.tp * step.dp
-    )
+    calls, apart = 2 * step.accumulate, step.tp * step.dp  # forward, and the gradient back
+    stages = Sent("stage to stage", "send", 2, calls, calls * each, apart)
     return data_traffic(step) + tensor_traffic(step) + [stages] * (step.pp > 1)
 
 

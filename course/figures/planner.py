@@ -76,11 +76,12 @@ def validation(logs: dict, *formulas) -> tuple[list[str], list[str]]:
             theirs = float(row["value"])
             cut = round(ours, 2) if theirs % 1 else int(ours)  # logs in whole MiB cut off the rest
             if before != (before := row["run"]):
-                print(f"{before:52}{'ours':>16}{'theirs':>16}{'apart':>10}")
+                print(f"{before:38}{'ours':>12}{'theirs':>12}{'apart':>10}")
             rows[cut == theirs].append(row["item"])
-            what = row["item"].partition(",")[0].partition(" (")[0] + ", " + row["unit"].partition(" ")[0]
+            item = row["item"].partition(",")[0].partition(" (")[0].removesuffix(" after allocation")
+            what = f"{item}, {row['unit'].partition(' ')[0]}"
             apart = "" if cut == theirs else short(ours - theirs)
-            print(f"  {what:50}{short(ours):>16}{short(theirs):>16}{apart or '=':>10}")
+            print(f"  {what:36.36}{short(ours):>12}{short(theirs):>12}{apart or '=':>10}")
     print(f"{len(rows[True])} of {len(rows[True]) + len(rows[False])} are equal")
     return rows[True], rows[False]
 

@@ -306,13 +306,12 @@ from nanogpt.bench import saved_bytes
 from nanogpt.model import GPT
 
 ROWS, LENGTH = 4, 64
+ids = torch.zeros(2, ROWS, LENGTH, dtype=torch.long)
 for program, flash in [(p, flash) for p in ("pytorch", "pytorch-bf16") for flash in (True, False)]:
     config = GPTConfig(LENGTH, 512, n_layer=3, n_head=4, n_embd=64, flash=flash)
     small, model = Step(config, ROWS, LENGTH, program, flash), GPT(config)
     with torch.autocast("cpu", torch.bfloat16, enabled=program == "pytorch-bf16"):
-        found = saved_bytes(
-            lambda m=model: m(*torch.zeros(2, ROWS, LENGTH).long()), exclude=model.parameters()
-        )
+        found = saved_bytes(lambda m=model: m(*ids), exclude=model.parameters())
     formula, casts = footprint(small)["activations"], states(small).get("casts", 0)
     print(f"{program:13} flash {flash!s:6} {formula:>9,} B + {casts:>7,} B of casts; autograd {found:>9,} B")
     assert found == formula + casts, f"{program}: autograd keeps {found - formula - casts:+,} bytes more"
@@ -394,9 +393,8 @@ def tensor_traffic(step: Step) -> list[Sent]:
 def traffic(step: Step) -> list[Sent]:
     """All that one GPU sends in a step."""
     each = step.B * step.T * step.config.n_embd * PROGRAMS[step.program].stream
-    stages = Sent(
-        "stage to stage", "send", 2, 2 * step.accumulate, 2 * step.accumulate * each, step.tp * step.dp
-    )
+    calls, apart = 2 * step.accumulate, step.tp * step.dp  # forward, and the gradient back
+    stages = Sent("stage to stage", "send", 2, calls, calls * each, apart)
     return data_traffic(step) + tensor_traffic(step) + [stages] * (step.pp > 1)
 
 
@@ -432,14 +430,10 @@ for way, counts in {"DDP": (2, 64, 1024), "FSDP2": (2, 64, 1024), "tensor": (8,)
         found = len(calls), sum(nbytes for _, nbytes in calls)
         derived = sum(s.calls for s in formula), sum(s.nbytes for s in formula)
         sent[way, n] = sum(s.sent for s in formula)
-        print(
-            f"{way:7}{n:>5} ranks: {found[0]:>2} calls, {found[1]:>11,} B; each sends {sent[way, n]:>13,.0f} B"
-        )
+        print(f"{way:7}{n:>5} ranks: {found[0]} calls, {found[1]:>11,} B; sends {sent[way, n]:>11,.0f} B")
         assert found == derived, f"{way} on {n} ranks: {found} calls and bytes, by formula {derived}"
-_ = (
-    answer("22.3", sent["DDP", 1024] / sent["DDP", 2]),
-    answer("22.4", sent["FSDP2", 1024] / sent["DDP", 1024]),
-)
+answer("22.3", sent["DDP", 1024] / sent["DDP", 2])
+answer("22.4", sent["FSDP2", 1024] / sent["DDP", 1024])
 
 # %% [markdown]
 r"""
@@ -734,9 +728,7 @@ GPT-2 124M in PyTorch under autocast, eight rows on each of eight cards of 24 GB
 
 # %%
 plans = {f"shard {z}": footprint(Step(PADDED, 8, dp=8, shard=z)) for z in range(4)}
-show(
-    figures.bars(plans, CARDS["RTX 4090"].mib), alt="Bars by ZeRO's stage: moments shrink, activations stay."
-)
+show(figures.bars(plans, CARDS["RTX 4090"].mib), alt="By ZeRO's stage moments shrink, activations stay.")
 
 # %% tags=["nbval-ignore-output"]
 figures.explorer_of(lambda **knobs: footprint(Step(PADDED, **knobs)), CARDS)
