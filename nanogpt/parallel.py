@@ -119,9 +119,9 @@ class LaidOutAdamW(torch.optim.AdamW):
     def load_state_dict(self, state_dict: dict) -> None:
         """The moments of a checkpoint of any layout; the options stay this run's."""
         for i, name in enumerate(self.numbered):
+            p = self.model.get_parameter(name)
             for what, x in state_dict["state"].get(i, {}).items():
-                kept = laid_out(self.model, name, x) if x.dim() else x.clone()
-                self.state[self.model.get_parameter(name)][what] = kept
+                self.state[p][what] = laid_out(self.model, name, x) if x.dim() else x.to(p.device, copy=True)
 
 
 def optimizer_for(model: GPT, lr: float, precision: str, **options) -> torch.optim.Optimizer:
