@@ -105,6 +105,8 @@ class Box:
         if self.backend == "bubblewrap" and not self.namespace:
             self.child = json.loads(os.read(self.told, 10_000))["child-pid"]
             self.namespace = os.readlink(f"/proc/{self.child}/ns/pid")
+        if self.namespace == namespace_of_ours():
+            raise SandboxError("the sandbox shares our processes")
 
     def last_words(self) -> str:
         if not self.process:
@@ -212,6 +214,10 @@ class Box:
         if self.home:
             shutil.rmtree(self.home, ignore_errors=True)
             sweep(self.uid)
+
+
+def namespace_of_ours() -> str | None:
+    return os.readlink("/proc/self/ns/pid") if os.path.exists("/proc/self/ns/pid") else None
 
 
 def program(name: str, backend: str, preload: list[str]) -> list[str]:

@@ -206,6 +206,7 @@ CHECKS = [
     Check("15-2", "gradients of zeros, all or some", 1, of_three, quiet_gradients),
     Check("15-3", "GPT: with and without biases, and partly frozen", 3, names_by_decay, models, hidden=False),
     Check("15-3", "a model of other layers with other names", 1, names_by_decay, another_model),
+    Check("15-3", "how many are decayed in a GPT of your own numbers", 1, "pulled"),
     Check("15-4", "the first steps", 2, run, first_steps, hidden=False),
     Check("15-4", "thirty steps with decay, other betas and a large epsilon", 3, run, long_runs, tolerance=1e-4),
     CheckOfCheck("15-5", "accepts the schedule and refuses its relatives", 4, "check_schedule", "schedule",
@@ -244,6 +245,10 @@ WRONG = [
               rest = [p for name, p in named if name.endswith("bias") or "wte" in name or "wpe" in name]
               return [{"params": decayed, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
           """),
+    Wrong("15-3", "the head's matrix is counted, which is the embedding", '12 * mine["n_embd"] ** 2', '12 * mine["n_embd"] ** 2 + mine["vocab_size"] * mine["n_embd"]'),
+    Wrong("15-3", "biases and gains are counted: vectors are not decayed", '12 * mine["n_embd"] ** 2', '(12 * mine["n_embd"] ** 2 + 13 * mine["n_embd"])'),
+    Wrong("15-3", "the matrices of attention alone, without those of the MLP", '12 * mine["n_embd"] ** 2', '4 * mine["n_embd"] ** 2'),
+    Wrong("15-3", "the MLP is taken for as narrow as the stream: it is four times as wide", '12 * mine["n_embd"] ** 2', '6 * mine["n_embd"] ** 2'),
     Wrong("15-4", "decay is added to the gradient: that is Adam with L2, where √v divides the pull as well", "m = beta1 * m", "g = g + decay * p\n    decay = 0.0\n    m = beta1 * m"),
     Wrong("15-4", "the means are not corrected for their start at zero", "m / (1 - beta1**t), v / (1 - beta2**t)", "m, v"),
     Wrong("15-4", "the mean of squares is not corrected", "v / (1 - beta2**t)", "v"),

@@ -15,6 +15,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from course.variants import variant
 from nanogpt.model import GPT, GPTConfig
 
 # %% [markdown]
@@ -162,6 +163,9 @@ A recipe that leaves embeddings out: decayed is what has two dimensions or more 
 trained is not decayed. `groups` decides by names, and gets three things wrong with GPT-2. Mend it, for any model: each trained parameter in exactly one group, a frozen one
 in none, and a matrix that is tied to an embedding *is* the embedding. Of GPT-2 48 tensors and 84,934,656 parameters are then decayed.
 
+Then without building it: `pulled`, how many parameters this recipe decays in the GPT of your numbers in `mine`, whose head is tied and
+whose other layers are those of GPT-2.
+
 <details><summary>Hint 1</summary>
 
 Print which names end in "weight". What shape has `ln_1.weight`? And whose memory is `lm_head.weight`?
@@ -176,7 +180,18 @@ Print which names end in "weight". What shape has `ln_1.weight`? And whose memor
 
 Collect `id(p)` of all embeddings' parameters. `p in a_list` compares tensors number by number; `id` does not.
 </details>
+
+<details><summary>Hint 4</summary>
+
+A block has four matrices. Try your formula on GPT-2, whose number stands above: 12 layers, width 768.
+</details>
 """
+
+# %%
+mine = variant(
+    "15-3", STUDENT, n_layer=[5, 7, 9, 11], n_embd=[192, 320, 448, 640], vocab_size=[8192, 16384, 50304]
+)
+mine
 
 
 # %%
@@ -200,6 +215,13 @@ def groups(model: nn.Module, weight_decay: float) -> list[dict]:
     ### END SOLUTION
 
 
+### BEGIN SOLUTION
+pulled = mine["n_layer"] * 12 * mine["n_embd"] ** 2
+### INSTEAD
+# pulled = 0
+### END SOLUTION
+
+
 # %%
 #| check 15-3
 with torch.device("meta"):  # shapes are enough
@@ -218,6 +240,9 @@ assert (decayed["weight_decay"], rest["weight_decay"]) == (0.1, 0.0), (
 gpt2.transformer.wpe.weight.requires_grad_(False)
 frozen = [p for group in groups(gpt2, 0.1) for p in group["params"] if not p.requires_grad]
 assert not frozen, "a frozen parameter is in a group, where decay would move it"
+assert pulled > mine["n_layer"] * mine["n_embd"] ** 2, (
+    f"{pulled:,} parameters would not fill one matrix a block"
+)
 
 # %% [markdown]
 r"""

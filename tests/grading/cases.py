@@ -200,6 +200,7 @@ def attacks(host) -> list[Case]:
         # What they say is right; that it is said twice, or to another question, is not.
         Case("two_replies", DUE + forged("frame({'kind': 'value', 'id': frame_local('request')['id'], 'values': due()}); reply(due())"), **both("bad_reply")),
         Case("other_number", DUE + forged("frame({'kind': 'value', 'id': 10**6, 'values': due()})"), **both("bad_reply")),
+        Case("too_few", forged("reply({'l': []})"), **both("bad_reply")),
         Case("negative_shape", forged("reply({'l': [{'x': 'float32', 's': [-1, -4]}] * 2}, bytes(16))"), **both("bad_reply")),
         Case("huge_shape", forged("reply({'l': [{'x': 'float32', 's': [10**9, 10**9]}] * 2}, bytes(16))"), **both("bad_reply")),
         Case("empty_huge_shape", forged("reply({'l': [{'x': 'float32', 's': [0, 2**40, 2**40]}] * 2})"), **both("bad_reply")),

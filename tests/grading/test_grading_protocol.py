@@ -74,6 +74,11 @@ def test_what_cannot_be_sent_is_a_TypeError(value):
         protocol.pack("value", 1, [value])
 
 
+def test_bytes_that_are_left_over_are_no_values():
+    with pytest.raises(protocol.BadFrame, match="1 bytes are left over"):
+        protocol.unpack(b'{"kind": "value", "id": 1, "values": {"b": 2}}', b"abc")
+
+
 def test_what_is_too_large_is_not_sent_and_not_read():
     with pytest.raises(TypeError, match="too many"):
         protocol.pack("value", 1, torch.zeros(20_000_000))
