@@ -561,8 +561,7 @@ dry_run(load_config("tiny", ["data.dir=nowhere"]))
 
 # %% tags=["nbval-ignore-output"]
 predict("17.4", "a measured step, to what the roofline allows", guess=None, unit="×")
-device, steps = pick_device(), []
-roof = measure_roofline(device)
+steps, roof = [], measure_roofline(device := pick_device())
 for depth in DEPTHS:
     config = load_config("tiny", from_depth(depth))
     shape = GPTConfig(**vars(config.model), vocab_size=1024)
