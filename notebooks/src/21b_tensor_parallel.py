@@ -423,8 +423,8 @@ answer("21b.5", gathering / sum(size for _, size in calls))
 r"""
 Only the forward pass talks. The gradient, softmax minus one at the target, needs for each rank's columns what that rank has by now.
 
-PyTorch has the same as `loss_parallel()`, a context in which `F.cross_entropy` takes logits that are a DTensor cut along the vocabulary: the same three all-reduces, says this
-chapter's test. Backward must lie in the context, too, of which `train_step` knows nothing; so we keep ours.
+PyTorch has the same as `loss_parallel()`, a context in which `F.cross_entropy` takes logits that are a DTensor cut along the vocabulary: the same loss by three all-reduces, says
+this chapter's test. Backward must lie in the context, too, of which `train_step` knows nothing; so we keep ours.
 """
 
 # %% [markdown]
@@ -837,6 +837,6 @@ r"""
 
 - Shoeybi et al. 2019, *Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism*, §3: the two cuts, f and g, the vocabulary.
 - Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, §4: activations by part, sequence parallelism.
-- Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, §3: tensor within a machine, measured.
+- Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, §3: why tensor parallelism stays within a machine.
 - PyTorch's tutorials *Large Scale Transformer model training with Tensor Parallel* and *Getting Started with DeviceMesh*.
 """
