@@ -451,7 +451,8 @@ A *pipeline* gives each rank some of the layers, a *stage*. What moves is small:
 the one before is done. With one batch at a time one rank works and the others wait. So the batch is cut into *micro-batches* that follow each other, and the gradients add up (chapter 15).
 
 A schedule is the order in which each stage does its forwards and backwards. *GPipe* (Huang et al. 2019) runs all forwards, then all backwards. *1F1B* (Narayanan et al. 2021,
-§2.2.1) starts backward early, and then takes one forward and one backward in turn. A simulator needs one rule: an operation starts when its stage is free and its input is there.
+§2.2.1) starts backward early, and then takes one forward and one backward in turn. A simulator needs one rule: an operation starts when its stage is free and its input is there. (In its pictures
+forwards are blue and backwards orange, with the number of the micro-batch.)
 """
 
 
@@ -594,7 +595,7 @@ show(figures.schedules(both), alt="1F1B, and interleaved with shorter operations
 # %% [markdown]
 r"""
 It is paid for in messages, and in memory: more forwards run ahead, and the first stage holds 1 + (p − 1)/(pv) times what it holds in 1F1B (Korthikanti et al. 2022). Move the knobs: what do more micro-batches
-bring, and what more chunks?
+bring, and what more chunks? (Micro-batches must be a multiple of the stages.)
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -817,7 +818,7 @@ r"""
 
 1. *Striped.* Brandon et al. 2023 give rank r the tokens r, r + n, r + 2n, … Count the pairs by rank for n = 4, T = 64. *Check:* the largest and the smallest differ by T/n × (n − 1); is that much?
    Which tiles would need a mask?
-2. *Gather.* Write Llama 3's way: a cache whose `layer` gathers all keys and values (`torch.distributed.nn.functional.all_gather`), sorts them by position, and attends with a mask from positions. *Check:*
+2. *Gather.* Write Llama 3's way: a cache whose `layer` gathers all keys and values (`torch.distributed.nn.functional.all_gather`, which has a backward), sorts them by position, and attends with a mask from positions. *Check:*
    `tests/test_ch21c_ring.py` with your class in place of `ContextParallel`.
 3. *Merge.* Let `F.scaled_dot_product_attention` compute two halves of the keys; from both outputs and logsumexps make the whole. *Check:* against `absorb`. This is how a ring uses fused kernels.
 4. *A slow stage.* Give `simulate` a last stage that takes twice as long. *Check:* for many micro-batches the idle share of the others tends to one half; what would you move?
