@@ -9,6 +9,8 @@ from conftest import ROOT
 
 from nanogpt import laws
 from nanogpt.corpus import ensure_corpus, stories
+from nanogpt.data import DocumentStream
+from nanogpt.evals import evaluate
 from nanogpt.excess import perfect_reader
 from nanogpt.laws import (
     DELTA,
@@ -23,9 +25,11 @@ from nanogpt.laws import (
     losses_after,
     shape,
 )
-from nanogpt.model import num_params
-from nanogpt.shards import load_manifest
+from nanogpt.model import GPT, num_params
+from nanogpt.optim import make_optimizer, wsd
+from nanogpt.shards import load_manifest, open_shards
 from nanogpt.tokenizer import BPETokenizer
+from nanogpt.train import scale_init, train_step
 
 RECORD = json.loads((ROOT / "data/measurements/scaling.json").read_text())
 
@@ -53,6 +57,18 @@ def test_a_branch_is_the_run_that_it_stands_for(folder, held):
     for n, loss in many.items():
         assert losses_after(8, [n], folder, held[0], seed=3) == {n: loss}
     assert losses_after(8, [2048], folder, held[0], seed=4)[2048] != many[2048]
+
+
+def test_it_is_the_plain_loop(folder, held):
+    """One run of 12 steps, written out: warm-up, constant, and the fall."""
+    stream = DocumentStream(open_shards(folder, "train"), laws.ROWS, laws.T, seed=3)
+    model = scale_init(GPT(shape(8, stream.vocab_size), torch.Generator().manual_seed(3)))
+    optimizer = make_optimizer(model, laws.RATE / 8)
+    for step in range(12):
+        for group in optimizer.param_groups:
+            group["lr"] = laws.RATE / 8 * wsd(step, 12, warmup=laws.WARMUP, decay=laws.DECAY)
+        train_step(model, optimizer, [stream.next_batch()], clip=1.0)
+    assert losses_after(8, [6144], folder, held[0], seed=3)[6144] == evaluate(model, [held[0]], stream.eot)
 
 
 def test_with_a_constant_rate_it_is_the_trunk(folder, held):
@@ -87,6 +103,13 @@ def test_a_law_is_found_again_from_its_losses(law):
 
 def noisy(law, seed=0):
     return law.loss(N, D) * np.exp(0.02 * np.random.default_rng(seed).standard_normal(len(N)))
+
+
+def test_an_e_that_is_given_stays_so():
+    p, left = fit(N, D, noisy(LAWS[1]), E=0.3)
+    assert (
+        np.exp(p[:, 4]) == pytest.approx(0.3, rel=1e-12) and left.min() > fit(N, D, noisy(LAWS[1]))[1].min()
+    )
 
 
 def test_the_slope_is_that_of_the_errors():
