@@ -33,9 +33,7 @@ from nanogpt.shards import open_shards
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
 if device.type == "mps":
-    print(
-        "an Apple GPU lacks float64 and TF32's switch, which this chapter compares with: it runs on the CPU"
-    )
+    print("an Apple GPU lacks float64 and TF32's switch, which this chapter needs: it runs on the CPU")
     device = torch.device("cpu")
 scale = pick_scale(device)
 folder = "../data/built/stories"

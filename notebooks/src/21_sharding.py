@@ -251,9 +251,8 @@ it moves as much; let both count Ψ. An all-reduce is one of each, 2Ψ: that is 
 """
 
 # %%
-predict("21.3", "stage 1 moves a step", guess=None, unit="Ψ")
-predict("21.4", "stage 2 moves a step", guess=None, unit="Ψ")
-predict("21.5", "stage 3 moves a step", guess=None, unit="Ψ")
+predict("21.3", "stages 1 and 2 move a step, each", guess=None, unit="Ψ")
+predict("21.4", "stage 3 moves a step", guess=None, unit="Ψ")
 
 
 # %%
@@ -276,7 +275,7 @@ class Moved(TorchDispatchMode):
 # %%
 WIDTHS, STEPS = (8, 13, 5), 4  # a network with rows that do not divide by the ranks; AdamW's steps
 g = torch.Generator().manual_seed(0)
-data = [rows.split(WIDTHS[::2], 1) for rows in torch.randn(STEPS, 16, WIDTHS[0] + WIDTHS[2], generator=g)]
+data = [rows.split(WIDTHS[::2], 1) for rows in torch.randn(STEPS, 4 * LOCAL, sum(WIDTHS[::2]), generator=g)]
 
 
 def network() -> nn.Module:
@@ -291,8 +290,7 @@ def train(step, batches, optimizer) -> None:
         optimizer.step()
 
 
-one = network()
-train(one, data, torch.optim.AdamW(one.parameters(), lr=0.05))
+train(one := network(), data, torch.optim.AdamW(one.parameters(), lr=0.05))
 
 # %% [markdown]
 r"""
@@ -326,7 +324,9 @@ for stage in (1, 2, 3):
     assert apart < 1e-5, f"stage {stage} is {apart:.1e} from one process"
     told = ", ".join(f"{name} {nbytes / psi / STEPS:.0f} Ψ" for name, nbytes in moved.items())
     print(f"stage {stage}: the weights of one process; a step moves {told}")
-    answer(f"21.{2 + stage}", sum(moved.values()) / psi / STEPS)
+    if stage < 3:
+        answer("21.3", sum(moved.values()) / psi / STEPS)
+answer("21.4", sum(moved.values()) / psi / STEPS)
 print(f"Ψ is {psi} bytes with padding, {sum(w.nbytes for w in one.parameters())} without")
 
 # %% [markdown]
@@ -525,8 +525,8 @@ many bytes does it move a step, if the blocks have 396,544 of the parameters?
 """
 
 # %%
-predict("21.6", "FSDP2 holds on each of two ranks", guess=None, unit="MB")
-predict("21.7", "FSDP2 moves a step", guess=None, unit="MB")
+predict("21.5", "FSDP2 holds on each of two ranks", guess=None, unit="MB")
+predict("21.6", "FSDP2 moves a step", guess=None, unit="MB")
 
 # %% [markdown]
 r"""
@@ -606,8 +606,8 @@ for way, told in measures.items():
         f"{way:14} {sum(has) / P:5.2f} bytes a parameter, formula {sum(rule) / P:5.2f}; moves {moved:.2f} Ψ"
     )
 traffic = sum(measures["FSDP2"]["moved"].values())
-answer("21.6", sum(measures["FSDP2"][part] for part in ("weights", "gradients", "moments")) / 1e6)
-answer("21.7", traffic / 1e6)
+answer("21.5", sum(measures["FSDP2"][part] for part in ("weights", "gradients", "moments")) / 1e6)
+answer("21.6", traffic / 1e6)
 assert traffic == sum(measures["stage 3"]["moved"].values()), "FSDP2 moves other bytes than our stage 3"
 assert traffic == 4 * (3 * blocks + 2 * (P - blocks)), f"FSDP2 moves {traffic} bytes"
 
@@ -640,12 +640,12 @@ on a GPU come what the allocator loses to fragments, and the libraries.
 """
 
 # %% tags=["nbval-ignore-output"]
-predict("21.8", "truth over .norm().item()", guess=None)
+predict("21.7", "truth over .norm().item()", guess=None)
 told = found["zero_drill:norms"]
 for name in told["ranks"][0]:
     print(f"{name:34}", *(f"{each[name]:.3f}" for each in told["ranks"]))
 one = told["ranks"][0]
-answer("21.8", one["one weight, the truth"] / one["one weight, .norm().item()"])
+answer("21.7", one["one weight, the truth"] / one["one weight, .norm().item()"])
 
 # %% [markdown]
 r"""
