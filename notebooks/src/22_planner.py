@@ -415,13 +415,14 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from nanogpt.fsdp import shard
 from nanogpt.tensor import split
 
+RANKS = 2, 64, 1024
 predict("22.3", "DDP: bytes a rank sends at 1,024 over those at 2", guess=None, unit="×")
 predict("22.4", "FSDP2's bytes over DDP's at 1,024", guess=None, unit="×")
 wide, rows, sent = GPTConfig(1024, 1024, n_layer=1, n_head=8, n_embd=1024), torch.zeros(2, 1, 64).long(), {}
 WAYS = {"DDP": DDP, "FSDP2": shard, "tensor": lambda model: split(model, init_device_mesh("cpu", (8,)))}
 
 # %%
-for way, counts in {"DDP": (2, 64, 1024), "FSDP2": (2, 64, 1024), "tensor": (8,)}.items():
+for way, counts in {"DDP": RANKS, "FSDP2": RANKS, "tensor": (8,)}.items():
     for n in counts:
         with fake_ranks(n):
             calls = traced(WAYS[way](GPT(wide)), *rows)
@@ -431,9 +432,9 @@ for way, counts in {"DDP": (2, 64, 1024), "FSDP2": (2, 64, 1024), "tensor": (8,)
         derived = sum(s.calls for s in formula), sum(s.nbytes for s in formula)
         sent[way, n] = sum(s.sent for s in formula)
         print(f"{way:7}{n:>5} ranks: {found[0]} calls, {found[1]:>11,} B; sends {sent[way, n]:>11,.0f} B")
-        assert found == derived, f"{way} on {n} ranks: {found} calls and bytes, by formula {derived}"
-answer("22.3", sent["DDP", 1024] / sent["DDP", 2])
-answer("22.4", sent["FSDP2", 1024] / sent["DDP", 1024])
+        assert found == derived, f"{way}, {n} ranks: {found}, formula {derived}; are rows padded?"
+answer("22.3", sent["DDP", RANKS[-1]] / sent["DDP", RANKS[0]])
+answer("22.4", sent["FSDP2", RANKS[-1]] / sent["DDP", RANKS[-1]])
 
 # %% [markdown]
 r"""
