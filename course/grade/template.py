@@ -17,7 +17,7 @@ INFO = 19  # the descriptor on which bwrap says the number of its child
 # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 ALL = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts")  # a kernel without cgroup's is told to us by bwrap
-NO_NEW_PRIVILEGES, DROP_BOUND, SUBREAPER, DUMPABLE = 38, 24, 36, 4  # of prctl
+DROP_BOUND, SUBREAPER, DUMPABLE = 24, 36, 4  # of prctl
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -108,13 +108,12 @@ def become_driver(entry: int, uid: int, requests: int, replies: int, here: dict,
 
 
 def give_up_rights() -> None:
-    """What entering a namespace gave: every capability in it."""
+    """What entering a namespace gave: every capability in it. New ones were refused by the bwrap that we came from."""
     capability = 0
     while libc.prctl(DROP_BOUND, capability, 0, 0, 0) == 0:
         capability += 1
     version, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     done(libc.capset(version, nothing))
-    done(libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
     done(libc.prctl(DUMPABLE, 1, 0, 0, 0))  # as after an exec; the grader looks at it
 
 

@@ -50,7 +50,6 @@ MUTATIONS = [
     *map(limit, ("AS", "NPROC", "FSIZE", "NOFILE", "CORE", "CPU")),
     ("another uid", "template.py", "        os.setresuid(uid, uid, uid)\n", "", LOOK),
     ("capabilities are given up", "template.py", "    done(libc.capset(version, nothing))\n", "", LOOK),
-    ("no new privileges", "template.py", "    done(libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))\n", "", LOOK),
     ("bounding set", "template.py", "    while libc.prctl(DROP_BOUND, capability, 0, 0, 0) == 0:\n        capability += 1\n", "", LOOK),
     ("the fork looks where it is", "template.py", "    if said := not_inside(here):\n        raise OSError(said)\n", "", (RUN, "not_inside")),
     ("descriptors of the template", "template.py", '    os.closerange(3, os.sysconf("SC_OPEN_MAX"))\n', "", (RUN, "fork_of_the_template")),
@@ -89,8 +88,8 @@ MUTATIONS = [
 
 def main(words: list[str]) -> int:
     missed = []
-    with tempfile.TemporaryDirectory(prefix="mutate-") as name:
-        copy = Path(name)
+    with tempfile.TemporaryDirectory(prefix="mutate-", dir="/var/tmp") as name:
+        copy = Path(name)  # not below /tmp, of which a sandbox has its own
         copy.chmod(0o755)
         for folder in ("course", "nanogpt", "tests", "exercises"):
             shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))

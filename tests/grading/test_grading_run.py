@@ -483,6 +483,7 @@ def test_a_sandbox_is_what_it_is_said_to_be(monkeypatch, forked):
     these = Boxes(Options("bubblewrap", ahead=False), [], own)
     try:
         box = these.ready()
+        assert these.template is own, "no fork came out of the template"
         seen = asked(box, LOOK.replace("LIMITS", repr([*DUE_LIMITS])))
         uids = {uid_of(pid) for pid in box.processes()}
     finally:
