@@ -4,9 +4,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 
-def ring(holds: list[np.ndarray]) -> plt.Figure:
-    """Of how many ranks each part is the sum: a square a step, a row a rank, a column a part."""
-    n = len(holds[0])
+def ring(n: int) -> plt.Figure:
+    """A ring of n ranks: of how many each part is the sum. A square a step, a row a rank, a column a part."""
+    holds = [np.ones((n, n), int)]
+    for step in range(2 * (n - 1)):
+        before, after = holds[-1], holds[-1].copy()
+        for rank in range(n):
+            part, left = (rank - step - 1) % n, (rank - 1) % n
+            after[rank, part] = before[left, part] + (before[rank, part] if step < n - 1 else 0)
+        holds.append(after)
     fig, panels = plt.subplots(1, len(holds), figsize=(7.2, 1.6), layout="constrained")
     for step, (ax, counts) in enumerate(zip(panels, holds)):
         ax.imshow(counts, cmap="Blues", vmin=0, vmax=1.3 * n)

@@ -16,8 +16,6 @@ All of it runs on a laptop: PyTorch's *gloo* moves tensors between processes on 
 #| doc drill: What chapter 20 makes several processes do, to be measured; the command `drill`, under torchrun.
 import json
 
-import numpy as np
-
 from course.figures import ddp as figures
 from course.local_ranks import local_ranks
 from course.notebook import answer, checkpoint, predict, predictions, show
@@ -54,7 +52,6 @@ import argparse
 import importlib
 import statistics
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
@@ -116,15 +113,12 @@ predict("20.1", "collectives a step", guess=None)
 predict("20.2", "bytes that a rank puts in", guess=None)
 batch, target = torch.randn(2, 2 * LOCAL, 16, generator=torch.Generator().manual_seed(0)).unbind()
 layer = nn.Linear(16, 4)
-nn.functional.mse_loss(layer(batch), target[:, : layer.out_features]).backward()
-whole = [p.grad.clone() for p in layer.parameters()]
-layer.zero_grad()
+loss = nn.functional.mse_loss(layer(batch), target[:, : layer.out_features])
+whole = torch.autograd.grad(loss, [*layer.parameters()])
 with local_ranks(LOCAL) as ranked:
-    mine = (
-        ranked(lambda rank: batch.chunk(LOCAL)[rank].clone()),
-        ranked(lambda rank: target.chunk(LOCAL)[rank][:, : layer.out_features].clone()),
-    )
-    nn.functional.mse_loss(layer(mine[0]), mine[1]).backward()
+    mine = ranked(lambda rank: batch.chunk(LOCAL)[rank].clone())
+    wanted = ranked(lambda rank: target.chunk(LOCAL)[rank][:, : layer.out_features].clone())
+    nn.functional.mse_loss(layer(mine), wanted).backward()
     with ranked.counted() as calls:
         for p in layer.parameters():
             dist.all_reduce(p.grad)
@@ -363,8 +357,7 @@ predict("20.3", "bytes sent by each of 4 ranks", guess=None, unit="b")
 def ring_all_reduce(x: Tensor) -> Tensor:
     """Sum a contiguous x over all ranks, in place, by messages to the next rank only (Patarasuk and Yuan 2009).
 
-    Cut into n parts, each travels n - 1 times and is added to, then n - 1 times and is copied: every rank sends
-    2(n - 1)/n of x's bytes.
+    Each of n parts travels n - 1 times to be added to, then to be copied: a rank sends 2(n - 1)/n of x's bytes.
     """
     n, rank = dist.get_world_size(), dist.get_rank()
     parts = x.view(-1).tensor_split(n)
@@ -379,14 +372,7 @@ def ring_all_reduce(x: Tensor) -> Tensor:
 
 
 # %%
-holds = [np.ones((LOCAL, LOCAL), int)]  # of how many ranks each rank's parts are the sum, step by step
-for step in range(2 * (LOCAL - 1)):
-    before, after = holds[-1], holds[-1].copy()
-    for rank in range(LOCAL):
-        part, left = (rank - step - 1) % LOCAL, (rank - 1) % LOCAL
-        after[rank, part] = before[left, part] + (before[rank, part] if step < LOCAL - 1 else 0)
-    holds.append(after)
-show(figures.ring(holds), alt="A ring of ranks: sums of 2, 3, 4 numbers grow, then fill all parts.")
+show(figures.ring(LOCAL), alt="A ring of ranks: sums of 2, 3, 4 numbers grow, then fill all parts.")
 print(*(f"{n} ranks: each sends {2 * (n - 1) / n:.3f} b" for n in (2, 4, 8, 1024)), sep="\n")
 answer("20.3", 2 * (4 - 1) / 4)
 
@@ -417,8 +403,8 @@ def ring(ranks: Ranks, data: str, numel: int = 1_000_003) -> dict:
     dist.isend = lambda x, to: (sent.append(x.nbytes), isend(x, to))[1]
     ring_all_reduce(ours)
     dist.isend = isend
-    share = sum(sent) / ours.nbytes
-    return {"apart": (ours - theirs).abs().max().item(), "share": share, "messages": len(sent)}
+    apart = (ours - theirs).abs().max().item()
+    return {"apart": apart, "share": sum(sent) / ours.nbytes, "messages": len(sent)}
 
 
 # %% [markdown]
@@ -431,29 +417,25 @@ A few lines make it a command. `torchrun --standalone` starts N processes of `py
 #| export drill
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt drill`."""
-    parser = argparse.ArgumentParser(
-        description="Drills of several processes: torchrun ... -m nanogpt drill ring"
-    )
-    parser.add_argument(
-        "names", nargs="+", metavar="NAME", help=f"{', '.join(DRILLS)}; or a later chapter's MODULE:NAME"
-    )
+    parser = argparse.ArgumentParser(description="Drills, under torchrun: torchrun ... -m nanogpt drill ring")
+    parser.add_argument("names", nargs="+", metavar="NAME", help=f"{', '.join(DRILLS)}; or MODULE:NAME")
     parser.add_argument("--data", default="data/built/stories", help="a folder of shards")
     parser.add_argument("--out", help="a JSON file for what rank 0 has found")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long a rank waits for the others")
     return parser
 
 
-def find_drill(name: str) -> Callable[[Ranks, str], dict]:
+def find_drill(name: str):
     """Chapter 20's drill of this name, or MODULE:NAME, that of another module's table DRILLS. ValueError if there is none."""
     module, _, drill = name.rpartition(":")
-    table = getattr(importlib.import_module(f"nanogpt.{module}"), "DRILLS", {}) if module else DRILLS
-    if drill not in table:
-        raise ValueError(
-            f"there is no drill {name}; {module or 'chapter 20'} has {', '.join(table) or 'none'}"
-        )
-    return table[drill]
+    table = importlib.import_module(f"nanogpt.{module}").DRILLS if module else DRILLS
+    if drill in table:
+        return table[drill]
+    raise ValueError(f"there is no drill {name}; {module or 'chapter 20'} has {', '.join(table)}")
 
 
+# %%
+#| export drill
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt drill`, its options parsed."""
     drills, ranks = {name: find_drill(name) for name in args.names}, torchrun_ranks()
@@ -539,8 +521,7 @@ def my_rows(B: int, ranks: Ranks) -> dict:
 
 # %%
 B, T, batches = 8, 16, 5
-shards = open_shards(DATA, "train")
-alone = DocumentStream(shards, B, T)
+alone = DocumentStream(shards := open_shards(DATA, "train"), B, T)
 four = [DocumentStream(shards, T=T, **my_rows(B, Ranks(rank, rank, LOCAL))) for rank in range(LOCAL)]
 for _ in range(batches):
     dealt = torch.cat([stream.next_batch()[0] for stream in four])
@@ -797,8 +778,8 @@ answer("20.5", costs)
 held, lost = found["flag"]["in time"], found["flag"]["late"]
 assert held["apart"] == 0, "the ranks' weights differ though each step averaged"
 assert lost["apart"] > 1e-4, "the late flag did no harm, which it should"
-more = found["flag"]["forgotten"]["mb"] / held["mb"]
-print(f"bytes: forgotten {more:.0f} times as many, late {lost['mb'] / held['mb']:.0f}")
+more = [found["flag"][when]["mb"] / held["mb"] for when in ("forgotten", "late")]
+print(f"bytes: forgotten {more[0]:.0f} times as many, late {more[1]:.0f}")
 
 # %% [markdown]
 r"""
