@@ -175,8 +175,7 @@ def code_hash() -> str:
 def ring_all_reduce(x: Tensor) -> Tensor:
     """Sum a contiguous x over all ranks, in place, by messages to the next rank only (Patarasuk and Yuan 2009).
 
-    Cut into n parts, each travels n - 1 times and is added to, then n - 1 times and is copied: every rank sends
-    2(n - 1)/n of x's bytes.
+    Each of n parts travels n - 1 times to be added to, then to be copied: a rank sends 2(n - 1)/n of x's bytes.
     """
     n, rank = dist.get_world_size(), dist.get_rank()
     parts = x.view(-1).tensor_split(n)

@@ -7,7 +7,6 @@ import argparse
 import importlib
 import statistics
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
@@ -49,33 +48,27 @@ def ring(ranks: Ranks, data: str, numel: int = 1_000_003) -> dict:
     dist.isend = lambda x, to: (sent.append(x.nbytes), isend(x, to))[1]
     ring_all_reduce(ours)
     dist.isend = isend
-    share = sum(sent) / ours.nbytes
-    return {"apart": (ours - theirs).abs().max().item(), "share": share, "messages": len(sent)}
+    apart = (ours - theirs).abs().max().item()
+    return {"apart": apart, "share": sum(sent) / ours.nbytes, "messages": len(sent)}
 
 
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt drill`."""
-    parser = argparse.ArgumentParser(
-        description="Drills of several processes: torchrun ... -m nanogpt drill ring"
-    )
-    parser.add_argument(
-        "names", nargs="+", metavar="NAME", help=f"{', '.join(DRILLS)}; or a later chapter's MODULE:NAME"
-    )
+    parser = argparse.ArgumentParser(description="Drills, under torchrun: torchrun ... -m nanogpt drill ring")
+    parser.add_argument("names", nargs="+", metavar="NAME", help=f"{', '.join(DRILLS)}; or MODULE:NAME")
     parser.add_argument("--data", default="data/built/stories", help="a folder of shards")
     parser.add_argument("--out", help="a JSON file for what rank 0 has found")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long a rank waits for the others")
     return parser
 
 
-def find_drill(name: str) -> Callable[[Ranks, str], dict]:
+def find_drill(name: str):
     """Chapter 20's drill of this name, or MODULE:NAME, that of another module's table DRILLS. ValueError if there is none."""
     module, _, drill = name.rpartition(":")
-    table = getattr(importlib.import_module(f"nanogpt.{module}"), "DRILLS", {}) if module else DRILLS
-    if drill not in table:
-        raise ValueError(
-            f"there is no drill {name}; {module or 'chapter 20'} has {', '.join(table) or 'none'}"
-        )
-    return table[drill]
+    table = importlib.import_module(f"nanogpt.{module}").DRILLS if module else DRILLS
+    if drill in table:
+        return table[drill]
+    raise ValueError(f"there is no drill {name}; {module or 'chapter 20'} has {', '.join(table)}")
 
 
 def run(args: argparse.Namespace) -> None:
