@@ -6,6 +6,7 @@ Exported from notebooks/18b_hellaswag.ipynb.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, chain
 from pathlib import Path
 
@@ -91,7 +92,7 @@ class SideBySide:
         return self.place
 
     def layer(self, i: int) -> Callable:
-        return lambda k, v: (k, v, self.seen)  # nothing is kept from one pass to the next
+        return partial(F.scaled_dot_product_attention, attn_mask=self.seen)  # nothing is kept for a next pass
 
     def newest(self, x: Tensor) -> Tensor:
         return x.flatten(0, 1)[self.at][None]  # (1, wanted, C)

@@ -76,9 +76,9 @@ def test_a_model_comes_back_bit_for_bit(tmp_path_factory, n_layer, heads, vocab_
         expected = given.get(name, torch.zeros_like(p))[: len(p)]
         assert p.dtype == dtype and torch.equal(p, expected), name
     x = ids(2, 5, vocab_size=vocab_size)
-    if bias:
+    if bias and not more:
         assert torch.equal(back(x)[0], model(x)[0])
-    else:
+    else:  # a product of another shape, or one sum more, may round otherwise
         torch.testing.assert_close(back(x)[0], model(x)[0])
 
 

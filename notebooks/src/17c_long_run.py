@@ -579,7 +579,7 @@ The run that is never stopped, and one that is killed with `kill -9` in mid-step
 
 
 # %% tags=["nbval-ignore-output"]
-whole = fit(tiny("whole"))
+unbroken = fit(tiny("whole"))
 
 
 # %%
@@ -617,7 +617,7 @@ show(
 print(verdict(a, b, "loss")[1])
 for name in ("loss", "norm", "lr", "val_loss"):
     assert not verdict(a, b, name)[0], f"after being killed the run has another {name}"
-assert all(map(torch.equal, whole.model.parameters(), again.model.parameters())), "the weights differ"
+assert all(map(torch.equal, unbroken.model.parameters(), again.model.parameters())), "the weights differ"
 
 # %% [markdown]
 r"""
@@ -628,7 +628,7 @@ r"""
 
 
 # %%
-shutil.copytree(whole.folder / f"step_{HALF:06d}", RUNS / f"half/step_{HALF:06d}", dirs_exist_ok=True)
+shutil.copytree(unbroken.folder / f"step_{HALF:06d}", RUNS / f"half/step_{HALF:06d}", dirs_exist_ok=True)
 forget = {
     "nothing": lambda run: None,
     "the place in the data": lambda run: setattr(run.stream, "position", 0),
@@ -664,8 +664,8 @@ interrupted 419 times unexpectedly in 54 days (Grattafiori et al. 2024, §3.3.4)
 
 
 # %% tags=["nbval-ignore-output"]
-c = whole.seconds["checkpoints"] / len(list(whole.folder.glob("step_*")))
-step = whole.seconds["steps"] / STEPS
+c = unbroken.seconds["checkpoints"] / len(list(unbroken.folder.glob("step_*")))
+step = unbroken.seconds["steps"] / STEPS
 best = math.sqrt(2 * c * 3600 * FAILS)
 answer("17c.4", round(best / step))
 print(f"a checkpoint takes {1000 * c:.0f} ms, a step {1000 * step:.0f} ms")

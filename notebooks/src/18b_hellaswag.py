@@ -34,6 +34,7 @@ from nanogpt.weights import load_model, save_model
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, chain
 from pathlib import Path
 
@@ -247,7 +248,7 @@ class SideBySide:
         return self.place
 
     def layer(self, i: int) -> Callable:
-        return lambda k, v: (k, v, self.seen)  # nothing is kept from one pass to the next
+        return partial(F.scaled_dot_product_attention, attn_mask=self.seen)  # nothing is kept for a next pass
 
     def newest(self, x: Tensor) -> Tensor:
         return x.flatten(0, 1)[self.at][None]  # (1, wanted, C)
