@@ -854,7 +854,7 @@ def test_memory_does_not_grow_with_the_source(tmp_path, tokenizer_path, kind):
     psutil = pytest.importorskip("psutil")
     texts = [story.text for story in stories(5000)]
     peaks = []
-    for times in (4, 32):
+    for times in (8, 80):
         source = tmp_path / f"{times}.{kind}"
         if kind == "jsonl":
             write_jsonl(source, texts * times)
@@ -876,8 +876,8 @@ def test_memory_does_not_grow_with_the_source(tmp_path, tokenizer_path, kind):
             time.sleep(0.02)
         assert process.returncode == 0
         peaks.append(peak / 1e6)
-    # 5000 stories are 1.9 MB: eight times as much text, 53 MB more, must not show.
-    assert peaks[1] < peaks[0] + 30, peaks
+    # 5000 stories are 1.9 MB: ten times as much text, 137 MB more, must not show. (pyarrow wanders by 30 MB.)
+    assert peaks[1] < peaks[0] + 60, peaks
 
 
 @pytest.mark.parametrize(
