@@ -20,12 +20,11 @@ extensions = [
     "sphinx-mathjax-offline",
 ]
 exclude_patterns = ["conf.py"]
-templates_path = []
 
 nb_execution_mode = "off"  # the committed outputs are shown
 nb_render_markdown_format = "myst"
 nb_merge_streams = True
-myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
+myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
 suppress_warnings = ["misc.highlighting_failure"]  # what a program printed is no code
 
@@ -35,9 +34,7 @@ html_static_path = ["_static"]
 html_favicon = "_static/favicon.svg"
 html_context = {"default_mode": "auto"}
 html_css_files = ["course.css"]
-html_copy_source = True
 html_show_sphinx = False
-html_last_updated_fmt = None
 url = os.environ.get("COURSE_URL", "").rstrip(
     "/"
 )  # of the repository, such as https://github.com/someone/gpt2-course
@@ -48,10 +45,14 @@ html_theme_options = {
     "use_download_button": True,
     "use_fullscreen_button": False,
     "home_page_in_toc": True,
-    "path_to_docs": "notebooks",
 }
 if url:
-    html_theme_options |= {"repository_url": url, "use_repository_button": True, "use_source_button": False}
+    html_theme_options |= {
+        "repository_url": url,
+        "repository_branch": "main",
+        "use_repository_button": True,
+        "use_source_button": False,
+    }
     html_theme_options |= {
         "launch_buttons": {
             "colab_url": "https://colab.research.google.com",

@@ -13,13 +13,15 @@ from urllib.parse import unquote, urldefrag, urljoin
 import pytest
 
 from course import site
-from course.paths import NOTEBOOKS, PACKAGE, chapters, number_of, numbered
+from course.files import read_notebook
+from course.paths import NOTEBOOKS, PACKAGE, number_of, numbered
 
 FILES = {number_of(path): path for path in numbered(NOTEBOOKS, ".ipynb")}
 SPHINX = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("sphinx", "myst_nb", "sphinx_book_theme")),
     reason="pip install -e '.[site]' brings Sphinx",
 )
+REPOSITORY = "https://github.com/someone/gpt2-course"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -73,13 +75,15 @@ class Page(HTMLParser):
             self.loads.append(found["src"])
         if tag == "link" and found.get("rel") not in ("canonical", "next", "prev", "index", "search"):
             self.loads.append(found["href"])
-        if tag == "img":
+        if tag == "img" and "/_images/" in found["src"]:  # not the theme's logos
             self.alts.append(found.get("alt", ""))
 
 
 @pytest.fixture(scope="module")
 def pages() -> dict[Path, Page]:
-    site.site()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COURSE_URL", REPOSITORY)
+        site.site()
     return {path: Page(path.read_text(encoding="utf-8")) for path in site.HTML.rglob("*.html")}
 
 
@@ -90,7 +94,13 @@ class TestBuilt:
         for path in FILES.values():
             page = pages[site.HTML / "notebooks" / f"{path.stem}.html"]
             assert page.alts == [alt for alt in page.alts if alt and not alt.endswith(".png")], path.name
-        assert sum(len(page.alts) for page in pages.values()) > 2 * len(chapters())
+            outputs = [o for cell in read_notebook(path).cells for o in cell.get("outputs", ())]
+            assert len(page.alts) == sum("image/png" in o.get("data", ()) for o in outputs), path.name
+
+    def test_each_chapter_opens_in_colab_from_its_own_file(self, pages):
+        for path in FILES.values():
+            colab = f"https://colab.research.google.com/github/someone/gpt2-course/blob/main/notebooks/{path.name}"
+            assert colab in pages[site.HTML / "notebooks" / f"{path.stem}.html"].links
 
     def test_no_page_loads_anything_from_elsewhere(self, pages):
         elsewhere = {url for page in pages.values() for url in page.loads if re.match(r"(https?:)?//", url)}

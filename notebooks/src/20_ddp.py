@@ -747,7 +747,7 @@ In the first step DDP does not know yet in which order gradients become ready; i
 that order, and its log says `Reducer buckets have been rebuilt in this iteration`: once is as it should be. A parameter that gets no
 gradient would keep its bucket from ever being full, and the next forward pass ends with an error that says so.
 
-What buckets are for shows a profile: the first is on its way while backward still computes. (The short all-reduces at both ends are
+What buckets are for: an all-reduce may begin while backward still computes. The profile shows how far that succeeds here. (The short all-reduces at both ends are
 `train_step`'s: how many targets, and the loss.)
 """
 

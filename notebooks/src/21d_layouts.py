@@ -510,9 +510,9 @@ multiplies by it, and the results are summed. On the grid ranks 0 and 2 have the
 # %% tags=["nbval-ignore-output"]
 from nanogpt.drill import ROWS, SHAPE
 
-stream_size = ROWS * SHAPE["block_size"] * SHAPE["n_embd"]  # of (B, T, C), the whole batch
-for name in held:
-    calls = told[name]["sent"]
+for name, grid in grids(N).items():
+    calls, B = told[name]["sent"], ROWS // data_parallel(grid, N)
+    stream_size = B * SHAPE["block_size"] * SHAPE["n_embd"]  # of (B, T, C), this rank's rows
     text = ", ".join(f"{len(n)} {kind}, {4 * sum(n) / 1e6:.2f} MB" for kind, n in calls.items())
     print(f"{name:12} {text}; of (B, T, C): {sum(n == stream_size for n in calls.get('all_reduce', []))}")
 

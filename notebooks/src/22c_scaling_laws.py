@@ -68,6 +68,8 @@ Seven widths of one GPT with three layers, each for five lengths, with two seeds
 # %%
 record = json.loads(Path("../data/measurements/scaling.json").read_text())
 runs, floor = record["runs"], record["floor"]
+other = {k: v for k, v in {"ROWS": ROWS, "T": T, "LAYERS": LAYERS, "HEADS": HEADS}.items() if record[k] != v}
+assert not other, f"{other} is not what was recorded; run tests/bench_scaling.py again"
 print(f"{len(runs)} runs, {record['date']}, {record['device']}, torch {record['torch']}")
 print(f"floor {floor:.4f} nats a token; lowest loss {min(run['loss'] for run in runs):.4f}")
 show(
