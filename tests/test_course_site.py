@@ -3,7 +3,6 @@
 import functools
 import http.server
 import re
-import shutil
 import threading
 from html.parser import HTMLParser
 from importlib.util import find_spec
@@ -11,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin
 
 import pytest
+from browser import needs_chromium, opened, shot
 
 from course import site
 from course.files import read_notebook
@@ -22,7 +22,6 @@ SPHINX = pytest.mark.skipif(
     reason="pip install -e '.[site]' brings Sphinx",
 )
 REPOSITORY = "https://github.com/someone/gpt2-course"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.mark.parametrize(
@@ -120,39 +119,21 @@ class TestBuilt:
                     dead.append(f"{path.name}: {link}")
         assert not dead
 
-    @pytest.mark.skipif(
-        CHROMIUM is None or find_spec("playwright") is None, reason="no Chromium, or no playwright"
-    )
+    @needs_chromium
     @pytest.mark.parametrize("width", [1280, 390])
     def test_in_a_browser_nothing_fails_nothing_is_asked_elsewhere_and_it_fits(self, pages, width):
-        from playwright.sync_api import sync_playwright
-
-        with served(site.HTML) as base, sync_playwright() as playwright:
-            flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-            page, wrong = browser.new_page(viewport={"width": width, "height": 900}), []
-            page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
-            page.on("pageerror", lambda error: wrong.append(str(error)))
-            page.on(
-                "request",
-                lambda asked: None if asked.url.startswith((base, "data:")) else wrong.append(asked.url),
-            )
-            page.on(
-                "response",
-                lambda said: wrong.append(f"{said.status} {said.url}") if said.status >= 400 else None,
-            )
+        with served(site.HTML) as base, opened(base, width) as page:
             for name in ("index", "notebooks/04_attention", "notebooks/12_flash_attention", "nanogpt/model"):
                 page.goto(f"{base}{name}.html", wait_until="networkidle")
-                assert page.evaluate("document.documentElement.scrollWidth") <= width, (
-                    f"{name} is wider than {width}"
-                )
+                wide = page.evaluate("document.documentElement.scrollWidth")
+                assert wide <= width, f"{name} is {wide} wide, on {width}"
+                shot(page, f"site-{width}-{name}")
             assert page.evaluate("document.documentElement.dataset.theme"), "no light or dark theme"
             page.goto(f"{base}search.html?q=causal")
             page.wait_for_selector("ul.search li a", timeout=60_000)
+            shot(page, f"site-{width}-search")
             page.goto(f"{base}notebooks/12_flash_attention.html", wait_until="networkidle")
             assert page.locator("mjx-container").count(), "no formula was set"
-            browser.close()
-        assert not wrong
 
 
 class served:

@@ -1,0 +1,72 @@
+"""A real browser for tests: Debian's Chromium through Playwright. What a page shows is kept in build/screenshots/."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+SCREENSHOTS = Path(__file__).parent.parent / "build" / "screenshots"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None or find_spec("playwright") is None,
+    reason="no Chromium on PATH (apt-get install chromium)"
+    if CHROMIUM is None
+    else "no playwright (pip install -e '.[site]')",
+)
+
+
+@contextmanager
+def opened(base: str, width: int = 1280, height: int = 900, tolerated: str = "(?!)") -> Iterator:
+    """A Playwright page in a new browser, for what the server at `base` shows.
+
+    Once it is left, nothing may have gone wrong: no error in the console, no exception in a script, no answer of 400 or
+    more, no request to another host than `base`'s. `tolerated` is a pattern of messages that do not count.
+    """
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": width, "height": height})
+        wrong = watched(page, base)
+        try:
+            yield page
+        except BaseException:
+            print("the browser said:", *wrong, sep="\n")
+            shot(page, "failed-" + os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0])
+            raise
+        finally:
+            browser.close()
+    wrong = [said for said in wrong if not re.search(tolerated, said)]
+    assert not wrong, "\n".join(["the browser said:", *wrong])
+
+
+def watched(page, base: str) -> list[str]:
+    """What goes wrong in the page from now on; the list grows."""
+    wrong: list[str] = []
+
+    def asked(url: str) -> None:
+        if urlsplit(url).scheme not in ("data", "blob") and urlsplit(url).netloc != urlsplit(base).netloc:
+            wrong.append(f"asked of another host: {url}")
+
+    page.on("request", lambda request: asked(request.url))
+    page.on("websocket", lambda socket: asked(socket.url))
+    page.on("response", lambda r: wrong.append(f"{r.status} {r.url}") if r.status >= 400 else None)
+    page.on("console", lambda said: wrong.append(f"console: {said.text}") if said.type == "error" else None)
+    page.on("pageerror", lambda error: wrong.append(f"exception: {error}"))
+    return wrong
+
+
+def shot(page, name: str) -> Path:
+    """Keep what the page shows now as build/screenshots/NAME.png."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    path = SCREENSHOTS / (re.sub(r"[^\w.-]+", "-", name) + ".png")
+    page.screenshot(path=path)
+    return path
