@@ -10,7 +10,6 @@ import tomllib
 
 import nbformat
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -96,16 +95,6 @@ def pins() -> dict[str, Version]:
 def test_constraints_pin_what_pyproject_asks_for(text):
     wanted = Requirement(text)
     assert pins()[canonicalize_name(wanted.name)] in wanted.specifier
-
-
-def test_environment_yml_and_setup_install_the_same():
-    python, _, pip = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
-    assert pip["pip"] == ["--constraint constraints.txt", "--editable .[course,dev]"]
-    assert '"-c", "constraints.txt"' in re.sub(
-        r"\s+", " ", (ROOT / "course/setup_env.py").read_text(encoding="utf-8")
-    )
-    assert '"-e", ".[course,dev]"' in (ROOT / "course/setup_env.py").read_text(encoding="utf-8")
-    assert Version(python.removeprefix("python=")) in Requirement(f"x{PROJECT['requires-python']}").specifier
 
 
 def test_readme_is_short_and_names_every_chapter_with_its_measured_time():

@@ -1,0 +1,83 @@
+"""The other ways to the course (uv, conda, Docker, a devcontainer, Binder) install what constraints.txt pins."""
+
+import re
+import tomllib
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import parse_wheel_filename
+
+from course.lock import locked, pins
+from course.paths import ROOT
+
+CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+LOCK = (ROOT / "uv.lock").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+REMEDY = "`python -m course.lock` makes uv.lock from constraints.txt"
+
+
+# uv
+
+
+def test_the_lock_and_the_constraints_name_the_same_versions():
+    """Each way round, and on every system: no version in one alone, and no package with two."""
+    pinned = {name: [version] for name, version in pins(CONSTRAINTS).items()}
+    in_lock = locked(LOCK)
+    differ = {
+        name: (pinned.get(name, "no pin"), in_lock.get(name, "not in uv.lock"))
+        for name in pinned | in_lock
+        if pinned.get(name) != in_lock.get(name)
+    }
+    assert not differ, f"constraints.txt and uv.lock differ: {differ}; {REMEDY}"
+
+
+def test_the_lock_knows_what_pyproject_asks_for():
+    """As `uv lock --check` does: a requirement that was added or changed since is not in the lock."""
+    course = next(p for p in tomllib.loads(LOCK)["package"] if p["name"] == PROJECT["name"])
+    asked = {(name(text), "") for text in PROJECT["dependencies"]}
+    for extra, texts in PROJECT["optional-dependencies"].items():
+        asked |= {(name(text), extra) for text in texts}
+    found = set()
+    for entry in course["metadata"]["requires-dist"]:
+        extra = re.search(r"extra == '(\w+)'", entry.get("marker", ""))
+        found.add((entry["name"] + entry.get("specifier", ""), extra[1] if extra else ""))
+    assert asked == found, f"{asked ^ found}; {REMEDY}"
+    assert SpecifierSet(tomllib.loads(LOCK)["requires-python"]) == SpecifierSet(PROJECT["requires-python"])
+
+
+def name(text: str) -> str:
+    """`huggingface-hub>=1`, without the marker, as the lock writes it."""
+    wanted = Requirement(text)
+    return wanted.name.lower().replace("_", "-") + str(wanted.specifier)
+
+
+def test_the_lock_names_the_public_index_alone():
+    """An address of a mirror, of a file or of a company's proxy is of no use on a student's laptop."""
+    hosts = set(re.findall(r"\w+://[^/\"]+", LOCK))
+    assert hosts == {"https://pypi.org", "https://files.pythonhosted.org"}
+    for package in tomllib.loads(LOCK)["package"]:
+        if "editable" not in package["source"]:
+            assert package["source"] == {"registry": "https://pypi.org/simple"}, package["name"]
+        for file in [*package.get("wheels", []), *filter(None, [package.get("sdist")])]:
+            assert re.fullmatch(r"sha256:[0-9a-f]{64}", file["hash"]), file["url"]
+
+
+@pytest.mark.parametrize("python", ["cp311", "cp312", "cp313"])
+@pytest.mark.parametrize("system", ["manylinux.*x86_64", "manylinux.*aarch64", "macosx.*arm64", "win_amd64"])
+def test_the_lock_has_a_torch_for_every_laptop(python, system):
+    torch = next(p for p in tomllib.loads(LOCK)["package"] if p["name"] == "torch")
+    tags = [tag for w in torch["wheels"] for tag in parse_wheel_filename(w["url"].rpartition("/")[2])[3]]
+    assert any(tag.interpreter == python and re.fullmatch(system, tag.platform) for tag in tags)
+
+
+# conda
+
+
+def test_conda_installs_by_the_constraints():
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    python, _, pip = conda["dependencies"]
+    assert conda["channels"] == ["conda-forge"]
+    assert python.removeprefix("python=") + ".0" in SpecifierSet(PROJECT["requires-python"])
+    assert pip["pip"] == ["--constraint constraints.txt", "--editable .[course,dev]"]
