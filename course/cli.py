@@ -2,8 +2,6 @@
 
 import argparse
 import importlib.util
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -65,7 +63,9 @@ def main(argv: list[str] | None = None) -> int:
         if argv[:1] == ["test"]:
             return call_test(argv[1:])
         if argv[:1] == ["lab"] and not {"-h", "--help"} & set(argv):
-            return call_lab(argv[1:])
+            from course.lab import lab
+
+            return lab(argv[1:])
         args = parser().parse_args(argv)
         return args.call(args)
     except CourseError as error:
@@ -278,28 +278,6 @@ def call_site(args) -> int:
     from course.site import site
 
     return site()
-
-
-def call_lab(more: list[str]) -> int:
-    """JupyterLab takes this process's place, so that a signal sent to it reaches JupyterLab."""
-    if importlib.util.find_spec("jupyterlab") is None:
-        raise CourseError("JupyterLab is not installed here; `make course`, or pip install -e '.[course]'")
-    from course.trust import trusted_environment
-
-    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}"]
-    command += ["--LabApp.default_url=/lab/tree/notebooks/00_setup.ipynb"]
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        command.append("--allow-root")  # a container, a rented machine
-    return replace_process([*command, *more], trusted_environment())
-
-
-def replace_process(command: list[str], env: dict[str, str]) -> int:
-    os.chdir(ROOT)
-    sys.stdout.flush()
-    if os.name != "nt":
-        os.execve(command[0], command, env)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child's to answer
-    return subprocess.run(command, env=env).returncode
 
 
 def call_test(more: list[str]) -> int:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from course import cli, run, summary
+from course import cli, lab, run, summary
 from course.paths import ROOT
 
 
@@ -88,8 +88,8 @@ def test_light_commands_import_nothing_heavy():
 def test_lab_becomes_jupyterlab_at_the_root_with_what_was_asked_for(monkeypatch):
     called = {}
     monkeypatch.setattr(os, "execve", lambda *call: called.update(command=call[1], env=call[2]))
-    monkeypatch.setattr(cli.subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, 0))
-    monkeypatch.setattr(cli.signal, "signal", lambda *a: None)
+    monkeypatch.setattr(lab.subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, 0))
+    monkeypatch.setattr(lab.signal, "signal", lambda *a: None)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     here = os.getcwd()
     try:

@@ -18,7 +18,7 @@ ARROWS = [  # from, to, what flows
     ("04 attention\n05 GPT", "08 sampling", "scores"),
 ]
 WIDTH, HEIGHT = 1.12, 0.62
-PARTS = "06 weights from Hugging Face     09–14 speed     15–19 a real run     20–22 many processes     23–25 further"
+PARTS = "06 weights from Hugging Face     09–14 speed     15–19 a real run     20–22 many processes"
 
 
 def course_map():
@@ -38,6 +38,6 @@ def course_map():
     ax.annotate("", (5.4, 1.31), (6.6, 1.8), arrowprops=style | {"connectionstyle": "arc3,rad=0.4"})
     ax.text(5.7, 1.95, "better weights", ha="center", fontsize=7, color="gray")
     ax.text(3.8, -0.15, PARTS, ha="center", fontsize=8)
-    ax.set(xlim=(-0.1, 7.7), ylim=(-0.3, 2.2))
+    ax.set(xlim=(-0.1, 7.8), ylim=(-0.3, 2.2))
     ax.axis("off")
     return fig
