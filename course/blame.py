@@ -5,14 +5,22 @@ import re
 
 from course.cells import ExportedCell, parse
 from course.export import cell_at
+from course.remedies import NO_NAME, remedy
 
 KEPT_LINES = 14  # of pytest's own text
 EXAMPLE = re.compile(r"\n(?:E +)?(?:Falsifying example|Failing test case): ")  # hypothesis's note
-NOISE = re.compile(r"^E?\s+\+  |most recent call|importlib|course[/\\]trial\.py|^ *\^+$")
+NOISE = re.compile(
+    r"^E?\s+\+  |most recent call|importlib|course[/\\]trial\.py|^ *\^+$"
+    r"|^ImportError while importing|^Hint: make sure|^Traceback:$"  # pytest's, of a test file
+)
 
 
-def first_line(failure: dict) -> str:
-    """`test_name: the assertion's message (hypothesis's example)`."""
+def first_line(failure: dict, modules=()) -> str:
+    """`test_name: the assertion's message (hypothesis's example)`; a name that is missing is told with its remedy."""
+    if gone := NO_NAME.search(failure["message"]):
+        name, module = gone.groups()
+        keep = f"{failure['test']} needs {name}, which no cell exports to nanogpt/{module}.py; keep that name"
+        return keep if module in modules else f"{failure['test']}: {remedy(failure['message'])}"
     message, *notes = EXAMPLE.split(failure["message"], maxsplit=1)
     message = re.sub(r"^(AssertionError|Failed):? ?", "", message).strip().split("\n")[0]
     example = re.match(r"\w+\((.*?)\)\s*(\n|$)", notes[0], re.DOTALL) if notes else None

@@ -149,7 +149,7 @@ def trial_problem(
         module = next(m for m in modules if m not in report["imported"])
         return f"nanogpt/{module}.py cannot be imported: {report['error']}", report["text"]
     if failure := report.get("failure"):
-        return first_line(failure), failure["text"]
+        return first_line(failure, modules), failure["text"]
     if "Timeout (" in said:
         doing = "a test" if len(report["imported"]) == len(modules) else "the import"
         seconds = TEST_SECONDS if doing == "a test" else IMPORT_SECONDS

@@ -1,13 +1,14 @@
 """What the notebooks themselves import: `checkpoint("05")`, `show(fig, alt=...)`, `predict`, `answer`, `predictions`."""
 
 import io
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 from IPython import get_ipython
 from IPython.display import display
 
 from course.checkpoint import checkpoint_chapter
-from course.paths import CourseError, plainly
+from course.paths import NOTEBOOKS, ROOT, CourseError, plainly
 from course.predictions import answer, predict, predictions
 
 __all__ = ["answer", "checkpoint", "predict", "predictions", "show"]
@@ -37,6 +38,17 @@ def remember(result) -> None:
 
 if get_ipython():  # an event, not the kernel's history: some runners keep none
     get_ipython().events.register("post_run_cell", remember)
+
+
+def elsewhere() -> str:
+    """What to say where this kernel does not work in notebooks/ (or a folder beside it); nothing where it does."""
+    if not NOTEBOOKS.is_dir() or Path("../data").resolve() == ROOT / "data":
+        return ""
+    return f"note: this kernel works in {Path.cwd()}, and chapters in {NOTEBOOKS}: open the notebook there; its data is ../data, and the checkpoint exports the notebook saved there"
+
+
+if get_ipython() and (said := elsewhere()):
+    print(said)
 
 
 def checkpoint(chapter: str) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 from course.cells import claimed_modules
 from course.paths import NOTEBOOKS, PACKAGE, number_of, numbered
 
+NO_NAME = re.compile(r"cannot import name '(\w+)' from (?:partially initialized module )?'nanogpt\.(\w+)'")
+
 
 def remedy(error: str) -> str:
     """The remedy for an import of ours that failed, from the error's text; empty for any other error."""
     if found := re.search(r"No module named 'nanogpt\.(\w+)'", error):
         return f"nanogpt/{found[1]}.py is missing; {bring_back(found[1])}"
-    if found := re.search(
-        r"cannot import name '(\w+)' from '(?:partially initialized module ')?nanogpt\.(\w+)'", error
-    ):
+    if found := NO_NAME.search(error):
         return f"nanogpt/{found[2]}.py has no {found[1]}; {bring_back(found[2])}"
     return ""
 

@@ -12,7 +12,7 @@ import tqdm
 
 from course.build import clean, execute
 from course.files import notebook_bytes, read_notebook, write_atomically
-from course.paths import RUNS, TIMES, CourseError, notebook_path, relative
+from course.paths import RUNS, TIMES, CourseError, chapters, notebook_path, relative
 from course.summary import first_story, summary
 from course.trust import trusted_environment
 
@@ -32,7 +32,8 @@ def run(chosen: list[str], record: bool = False) -> int:
     with Bar(sum(expected.get(chapter, UNKNOWN_SECONDS) for chapter in chosen)) as bar:
         for chapter, nb in notebooks.items():
             start = time.perf_counter()
-            run_one(chapter, nb, expected.get(chapter, UNKNOWN_SECONDS), bar, env)
+            goes_on = how_to_go_on(chosen, chapter)
+            run_one(chapter, nb, expected.get(chapter, UNKNOWN_SECONDS), bar, env, goes_on)
             seconds[chapter] = round(time.perf_counter() - start, 1)
             bar.chapter_done(notebook_path(chapter).stem, seconds[chapter])
             if chapter == STORYTELLER:
@@ -42,7 +43,15 @@ def run(chosen: list[str], record: bool = False) -> int:
     return 0
 
 
-def run_one(chapter: str, nb, expected: float, bar: "Bar", env: dict) -> None:
+def how_to_go_on(chosen: list[str], chapter: str) -> str:
+    """What of these chapters is done, and the command that runs `chapter` and those after it, and no others."""
+    at, there = chosen.index(chapter), chapters()
+    done, left = ", ".join(chosen[:at]), chosen[at:]
+    rest = f"--from {chapter}" if left == there[there.index(chapter) :] else " ".join(left)
+    return (f"{done} done; " if done else "") + f"`course run {rest}` goes on"
+
+
+def run_one(chapter: str, nb, expected: float, bar: "Bar", env: dict, goes_on: str) -> None:
     path = notebook_path(chapter)
     cells = sum(cell.cell_type == "code" for cell in nb.cells)
 
@@ -51,7 +60,6 @@ def run_one(chapter: str, nb, expected: float, bar: "Bar", env: dict) -> None:
         bar.advance(f"{path.stem} {done}/{cells}", expected / cells)
 
     bar.advance(f"{path.stem} 0/{cells}", 0)
-    goes_on = f"chapters before {chapter} are done; `course run --from {chapter}` goes on"
     try:
         execute(nb, path.name, env, on_cell)
     except KeyboardInterrupt:

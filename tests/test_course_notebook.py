@@ -6,11 +6,13 @@ import re
 import subprocess
 import sys
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 
 from course import predictions as kept
-from course.notebook import answer, predict, predictions
+from course.figures.setup import course_map
+from course.notebook import answer, elsewhere, predict, predictions
 from course.paths import ROOT
 
 
@@ -23,6 +25,26 @@ def test_a_notebooks_first_cell_imports_no_more_than_it_needs():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_kernel_that_works_in_another_folder_is_told(monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT / "notebooks")
+    assert elsewhere() == ""
+    monkeypatch.chdir(tmp_path)
+    said = elsewhere()
+    assert f"works in {tmp_path}" in said and f"{ROOT / 'notebooks'}: open the notebook there" in said
+
+
+def test_nothing_of_the_map_is_cut_off():
+    """The first picture of the course: its right-hand boxes once lacked their edge."""
+    fig = course_map()
+    ax = fig.axes[0]
+    (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+    for box in ax.patches:
+        if hasattr(box, "get_width"):
+            assert left < box.get_x() and box.get_x() + box.get_width() < right
+            assert low < box.get_y() and box.get_y() + box.get_height() < high
+    plt.close(fig)
 
 
 @pytest.fixture(autouse=True)

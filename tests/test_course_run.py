@@ -21,7 +21,7 @@ def test_run_names_the_failing_cell_and_leaves_the_rest_whole(house):
     before = {p.name: p.read_bytes() for p in house.path.glob("notebooks/*.ipynb")}
     said = house.course("run", code=1)
     assert "05_bad.ipynb, cell 2 fails:" in said and "print(x / 0)" in said and "ZeroDivisionError" in said
-    assert "mend notebooks/05_bad.ipynb; chapters before 05 are done; `course run --from 05` goes on" in said
+    assert "mend notebooks/05_bad.ipynb; 04 done; `course run --from 05` goes on" in said
     assert said.count("04_tiny") == 1 and "|" not in said.split("fails")[0], "no terminal: one line a chapter"
     runs = house.path / "runs"
     assert (runs / "04_tiny.ipynb").exists() and not (runs / "05_bad.ipynb").exists()
@@ -49,7 +49,7 @@ def test_a_missing_module_names_its_chapter(house):
     [
         (["checkpoint", "9"], "no chapter '9' in notebooks/; there are 04"),
         (["build", "attention"], "no chapter 'attention'"),
-        (["run", "--from", "7"], "no chapter '7'; there are 04"),
+        (["run", "--from", "7"], "no chapter '7' in notebooks/; there are 04"),
         (["run", "04", "--to", "04"], "not both"),
         (["checkpoint"], "which chapter?"),
         (["data", "fineweb-edu", "--tokens", "0"], "--tokens 0"),
@@ -71,6 +71,21 @@ def test_a_range_is_a_range(monkeypatch):
     assert chosen("--from", "02", "--to", "4") == ["02", "04"] and chosen("4", "00") == ["00", "04"]
     with pytest.raises(cli.CourseError, match="04 comes after 02"):
         chosen("--from", "4", "--to", "2")
+
+
+def test_going_on_runs_what_was_asked_for_and_no_more(monkeypatch):
+    monkeypatch.setattr(run, "chapters", lambda: ["00", "01", "02", "16", "16b"])
+    assert run.how_to_go_on(["01"], "01") == "`course run 01` goes on", (
+        "nothing was done, and one was asked for"
+    )
+    assert run.how_to_go_on(["00", "01", "02"], "01") == "00 done; `course run 01 02` goes on"
+    assert run.how_to_go_on(["00", "02", "16", "16b"], "16") == "00, 02 done; `course run --from 16` goes on"
+
+
+def test_a_notebook_without_its_number_is_told_also_by_run(house):
+    house.notebook.rename(house.notebook.with_name("tiny.ipynb"))
+    said = house.course("run", "04", code=1)
+    assert "a name begins with the number, as 04_tiny.ipynb does" in said and said.count("\n") == 1
 
 
 def test_light_commands_import_nothing_heavy():
