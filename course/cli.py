@@ -32,6 +32,7 @@ for instructors   course exercises       list (all tasks); release 04 (what stud
 for authors       course build 04        notebooks/src/04_*.py -> executed notebook
                   course pull 04         an edit made in the notebook -> its source
                   course site            the course as a book, in build/site/html
+                  course pictures        the pictures of README and site, drawn from data/measurements
                   course test            all tests, every notebook, the drift check (course test -k tokenizer)
 for CI            course build --check; course checkpoint --all --check
 """
@@ -154,6 +155,9 @@ def parser() -> argparse.ArgumentParser:
     site = commands.add_parser("site", help="the course as a book, in build/site/html")
     site.set_defaults(call=call_site)
 
+    drawn = commands.add_parser("pictures", help="the pictures of README and site, in site/pictures")
+    drawn.set_defaults(call=call_pictures)
+
     commands.add_parser("grade", help="score submissions (instructors): course grade --help")
     commands.add_parser("lab", help="JupyterLab at chapter 00; further arguments go to JupyterLab")
     commands.add_parser("test", help="all tests and notebooks; further arguments go to pytest")
@@ -275,6 +279,12 @@ def call_site(args) -> int:
     from course.site import site
 
     return site()
+
+
+def call_pictures(args) -> int:
+    from course.pictures import pictures
+
+    return pictures()
 
 
 def call_test(more: list[str]) -> int:
