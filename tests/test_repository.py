@@ -102,8 +102,8 @@ def test_readme_is_short_and_names_every_chapter_with_its_measured_time():
     assert len(readme.splitlines()) < 120
     seconds = json.loads(TIMES.read_text(encoding="utf-8"))["seconds"]
     for path in NOTEBOOK_FILES:
-        row = next(line for line in readme.splitlines() if f"notebooks/{path.name}" in line)
-        assert f"{seconds[number_of(path)]:.0f} s" in row, (
+        rows = [line for line in readme.splitlines() if f"notebooks/{path.name}" in line]
+        assert any(f"{seconds[number_of(path)]:.0f} s" in row for row in rows), (
             f"README's time of {path.name} is not the recorded one"
         )
 
