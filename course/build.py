@@ -16,6 +16,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
+from course.address import dressed
 from course.files import notebook_bytes, read_notebook, write_atomically
 from course.paths import ASIDE, NOTEBOOKS, CourseError, relative, source_path
 from course.remedies import remedy
@@ -31,8 +32,8 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def notebook_from_source(path: Path) -> nbformat.NotebookNode:
-    """The notebook that a source describes, not yet executed."""
-    return notebook_from_text(path.read_text(encoding="utf-8"))
+    """The notebook that a source describes, with badge and first cell for Colab, not yet executed."""
+    return dressed(notebook_from_text(path.read_text(encoding="utf-8")), path.stem)
 
 
 def notebook_from_text(text: str) -> nbformat.NotebookNode:
@@ -49,7 +50,8 @@ def notebook_from_text(text: str) -> nbformat.NotebookNode:
 
 
 def fingerprint(nb: nbformat.NotebookNode) -> str:
-    """A hash of all cells. A notebook keeps that of its source, so that `course pull` knows what it was built from."""
+    """A hash of all cells of a source. Its notebook keeps it: so `course pull` knows what it was built from, and Colab which
+    commit it is of."""
     return hashlib.sha256("\n".join(cell_lines(nb)).encode()).hexdigest()[:16]
 
 
@@ -158,10 +160,11 @@ def indent(lines: list[str]) -> list[str]:
 
 def clean(nb: nbformat.NotebookNode) -> None:
     """Drop what differs from run to run or cannot be shown without a kernel."""
+    marks = ("tags", "jupyter", "cellView")  # the last two hide the first cell's text
     kept = {"course": nb.metadata["course"]} if "course" in nb.metadata else {}
     nb.metadata = nbformat.from_dict(METADATA | kept)
     for cell in nb.cells:
-        cell.metadata = {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
+        cell.metadata = {name: cell.metadata[name] for name in marks if cell.metadata.get(name)}
         if cell.cell_type == "code":
             cell.outputs = merge_streams([o for o in cell.outputs if WIDGET not in o.get("data", {})])
 

@@ -33,6 +33,7 @@ for authors       course build 04        notebooks/src/04_*.py -> executed noteb
                   course pull 04         an edit made in the notebook -> its source
                   course site            the course as a book, in build/site/html
                   course pictures        the pictures of README and site, drawn from data/measurements
+                  course publish URL     the repository's address: README, badges, first cells, pyproject.toml
                   course test            all tests, every notebook, the drift check (course test -k tokenizer)
 for CI            course build --check; course checkpoint --all --check
 """
@@ -157,6 +158,10 @@ def parser() -> argparse.ArgumentParser:
 
     drawn = commands.add_parser("pictures", help="the pictures of README and site, in site/pictures")
     drawn.set_defaults(call=call_pictures)
+
+    publish = commands.add_parser("publish", help="write the repository's address wherever it belongs")
+    publish.add_argument("url", metavar="https://github.com/NAME/REPOSITORY")
+    publish.set_defaults(call=call_publish)
 
     commands.add_parser("grade", help="score submissions (instructors): course grade --help")
     commands.add_parser("lab", help="JupyterLab at chapter 00; further arguments go to JupyterLab")
@@ -285,6 +290,12 @@ def call_pictures(args) -> int:
     from course.pictures import pictures
 
     return pictures()
+
+
+def call_publish(args) -> int:
+    from course.publish import publish
+
+    return publish(args.url)
 
 
 def call_test(more: list[str]) -> int:

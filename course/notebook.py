@@ -8,7 +8,8 @@ from IPython import get_ipython
 from IPython.display import display
 
 from course.checkpoint import checkpoint_chapter
-from course.paths import NOTEBOOKS, ROOT, CourseError, plainly
+from course.colab import is_colab, save_shown
+from course.paths import NOTEBOOKS, ROOT, CourseError, notebook_path, plainly
 from course.predictions import answer, predict, predictions
 
 __all__ = ["answer", "checkpoint", "predict", "predictions", "show"]
@@ -54,6 +55,8 @@ if get_ipython() and (said := elsewhere()):
 def checkpoint(chapter: str) -> None:
     """Export this notebook's finished code into `nanogpt/`, if it imports and its tests pass."""
     try:
+        if is_colab():
+            save_shown(notebook_path(chapter))
         print("\n".join(checkpoint_chapter(chapter, executed=RUN if get_ipython() else None)))
     except OSError as error:  # a full disk, a folder that cannot be written
         raise CourseError(plainly(error)) from None

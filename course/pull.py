@@ -5,7 +5,8 @@ import re
 import jupytext
 import nbformat
 
-from course.build import PERCENT, fingerprint, notebook_from_source, notebook_from_text
+from course.address import undressed
+from course.build import PERCENT, fingerprint, notebook_from_text
 from course.files import diff, read_notebook, write_atomically
 from course.paths import NOTEBOOKS, CourseError, relative, source_path
 
@@ -16,14 +17,14 @@ def pull(chapter: str) -> str:
     """Bring an edit made in the notebook back into its source, or say why that cannot be done."""
     source = source_path(chapter)
     path = NOTEBOOKS / f"{source.stem}.ipynb"
-    nb, built = read_notebook(path), notebook_from_source(source)
+    text = source.read_text(encoding="utf-8")
+    nb, built = undressed(read_notebook(path)), notebook_from_text(text)
     if nb.metadata.get("course", {}).get("source") != fingerprint(built):
         raise CourseError(
             f"{relative(source)} is not the source that {path.name} was built from, and pulling would undo what was "
             f"changed there since; take that change back (git stash), pull, and bring it again. `course build {chapter} "
             "--check` shows the difference"
         )
-    text = source.read_text(encoding="utf-8")
     pulled = merged(text, built, nb)
     if pulled == text:
         return f"{relative(source)} says what {path.name} says already"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import nbformat
 
+from course.address import dressed
 from course.build import cell_lines, notebook_from_source
 from course.export import export
 from course.files import diff, keep_beside, notebook_bytes, read_notebook, write_atomically
@@ -68,7 +69,7 @@ def released_notebook(source: Path, path: Path) -> tuple[nbformat.NotebookNode, 
     for commit in git("log", "--format=%H", "--", relative(path)).split():
         text = git("show", f"{commit}:{relative(path)}")
         try:
-            nb = nbformat.reads(text, as_version=4)
+            nb = dressed(nbformat.reads(text, as_version=4), path.stem)  # the address may be a newer one
         except Exception:  # a damaged notebook may have been committed as well
             continue
         if cell_lines(nb) == cell_lines(wanted):

@@ -12,6 +12,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from course.address import undressed
 from course.files import notebook_bytes, read_notebook, write_atomically
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError, number_of, numbered, relative
 
@@ -62,7 +63,7 @@ def stage() -> None:
 
 def linked(path: Path, files: dict[str, Path]):
     """The notebook, with each "chapter 07" of its prose a link, and each picture's alternative text where myst-nb looks."""
-    nb = read_notebook(path)
+    nb = undressed(read_notebook(path))
     for cell in nb.cells:
         if cell.cell_type == "markdown":
             lines = cell.source.split("\n")

@@ -16,8 +16,8 @@ from course.pull import merged
 
 def test_build_executes_exports_and_is_deterministic(house):
     nb = nbformat.read(house.notebook, as_version=4)
-    assert nb.cells[3].outputs[0].text == "12.566\n"
-    assert [c.execution_count for c in nb.cells if c.cell_type == "code"] == [1, 2, 3, 4, 5]
+    assert nb.cells[4].outputs[0].text == "12.566\n"
+    assert [c.execution_count for c in nb.cells if c.cell_type == "code"] == [1, 2, 3, 4, 5, 6]
     assert nb.metadata.language_info == {"name": "python"}, "no language version"
     said = nb.cells[-1].outputs[0].text
     assert "nanogpt/tiny.py unchanged:" in said and "tests/test_ch04_tiny.py passes" in said
@@ -31,10 +31,10 @@ def test_a_failing_build_leaves_the_old_notebook(house):
     text = house.source.read_text(encoding="utf-8")
     house.source.write_text(text.replace("area(2)", "area('two')"), encoding="utf-8")
     said = house.course("build", "04", code=1)
-    assert "04_tiny.ipynb, cell 4 fails:" in said and "TypeError" in said
+    assert "04_tiny.ipynb, cell 5 fails:" in said and "TypeError" in said
     house.source.write_text(text.replace("area(2)", "__import__('os')._exit(3)"), encoding="utf-8")
     said = house.course("build", "04", code=1)
-    assert "04_tiny.ipynb, cell 4 ends Python" in said and "_exit(3)" in said
+    assert "04_tiny.ipynb, cell 5 ends Python" in said and "_exit(3)" in said
     assert house.notebook.read_bytes() == before
 
 

@@ -69,17 +69,17 @@ def test_a_checkpoint_says_whether_anything_changed(house):
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        ("return math.pi*r**2", "return math.pi*r**", "04_tiny.ipynb, cell 3: invalid syntax in line 9"),
-        ("LIMIT = 3", "%time LIMIT = 3", "04_tiny.ipynb, cell 5: a magic (%time LIMIT = 3)"),
-        ("LIMIT = 3", "area = 3", "cell 5: area is defined already in 04_tiny.ipynb, cell 3"),
-        ("LIMIT = 3", "LIMIT = unknown", "cell 5: undefined name `unknown`"),
-        ("#| default_exp tiny", "", "cell 3 is exported but no module is named"),
-        ("LIMIT = 3", "LIMIT = 1 / 0", "cannot be imported: ZeroDivisionError: division by zero\nlikely 04_tiny.ipynb, cell 5"),
-        ("import math", "import maths as math", "ModuleNotFoundError: No module named 'maths'\nlikely 04_tiny.ipynb, cell 3"),
-        ("LIMIT = 3", "LIMIT = exit(0)", "cannot be imported: SystemExit: 0\nlikely 04_tiny.ipynb, cell 5"),
-        ("LIMIT = 3", "LIMIT = __import__('os')._exit(0)", "importing it ends Python\nlikely 04_tiny.ipynb, cell 5"),
-        ("LIMIT = 3", "LIMIT = __import__('shutil').rmtree('nanogpt')", "changes files of nanogpt/\nlikely 04_tiny.ipynb, cell 5"),
-        ("return math.pi*r**2", "return __import__('os')._exit(0)", "do not run to their end\nlikely 04_tiny.ipynb, cell 3"),
+        ("return math.pi*r**2", "return math.pi*r**", "04_tiny.ipynb, cell 4: invalid syntax in line 9"),
+        ("LIMIT = 3", "%time LIMIT = 3", "04_tiny.ipynb, cell 6: a magic (%time LIMIT = 3)"),
+        ("LIMIT = 3", "area = 3", "cell 6: area is defined already in 04_tiny.ipynb, cell 4"),
+        ("LIMIT = 3", "LIMIT = unknown", "cell 6: undefined name `unknown`"),
+        ("#| default_exp tiny", "", "cell 4 is exported but no module is named"),
+        ("LIMIT = 3", "LIMIT = 1 / 0", "cannot be imported: ZeroDivisionError: division by zero\nlikely 04_tiny.ipynb, cell 6"),
+        ("import math", "import maths as math", "ModuleNotFoundError: No module named 'maths'\nlikely 04_tiny.ipynb, cell 4"),
+        ("LIMIT = 3", "LIMIT = exit(0)", "cannot be imported: SystemExit: 0\nlikely 04_tiny.ipynb, cell 6"),
+        ("LIMIT = 3", "LIMIT = __import__('os')._exit(0)", "importing it ends Python\nlikely 04_tiny.ipynb, cell 6"),
+        ("LIMIT = 3", "LIMIT = __import__('shutil').rmtree('nanogpt')", "changes files of nanogpt/\nlikely 04_tiny.ipynb, cell 6"),
+        ("return math.pi*r**2", "return __import__('os')._exit(0)", "do not run to their end\nlikely 04_tiny.ipynb, cell 4"),
     ],
 )  # fmt: skip
 def test_a_broken_cell_is_named_and_the_old_module_stays(house, old, new, message):
@@ -94,7 +94,7 @@ def test_a_failing_test_is_told_student_first(house):
     house.edit("return math.pi*r**2", "return math.pi*r")
     said = house.course("checkpoint", "04", code=1).split("\n")
     assert said[0] == ("course: test_area_grows_with_the_square: twice the radius, four times the area")
-    assert said[1] == "likely 04_tiny.ipynb, cell 3 (area); nanogpt/tiny.py unchanged"
+    assert said[1] == "likely 04_tiny.ipynb, cell 4 (area); nanogpt/tiny.py unchanged"
     assert "    tests/test_ch04_tiny.py:5: in test_area_grows_with_the_square" in said, said
     assert len(said) < 20
 
@@ -133,7 +133,7 @@ def test_what_never_ends_is_ended(house, where):
         line = next(line for line in text.splitlines() if line.startswith(f"{name} = "))
         text = text.replace(line, f"{name} = 4")
     settings.write_text(text)
-    cell = 5 if "LIMIT" in where else 3
+    cell = 6 if "LIMIT" in where else 4
     house.edit(where, where.replace("3", "max(iter(int, 1))").replace("math.pi*r**2", "max(iter(int, 1))"))
     said = house.course("checkpoint", "04", code=1)
     assert "does not end within 4 s" in said and f"likely 04_tiny.ipynb, cell {cell} (" in said
@@ -194,10 +194,10 @@ def test_a_notebook_that_differs_from_the_cells_just_run_is_noticed(house, capsy
     ):
         compare_with_run(cells, ran, "04_tiny.ipynb")  # only the last run counts
     with pytest.raises(
-        CourseError, match=r"cell 3 \(area\): the saved cell is not .* run it, save 04_tiny.ipynb, check"
+        CourseError, match=r"cell 4 \(area\): the saved cell is not .* run it, save 04_tiny.ipynb, check"
     ):
         compare_with_run(cells, [area, count, changed], "04_tiny.ipynb")
-    with pytest.raises(CourseError, match=r"cell 5 \(count\) has not been run"):
+    with pytest.raises(CourseError, match=r"cell 6 \(count\) has not been run"):
         compare_with_run(cells, [area], "04_tiny.ipynb")
     compare_with_run(cells, [area, count, "#| export\nOTHER = 1"], "04_tiny.ipynb")
     assert "OTHER was run" in capsys.readouterr().out

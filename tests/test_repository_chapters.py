@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from course.build import notebook_from_source
+from course.build import notebook_from_text
 from course.chapters import CHAPTERS
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, TESTS, chapters, numbered, source_chapters
 
@@ -77,7 +77,7 @@ def test_notebooks_sources_and_tests_are_on_the_map():
 @pytest.fixture(scope="module")
 def sources():
     return {
-        chapter: notebook_from_source(next(SOURCES.glob(f"{chapter}_*.py"))).cells
+        chapter: notebook_from_text(next(SOURCES.glob(f"{chapter}_*.py")).read_text(encoding="utf-8")).cells
         for chapter in source_chapters()
     }
 

@@ -1,0 +1,86 @@
+"""The repository's address, and what each notebook says of it: a badge below its heading, and a first cell for Colab.
+
+Both are made by `course build`; no source has them, and `undressed` takes them off again.
+"""
+
+import re
+import tomllib
+
+import nbformat
+
+from course.paths import ROOT
+
+PLACEHOLDER = "OWNER"  # stands for the owner until `course publish URL`
+IMAGE, TAG = "open-in-colab.svg", "colab"
+BADGE = re.compile(rf"\n\n\[!\[Open in Colab\]\({re.escape(IMAGE)}\)\]\([^)]*\)")
+FETCH = """\
+    if not os.path.isdir(folder) and os.system(f"git clone --quiet {address} {folder}"):
+        raise SystemExit(f"git cannot fetch {address}: is the network there? Then run this cell again.")"""
+UNPUBLISHED = """\
+    if not os.path.isdir(folder):
+        raise SystemExit(f"This copy of the course has no address yet ({address}): its owner runs `course publish URL`.")"""
+FIRST_CELL = """\
+#@title On Colab this cell fetches the course; elsewhere it does nothing
+import sys
+
+if "google.colab" in sys.modules:
+    import os, runpy
+
+    address, folder = "{address}", "/content/gpt2-course"
+{fetch}
+    runpy.run_path(f"{{folder}}/course/colab.py")["set_up"]("{stem}", "{digest}")"""
+
+
+def repository() -> str:
+    """The address, as pyproject.toml gives it."""
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        return tomllib.load(file)["project"]["urls"]["Repository"]
+
+
+def is_published(address: str) -> bool:
+    return PLACEHOLDER not in address.split("/")
+
+
+def badge(address: str, stem: str) -> str:
+    """A link that opens the chapter on Colab, where everything begins with github.com's path."""
+    path = address.removeprefix("https://github.com/")
+    return f"[![Open in Colab]({IMAGE})](https://colab.research.google.com/github/{path}/blob/main/notebooks/{stem}.ipynb)"
+
+
+def first_cell(address: str, stem: str, digest: str) -> nbformat.NotebookNode:
+    """The cell, whose text JupyterLab and Colab hide."""
+    fetch = FETCH if is_published(address) else UNPUBLISHED
+    text = FIRST_CELL.format(address=address, fetch=fetch, stem=stem, digest=digest)
+    metadata = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": [TAG]}
+    return nbformat.v4.new_code_cell(text, id="on-colab", metadata=metadata)
+
+
+def dressed(nb: nbformat.NotebookNode, stem: str) -> nbformat.NotebookNode:
+    """The notebook with badge and first cell, both new where it has them already. Execution counts move on by one."""
+    nb, address, at = undressed(nb), repository(), 0
+    if nb.cells and nb.cells[0].cell_type == "markdown":
+        heading, line_end, rest = nb.cells[0].source.partition("\n")
+        nb.cells[0].source, at = f"{heading}\n\n{badge(address, stem)}{line_end}{rest}", 1
+    cell = first_cell(address, stem, nb.metadata.get("course", {}).get("source", ""))
+    cell.execution_count = 1 if shift_counts(nb, +1) else None
+    nb.cells.insert(at, cell)
+    return nb
+
+
+def undressed(nb: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """The notebook as its source describes it."""
+    made = [cell for cell in nb.cells if TAG in cell.metadata.get("tags", [])]
+    nb.cells = [cell for cell in nb.cells if cell not in made]
+    if any(cell.get("execution_count") for cell in made):
+        shift_counts(nb, -1)
+    if nb.cells and nb.cells[0].cell_type == "markdown":
+        nb.cells[0].source = BADGE.sub("", nb.cells[0].source, count=1)
+    return nb
+
+
+def shift_counts(nb: nbformat.NotebookNode, by: int) -> bool:
+    """Add to every execution count; False if there is none."""
+    counted = [cell for cell in nb.cells if cell.get("execution_count")]
+    for cell in counted:
+        cell.execution_count += by
+    return bool(counted)
