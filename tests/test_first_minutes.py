@@ -49,7 +49,7 @@ def hours(first: str, last: str) -> str:
 
 
 def test_readme_says_the_hours_of_each_part_as_the_sets_and_sittings_do():
-    rows = re.findall(r"^\| (?:I|II|III|IV|V) .* \| ([^|]+) \|$", README, re.MULTILINE)
+    rows = re.findall(r"^\d\. \*\*.*?, ([\d.]+ \+ \d+) hours\.", README, re.MULTILINE)
     assert rows == [hours(first, last) for first, last in PARTS.values()]
 
 
@@ -77,6 +77,11 @@ def test_readme_counts_the_package_as_it_is():
     modules = list(PACKAGE.glob("[a-z]*.py"))
     lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in modules)
     assert f"{len(modules)} modules and {lines:,} lines" in README
+
+
+def test_readme_installs_the_pinned_torch():
+    pinned = re.search(r"^torch==\S+", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert f"pip install {pinned.group()} --index-url" in README
 
 
 def test_readme_says_in_words_what_the_staircase_shows():
