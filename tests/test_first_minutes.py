@@ -186,6 +186,16 @@ def no_vocabulary(monkeypatch, tmp_path):
     BPETokenizer.gpt2()
 
 
+def a_copy(monkeypatch, tmp_path):
+    from course import paths
+
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    (tmp_path / "notebooks").mkdir()
+    for name in ("04_attention.ipynb", "04_attention-Copy1.ipynb"):
+        (tmp_path / "notebooks" / name).touch()
+    paths.find(tmp_path / "notebooks", "04", ".ipynb")
+
+
 def nan_loss(monkeypatch, tmp_path):
     from nanogpt.model import GPT, GPTConfig
     from nanogpt.train import train
@@ -231,7 +241,7 @@ def long_prompt(monkeypatch, tmp_path):
 
 
 CAUSES = [
-    no_gpu, old_python, no_network_for_pip, no_download, no_hub, no_vocabulary,
+    no_gpu, old_python, no_network_for_pip, no_download, no_hub, no_vocabulary, a_copy,
     nan_loss, no_compiler, no_tf32, no_bf16, unknown_id, long_prompt,
 ]  # fmt: skip
 
