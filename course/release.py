@@ -184,7 +184,7 @@ def is_same(path: Path, nb: nbformat.NotebookNode) -> bool:
 
 def leaked(made: ExerciseSet, nb: nbformat.NotebookNode) -> list[str]:
     """What of the secrets stands in a released notebook: lines of a solution, hidden checks, wrong solutions."""
-    text = "\n".join(cell.source for cell in nb.cells) + agents_text(made)
+    text = "\n".join([*(cell.source for cell in nb.cells), agents_text(made)])
     lines = {line.strip() for line in text.splitlines()}
     # A name of a few words, "the floor", is one that any text may use.
     secrets = [check.name for check in made.checks if check.hidden and len(check.name.split()) > 3]

@@ -1,14 +1,13 @@
 """Sphinx's configuration of the course as a book; `course site` stages the pages and calls it (see course/site.py)."""
 
-import os
+import html
 import re
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path.insert(
-    0, str(HERE.parents[2])
-)  # staged below build/site/source: nanogpt is imported for its docstrings
+from docutils import nodes
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # nanogpt is imported for its docstrings
 
 project = "GPT-2, and make it fast"
 author = "the course's authors"
@@ -19,7 +18,6 @@ extensions = [
     "sphinx_copybutton",
     "sphinx-mathjax-offline",
 ]
-exclude_patterns = ["conf.py"]
 
 nb_execution_mode = "off"  # the committed outputs are shown
 nb_render_markdown_format = "myst"
@@ -29,36 +27,23 @@ myst_heading_anchors = 3
 suppress_warnings = ["misc.highlighting_failure"]  # what a program printed is no code
 
 html_theme = "sphinx_book_theme"
-html_title = "GPT-2, and make it fast"
+html_title = project
 html_static_path = ["_static"]
 html_favicon = "_static/favicon.svg"
 html_context = {"default_mode": "auto"}
 html_css_files = ["course.css"]
+html_js_files = ["course.js"]
 html_show_sphinx = False
-url = os.environ.get("COURSE_URL", "").rstrip(
-    "/"
-)  # of the repository, such as https://github.com/someone/gpt2-course
+html_copy_source = False  # what is staged is nobody's source; a chapter's buttons lead to the real one
 html_theme_options = {
     "show_navbar_depth": 1,
     "show_toc_level": 2,
     "navbar_persistent": [],
-    "use_download_button": True,
+    "use_download_button": False,
     "use_fullscreen_button": False,
     "home_page_in_toc": True,
+    "repository_branch": "main",  # of the repository_url that `course site` gives once there is one
 }
-if url:
-    html_theme_options |= {
-        "repository_url": url,
-        "repository_branch": "main",
-        "use_repository_button": True,
-        "use_source_button": False,
-    }
-    html_theme_options |= {
-        "launch_buttons": {
-            "colab_url": "https://colab.research.google.com",
-            "notebook_interface": "jupyterlab",
-        }
-    }
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -78,5 +63,23 @@ def plain(app, what, name, obj, options, lines: list[str]) -> None:
     lines[:] = [*text, ""]
 
 
+def described(app, pagename: str, templatename: str, context: dict, doctree) -> None:
+    """What search engines and messengers show of a page: its title and its first paragraph."""
+    first = next(doctree.findall(nodes.paragraph), None) if doctree else None
+    says = " ".join(first.astext().split())[:200] if first else project
+    title = re.sub("<[^>]+>", "", context.get("title", project))
+    context["metatags"] = context.get("metatags", "") + "\n".join(
+        f'<meta {kind}="{name}" content="{html.escape(html.unescape(text))}" />'
+        for kind, name, text in [
+            ("name", "description", says),
+            ("property", "og:title", title),
+            ("property", "og:description", says),
+            ("property", "og:site_name", project),
+            ("property", "og:type", "article"),
+        ]
+    )
+
+
 def setup(app) -> None:
     app.connect("autodoc-process-docstring", plain)
+    app.connect("html-page-context", described)

@@ -1,0 +1,80 @@
+"""The site as its tests see it: built once into build/site-test, as if published; its pages read, and served."""
+
+import contextlib
+import functools
+import http.server
+import threading
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from course import pages, site
+
+REPOSITORY = "https://github.com/someone/gpt2-course"
+FOLDER = site.SITE.with_name("site-test")
+HTML = FOLDER / "html"
+needs_sphinx = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("sphinx", "myst_nb", "sphinx_book_theme")),
+    reason="pip install -e '.[site]' brings Sphinx",
+)
+
+
+class Page(HTMLParser):
+    """What a page links to, what it loads, its anchors, its pictures' alternative texts, and its text."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.links, self.loads, self.anchors, self.alts, self.text = [], [], set(), [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.anchors |= {found.get("id"), found.get("name")}
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"])
+        if tag in ("script", "img", "iframe") and found.get("src"):
+            self.loads.append(found["src"])
+        if tag == "link" and found.get("rel") not in ("canonical", "next", "prev", "index", "search"):
+            self.loads.append(found["href"])
+        if tag == "img":
+            self.alts.append((found["src"], found.get("alt") or ""))
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@contextlib.contextmanager
+def published():
+    with (
+        mock.patch.object(pages, "address", lambda: REPOSITORY),
+        mock.patch.object(site, "address", pages.address),
+    ):
+        yield
+
+
+@functools.cache
+def built() -> dict[Path, Page]:
+    """Every page of the site by its file. Made in the first test that asks; what has not changed since is kept."""
+    with published():
+        site.site(FOLDER)
+    return {path: Page(path.read_text(encoding="utf-8")) for path in HTML.rglob("*.html")}
+
+
+class served:
+    """The folder on a port of this machine."""
+
+    def __init__(self, folder: Path):
+        quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+        handler = functools.partial(quiet, directory=str(folder))
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+
+    def __enter__(self) -> str:
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{self.server.server_port}/"
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()

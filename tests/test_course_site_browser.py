@@ -1,0 +1,111 @@
+"""The site in a real browser: no page fails, asks another host or is wider than a phone; search, keyboard, contrast."""
+
+from importlib.util import find_spec
+
+import pytest
+from browser import needs_chromium, opened, shot
+from built_site import HTML, built, needs_sphinx, served
+
+pytestmark = [needs_sphinx, needs_chromium, pytest.mark.slow]
+LOOKED_AT = [
+    "index",
+    "notebooks/04_attention",
+    "notebooks/12_flash_attention",
+    "exercises/04_attention",
+    "exercises/tasks",
+    "nanogpt/model",
+]
+needs_axe = pytest.mark.skipif(
+    find_spec("axe_playwright_python") is None, reason="pip install -e '.[site]' brings axe-core"
+)
+
+
+@pytest.fixture(scope="module")
+def base():
+    built()
+    with served(HTML) as address:
+        yield address
+
+
+def go(page, address: str, theme: str = "light") -> None:
+    """To a page, in a theme that the reader has chosen, without waiting for what moves."""
+    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    page.goto(address)
+    page.wait_for_load_state("load")
+
+
+def test_no_page_fails_asks_another_host_or_is_wider_than_the_screen(base):
+    wide = []
+    with opened(base) as page:
+        for path in sorted(built()):
+            name = path.relative_to(HTML).as_posix()
+            go(page, base + name)
+            if page.locator(".math").count():
+                page.wait_for_selector("mjx-container")
+            for width in (1280, 390):
+                page.set_viewport_size({"width": width, "height": 900})
+                if (reached := page.evaluate("document.documentElement.scrollWidth")) > width:
+                    wide.append(f"{name}: {reached} pixels on {width}")
+    assert not wide
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_to_look_at(base, theme, width):
+    with opened(base, width) as page:
+        for name in LOOKED_AT:
+            go(page, f"{base}{name}.html", theme)
+            assert page.evaluate("document.documentElement.dataset.theme") == theme
+            assert page.locator("h1:visible").count() == 1
+            shot(page, f"site-{name}-{width}-{theme}")
+
+
+@needs_axe
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_stands_in_the_way_of_a_reader_with_a_keyboard_or_a_screen_reader(base, theme):
+    """axe-core: contrast 4.5:1, alternative texts, headings in order, names of buttons, tables' heads, scrolling by key."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"]}
+    found = []
+    with opened(base) as page:
+        for name in LOOKED_AT:
+            go(page, f"{base}{name}.html", theme)
+            for wrong in Axe().run(page, options=rules).response["violations"]:
+                found += [f"{name}: {wrong['help']}: {node['html'][:150]}" for node in wrong["nodes"][:5]]
+    assert not found, "\n".join(found)
+
+
+def test_search_by_keyboard_finds_a_chapter(base):
+    with opened(base) as page:
+        go(page, f"{base}index.html")
+        page.keyboard.press("Control+k")
+        page.keyboard.type("causal attention")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("ul.search li a", timeout=60_000)
+        assert "notebooks/04_attention.html" in " ".join(
+            link.get_attribute("href") for link in page.locator("ul.search li a").all()
+        )
+        shot(page, "site-search")
+
+
+def test_search_needs_no_server():
+    found = (HTML / "search.html").as_uri() + "?q=causal"
+    with opened("file://", tolerated="") as page:
+        page.goto(found)
+        page.wait_for_selector("ul.search li a", timeout=60_000)
+
+
+def test_what_a_mouse_does_a_keyboard_does(base):
+    """The skip link comes first; buttons of a chapter, hints and the visible check are reached and opened by keys."""
+    with opened(base) as page:
+        go(page, f"{base}exercises/04_attention.html")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.getAttribute('href')") == "#main-content"
+        hint = page.locator("summary", has_text="Hint 1").first
+        hint.focus()
+        page.keyboard.press("Enter")
+        assert page.locator("details[open]").count() == 1, "one hint opens, and no other"
+        outline = hint.evaluate("node => getComputedStyle(node).outlineStyle")
+        assert outline != "none", "nobody sees which hint has the keyboard"
+        shot(page, "site-hint")
