@@ -50,9 +50,9 @@ NBVAL = [
 ]
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, template=None) -> int:
     """One command. Exit code 0, 1 where it could not be done (one line says why), 2 for bad usage, 130 after Ctrl-C."""
-    argv = sys.argv[1:] if argv is None else argv
+    argv, is_program = (sys.argv[1:], True) if argv is None else (argv, False)
     try:
         if argv[:1] == ["data"]:
             from course.fetch import main as data
@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
         if argv[:1] == ["grade"]:
             from course.grade.cli import main as grade
 
-            return grade(argv[1:])
+            return grade(argv[1:], template, is_program)
         if argv[:1] == ["test"]:
             return call_test(argv[1:])
         if argv[:1] == ["lab"] and not {"-h", "--help"} & set(argv):

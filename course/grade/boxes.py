@@ -20,7 +20,6 @@ from course.grade.sandbox import (
     MEMORY,
     PYTHON,
     as_uid,
-    packages,
     site_folders,
     succeeds,
 )
@@ -220,14 +219,13 @@ def namespace_of_ours() -> str | None:
     return os.readlink("/proc/self/ns/pid") if os.path.exists("/proc/self/ns/pid") else None
 
 
-def program(name: str, backend: str, preload: list[str]) -> list[str]:
+def program(name: str, backend: str, preload: list[str], **more) -> list[str]:
     """driver.py or template.py and its options, with the paths that it has where it runs."""
-    inside = backend in ("bubblewrap", "docker", "podman")
-    root, shown = ("/grade", [*packages().values()]) if inside else (str(ROOT), site_folders())
+    root, folders = ("/grade", []) if backend in ("docker", "podman") else (str(ROOT), site_folders())
     options = {
-        "path": [root, *(shown if backend not in ("docker", "podman") else [])],
+        "path": [root, *folders],
         "preload": preload,
         "alone": backend != "trusted",
         "limits": {} if backend == "trusted" else LIMITS,
-    }
+    } | more
     return [f"{root}/course/grade/{name}.py", json.dumps(options)]

@@ -78,9 +78,9 @@ def exercise_set(name: str):
 
 def call_run(args) -> int:
     from course.exercises import read
-    from course.grade import sandbox
+    from course.grade import anew, sandbox
     from course.grade.submission import PATTERN, collect
-    from course.grade.warm import Options, Template, preload
+    from course.grade.warm import Options, preload
 
     if args.jobs < 1 or (args.timeout is not None and args.timeout <= 0):
         raise CourseError("--jobs and --timeout are numbers above zero")
@@ -89,16 +89,16 @@ def call_run(args) -> int:
     if unknown := wanted - {one.student for one in found}:
         raise CourseError(f"no submission of {', '.join(sorted(unknown))} in {args.submissions}")
     found = [one for one in found if not wanted or one.student in wanted]
-    if others:
-        print(f"{len(others)} files are no submissions by their names: {', '.join(others[:5])}")
     if not found:
         raise CourseError(f"no submissions in {args.submissions}")
-    backend = sandbox.choose(args.backend, args.trusted, args.image)
     folder = exercise_folder(args.exercise)
+    backend = "bubblewrap" if args.template else sandbox.choose(args.backend, args.trusted, args.image)
+    if backend == "bubblewrap" and args.jobs == 1 and args.words:
+        anew.begin(["grade", *args.words], preload(folder))  # comes back here with a template
+    if others:
+        print(f"{len(others)} files are no submissions by their names: {', '.join(others[:5])}")
     if backend == "container":
         sandbox.hide([folder, args.results, args.submissions])
-    # It imports torch while we do.
-    template = Template(preload(folder)) if backend == "bubblewrap" and args.jobs == 1 else None
     gc.disable()  # an import makes much and frees little
     from course.grade import run
 
@@ -106,7 +106,7 @@ def call_run(args) -> int:
     gc.freeze()  # nor is there much to find in it when we end
     gc.enable()
     options = Options(backend, args.timeout, args.image)
-    graded = run.run(made, found, args.results, options, args.jobs, args.force, template)
+    graded = run.run(made, found, args.results, options, args.jobs, args.force, args.template)
     return report(graded, len(found), relative(args.results / made.name), backend)
 
 
@@ -130,6 +130,8 @@ def call_selfcheck(args) -> int:
     return selfcheck(sandbox.choose(args.backend, args.trusted, args.image), args.image)
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], template=None, is_program: bool = False) -> int:
+    """template: the one that this process was forked from; is_program: this process may begin anew."""
     args = parser().parse_args(argv)
+    args.template, args.words = template, argv if is_program else []
     return args.call(args)

@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import resource
+import select
 import signal
 import sys
 from types import SimpleNamespace
@@ -37,6 +38,8 @@ def run(options: dict) -> None:
     while request := channel.receive():
         if (child := os.fork()) == 0:
             answer(channel, request)
+        if options["alone"]:
+            see_that_the_grader_lives(child, requests)
         _, status = os.waitpid(child, 0)
         if options["alone"]:  # what the check left running; in this sandbox nothing else is
             end_others()
@@ -65,6 +68,19 @@ def adopt_orphans() -> None:
     """Make this process the parent of what its children leave behind, so that it can wait for their end."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, in Linux
+
+
+def see_that_the_grader_lives(child: int, requests: int) -> None:
+    """Until a check's process ends. When the grader is killed meanwhile, all that is in this sandbox ends too."""
+    if not hasattr(os, "pidfd_open"):
+        return
+    there, watch = os.pidfd_open(child), select.poll()
+    watch.register(there, select.POLLIN)
+    watch.register(requests, 0)  # its end is told unasked
+    if requests in dict(watch.poll()):
+        end_others()
+        os._exit(1)
+    os.close(there)
 
 
 def end_others() -> None:

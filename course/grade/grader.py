@@ -29,7 +29,7 @@ class Grader:
     def __init__(self, made: ExerciseSet, options: Options, template: Template | None = None):
         self.made, self.options, self.names = made, options, preload(made.folder)
         if options.backend == "bubblewrap":
-            template = template or Template(self.names)
+            template = template or Template.started(self.names)
         self.template, self.boxes = template, Boxes(options, self.names, template)
         self.ours: Boxes | None = None  # for the implementations that students' checks are tried on
         self.number, self.at = 0, ""  # of the request, and the task whose cell the sandbox has begun
@@ -105,12 +105,12 @@ class Grader:
 
     def compared(self, check: Check, student: str, cells: list) -> tuple[float, str, str]:
         arguments = check.inputs(drawn_for(student, check))
-        names = local.names_of(self.made, self.made.solutions, student)
-        expected = local.results(check, names, arguments)
         call = check.call if isinstance(check.call, str) else check.call.__name__
         header = {"cells": cells, "task": check.task, "student": student, "call": call}
         box, deadline = self.ask("run", arguments, check, **header, harness=check.harness)
-        got = self.answer(box, deadline)
+        began = time.monotonic()  # what is due is computed while the sandbox works, and not in its time
+        expected = local.results(check, local.names_of(self.made, self.made.solutions, student), arguments)
+        got = self.answer(box, deadline + time.monotonic() - began)
         if not isinstance(got, list) or len(got) != len(arguments):
             raise Ended("bad_reply", "the reply has not the results that were asked for")
         said = judged(check, got, expected, arguments)

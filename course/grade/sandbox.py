@@ -35,13 +35,15 @@ def site_folders() -> list[str]:
     return [folder for folder in sys.path if folder.endswith("-packages") and os.path.isdir(folder)]
 
 
-def packages() -> dict[str, str]:
-    """Where bubblewrap shows them: their own place may lie below /tmp, which is another one in the sandbox."""
-    return {folder: f"/grade/packages/{i}" for i, folder in enumerate(site_folders())}
+def needed() -> list[str]:
+    """The folders that are needed to run the driver with torch, beside /usr. Each is shown at its own place."""
+    ours = [str(ROOT / name) for name in ("course", "nanogpt")]
+    folders = dict.fromkeys([sys.base_prefix, sys.base_exec_prefix, *site_folders(), *ours])
+    return [folder for folder in folders if not folder.startswith("/usr/")]
 
 
 def view() -> list[str]:
-    """bwrap's arguments for the files that are needed to run Python with torch, and no others."""
+    """bwrap's arguments for the files that are needed, and no others."""
     words = ["--ro-bind", "/usr", "/usr"]
     for name in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
         if os.path.islink(name):
@@ -50,11 +52,8 @@ def view() -> list[str]:
             words += ["--ro-bind", name, name]
     for name in ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"):
         words += ["--ro-bind-try", name, name]
-    needed = {folder: folder for folder in (sys.base_prefix, sys.base_exec_prefix)}
-    needed |= packages() | {str(ROOT / name): f"/grade/{name}" for name in ("course", "nanogpt")}
-    for source, to in needed.items():
-        if not to.startswith("/usr/"):
-            words += [*parents(to), "--ro-bind", os.path.realpath(source), to]
+    for folder in needed():
+        words += [*parents(folder), "--ro-bind", os.path.realpath(folder), folder]
     return words
 
 
@@ -65,7 +64,7 @@ def parents(path: str) -> list[str]:
 
 
 def shown() -> list[str]:
-    """A first bwrap shows the few files, and the machine's processes, to what starts a sandbox. It is one of ours."""
+    """A first bwrap shows the few files, and the machine's processes, to the one that makes a sandbox."""
     whole = ["--dir", "/tmp", "--bind", "/proc", "/proc", "--dev-bind", "/dev", "/dev", "--"]
     return ["bwrap", *view(), *whole]
 
@@ -78,12 +77,14 @@ def isolated(uid: int, info: int, *more: str) -> list[str]:
     words += ["--dev", "/dev", "--remount-ro", "/dev", "--proc", "/proc"]
     for folder in ("/dev/shm", "/tmp"):
         words += ["--size", str(TMP), "--tmpfs", folder]
+        for path in needed():  # a course that lies below /tmp
+            words += [*parents(path), "--ro-bind", path, path] if path.startswith(f"{folder}/") else []
     words += [word for pair in ENVIRONMENT.items() for word in ("--setenv", *pair)]
     return [*(as_uid(uid) if os.geteuid() == 0 else []), "bwrap", *words, "--chdir", "/tmp", "--"]
 
 
-def bubblewrap(uid: int, info: int) -> list[str]:
-    return [*shown(), *isolated(uid, info)]
+def bubblewrap(uid: int, info: int, *more: str) -> list[str]:
+    return [*shown(), *isolated(uid, info, *more)]
 
 
 def as_uid(uid: int) -> list[str]:

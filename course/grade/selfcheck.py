@@ -107,7 +107,7 @@ def attempts(backend: str, image: str):
         secret.chmod(0o600)
         if backend == "container":
             hide([EXERCISES])
-        template = Template([]) if backend == "bubblewrap" else None
+        template = Template.started([]) if backend == "bubblewrap" else None
         boxes = Boxes(Options(backend, image=image, ahead=False), [], template)
         try:
             box = boxes.ready()

@@ -1,8 +1,12 @@
 """A process that has imported torch and holds nothing else; each sandbox begins as a fork of it, not with an import of its own.
 
-It runs in the view that every sandbox has, read-only, and is told by the grader to start one: it has bubblewrap make
-the namespaces, around a `cat` that ends when the grader does, and forks. The fork gives up its rights, enters the
-namespaces, sees that it is in them, and becomes the driver. No two submissions share a process, a file or a namespace.
+It starts with an environment of its own and is told nothing but which modules to import. When the grader asks for a
+sandbox it has bubblewrap make the namespaces, around a `cat` that ends when the grader does, and forks. The fork gives
+up its rights, enters the namespaces, sees that it is in them, and becomes the driver. No two submissions share a
+process, a file or a namespace.
+
+`course grade run` goes on as this program (see anew): after the import, and before anything else is read, the template
+forks off, so that one import serves both.
 """
 
 import ctypes
@@ -17,17 +21,36 @@ INFO = 19  # the descriptor on which bwrap says the number of its child
 # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 ALL = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts")  # a kernel without cgroup's is told to us by bwrap
-DROP_BOUND, SUBREAPER, DUMPABLE = 24, 36, 4  # of prctl
+DROP_BOUND, SUBREAPER, DUMPABLE, NO_NEW_PRIVS = 24, 36, 4, 38  # of prctl
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(options: dict) -> None:
-    grader = socket.socket(fileno=os.dup(0))
-    signal.signal(signal.SIGCHLD, reap)
-    libc.prctl(SUBREAPER, 1, 0, 0, 0)  # what has entered a sandbox is ours to wait for
+def main(options: dict) -> int:
     from course.grade import driver
 
     driver.preload(options["preload"])
+    if options.get("job") is None:
+        return serve(socket.socket(fileno=os.dup(0)), options)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if pid := os.fork():
+        theirs.close()
+        from course.grade import anew
+
+        return anew.grade(ours, pid, options["job"])
+    ours.close()
+    os.close(options["job"])
+    os.setsid()  # Ctrl-C is the grader's to answer
+    os.chdir("/")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    return serve(theirs, options)
+
+
+def serve(grader: socket.socket, options: dict) -> int:
+    """Sandboxes for the grader, until it closes the socket or ends."""
+    signal.signal(signal.SIGCHLD, reap)
+    libc.prctl(SUBREAPER, 1, 0, 0, 0)  # what has entered a sandbox is ours to wait for
     here = namespaces()
     while True:
         message, fds, _, _ = socket.recv_fds(grader, 1 << 16, 3)
@@ -108,7 +131,8 @@ def become_driver(entry: int, uid: int, requests: int, replies: int, here: dict,
 
 
 def give_up_rights() -> None:
-    """What entering a namespace gave: every capability in it. New ones were refused by the bwrap that we came from."""
+    """What entering a namespace gave: every capability in it, and the way to new ones by a program that has them."""
+    done(libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0))
     capability = 0
     while libc.prctl(DROP_BOUND, capability, 0, 0, 0) == 0:
         capability += 1
@@ -142,4 +166,7 @@ def done(result: int) -> None:
 if __name__ == "__main__":
     OPTIONS = json.loads(sys.argv[1])
     sys.path[:0] = OPTIONS["path"]
-    main(OPTIONS)
+    try:
+        raise SystemExit(main(OPTIONS))
+    except KeyboardInterrupt:  # while it imports
+        raise SystemExit(130) from None

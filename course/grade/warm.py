@@ -1,9 +1,11 @@
 """Sandboxes that begin without a wait: the next one of a submission, and the template that all are forks of."""
 
+import contextlib
 import json
 import os
 import re
 import select
+import signal
 import socket
 import subprocess
 from dataclasses import dataclass
@@ -11,7 +13,6 @@ from pathlib import Path
 
 from course.grade import sandbox
 from course.grade.boxes import READY, Box, SandboxError, program
-from course.grade.processes import wait_for
 from course.grade.template import INFO
 
 LIBRARIES = re.compile(r"^(?:from|import) (torch|numpy|nanogpt\.\w+|nanogpt|course\.\w+)\b", re.MULTILINE)
@@ -37,14 +38,20 @@ def preload(folder: Path) -> list[str]:
 class Template:
     """The process of template.py, from outside. Started, it imports what an exercise needs while we do the same."""
 
-    def __init__(self, names: list[str]):
-        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [*sandbox.shown(), *sandbox.PYTHON, *program("template", "bubblewrap", names)]
+    def __init__(self, socket: socket.socket, pid: int):
+        self.socket, self.pid = socket, pid
+
+    @classmethod
+    def started(cls, names: list[str]) -> "Template":
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [*sandbox.PYTHON, *program("template", "bubblewrap", names)]
         env = sandbox.ENVIRONMENT
-        self.process = subprocess.Popen(
+        process = subprocess.Popen(
             command, stdin=theirs, stdout=subprocess.DEVNULL, env=env, cwd="/", start_new_session=True
         )
+        process.returncode = 0  # it is ended and waited for by its number
         theirs.close()
+        return cls(ours, process.pid)
 
     def start(self, uid: int, requests: int, replies: int) -> tuple[int, int]:
         """A box that reads requests and writes replies: the number of its first process, and a descriptor with whose
@@ -52,7 +59,7 @@ class Template:
         read, life = os.pipe()
         try:
             os.write(life, b"x")  # comes back when the sandbox is set up
-            words = [*sandbox.isolated(uid, INFO, "--as-pid-1"), "cat"]
+            words = [*sandbox.bubblewrap(uid, INFO, "--as-pid-1"), "cat"]
             message = json.dumps({"command": words, "uid": uid}).encode()
             socket.send_fds(self.socket, [message], [requests, replies, read])
             if not select.select([self.socket], [], [], READY)[0]:
@@ -69,8 +76,9 @@ class Template:
 
     def close(self) -> None:
         self.socket.close()
-        self.process.kill()
-        wait_for(self.process)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
 
 
 class Boxes:

@@ -43,9 +43,11 @@ MUTATIONS = [
     flag("--disable-userns"),
     flag("--new-session"),
     ("bwrap --remount-ro /dev", "sandbox.py", ', "--remount-ro", "/dev"', "", LOOK),
-    ("view: the repository is shown", "sandbox.py", '    return words\n\n\ndef parents', '    return [*words, *parents(str(ROOT)), "--ro-bind", str(ROOT), str(ROOT)]\n\n\ndef parents', attack("reads_sources")),
+    ("view: the repository is shown", "sandbox.py", '("course", "nanogpt")]\n    folders', '("course", "nanogpt", "exercises")]\n    folders', attack("reads_sources")),
     ("view: all is shown", "sandbox.py", 'words = ["--ro-bind", "/usr", "/usr"]', 'words = ["--ro-bind", "/", "/"]', LOOK),
     ("environment of the template", "warm.py", "env=env, ", "", LOOK),
+    ("environment of a grader that begins anew", "anew.py", "os.execve(command[0], command, sandbox.ENVIRONMENT)", "os.execve(command[0], command, dict(os.environ))", (RUN, "holds_nothing")),
+    ("no way to new rights", "template.py", "    done(libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0))\n", "", LOOK),
     ("sizes of /tmp and /dev/shm", "sandbox.py", '["--size", str(TMP), "--tmpfs", folder]', '["--tmpfs", folder]', LOOK),
     *map(limit, ("AS", "NPROC", "FSIZE", "NOFILE", "CORE", "CPU")),
     ("another uid", "template.py", "        os.setresuid(uid, uid, uid)\n", "", LOOK),
@@ -57,7 +59,8 @@ MUTATIONS = [
     ("the watch on memory", "boxes.py", "self.memory() > MEMORY", "False", (RUN, "memory_of_a_box")),
     ("time limit of a check", "boxes.py", "if time.monotonic() > deadline:\n                raise Ended", "if False:\n                raise Ended", attack("loop")),
     ("a fresh box after a failure", "grader.py", "        except Ended as ended:\n            self.boxes.end()\n", "        except Ended as ended:\n", attack("kills_all")),
-    ("what a check leaves is ended", "driver.py", 'if options["alone"]:', "if False:", (RUN, "selfcheck")),
+    ("what a check leaves is ended", "driver.py", 'if options["alone"]:  #', "if False:  #", (RUN, "selfcheck")),
+    ("the grader's end is seen", "driver.py", "if requests in dict(watch.poll()):", "if False:", (RUN, "loop_ends")),
     ("a sandbox that fails gives way to none", "sandbox.py", "if name is None and shutil.which", "if False and shutil.which", (RUN, "gives_way")),
     ("what a uid left in the kernel", "processes.py", "                end(id)\n", "                pass\n", (RUN, "left_in_the_kernel")),
     ("cap on a reply's header", "protocol.py", "header > MAX_HEADER or body > MAX_BODY:\n        raise TooLarge", "header > MAX_HEADER:\n        raise TooLarge", (PROTOCOL, "too_large")),
@@ -113,7 +116,7 @@ def failure(copy: Path, file: str, test: str) -> str:
     """The test that failed; "" if none did."""
     words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", file, "-k", test]
     env = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, cwd=copy, env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words, cwd=copy, env=env, capture_output=True, text=True, timeout=400)  # more than a test waits
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     if not failed and " passed" not in done.stdout:
         assert " skipped" in done.stdout, done.stdout[-2000:]

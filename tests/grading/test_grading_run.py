@@ -330,7 +330,7 @@ def test_a_wrong_call_is_one_sentence(course):
 
 @pytest.fixture
 def template():
-    template = Template([])
+    template = Template.started([])
     yield template
     template.close()
 
@@ -389,14 +389,12 @@ def test_a_fork_that_is_not_inside_or_has_rights_runs_nothing(tmp_path, missing)
     assert source.count(missing) == 1
     broken = tmp_path / "template.py"
     broken.write_text(source.replace(missing, "0"))
-    words = [*sandbox.shown()[:-1], "--ro-bind", str(broken), "/template.py", "--", *sandbox.PYTHON]
     told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    options = json.loads(program("template", "bubblewrap", [])[1])
+    words = [*sandbox.PYTHON, str(broken), program("template", "bubblewrap", [])[1]]
     running = subprocess.Popen(
-        [*words, "/template.py", json.dumps(options)], stdin=theirs, stderr=subprocess.PIPE, text=True
+        words, stdin=theirs, stderr=subprocess.PIPE, text=True, env=sandbox.ENVIRONMENT
     )
-    template = Template.__new__(Template)
-    template.socket, template.process = told, running
+    template = Template(told, running.pid)
     with pytest.raises(SandboxError):
         box = Box("bubblewrap", [], template=template)
         try:
@@ -405,6 +403,45 @@ def test_a_fork_that_is_not_inside_or_has_rights_runs_nothing(tmp_path, missing)
             box.close()
     template.close()
     assert "a sandbox did not start" in running.stderr.read()
+
+
+# Everything that this process can read of itself is searched; what is sought does not stand in this text.
+SEARCHES = """
+def double(xs):
+    with open("/proc/self/mem", "rb") as memory:
+        for line in open("/proc/self/maps"):
+            span, rights = line.split()[:2]
+            if rights.startswith("r") and "[v" not in line:
+                begin, end = (int(at, 16) for at in span.split("-"))
+                memory.seek(begin)
+                while begin < end:
+                    try:
+                        part = memory.read(min(end - begin, 64 << 20))
+                    except OSError:
+                        break
+                    if any(bytes.fromhex(one)[::-1] in part for one in SOUGHT):
+                        raise ValueError("found")
+                    begin += len(part)
+    return [2 * x for x in xs]
+"""
+
+
+@sandboxed
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_memory_of_a_sandbox_holds_nothing_of_the_grader(course, jobs):
+    """Neither its environment nor its arguments, though one import of torch serves both."""
+    secret = "of the grader alone"
+    sought = [text.encode()[::-1].hex() for text in (secret, str(course.submissions), str(course.results))]
+    course.hand_in("annabell-417", f"SOUGHT = {sought}\n{SEARCHES}")
+    words = [*command("bubblewrap"), "grade", "run", str(course.exercise), "--jobs", jobs]
+    words += ["--submissions", str(course.submissions), "--results", str(course.results)]
+    subprocess.run(words, env=environment() | {"SECRET": secret}, cwd=ROOT, check=True)
+    assert course.result("annabell-417")["score"] == 14.0, course.result("annabell-417")
+    course.hand_in("annabell-417", f"SOUGHT = {[*sought, b'annabell-417'[::-1].hex()]}\n{SEARCHES}")
+    subprocess.run(words, env=environment(), cwd=ROOT, check=True)
+    assert course.result("annabell-417")["score"] < 14.0, (
+        "the search finds what is there: the student's own name"
+    )
 
 
 IPC = """
@@ -431,8 +468,8 @@ def test_what_a_uid_left_in_the_kernel_is_removed():
 DIES = """
 import os, sys, time
 from course.grade.warm import Boxes, Options, Template
-template = Template(["torch"])
-print(template.process.pid, flush=True)
+template = Template.started(["torch"])
+print(template.pid, flush=True)
 time.sleep(float(sys.argv[1]))
 if sys.argv[2:]:
     print(*Boxes(Options("bubblewrap"), ["torch"], template).ready().processes(), flush=True)
@@ -465,10 +502,11 @@ x = {
     "environment": {name: value for name, value in os.environ.items() if name not in ("PWD", "LC_CTYPE")},
     "rights": [status(name) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Groups")],
     "session": os.getsid(0) > 0,
-    "read_only": [bool(os.statvfs(path).f_flag & os.ST_RDONLY) for path in ("/", "/dev", "/usr", "/grade/course")],
+    "read_only": [bool(os.statvfs(path).f_flag & os.ST_RDONLY) for path in ("/", "/dev", "/usr", COURSE)],
     "sizes": [size("/tmp"), size("/dev/shm")],
     "host": platform.node(),
     "root": sorted(os.listdir("/")),
+    "repository": sorted(os.listdir(os.path.dirname(COURSE))),
     "more_users": ctypes.CDLL(None).unshare(0x10000000),
 }
 """
@@ -479,12 +517,14 @@ x = {
 def test_a_sandbox_is_what_it_is_said_to_be(monkeypatch, forked):
     """Every line of it that an attack would have to get past two others to notice."""
     monkeypatch.setenv("SECRET", "of the grader's environment")
-    own = Template([]) if forked else None
+    own = Template.started([]) if forked else None
     these = Boxes(Options("bubblewrap", ahead=False), [], own)
     try:
         box = these.ready()
         assert these.template is own, "no fork came out of the template"
-        seen = asked(box, LOOK.replace("LIMITS", repr([*DUE_LIMITS])))
+        seen = asked(
+            box, LOOK.replace("LIMITS", repr([*DUE_LIMITS])).replace("COURSE", repr(str(ROOT / "course")))
+        )
         uids = {uid_of(pid) for pid in box.processes()}
     finally:
         these.close()
@@ -500,16 +540,22 @@ def test_a_sandbox_is_what_it_is_said_to_be(monkeypatch, forked):
     assert seen["session"] and seen["host"] == "sandbox" and seen["more_users"] == -1
     assert seen["read_only"] == [True] * 4 and seen["sizes"] == [64 << 20] * 2
     assert set(seen["root"]) <= {
-        *["bin", "dev", "etc", "grade", "lib", "lib32", "lib64", "proc", "root", "sbin", "tmp", "usr"],
-        *BASE,
-    }
+        "bin",
+        "dev",
+        "etc",
+        "lib",
+        "lib32",
+        "lib64",
+        "proc",
+        "sbin",
+        "tmp",
+        "usr",
+    } | {Path(folder).parts[1] for folder in sandbox.needed()}
+    assert set(seen["repository"]) <= {"course", "nanogpt", ".venv"}
     assert uids == {box.uid} if os.geteuid() == 0 else 0 not in uids
 
 
 DUE_LIMITS = {"AS": 4 << 30, "NPROC": 64, "FSIZE": 64 << 20, "NOFILE": 256, "CORE": 0, "CPU": 600}
-BASE = {
-    Path(folder).parts[1] for folder in (sys.base_prefix, sys.base_exec_prefix)
-}  # where Python is installed
 
 
 @sandboxed
@@ -528,9 +574,9 @@ LOOPS = """
 import os, sys, time
 from course.grade import protocol
 from course.grade.warm import Boxes, Options, Template
-these = Boxes(Options("bubblewrap"), [], Template([]))
+these = Boxes(Options("bubblewrap"), [], Template.started([]) if sys.argv[1] == "forked" else None)
 box = these.ready()
-header = {"cells": [["", "while True: pass"]], "task": "", "student": "", "harness": "", "call": "x"}
+header = {"cells": [["", "import time\\nwhile True: time.sleep(9)"]], "task": "", "student": "", "harness": "", "call": "x"}
 box.send(protocol.pack("run", 1, [()], **header), time.monotonic() + 9)
 time.sleep(0.3)
 print(*box.processes(), flush=True)
@@ -539,8 +585,11 @@ os.kill(os.getpid(), 9)
 
 
 @sandboxed
-def test_a_loop_ends_with_the_grader_that_is_killed():
-    done = subprocess.run([sys.executable, "-c", LOOPS], env=environment(), cwd=ROOT, stdout=subprocess.PIPE)
+@pytest.mark.parametrize("how", ["forked", "imported"])
+def test_a_loop_ends_with_the_grader_that_is_killed(how):
+    done = subprocess.run(
+        [sys.executable, "-c", LOOPS, how], env=environment(), cwd=ROOT, stdout=subprocess.PIPE
+    )
     its_own = list(map(int, done.stdout.split()))
     assert len(its_own) >= 3
     wait_for(lambda: not [pid for pid in its_own if uid_of(pid) is not None])
