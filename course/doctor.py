@@ -3,31 +3,15 @@
 import os
 import platform
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from course.finding import GREEN, RED, YELLOW, Finding
+from course.machine import arithmetic, device, resources, speed_features
 from course.paths import BUILT, ROOT
+from course.places import place
 from course.remedies import remedy_for
-from course.trust import TOLERANCE, disagreement
-
-GREEN, YELLOW, RED = "green", "yellow", "red"
-CODES = {GREEN: "\x1b[32m", YELLOW: "\x1b[33m", RED: "\x1b[31m"}
-
-
-@dataclass
-class Finding:
-    colour: str
-    topic: str
-    text: str
-    remedy: str = ""
-
-    def line(self, terminal: bool) -> str:
-        mark = f"{CODES[self.colour]}●\x1b[0m" if terminal else f"{self.colour:6}"
-        return f"{mark} {self.topic:12} {self.text}" + (f"; {self.remedy}" if self.remedy else "")
 
 
 def doctor(checks=None) -> int:
@@ -124,97 +108,6 @@ def kernel() -> Iterator[Finding]:
         yield Finding(YELLOW, "kernel", "python3 is another Python than this one", remedy)
 
 
-def resources() -> Iterator[Finding]:
-    import psutil
-
-    memory = psutil.virtual_memory().total / 2**30
-    free = shutil.disk_usage(ROOT).free / 2**30
-    yield Finding(
-        GREEN if memory >= 4 else YELLOW,
-        "memory",
-        f"{memory:.0f} GiB, {os.cpu_count()} cores",
-        "" if memory >= 4 else "close other programs; chapters 07 and 08 want about 2 GiB",
-    )
-    yield Finding(
-        GREEN if free >= 3 else RED if free < 0.5 else YELLOW,
-        "disk",
-        f"{free:.0f} GiB free",
-        "" if free >= 3 else "free at least 3 GiB",
-    )
-
-
-def device() -> Iterator[Finding]:
-    import torch
-
-    from nanogpt.device import pick_device, pick_scale
-
-    try:
-        chosen = pick_device()
-    except ValueError as error:
-        yield Finding(RED, "device", str(error), "unset NANOGPT_DEVICE")
-        return
-    scale = pick_scale(chosen)
-    if chosen.type != "cuda":
-        yield Finding(
-            GREEN,
-            "device",
-            f"{chosen}, scale {scale}" + ("" if chosen.type == "mps" else "; no GPU is needed"),
-        )
-        return
-    name = torch.cuda.get_device_name(chosen)
-    capability = ".".join(map(str, torch.cuda.get_device_capability(chosen)))
-    memory = torch.cuda.get_device_properties(chosen).total_memory / 2**30
-    yield Finding(
-        GREEN, "device", f"{name}, {memory:.0f} GiB, compute capability {capability}, scale {scale}"
-    )
-    yield Finding(GREEN, "GPU driver", f"{driver()}, PyTorch built for CUDA {torch.version.cuda}")
-    from nanogpt.roofline import peak_of
-
-    if peak_of(name) is None:
-        yield Finding(
-            YELLOW, "peak", "not in chapter 09's table", "MFU is given against the measured peak only"
-        )
-
-
-def driver() -> str:
-    """The NVIDIA driver's version; AMD's tools have another name, and none is no reason to stop."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
-    except (OSError, subprocess.CalledProcessError, IndexError):
-        return "version unknown"
-
-
-def speed_features() -> Iterator[Finding]:
-    """TF32, bf16 and torch.compile: what chapters 10 and 11 will find, by the words of chapters 10 and 14."""
-    from nanogpt.device import pick_device
-    from nanogpt.precision import best_precision, why_not
-
-    chosen = pick_device()
-    tf32 = why_not("tf32", chosen)
-    yield Finding(
-        YELLOW if tf32 else GREEN, "TF32", tf32 or "yes", "chapter 10 shows recorded runs" if tf32 else ""
-    )
-    best = best_precision(chosen)
-    yield Finding(
-        YELLOW if best == "float32" else GREEN,
-        "bf16",
-        {"bf16": "faster than float32 here", "fp16": "not here, fp16 with loss scaling instead"}.get(
-            best, "no faster than float32 here: correct, not fast"
-        ),
-        "keep float32 for speed" if best == "float32" else "",
-    )
-    from nanogpt.rungs import why_not_compiled
-
-    reason = why_not_compiled(chosen)
-    yield Finding(
-        YELLOW if reason else GREEN,
-        "compile",
-        f"torch.compile: {reason}" if reason else "torch.compile finds its compiler",
-        "chapter 11 runs without" if reason else "",
-    )
-
-
 def vocabulary() -> Iterator[Finding]:
     from nanogpt.tokenizer import BPETokenizer
 
@@ -254,18 +147,4 @@ def data() -> Iterator[Finding]:
         )
 
 
-def arithmetic() -> Iterator[Finding]:
-    from nanogpt.device import pick_device
-
-    chosen = pick_device()
-    error = disagreement(chosen)
-    if error < TOLERANCE:
-        yield Finding(
-            GREEN, "arithmetic", f"a training step on {chosen} agrees with the CPU's (to {error:.0e})"
-        )
-    else:
-        text = f"a training step on {chosen} differs from the CPU's by {error:.0e}, so the course stays on the CPU"
-        yield Finding(YELLOW, "arithmetic", text, "elsewhere set NANOGPT_DEVICE=cpu yourself")
-
-
-CHECKS = (python, packages, kernel, resources, device, speed_features, vocabulary, data, arithmetic)
+CHECKS = (python, place, packages, kernel, resources, device, speed_features, vocabulary, data, arithmetic)

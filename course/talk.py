@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 
-from course.doctor import GREEN, RED, YELLOW, Finding
+from course.finding import GREEN, RED, YELLOW, Finding
 
 SIZES = {4 << 10: "4 KiB", 1 << 20: "1 MiB", 16 << 20: "16 MiB"}
 REPEATS = 5

@@ -1,12 +1,13 @@
 import math
 import os
+import shutil
 import sys
 
 import pytest
 import torch
 
-from course import doctor, remedies, trust
-from course.doctor import GREEN, RED, YELLOW, Finding
+from course import doctor, machine, places, remedies, trust
+from course.finding import GREEN, RED, YELLOW, Finding
 from course.paths import CourseError
 from course.trust import disagreement, trusted_environment
 
@@ -17,6 +18,7 @@ def test_this_machine_is_not_red(capsys):
     topics = {line.split()[1] for line in lines}
     assert {
         "python",
+        "place",
         "packages",
         "kernel",
         "memory",
@@ -133,11 +135,123 @@ def test_a_missing_or_broken_module_names_the_chapter_that_brings_it_back(
     with pytest.raises(CourseError) as error:
         trusted_environment()
     assert str(error.value).startswith(message) and "`course restore 00` brings it back" in str(error.value)
-    monkeypatch.setattr(doctor, "CHECKS", (doctor.arithmetic,))
+    monkeypatch.setattr(doctor, "CHECKS", (machine.arithmetic,))
     assert doctor.doctor() == 1 and "`course restore 00` brings it back" in capsys.readouterr().out
 
 
 def test_the_doctor_asks_the_package_for_a_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    compiler = next(finding for finding in doctor.speed_features() if finding.topic == "compile")
+    compiler = next(finding for finding in machine.speed_features() if finding.topic == "compile")
     assert compiler.colour == YELLOW and "CXX" in compiler.text
+
+
+# Which place this is, from the signs that each leaves
+
+
+@pytest.mark.parametrize(
+    "env, files, machine_is, where, hint",
+    [
+        ({"COLAB_RELEASE_TAG": "release-colab_20261112"}, {}, "linux x86_64", "Google Colab", "download"),
+        ({"KAGGLE_KERNEL_RUN_TYPE": "Interactive"}, {}, "linux x86_64", "Kaggle", "/kaggle/working"),
+        ({"BINDER_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_HOST": "1"}, {}, "linux x86_64", "Binder", "download"),
+        ({"CODESPACES": "true", "REMOTE_CONTAINERS": "true"}, {".dockerenv": ""}, "linux x86_64", "GitHub Codespaces", "Ports"),
+        ({"REMOTE_CONTAINERS": "true"}, {".dockerenv": ""}, "linux aarch64", "a dev container", "Ports"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {}, "linux x86_64", "a Kubernetes pod", "port-forward"),
+        ({}, {".dockerenv": ""}, "linux x86_64", "a Docker container", "docker run -p 8888:8888"),
+        ({}, {"run/.containerenv": ""}, "linux x86_64", "a Podman container", "podman run -p"),
+        ({}, {"proc/sys/kernel/osrelease": "6.6.87.2-microsoft-standard-WSL2\n"}, "linux x86_64", "WSL", ""),
+        ({}, {"proc/sys/kernel/osrelease": "6.1.0-28-amd64\n"}, "linux x86_64", "Linux", ""),
+        ({"CODESPACES": ""}, {}, "linux x86_64", "Linux", ""),
+        ({}, {}, "darwin arm64", "Apple silicon", ""),
+        ({}, {}, "darwin x86_64", "an Intel Mac", ""),
+        ({}, {}, "win32 AMD64", "Windows", ""),
+    ],
+)  # fmt: skip
+def test_each_place_is_known_by_its_signs(tmp_path, env, files, machine_is, where, hint):
+    tree(tmp_path, files)
+    found, said = places.where_is_this(env, tmp_path, *machine_is.split())
+    assert found == where and hint in said and bool(hint) == bool(said)
+
+
+def tree(folder, files: dict[str, str]):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_the_environment_is_named_by_who_made_it(tmp_path):
+    assert places.python_of({}, tmp_path, virtual=False) == "the system's Python"
+    assert places.python_of({}, tmp_path, virtual=True) == "a virtual environment"
+    tree(tmp_path, {"pyvenv.cfg": "home = /usr/bin\nuv = 0.13.9\n", "conda-meta/history": ""})
+    assert places.python_of({}, tmp_path, virtual=True) == "uv's environment"
+    conda = places.python_of({"CONDA_DEFAULT_ENV": "nanogpt-course"}, tmp_path, virtual=False)
+    assert conda == "the conda environment nanogpt-course"
+
+
+def test_in_wsl_a_clone_on_windows_disk_is_slow(monkeypatch):
+    monkeypatch.setattr(places, "where_is_this", lambda *_: ("WSL", ""))
+    assert [f.colour for f in places.place()] == [GREEN]
+    for folder, colour in (("/mnt/c/Users/me/gpt2-course", YELLOW), ("/mnt/data/course", GREEN)):
+        monkeypatch.setattr(places, "ROOT", places.Path(folder))
+        (found,) = places.place()
+        assert found.colour == colour and ("into your home" in found.remedy) == (colour == YELLOW)
+
+
+# What a container may use
+
+
+@pytest.mark.parametrize(
+    "files, memory, share",
+    [
+        ({}, math.inf, math.inf),
+        ({"memory.max": "max\n", "cpu.max": "max 100000\n"}, math.inf, math.inf),
+        ({"memory.max": "2147483648\n", "cpu.max": "150000 100000\n"}, 2**31, 1.5),
+        ({"memory/memory.limit_in_bytes": "1073741824\n", "cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000"}, 2**30, 2),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, math.inf, math.inf),
+        ({"user.slice/memory.max": "4096\n", "user.slice/me.scope/memory.max": "max\n", "user.slice/me.scope/cpu.max": "50000 100000\n"}, 4096, 0.5),
+    ],
+)  # fmt: skip
+def test_limits_are_those_of_the_control_groups(tmp_path, files, memory, share):
+    """Version 2, version 1, and the tightest of nested groups."""
+    nested = any("/me.scope" in name for name in files)
+    tree(tmp_path, {f"sys/fs/cgroup/{name}": text for name, text in files.items()})
+    tree(tmp_path, {"proc/self/cgroup": "0::/user.slice/me.scope\n" if nested else "12:pids:/\n0::/\n"})
+    assert places.memory_limit(tmp_path) == memory
+    assert places.cpu_limit(tmp_path) == share
+
+
+def test_a_container_with_less_than_its_machine_is_told(monkeypatch):
+    monkeypatch.setattr(machine, "memory_limit", lambda: 2.0**31)
+    monkeypatch.setattr(machine, "cpu_limit", lambda: 1.5)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    memory, cores, _ = machine.resources()
+    assert memory.colour == YELLOW and memory.text.startswith("2 GiB of the machine's ")
+    assert memory.remedy == "give the container more of it"
+    assert cores.colour == YELLOW and cores.text.startswith("1.5 of the machine's ")
+    assert "64 threads" in cores.text and cores.remedy == "set OMP_NUM_THREADS=2"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert list(machine.cores(1.5)) == [] and list(machine.cores(math.inf)) == []
+
+
+def test_two_gpus_want_shared_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        machine.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(64 << 20, 0, 64 << 20)
+    )
+    (found,) = machine.shared_memory(2, tmp_path)
+    assert found.colour == YELLOW and "64 MiB" in found.text and "--shm-size=1g" in found.remedy
+    assert list(machine.shared_memory(1, tmp_path)) == []
+    assert list(machine.shared_memory(2, tmp_path / "none")) == [], "not Linux"
+
+
+@pytest.mark.parametrize(
+    "there, built, system, said",
+    [
+        (True, False, "linux", "--force-reinstall -c constraints.txt torch"),
+        (True, False, "win32", "pytorch.org"),
+        (True, True, "linux", None),
+        (False, False, "linux", None),
+    ],
+)
+def test_a_gpu_that_this_pytorch_cannot_use_is_told(there, built, system, said):
+    found = list(machine.unused_gpu(there, built, system))
+    assert len(found) == (said is not None) and all(f.colour == YELLOW and said in f.remedy for f in found)

@@ -1,60 +1,122 @@
-"""`make` sets up .venv: an interrupted creation is mended, and a failure says what to do."""
+"""`make` sets up .venv: an interrupted creation is mended, a laptop gets the PyTorch it can use, a failure says what to do."""
 
+import shutil
 import subprocess
+import sys
 
 import pytest
 
 from course import setup_env
 
+TORCH, CPU, CUDA = "torch==2.13.0", "torch==2.13.0+cpu", "torch==2.13.0"
+NEW = ["create", {"with_pip": True, "clear": True}]
 
-@pytest.fixture
-def calls(tmp_path, monkeypatch):
-    """Set-up in an empty folder, where nothing is installed; what it would run."""
-    made: list = []
 
-    def run(command, **_):
-        what = command[2:4]  # after python -m
-        made.append(what)
-        python = setup_env.PYTHON
-        if what == ["ensurepip"]:
-            python.write_text("pip")
-        works = python.exists() and python.read_text() == "pip"
-        return subprocess.CompletedProcess(command, 0 if works else 1)
+class Machine:
+    """What set-up would run, in an empty folder where nothing is installed."""
 
-    def create(folder, **options):
-        made.append(["create", options])
+    def __init__(self, monkeypatch, folder):
+        self.ran, self.torch, self.unreachable = [], False, ()
+        (folder / "constraints.txt").write_text(f"{TORCH}\n")
+        monkeypatch.setattr(setup_env, "ROOT", folder)
+        monkeypatch.setattr(setup_env, "VENV", folder / ".venv")
+        monkeypatch.setattr(setup_env, "PYTHON", folder / ".venv/bin/python")
+        monkeypatch.setattr(setup_env.subprocess, "run", self.run)
+        monkeypatch.setattr(setup_env.venv, "create", self.create)
+        monkeypatch.setattr(setup_env.sys, "platform", "linux")
+        monkeypatch.setattr(setup_env, "nvidia_gpu", lambda: False)
+        monkeypatch.setattr(setup_env, "why_no_torch", lambda: "")
+
+    def run(self, command, **_):
+        self.ran.append(command[1:])
+        if command[1:3] == ["-m", "ensurepip"] and setup_env.PYTHON.exists():
+            setup_env.PYTHON.write_text("pip")
+        works = setup_env.PYTHON.exists() and setup_env.PYTHON.read_text() == "pip"
+        if command[1] == "-c":
+            works = self.torch
+        return subprocess.CompletedProcess(
+            command, int(not works or any(p in command for p in self.unreachable))
+        )
+
+    def create(self, folder, **options):
+        self.ran.append(["create", options])
         setup_env.PYTHON.parent.mkdir(parents=True, exist_ok=True)
         setup_env.PYTHON.write_text("pip")
 
-    (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
-    monkeypatch.setattr(setup_env, "ROOT", tmp_path)
-    monkeypatch.setattr(setup_env, "VENV", tmp_path / ".venv")
-    monkeypatch.setattr(setup_env, "PYTHON", tmp_path / ".venv/bin/python")
-    monkeypatch.setattr(setup_env.subprocess, "run", run)
-    monkeypatch.setattr(setup_env.venv, "create", create)
-    return made
+    @property
+    def installed(self) -> list[list[str]]:
+        """What pip was asked for, with what follows the constraints."""
+        return [c[c.index("constraints.txt") + 1 :] for c in self.ran if "constraints.txt" in c]
 
 
-def test_a_new_environment_is_made_once(calls):
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    return Machine(monkeypatch, tmp_path)
+
+
+COURSE = ["-e", ".[course,dev]"]
+FROM_PYTORCH = [CPU, "--extra-index-url", setup_env.CPU_INDEX]
+
+
+def test_a_new_environment_is_made_once(machine):
     assert setup_env.main() == 0 and (setup_env.VENV / "ready").exists()
-    new = ["create", {"with_pip": True, "clear": True}]
-    assert calls == [["pip", "--version"], new, ["pip", "install"], ["pip", "install"]]
+    assert machine.ran.count(NEW) == 1
+    machine.torch = True
     assert setup_env.main() == 0
-    assert calls.count(new) == 1
+    assert machine.ran.count(NEW) == 1 and machine.installed == [FROM_PYTORCH, COURSE, COURSE]
 
 
-def test_an_environment_without_pip_gets_it_and_one_without_python_is_made_again(calls):
+def test_an_environment_without_pip_gets_it_and_one_without_python_is_made_again(machine):
     setup_env.PYTHON.parent.mkdir(parents=True)
     setup_env.PYTHON.write_text("no pip")
     assert setup_env.main() == 0
-    assert ["ensurepip"] in calls
-    assert not any(call[0] == "create" for call in calls), "whoever made it keeps it"
+    assert ["-m", "ensurepip"] in machine.ran
+    assert NEW not in machine.ran, "whoever made it keeps it"
     setup_env.PYTHON.unlink()
+    assert setup_env.main() == 0 and NEW in machine.ran
+
+
+@pytest.mark.parametrize(
+    "system, gpu, unreachable, asked",
+    [
+        ("linux", False, (), [FROM_PYTORCH]),
+        ("linux", True, (), [[CUDA]]),
+        ("linux", False, (setup_env.CPU_INDEX,), [FROM_PYTORCH, [CUDA]]),  # behind a firewall
+        ("darwin", False, (), [[CUDA]]),
+        ("win32", True, (), [[CUDA]]),
+    ],
+)
+def test_a_laptop_without_a_gpu_downloads_no_cuda(
+    machine, monkeypatch, capsys, system, gpu, unreachable, asked
+):
+    monkeypatch.setattr(setup_env.sys, "platform", system)
+    monkeypatch.setattr(setup_env, "nvidia_gpu", lambda: gpu)
+    machine.unreachable = unreachable
     assert setup_env.main() == 0
-    assert any(call[0] == "create" for call in calls)
+    assert machine.installed == [*asked, COURSE]
+    said = capsys.readouterr().out
+    assert ("6 GB" in said) == ([CUDA] in asked and system == "linux")
+    assert ("cannot be reached" in said) == bool(unreachable)
 
 
-def test_what_cannot_be_installed_says_so(calls, monkeypatch, capsys):
+def test_a_torch_that_is_there_stays_whatever_its_build(machine):
+    machine.torch = True
+    assert setup_env.main() == 0 and machine.installed == [COURSE]
+
+
+def test_the_question_for_torch_goes_by_the_version_without_its_build():
+    from importlib.metadata import version
+
+    def asked(pin: str) -> int:
+        return subprocess.run(
+            [sys.executable, "-c", setup_env.INSTALLED, pin], capture_output=True
+        ).returncode
+
+    assert asked(f"torch=={version('torch').split('+')[0]}") == 0
+    assert asked("torch==1.0") == 1
+
+
+def test_what_cannot_be_installed_says_so(machine, monkeypatch, capsys):
     def fails(folder, **_):
         raise subprocess.CalledProcessError(1, "ensurepip")
 
@@ -65,3 +127,31 @@ def test_what_cannot_be_installed_says_so(calls, monkeypatch, capsys):
     assert not (setup_env.VENV / "ready").exists()
     monkeypatch.setattr(setup_env.sys, "version_info", (3, 9, 0))
     assert setup_env.main() == 1 and "PYTHON=python3.12" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "system, machine, bits, said",
+    [
+        ("darwin", "arm64", 63, ""),
+        ("darwin", "x86_64", 63, "Intel"),
+        ("win32", "AMD64", 63, ""),
+        ("win32", "AMD64", 31, "64-bit"),
+        ("linux", "aarch64", 63, ""),
+    ],
+)
+def test_a_python_that_pytorch_has_no_build_for_is_told_before_the_download(system, machine, bits, said):
+    reason = setup_env.why_no_torch(system, machine, bits)
+    assert said in reason and bool(reason) == bool(said)
+
+
+@pytest.mark.slow
+def test_a_real_environment_whose_creation_was_interrupted_is_mended(tmp_path, monkeypatch):
+    """Half a pip that looks installed. Newcomers met "is the network there?" for ever: pip was missing, not the network."""
+    folder = tmp_path / ".venv"
+    monkeypatch.setattr(setup_env, "VENV", folder)
+    monkeypatch.setattr(setup_env, "PYTHON", folder / setup_env.PYTHON.relative_to(setup_env.ROOT / ".venv"))
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    shutil.rmtree(next(folder.glob("**/site-packages/pip/_internal/resolution")))
+    assert setup_env.run_quietly("-m", "pip", "--version"), "pip answers, and yet it cannot install"
+    assert not setup_env.has_pip()
+    assert setup_env.make_venv() and setup_env.has_pip()
