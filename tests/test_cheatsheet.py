@@ -12,7 +12,7 @@ import yaml
 from course import pictures
 from course.paths import ROOT
 from nanogpt import attention, model
-from nanogpt.bench import memory_by_category, step_flops
+from nanogpt.bench import memory_by_category, step_flops, step_work
 from nanogpt.data import BatchStream
 from nanogpt.model import GPT, GPTConfig, flops_by_part, flops_per_token, num_params
 from nanogpt.optim import decay_groups
@@ -204,6 +204,15 @@ def test_a_checkpoint_holds_what_the_sheet_says():
     said = TRAINING["checkpoint"][0].partition(": ")[2].split(", ")
     source = inspect.getsource(assemble.Training.state_dict)
     assert [name for name in said if f'"{name}"' not in source and name not in assemble.KEPT] == []
+
+
+def test_a_fused_update_moves_the_bytes_of_the_sheet():
+    said = re.search(r"(\d+) bytes a parameter in place of (\d+)", SHEET).groups()
+    moved = (
+        sum(work.nbytes for work in step_work(SMALL, B, T, fused=fused) if work.part == "optimizer")
+        for fused in (True, False)
+    )
+    assert [int(n) * num_params(SMALL) for n in said] == list(moved)
 
 
 def test_the_start_is_that_of_the_sheet():

@@ -1,13 +1,11 @@
-"""The committed pictures show the recorded data, and README tells the same to who does not see them."""
+"""The committed pictures show the recorded data."""
 
 import json
 
 import pytest
 
 from course import pictures
-from course.paths import ROOT
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 RECORDED = json.loads(pictures.LADDER.read_text(encoding="utf-8"))
 
 
@@ -40,8 +38,3 @@ def test_a_step_is_told_as_slower_or_not_measurable_where_it_is():
     assert (second["says"], second["slower"]) == ("not measurable · predicted 1.00 ×", False)
     assert third["says"] == "0.49 ×, slower · predicted 2.00 ×"
     assert third["slower"]
-
-
-def test_readme_says_in_words_what_the_staircase_shows():
-    steps = pictures.staircase_steps(RECORDED)
-    assert f'alt="{pictures.in_words(steps)}"' in README

@@ -49,7 +49,7 @@ def hours(first: str, last: str) -> str:
 
 
 def test_readme_says_the_hours_of_each_part_as_the_sets_and_sittings_do():
-    rows = re.findall(r"^\| (?:I|II|III|IV|V) .* \| ([^|]+) \|$", README, re.MULTILINE)
+    rows = re.findall(r"^\d\. \*\*.*?, ([\d.]+ \+ \d+) hours\.", README, re.MULTILINE)
     assert rows == [hours(first, last) for first, last in PARTS.values()]
 
 
@@ -77,6 +77,11 @@ def test_readme_counts_the_package_as_it_is():
     modules = list(PACKAGE.glob("[a-z]*.py"))
     lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in modules)
     assert f"{len(modules)} modules and {lines:,} lines" in README
+
+
+def test_readme_installs_the_pinned_torch():
+    pinned = re.search(r"^torch==\S+", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert f"pip install {pinned.group()} --index-url" in README
 
 
 def test_readme_says_in_words_what_the_staircase_shows():
@@ -181,6 +186,16 @@ def no_vocabulary(monkeypatch, tmp_path):
     BPETokenizer.gpt2()
 
 
+def a_copy(monkeypatch, tmp_path):
+    from course import paths
+
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    (tmp_path / "notebooks").mkdir()
+    for name in ("04_attention.ipynb", "04_attention-Copy1.ipynb"):
+        (tmp_path / "notebooks" / name).touch()
+    paths.find(tmp_path / "notebooks", "04", ".ipynb")
+
+
 def nan_loss(monkeypatch, tmp_path):
     from nanogpt.model import GPT, GPTConfig
     from nanogpt.train import train
@@ -226,7 +241,7 @@ def long_prompt(monkeypatch, tmp_path):
 
 
 CAUSES = [
-    no_gpu, old_python, no_network_for_pip, no_download, no_hub, no_vocabulary,
+    no_gpu, old_python, no_network_for_pip, no_download, no_hub, no_vocabulary, a_copy,
     nan_loss, no_compiler, no_tf32, no_bf16, unknown_id, long_prompt,
 ]  # fmt: skip
 
