@@ -3,9 +3,11 @@
 import os
 import platform
 import re
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
+from urllib.parse import urlsplit
 
 from course.finding import GREEN, RED, YELLOW, Finding
 from course.machine import arithmetic, device, resources, speed_features
@@ -124,27 +126,26 @@ def vocabulary() -> Iterator[Finding]:
 
 
 def data() -> Iterator[Finding]:
-    import socket
-
-    there = (
-        sorted(p.name for p in (ROOT / "data" / "downloads").glob("*"))
-        if (ROOT / "data" / "downloads").is_dir()
-        else []
-    )
+    there = sorted(p.name for p in (ROOT / "data" / "downloads").glob("*"))
     built = "built" if (BUILT / "stories").is_dir() else "made by chapter 02"
     yield Finding(
         GREEN, "corpus", f"embedded, {built}" + (f"; downloaded: {', '.join(there)}" if there else "")
     )
+    yield data_sets()
+
+
+def data_sets() -> Finding:
+    """Whether the host of the data sets answers: Hugging Face's, or the mirror that HF_ENDPOINT names."""
+    from huggingface_hub.constants import ENDPOINT
+
+    address = urlsplit(ENDPOINT)
+    host = address.hostname or ENDPOINT
     try:
-        socket.create_connection(("huggingface.co", 443), timeout=3).close()
-        yield Finding(GREEN, "data sets", "huggingface.co can be reached")
+        socket.create_connection((host, address.port or (80 if address.scheme == "http" else 443)), 3).close()
+        return Finding(GREEN, "data sets", f"{host} can be reached")
     except OSError:
-        yield Finding(
-            YELLOW,
-            "data sets",
-            "huggingface.co cannot be reached",
-            "fine: the embedded corpus needs no network",
-        )
+        remedy = "fine: the embedded corpus needs no network"
+        return Finding(YELLOW, "data sets", f"{host} cannot be reached", remedy)
 
 
 CHECKS = (python, place, packages, kernel, resources, device, speed_features, vocabulary, data, arithmetic)

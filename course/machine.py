@@ -61,10 +61,11 @@ def device() -> Iterator[Finding]:
 
     try:
         chosen = pick_device()
+        scale = pick_scale(chosen)
     except ValueError as error:
-        yield Finding(RED, "device", str(error), "unset NANOGPT_DEVICE")
+        variable = "NANOGPT_SCALE" if "NANOGPT_SCALE" in str(error) else "NANOGPT_DEVICE"
+        yield Finding(RED, "device", str(error), f"unset {variable}")
         return
-    scale = pick_scale(chosen)
     yield from unused_gpu(nvidia_gpu(), torch.backends.cuda.is_built(), sys.platform)
     yield from shared_memory(torch.cuda.device_count())
     if chosen.type != "cuda":
@@ -89,6 +90,16 @@ def device() -> Iterator[Finding]:
         )
 
 
+def device_if_there():
+    """None where NANOGPT_DEVICE asks for one that is not there: the check of the device says so, once."""
+    from nanogpt.device import pick_device
+
+    try:
+        return pick_device()
+    except ValueError:
+        return None
+
+
 def unused_gpu(there: bool, built: bool, system: str) -> Iterator[Finding]:
     """there: NVIDIA's driver; built: PyTorch knows CUDA."""
     if there and not built:
@@ -109,10 +120,10 @@ def driver() -> str:
 
 def speed_features() -> Iterator[Finding]:
     """TF32, bf16 and torch.compile: what chapters 10 and 11 will find, by the words of chapters 10 and 14."""
-    from nanogpt.device import pick_device
     from nanogpt.precision import best_precision, why_not
 
-    chosen = pick_device()
+    if (chosen := device_if_there()) is None:
+        return
     tf32 = why_not("tf32", chosen)
     yield Finding(
         YELLOW if tf32 else GREEN, "TF32", tf32 or "yes", "chapter 10 shows recorded runs" if tf32 else ""
@@ -138,9 +149,8 @@ def speed_features() -> Iterator[Finding]:
 
 
 def arithmetic() -> Iterator[Finding]:
-    from nanogpt.device import pick_device
-
-    chosen = pick_device()
+    if (chosen := device_if_there()) is None:
+        return
     error = disagreement(chosen)
     if error < TOLERANCE:
         yield Finding(

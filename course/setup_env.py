@@ -12,7 +12,10 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-QUIETLY = ["--quiet", "--disable-pip-version-check"]
+QUIETLY = [
+    "--quiet",
+    "--disable-pip-version-check",
+]  # a terminal gets pip's bars: minutes of silence look like a hang
 
 
 def main() -> int:
@@ -75,7 +78,7 @@ def install_torch(torch: str) -> bool:
     linux, others = sys.platform == "linux", "and the pinned packages (once;"
     if linux and not nvidia_gpu():
         say(f"installing {torch} without CUDA, as there is no NVIDIA GPU, {others} 2 GB of disk)")
-        if pip_install(f"{torch}+cpu", "--extra-index-url", CPU_INDEX, output=subprocess.DEVNULL):
+        if pip_install(f"{torch}+cpu", "--extra-index-url", CPU_INDEX, errors=subprocess.DEVNULL):
             return True
         say(f"no such build for this machine, or {CPU_INDEX} cannot be reached: taking the one with CUDA")
     say(
@@ -97,9 +100,10 @@ def nvidia_gpu() -> bool:
     return any(file.exists() for file in files) or shutil.which("nvidia-smi") is not None
 
 
-def pip_install(*packages: str, output=None) -> bool:
-    command = [str(PYTHON), "-m", "pip", "install", *QUIETLY, "-c", "constraints.txt", *packages]
-    return subprocess.run(command, cwd=ROOT, stdout=output, stderr=output).returncode == 0
+def pip_install(*packages: str, errors=None) -> bool:
+    how = QUIETLY[1:] if sys.stdout.isatty() else QUIETLY
+    command = [str(PYTHON), "-m", "pip", "install", *how, "-c", "constraints.txt", *packages]
+    return subprocess.run(command, cwd=ROOT, stderr=errors).returncode == 0
 
 
 def run_quietly(*arguments: str) -> bool:

@@ -100,6 +100,34 @@ def test_an_impossible_device_is_one_sentence(monkeypatch):
         trusted_environment()
 
 
+@pytest.mark.parametrize("variable, value", [("NANOGPT_DEVICE", "tpu"), ("NANOGPT_SCALE", "huge")])
+def test_an_impossible_wish_is_one_red_line_with_its_own_remedy(monkeypatch, capsys, variable, value):
+    monkeypatch.setenv(variable, value)
+    assert doctor.doctor([machine.device, machine.speed_features, machine.arithmetic]) == 1
+    red = [line for line in capsys.readouterr().out.splitlines() if line.startswith(RED)]
+    assert len(red) == 1 and value in red[0] and red[0].endswith(f"unset {variable}")
+
+
+@pytest.mark.parametrize(
+    "endpoint, asked",
+    [
+        ("https://huggingface.co", ("huggingface.co", 443)),
+        ("https://mirror.example/hf", ("mirror.example", 443)),
+        ("http://10.0.0.7:8090", ("10.0.0.7", 8090)),
+        ("mirror.example", ("mirror.example", 443)),
+    ],
+)
+def test_the_data_sets_host_is_the_mirror_where_one_is_set(monkeypatch, endpoint, asked):
+    def refuse(address, timeout):
+        assert address == asked
+        raise OSError
+
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+    monkeypatch.setattr(doctor.socket, "create_connection", refuse)
+    found = doctor.data_sets()
+    assert found.colour == YELLOW and found.text == f"{asked[0]} cannot be reached"
+
+
 def damage(monkeypatch, module: str, text: str | None, tmp_path):
     """`nanogpt` is a folder in which one module is damaged, or missing."""
     package = tmp_path / "nanogpt"
