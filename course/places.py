@@ -78,24 +78,31 @@ def text(path: Path) -> str:
 
 
 def memory_limit(root: Path = Path("/")) -> float:
-    """Bytes that the control groups of this process allow; inf without a limit (Linux's cgroups, version 2 and 1)."""
-    said = [text(group / "memory.max") for group in groups(root)]
-    said.append(text(root / "sys/fs/cgroup/memory/memory.limit_in_bytes"))
-    return min((float(limit) for limit in said if limit.isdigit()), default=float("inf"))
+    """Bytes that the control groups of this process allow, inf without a limit (Linux's cgroups, version 2 and 1)."""
+    files = (
+        group / name for group in groups(root, "memory") for name in ("memory.max", "memory.limit_in_bytes")
+    )
+    return min((float(limit) for limit in map(text, files) if limit.isdigit()), default=float("inf"))
 
 
 def cpu_limit(root: Path = Path("/")) -> float:
-    """Cores' worth of time that the control groups of this process allow; inf without a limit."""
-    v1 = root / "sys/fs/cgroup/cpu"
-    said = [text(group / "cpu.max") for group in groups(root)]
-    said.append(f"{text(v1 / 'cpu.cfs_quota_us')} {text(v1 / 'cpu.cfs_period_us')}")
+    """Cores' worth of time that the control groups of this process allow, inf without a limit."""
+    said = [
+        text(group / "cpu.max") or f"{text(group / 'cpu.cfs_quota_us')} {text(group / 'cpu.cfs_period_us')}"
+        for group in groups(root, "cpu")
+    ]
     quotas = [re.fullmatch(r"(\d+) (\d+)", limit) for limit in said]
     return min((int(q[1]) / int(q[2]) for q in quotas if q), default=float("inf"))
 
 
-def groups(root: Path) -> list[Path]:
-    """This process's control group and those above it: the tightest limit counts."""
-    top = root / "sys/fs/cgroup"
-    own = re.search(r"^0::/(.+)$", text(root / "proc/self/cgroup"), re.MULTILINE)
-    folder = top / own[1] if own else top
-    return [folder, *(above for above in folder.parents if above.is_relative_to(top))]
+def groups(root: Path, controller: str) -> Iterator[Path]:
+    """The folders of this process's control groups and of those above: the tightest limit counts."""
+    tops = {
+        "": root / "sys/fs/cgroup",
+        controller: root / "sys/fs/cgroup" / controller,
+    }  # version 2, version 1
+    for line in text(root / "proc/self/cgroup").splitlines():
+        _, controllers, own = line.split(":", 2)
+        for top in (tops[name] for name in controllers.split(",") if name in tops):
+            folder = top / own.strip("/")
+            yield from (folder, *(above for above in folder.parents if above.is_relative_to(top)))

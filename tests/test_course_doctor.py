@@ -228,22 +228,26 @@ def test_in_wsl_a_clone_on_windows_disk_is_slow(monkeypatch):
 # What a container may use
 
 
+V1 = "9:name=systemd:/\n5:memory:/me\n4:cpu,cpuacct:/me\n"
+
+
 @pytest.mark.parametrize(
-    "files, memory, share",
+    "own, files, memory, share",
     [
-        ({}, math.inf, math.inf),
-        ({"memory.max": "max\n", "cpu.max": "max 100000\n"}, math.inf, math.inf),
-        ({"memory.max": "2147483648\n", "cpu.max": "150000 100000\n"}, 2**31, 1.5),
-        ({"memory/memory.limit_in_bytes": "1073741824\n", "cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000"}, 2**30, 2),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, math.inf, math.inf),
-        ({"user.slice/memory.max": "4096\n", "user.slice/me.scope/memory.max": "max\n", "user.slice/me.scope/cpu.max": "50000 100000\n"}, 4096, 0.5),
+        ("", {}, math.inf, math.inf),  # not Linux
+        ("0::/\n", {"memory.max": "max\n", "cpu.max": "max 100000\n"}, math.inf, math.inf),
+        ("0::/\n", {"memory.max": "2147483648\n", "cpu.max": "150000 100000\n"}, 2**31, 1.5),
+        ("0::/a/b\n", {"a/memory.max": "4096\n", "a/b/memory.max": "max\n", "a/b/cpu.max": "50000 100000\n"}, 4096, 0.5),
+        (V1, {"memory/me/memory.limit_in_bytes": "1073741824\n", "cpu/me/cpu.cfs_quota_us": "200000\n", "cpu/me/cpu.cfs_period_us": "100000"}, 2**30, 2),
+        (V1, {"memory/memory.limit_in_bytes": "1073741824\n"}, 2**30, math.inf),  # a container sees its own group on top
+        (V1, {"cpu/me/cpu.cfs_quota_us": "-1\n", "cpu/me/cpu.cfs_period_us": "100000\n"}, math.inf, math.inf),
     ],
 )  # fmt: skip
-def test_limits_are_those_of_the_control_groups(tmp_path, files, memory, share):
+def test_limits_are_those_of_the_control_groups(tmp_path, own, files, memory, share):
     """Version 2, version 1, and the tightest of nested groups."""
-    nested = any("/me.scope" in name for name in files)
-    tree(tmp_path, {f"sys/fs/cgroup/{name}": text for name, text in files.items()})
-    tree(tmp_path, {"proc/self/cgroup": "0::/user.slice/me.scope\n" if nested else "12:pids:/\n0::/\n"})
+    tree(
+        tmp_path, {f"sys/fs/cgroup/{name}": text for name, text in files.items()} | {"proc/self/cgroup": own}
+    )
     assert places.memory_limit(tmp_path) == memory
     assert places.cpu_limit(tmp_path) == share
 
