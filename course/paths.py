@@ -1,5 +1,6 @@
 """Where things are, and the one error that the command line prints without a traceback."""
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -30,6 +31,8 @@ def relative(path: Path) -> str:
 def plainly(error: OSError) -> str:
     """A system error as one line: what, and where."""
     what = error.strerror or str(error) or type(error).__name__
+    if error.errno == errno.ENOSPC:
+        what = f"the disk is full ({what}); free some of it and do the same again"
     return f"{what}: {relative(Path(error.filename))}" if isinstance(error.filename, str) else what
 
 

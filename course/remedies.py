@@ -7,11 +7,14 @@ from pathlib import Path
 from course.cells import claimed_modules
 from course.paths import NOTEBOOKS, PACKAGE, number_of, numbered
 
+DISK = re.compile(r"\[Errno \d+\] (No space left|Read-only file system|Disk quota exceeded)")
 NO_NAME = re.compile(r"cannot import name '(\w+)' from (?:partially initialized module )?'nanogpt\.(\w+)'")
 
 
 def remedy(error: str) -> str:
-    """The remedy for an import of ours that failed, from the error's text; empty for any other error."""
+    """The remedy for an import of ours that failed, or a disk, from the error's text; empty for any other error."""
+    if DISK.search(error):
+        return "the disk is full or cannot be written; `course doctor` says how much is free"
     if found := re.search(r"No module named 'nanogpt\.(\w+)'", error):
         return f"nanogpt/{found[1]}.py is missing; {bring_back(found[1])}"
     if found := NO_NAME.search(error):

@@ -10,20 +10,18 @@ from course.remedies import remedy_for
 
 def summary(chosen: list[str], seconds: dict[str, float]) -> list[str]:
     """The lines that end `course run`."""
-    lines = [
-        "",
-        f"{len(chosen)} chapter{'s' * (len(chosen) != 1)} in {sum(seconds.values()):.0f} s. What you have now:",
-        "",
-    ]
+    have = []
     for what in (tokenizer_line, shards_line, model_lines):
         with contextlib.suppress(Exception):  # a damaged file has no line; `course run` is done all the same
-            lines += what()
-    lines += [
+            have += what()
+    done = f"{len(chosen)} chapter{'s' * (len(chosen) != 1)} in {sum(seconds.values()):.0f} s."
+    return [
+        "",
+        *([f"{done} What you have now:", "", *have] if have else [done]),
         "",
         f"The executed notebooks are in {relative(RUNS)}/, e.g. {relative(RUNS / notebook_path(chosen[0]).name)}.",
+        "`make lab` opens the course at chapter 00.",
     ]
-    lines += ["`make lab` opens the course at chapter 00."]
-    return lines
 
 
 def read(name: str) -> dict | None:

@@ -1,6 +1,8 @@
 """`course update`: the newest chapters, though notebooks were run and changed in place."""
 
+import contextlib
 import subprocess
+from pathlib import Path
 
 from course.files import keep_beside
 from course.paths import ROOT, CourseError, relative
@@ -8,7 +10,11 @@ from course.paths import ROOT, CourseError, relative
 
 def update() -> int:
     """Fetch, set aside the files that both sides changed, and go forward. Nothing of the reader's is lost."""
-    git("rev-parse", "--show-toplevel", why="this folder is no git clone")
+    if not is_clone():
+        raise CourseError(
+            "this folder is no git clone, so nothing can be fetched into it: git clone the course beside it, and take along "
+            "what is yours from notebooks/ and data/built/"
+        )
     upstream = git(
         "rev-parse", "--abbrev-ref", "@{upstream}", why="this branch follows none; use git pull by hand"
     )
@@ -30,6 +36,13 @@ def update() -> int:
     return 0
 
 
+def is_clone() -> bool:
+    """Whether git keeps this folder itself; an unpacked archive may lie within somebody's other repository."""
+    with contextlib.suppress(CourseError):
+        return Path(git("rev-parse", "--show-toplevel")).resolve() == ROOT
+    return False
+
+
 def git(*args: str, why: str = "git fails") -> str:
     """What a git command says; CourseError with git's own last line."""
     try:
@@ -37,7 +50,7 @@ def git(*args: str, why: str = "git fails") -> str:
             ["git", *args], cwd=ROOT, capture_output=True, encoding="utf-8", errors="replace"
         )
     except FileNotFoundError:
-        raise CourseError("git is not installed; download the course again beside this folder") from None
+        raise CourseError("git is not installed") from None
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise CourseError(f"{why}: {said}")

@@ -135,6 +135,8 @@ def merge(out: Path, made_of: dict, chunks: list[tuple[Path, dict]]) -> dict:
 @contextmanager
 def alone_in(out: Path, who="prepare", other="choose another --out", shared=False) -> Iterator[None]:
     """The folder, made if absent, is this process's alone while the block lasts, or shared by those who say so."""
+    if out.is_file():
+        raise ValueError(f"{out} is a file, and {who} writes a folder; {other}")
     out.mkdir(parents=True, exist_ok=True)
     with open(out / ".lock", "ab") as file:
         try:

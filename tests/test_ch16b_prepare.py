@@ -406,6 +406,16 @@ def test_a_damaged_manifest_is_one_clear_sentence(tmp_path, tokenizer_path, caps
         assert (out / "manifest.json").read_text() == damaged
 
 
+def test_a_folder_that_is_a_file_is_told_to_whoever_wants_it_alone(tmp_path):
+    """`train tiny run.dir=notes.txt` once said no more than that the file exists."""
+    (file := tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(
+        ValueError, match=r"notes.txt is a file, and trainer writes a folder; choose another run.dir"
+    ):
+        alone_in(file, "trainer", "choose another run.dir").__enter__()
+    assert file.read_text() == "mine"
+
+
 def test_two_runs_in_one_folder_are_one_clear_sentence(tmp_path, tokenizer_path, capsys):
     source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
     arguments = [source, "--out", out, "--tokenizer", tokenizer_path, "--workers", "1"]

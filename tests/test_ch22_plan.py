@@ -359,6 +359,13 @@ def test_wrong_input_is_one_line(words, says, capsys):
     assert says in err and err.count("\n") == 1
 
 
+def test_a_batch_beyond_all_cards_is_told_and_not_drawn_sign_by_sign(capsys):
+    """Its picture once took a gigabyte of signs, and beyond 64 bits of them an OverflowError."""
+    assert cli.main(["plan", "--batch", "99999999999999999999"]) == 0
+    out = capsys.readouterr().out
+    assert "does NOT fit" in out and max(map(len, out.splitlines())) < 200
+
+
 def test_every_card_has_a_source_memory_and_a_link():
     for name, card in CARDS.items():
         assert card.sheet.source and 12 * 1024 <= card.mib <= 180 * 1024 and 16 <= card.link <= 900, name

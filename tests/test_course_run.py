@@ -1,5 +1,6 @@
 """`course run`, `lab`, `test`: what a student types, and what comes back."""
 
+import errno
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ import time
 import pytest
 
 from course import cli, lab, run, summary
-from course.paths import ROOT
+from course.paths import ROOT, plainly
 
 
 def test_run_names_the_failing_cell_and_leaves_the_rest_whole(house):
@@ -42,6 +43,17 @@ def test_a_missing_module_names_its_chapter(house):
     assert "nanogpt/tiny.py is missing; `course restore 04` brings it back" in house.course(
         "run", "5", code=1
     )
+
+
+def test_a_full_disk_is_not_the_notebooks_fault(house):
+    source = house.path / "notebooks/src/05_full.py"
+    source.write_text(
+        "# %%\nimport errno, os\nraise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))\n", encoding="utf-8"
+    )
+    house.course("build", "05", "--draft")
+    said = house.course("run", "05", code=1)
+    assert "the disk is full or cannot be written; `course doctor`" in said and "mend" not in said
+    assert "the disk is full (" in plainly(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
 
 @pytest.mark.parametrize(
@@ -178,6 +190,7 @@ def test_the_first_story_comes_as_soon_as_there_is_a_model(monkeypatch, tmp_path
 def test_a_summary_never_ends_in_a_traceback(monkeypatch, tmp_path):
     monkeypatch.setattr(summary, "BUILT", tmp_path)
     assert summary.first_story() == [] and summary.summary(["04"], {"04": 1.0})
+    assert "What you have now" not in "".join(summary.summary(["04"], {"04": 1.0})), "nothing yet"
     (tmp_path / "model").mkdir()
     (tmp_path / "stories").mkdir()
     (tmp_path / "model/train.json").write_text('{"val_loss": 0.6, "floor": 0.5}')

@@ -347,6 +347,8 @@ And who finds all done looks whether it still is: a shard may have been damaged 
 @contextmanager
 def alone_in(out: Path, who="prepare", other="choose another --out", shared=False) -> Iterator[None]:
     """The folder, made if absent, is this process's alone while the block lasts, or shared by those who say so."""
+    if out.is_file():
+        raise ValueError(f"{out} is a file, and {who} writes a folder; {other}")
     out.mkdir(parents=True, exist_ok=True)
     with open(out / ".lock", "ab") as file:
         try:

@@ -541,7 +541,7 @@ FORMULAS = {
 
 def picture(held: dict[str, int], card: Card, width: int = 60) -> str:
     """The card's memory as `width` signs, a letter for each category; what is beyond the card after the bar."""
-    text = "".join(name[0] * round(width * n / 2**20 / card.mib) for name, n in held.items())
+    text = "".join(name[0] * min(2 * width, round(width * n / 2**20 / card.mib)) for name, n in held.items())
     return f"[{text[:width]:·<{width}}|{text[width : 2 * width]}"
 
 
