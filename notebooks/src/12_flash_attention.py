@@ -22,8 +22,9 @@ from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.attention import attention_weights
 from nanogpt.bench import memory_by_category, saved_bytes
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.roofline import measure, peak_of
 from nanogpt.model import GPT, GPTConfig
+from nanogpt.precision import why_not
+from nanogpt.roofline import measure, peak_of
 
 device = pick_device()
 scale = pick_scale(device)
@@ -481,7 +482,8 @@ paper*, 2022).
 PyTorch has the same algorithm as compiled kernels, behind one function with several *backends*: flash,
 memory-efficient, cuDNN, and *math*, which is the manual version. It chooses by device, dtype, shape and options,
 and does not say so. Two questions have an answer on every device. Which one ran? The result's place in the
-autograd graph carries the kernel's name. Why not flash? Allow nothing else, and read the complaint.
+autograd graph carries the kernel's name. Why not flash? Allow nothing else, and read the complaint. (A T4 gets
+"Efficient": the flash kernel wants compute capability 8.0. Memory is linear in T all the same.)
 """
 
 # %%
@@ -504,8 +506,9 @@ def sdpa_backend(q: Tensor, k: Tensor, v: Tensor, **options) -> str:
 # %% tags=["nbval-ignore-output"]
 q, k, v = random_qkv(64, device=device)
 print(f"{device.type}, float32: {sdpa_backend(q, k, v, is_causal=True)}")
-half = random_qkv(64, device=device, dtype=torch.bfloat16)
-print(f"{device.type}, bfloat16: {sdpa_backend(*half, is_causal=True)}")
+half = torch.float16 if why_not("bf16", device) else torch.bfloat16  # a GPU before Ampere has no bfloat16
+kernel = sdpa_backend(*random_qkv(64, device=device, dtype=half), is_causal=True)
+print(f"{device.type}, {str(half)[6:]}: {kernel}")
 
 # %% [markdown]
 r"""
@@ -675,7 +678,7 @@ def sdpa_math(q, k, v):
 
 ways = {"manual": manual_attention, "SDPA, math": sdpa_math, "our tiles": flash_attention, "SDPA": sdpa}
 Ts = {"ci": [128, 256, 512], "laptop": [256, 512, 1024, 2048], "gpu": [1024, 2048, 4096, 8192]}[scale]
-on = dict(device=device, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32)
+on = dict(device=device, dtype=half if device.type == "cuda" else torch.float32)
 long = len(Ts) > 1 and Ts[-1] >= 256
 assert long, f"{Ts}: a slope needs two lengths, the last at least 256, or what has T rows hides T×T"
 
