@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from browser import needs_chromium, opened
+from built_site import HTML, built, needs_sphinx, served
 
 from course import pictures
 from course.paths import ROOT
@@ -240,3 +242,16 @@ def test_the_floor_and_the_gains_are_the_recorded_ones():
     assert {step["name"]: step["says"] for step in steps[1:]} == {
         k: v for k, v in told.items() if k != "TF32"
     }
+
+
+@needs_sphinx
+@needs_chromium
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_on_paper_it_is_one_page(theme):
+    built()
+    with served(HTML) as base, opened(base) as page:
+        page.emulate_media(color_scheme=theme)
+        page.goto(f"{base}cheatsheet.html")
+        pdf = page.pdf(format="A4", print_background=True)
+    assert len(re.findall(rb"/Type\s*/Page[^s]", pdf)) == 1

@@ -79,11 +79,6 @@ def test_readme_counts_the_package_as_it_is():
     assert f"{len(modules)} modules and {lines:,} lines" in README
 
 
-def test_readme_installs_the_pinned_torch():
-    pinned = re.search(r"^torch==\S+", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
-    assert f"pip install {pinned.group()} --index-url" in README
-
-
 def test_readme_says_in_words_what_the_staircase_shows():
     steps = pictures.staircase_steps(json.loads(pictures.LADDER.read_text(encoding="utf-8")))
     assert f'alt="{pictures.in_words(steps)}"' in README
@@ -149,6 +144,12 @@ def no_network_for_pip(monkeypatch, tmp_path):
     monkeypatch.setattr(setup_env, "has_pip", lambda: True)
     monkeypatch.setattr(setup_env.subprocess, "run", lambda *_, **__: type("Done", (), {"returncode": 1}))
     setup_env.main()
+
+
+def intel_mac(monkeypatch, tmp_path):
+    from course import setup_env
+
+    print(setup_env.why_no_torch("darwin", "x86_64"))
 
 
 def no_download(monkeypatch, tmp_path):
@@ -241,7 +242,7 @@ def long_prompt(monkeypatch, tmp_path):
 
 
 CAUSES = [
-    no_gpu, old_python, no_network_for_pip, no_download, no_hub, no_vocabulary, a_copy,
+    no_gpu, old_python, no_network_for_pip, intel_mac, no_download, no_hub, no_vocabulary, a_copy,
     nan_loss, no_compiler, no_tf32, no_bf16, unknown_id, long_prompt,
 ]  # fmt: skip
 

@@ -116,7 +116,9 @@ def failure(copy: Path, file: str, test: str) -> str:
     """The test that failed; "" if none did."""
     words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", file, "-k", test]
     env = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, cwd=copy, env=env, capture_output=True, text=True, timeout=400)  # more than a test waits
+    done = subprocess.run(
+        words, cwd=copy, env=env, capture_output=True, text=True, timeout=400
+    )  # more than a test waits
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     if not failed and " passed" not in done.stdout:
         assert " skipped" in done.stdout, done.stdout[-2000:]
