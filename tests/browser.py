@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,6 +14,7 @@ import pytest
 SCREENSHOTS = Path(__file__).parent.parent / "build" / "screenshots"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+SECONDS = 120  # for what takes one second on an idle machine
 
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None or find_spec("playwright") is None,
@@ -35,12 +36,15 @@ def opened(base: str, width: int = 1280, height: int = 900, tolerated: str = "(?
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page(viewport={"width": width, "height": height})
+        page.set_default_timeout(SECONDS * 1000)
         wrong = watched(page, base)
         try:
             yield page
         except BaseException:
             print("the browser said:", *wrong, sep="\n")
-            shot(page, "failed-" + os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0])
+            test = os.environ.get("PYTEST_CURRENT_TEST", "").split("::")[-1].partition(" ")[0]
+            with suppress(Exception):  # a page that is gone; what counts is the error itself
+                shot(page, f"failed-{test}")
             raise
         finally:
             browser.close()

@@ -1,0 +1,176 @@
+"""JupyterLab in a real browser, as a student uses it: a chapter is run, a cell is broken and mended."""
+
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from browser import needs_chromium, opened, shot
+
+from course.paths import ROOT
+
+pytestmark = [
+    pytest.mark.slow,
+    needs_chromium,
+    pytest.mark.skipif(find_spec("jupyterlab") is None, reason="no JupyterLab (pip install -e '.[course]')"),
+    pytest.mark.skipif(not shutil.which("git") or not (ROOT / ".git").exists(), reason="no git to copy from"),
+]
+START, RUN = 300_000, 600_000  # milliseconds: for what takes seconds on an idle machine
+
+
+class Lab:
+    """A copy of the repository, and the address at which `course lab` serves it."""
+
+    def __init__(self, copy: Path, base: str, token: str):
+        self.copy, self.base, self.token = copy, base, token
+
+    def open(self, page, path: str) -> None:
+        """A file of the copy, in JupyterLab, with nothing else open."""
+        page.goto(f"{self.base}lab/tree/{path}?reset&token={self.token}")
+        page.locator(".jp-Notebook").wait_for(timeout=START)
+        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=START)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """The real command on a copy, for a student who has never used Jupyter."""
+    folder, token = tmp_path_factory.mktemp("lab"), secrets.token_hex(8)
+    copy, runtime = folder / "gpt2-course", folder / "JUPYTER_RUNTIME_DIR"
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split(
+        "\0"
+    ):
+        if name and (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name)
+    empty = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
+    env = os.environ | {name: str(folder / name) for name in empty}
+    env |= {"PYTHONPATH": str(copy), "NANOGPT_SCALE": "ci"}
+    command = [sys.executable, "-m", "course.cli", "lab", "--no-browser", "--port=0"]
+    with open(folder / "log.txt", "w") as log:
+        server = subprocess.Popen(
+            [*command, f"--IdentityProvider.token={token}"], cwd=copy, env=env, stderr=log
+        )
+    try:
+        deadline = time.monotonic() + START / 1000
+        while not (found := list(runtime.glob("jpserver-*.json"))) and time.monotonic() < deadline:
+            assert server.poll() is None, (folder / "log.txt").read_text()
+            time.sleep(0.2)
+        yield Lab(copy, json.loads(found[0].read_text())["url"], token)
+    finally:
+        server.terminate()
+        server.wait(timeout=120)
+
+
+# What a student does
+
+
+def choose(page, menu: str, item: str) -> None:
+    page.locator(".lm-MenuBar-itemLabel", has_text=re.compile(f"^{menu}$")).click()
+    page.get_by_role("menuitem", name=item, exact=True).click()
+
+
+def run_all(page) -> None:
+    """Run the notebook from its first to its last cell, which ends without an error."""
+    choose(page, "Edit", "Clear Outputs of All Cells")
+    choose(page, "Run", "Run All Cells")
+    page.wait_for_function(
+        """() => document.querySelector('.jp-RenderedText[data-mime-type$=".error"]') ||
+            [...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputPrompt')].every(p => !/\\[[ *]\\]/.test(p.textContent))""",
+        timeout=RUN,
+    )
+    assert not errors(page)
+
+
+def errors(page) -> list[str]:
+    return page.locator('.jp-RenderedText[data-mime-type$=".error"]').all_text_contents()
+
+
+def cell_with(page, text: str):
+    return page.locator(".jp-Notebook .jp-CodeCell", has=page.locator(".cm-content", has_text=text)).last
+
+
+def run_cell(page, cell) -> str:
+    """Run a cell by its keys, and give what it says."""
+    prompt = cell.locator(".jp-InputPrompt")
+    cell.locator(".cm-content").click()
+    before = prompt.text_content()
+    page.keyboard.press("Control+Enter")
+    for _ in range(RUN // 100):
+        if (now := prompt.text_content()) != before and "*" not in now:
+            cell.scroll_into_view_if_needed()
+            return "\n".join(cell.locator(".jp-OutputArea-output").all_text_contents())
+        page.wait_for_timeout(100)
+    raise AssertionError(f"{before} is still running")
+
+
+def retype(page, cell, old: str, new: str) -> None:
+    """Go to the line that holds `old`, and type `new` in its place."""
+    line = cell.locator(".cm-line", has_text=old)
+    line.click()
+    page.keyboard.press("Home")
+    page.keyboard.press("Shift+End")
+    page.keyboard.insert_text(new)
+
+
+def save(page) -> None:
+    page.keyboard.press("Control+s")
+    saved(page)
+
+
+def saved(page) -> None:
+    """Wait until the tab shows no unsaved changes."""
+    page.locator(".lm-DockPanel-tabBar .lm-TabBar-tab.lm-mod-current:not(.jp-mod-dirty)").wait_for(
+        timeout=60_000
+    )
+
+
+# The story of a chapter
+
+RIGHT = 'return scores.masked_fill(future, float("-inf")).softmax(dim=-1)'
+WRONG = "return scores.softmax(dim=-1)"
+
+
+def test_a_chapter_is_run_checkpointed_broken_and_mended(lab):
+    module = lab.copy / "nanogpt" / "attention.py"
+    released = module.read_text(encoding="utf-8")
+    module.unlink()
+    with opened(lab.base) as page:
+        lab.open(page, "notebooks/04_attention.ipynb")
+        shot(page, "lab-1-opened")
+        run_all(page)
+        check = cell_with(page, 'checkpoint("04")')
+        said = check.locator(".jp-OutputArea-output").inner_text()
+        assert "nanogpt/attention.py updated" in said and "tests/test_ch04_attention.py passes" in said
+        assert module.read_text(encoding="utf-8") == released
+        shot(page, "lab-2-run")
+
+        cell = cell_with(page, "def attention_weights(q: Tensor")
+        retype(page, cell, "masked_fill", WRONG)
+        saved(page)  # by itself
+        said = run_cell(page, check)
+        assert "attention_weights" in said and "is not the one that was run last: run it" in said
+        shot(page, "lab-3-not-run")
+
+        run_cell(page, cell)
+        save(page)
+        said = run_cell(page, check)
+        assert "test_rows_are_weights_over_the_past: a query looks at a later key" in said
+        assert re.search(r"likely 04_attention.ipynb, cell \d+ \(attention_weights\)", said)
+        assert "nanogpt/attention.py unchanged" in said and module.read_text(encoding="utf-8") == released
+        shot(page, "lab-4-broken")
+
+        retype(page, cell, WRONG, RIGHT)
+        run_cell(page, cell)
+        save(page)
+        said = run_cell(page, check)
+        assert "nanogpt/attention.py unchanged" in said and "passes" in said
+        shot(page, "lab-5-mended")
+        choose(page, "Kernel", "Shut Down Kernel")

@@ -1,0 +1,43 @@
+"""What CI installs by itself: it says what is lacking, and lacks it without failing."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from course.paths import ROOT
+
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None or os.name == "nt", reason="no bash here")
+
+
+def packages(folder, apt: str) -> subprocess.CompletedProcess:
+    """.ci/packages as root on a machine that has none of the programs; `apt` is what apt-get does there."""
+    for name in ("bash", "sed", "timeout", "ln"):
+        (folder / name).symlink_to(shutil.which(name))
+    for name, does in {"apt-get": apt, "id": "echo 0"}.items():
+        (folder / name).write_text(f"#!{shutil.which('bash')}\n{does}\n")
+        (folder / name).chmod(0o755)
+    command, env = [shutil.which("bash"), str(ROOT / ".ci" / "packages")], {"PATH": str(folder)}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+
+
+def test_what_cannot_be_installed_is_named_and_fails_nothing(tmp_path):
+    done = packages(tmp_path, "echo 'E: no network' >&2; exit 100")
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout.startswith("no chromium bubblewrap iproute2 here: what needs it skips")
+    assert done.stdout.count("\n") == 1
+
+
+def test_one_that_cannot_be_installed_stands_in_nobodys_way(tmp_path):
+    done = packages(
+        tmp_path, f'[[ "$*" == *bubblewrap* ]] && ln -s "$BASH" {tmp_path}/bwrap; [[ "$*" != *chromium* ]]'
+    )
+    assert done.returncode == 0 and done.stdout.startswith("no chromium iproute2 here")
+
+
+def test_where_all_is_there_nothing_is_asked_for(tmp_path):
+    for name in ("google-chrome", "bwrap", "ip"):
+        (tmp_path / name).symlink_to(shutil.which("sed"))
+    done = packages(tmp_path, f"echo asked > {tmp_path}/asked")
+    assert done.returncode == 0 and "no test skips" in done.stdout and not (tmp_path / "asked").exists()
