@@ -29,7 +29,7 @@ To work on them, in the course's folder:
 
 ```
 course exercises release {number}    # writes released/{name}/{name}.ipynb
-course lab                      # open it there
+course lab                     # open it there
 course check {number}                # the visible checks, offline; they say why one fails
 ```
 

@@ -31,6 +31,7 @@ html_title = project
 html_static_path = ["_static"]
 html_favicon = "_static/favicon.svg"
 html_context = {"default_mode": "auto"}
+html_extra_path = ["404.html"]  # GitHub shows it for an address that is none
 html_css_files = ["course.css"]
 html_js_files = ["course.js"]
 html_show_sphinx = False
