@@ -112,6 +112,13 @@ def test_show_has_everything_and_no_escape_codes(results):
     assert "\x1b" not in show(results, "müller@uni.de")
     with pytest.raises(CourseError, match="no result of a student 'Ann'; there is ann"):
         show(results, "Ann")
+    ours = next(result for result in results if result["manual"]) | {
+        "verdict": "infrastructure_error",
+        "score": None,
+    }
+    assert "unmarked of 2" in show([ours], ours["student"]), (
+        "a submission that we failed to grade is shown, too"
+    )
 
 
 MARKS = "student_id,task,points,comment\n"

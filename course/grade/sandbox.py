@@ -103,13 +103,14 @@ def no_network() -> list[str]:
 
 
 def engine(name: str, image: str, box: str) -> list[str]:
-    """docker's or podman's command line. The image has Python and torch; the driver and nanogpt come from here."""
+    """docker's or podman's command line. The image's own PATH leads to a Python with torch; the driver and nanogpt
+    come from here."""
     words = [name, "run", "--rm", "--interactive", "--name", box, "--network", "none", "--read-only"]
     words += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
     words += ["--pids-limit", str(LIMITS["NPROC"])]
     words += ["--memory", str(MEMORY), "--memory-swap", str(MEMORY), "--user", "65534:65534"]
     words += ["--tmpfs", f"/tmp:size={TMP},mode=1777", "--workdir", "/tmp"]
-    words += [word for name, value in ENVIRONMENT.items() for word in ("--env", f"{name}={value}")]
+    words += [f"--env={name}={value}" for name, value in ENVIRONMENT.items() if name != "PATH"]
     for folder in ("course", "nanogpt"):
         words += ["--volume", f"{ROOT / folder}:/grade/{folder}:ro"]
     return [*words, image]

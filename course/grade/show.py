@@ -1,7 +1,6 @@
 """`course grade show STUDENT`: all that is known of one student's submission, hidden checks too, in the terminal."""
 
 from course.grade.page import clean
-from course.grade.results import unmarked
 from course.paths import CourseError
 
 
@@ -34,7 +33,7 @@ def lines(result: dict) -> list[str]:
         if code := result.get("solutions", {}).get(id):
             told += [f"    | {line}" for line in code.splitlines()]
     for id, answer in result["manual"].items():
-        points = "unmarked" if id in unmarked(result) else f"{answer['points']:g}"
+        points = "unmarked" if answer["points"] is None else f"{answer['points']:g}"
         told += [
             "",
             f"{id}  {answer['title']}: {points} of {answer['max_points']:g}  {answer['comment']}".rstrip(),

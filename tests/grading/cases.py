@@ -60,7 +60,7 @@ class Case:
     solutions: dict = field(default_factory=dict)  # of other cells
     change: object = None  # notebook -> notebook, bytes, or a function of the path
     exercise: str = "05_small"
-    backends: tuple[str, ...] = ("bubblewrap", "container")  # of which this is true
+    backends: tuple[str, ...] = ("bubblewrap", "container", "docker", "podman")  # of which this is true
 
 
 def both(verdict: str, lost: float = 5.0) -> dict:
@@ -146,7 +146,7 @@ def attacks(host) -> list[Case]:
                         time.sleep(60)
                         os._exit(0)
                 time.sleep(60)"""), ("crashed|timeout", "crashed|timeout"), 9.0),
-        Case("full_disk", FILLS_DISK, backends=("bubblewrap",)),
+        Case("full_disk", FILLS_DISK, backends=("bubblewrap", "docker", "podman")),
         # In a container /tmp is the disk: the grader looks at it, and clears it afterwards.
         Case("full_disk_watched", FILLS_DISK, ("crashed|timeout", "crashed|timeout"), 9.0, backends=("container",)),
         Case("patched", cell("""
@@ -178,7 +178,7 @@ def attacks(host) -> list[Case]:
         Case("reads_canary", only_if(f"open({str(host.canary)!r}).read()"), **both("failed")),
         Case("reads_reference", only_if(f"assert 'BEGIN SOLUTION' in open({str(host.exercises / '05_small/exercise.py')!r}).read()"), **both("failed")),
         Case("reads_checks", only_if(f"open({str(host.exercises / '05_small/checks.py')!r}).read()"), **both("failed")),
-        Case("reads_sources", only_if(f"import os; os.listdir({str(host.sources)!r})"), **both("failed"), backends=("bubblewrap",)),
+        Case("reads_sources", only_if(f"import os; os.listdir({str(host.sources)!r})"), **both("failed"), backends=("bubblewrap", "docker", "podman")),
         Case("reads_neighbour", only_if(f"open({str(host.submissions / 'correct.ipynb')!r}).read()"), **both("failed")),
         Case("reads_results", only_if(f"import os; os.listdir({str(host.results)!r})"), **both("failed")),
         Case("reads_the_grader", only_if("import os, glob\n[open(f'/proc/{p}/mem', 'rb') for p in os.listdir('/proc') if p.isdigit() and 'run' in open(f'/proc/{p}/cmdline').read()][0]").replace("except OSError", "except (OSError, IndexError)"), **both("failed")),

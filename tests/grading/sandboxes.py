@@ -36,6 +36,15 @@ def why_no_container() -> str | None:
     return None
 
 
+def why_no_engine(name: str) -> str | None:
+    """docker and podman take an image with PyTorch, such as the Dockerfile's."""
+    if not os.environ.get("COURSE_TESTS_IMAGE"):
+        return f"{name}: COURSE_TESTS_IMAGE names no image"
+    from course.grade.sandbox import succeeds
+
+    return None if succeeds([name, "info"]) else f"{name} does not work here"
+
+
 def command(backend: str) -> list[str]:
     """`course`, for a backend. Where only root may enter Python's folder, as one that lies in /root, the container's
     root is one in which everybody may."""

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 from cases import RIGHT, Case, attacks, cell, notebook
-from sandboxes import ROOT, command, environment, why_no_bubblewrap, why_no_container
+from sandboxes import (
+    ROOT,
+    command,
+    environment,
+    why_no_bubblewrap,
+    why_no_container,
+    why_no_engine,
+)
 
 from course import exercises
 from course.grade.processes import pids, uid_of
@@ -19,7 +26,12 @@ from course.grade.sandbox import UIDS
 
 HERE = Path(__file__).parent
 ALWAYS = ("correct", "stripped", "torch_right")  # what another one reads, and what each run says
-BACKENDS = {"bubblewrap": why_no_bubblewrap, "container": why_no_container}
+BACKENDS = {
+    "bubblewrap": why_no_bubblewrap,
+    "container": why_no_container,
+    "docker": lambda: why_no_engine("docker"),
+    "podman": lambda: why_no_engine("podman"),
+}
 
 
 class Host:
@@ -68,7 +80,12 @@ class Host:
     def grade(self, exercise: str, backend: str, *more: str) -> subprocess.CompletedProcess:
         words = [*command(backend), "grade", "run", str(self.exercises / exercise), "--backend", backend]
         words += ["--submissions", str(self.submissions / exercise), "--results", str(self.results), *more]
-        return subprocess.run(words, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=300)
+        seconds = 300
+        if backend in ("docker", "podman"):  # they take a second and more for each sandbox
+            words, seconds = [*words, "--image", os.environ["COURSE_TESTS_IMAGE"]], 1800
+        return subprocess.run(
+            words, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=seconds
+        )
 
     def result(self, exercise: str, student: str) -> dict:
         return json.loads((self.results / exercise / f"{student}.json").read_text())

@@ -272,6 +272,7 @@ def test_a_container_engine_is_called_with_every_limit(name):
     words = sandbox.engine(name, "pytorch/pytorch", "box-1")
     text = " ".join(words)
     assert words[:2] == [name, "run"] and words[-1] == "pytorch/pytorch"
+    assert "--env=HOME=/tmp" in words and "--env=PATH" not in text, "the image knows where its Python is"
     for limit in ("--network none", "--read-only", "--cap-drop ALL", "--pids-limit 64", "--user 65534:65534",
                   "--security-opt no-new-privileges", f"--memory {4 << 30}", "--rm", "--interactive"):  # fmt: skip
         assert limit in text
