@@ -122,7 +122,8 @@ def attacks(host) -> list[Case]:
                 while True:
                     pass"""), **both("timeout")),
         Case("sigstop", "import os, signal\ndef double(xs):\n    os.kill(os.getpid(), signal.SIGSTOP)", **both("timeout")),
-        Case("stops_all", "import os, signal\ndef double(xs):\n    os.kill(-1, signal.SIGSTOP)\n    os.kill(os.getppid(), signal.SIGSTOP)\n    os._exit(0)", **both("timeout")),
+        # An engine's container has only the driver and its child: there kill(-1) finds nobody, an error of the student's.
+        Case("stops_all", "import os, signal\ndef double(xs):\n    os.kill(-1, signal.SIGSTOP)\n    os.kill(os.getppid(), signal.SIGSTOP)\n    os._exit(0)", **both("timeout|student_error")),
         Case("exit_0", "import os\ndef double(xs):\n    os._exit(0)", **both("crashed")),
         Case("exit_above", "import os\nos._exit(0)", **both("crashed")),
         Case("segfault", "import ctypes\ndef double(xs):\n    ctypes.string_at(0)", **both("crashed"), says="SIGSEGV"),
@@ -222,7 +223,7 @@ def attacks(host) -> list[Case]:
                     os._exit(0)
                 return [2 * x for x in xs]""")),
         Case("kills_parent", "import os\ndef double(xs):\n    os.kill(os.getppid(), 9)\n    os._exit(0)", **both("crashed")),
-        Case("kills_all", "import os\ndef double(xs):\n    os.kill(-1, 9)\n    os._exit(0)", **both("crashed")),
+        Case("kills_all", "import os\ndef double(xs):\n    os.kill(-1, 9)\n    os._exit(0)", **both("crashed|student_error")),
         Case("script", "# <script>alert(1)</script>\n" + RIGHT),
         # The student's check.
         Case("refuses_all", RIGHT, score=10.0, solutions={"05-3": "def check_sort(sort): assert False"}),
