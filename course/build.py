@@ -166,7 +166,9 @@ def clean(nb: nbformat.NotebookNode) -> None:
     for cell in nb.cells:
         cell.metadata = {name: cell.metadata[name] for name in marks if cell.metadata.get(name)}
         if cell.cell_type == "code":
-            cell.outputs = merge_streams([o for o in cell.outputs if WIDGET not in o.get("data", {})])
+            for output in cell.outputs:  # a widget's own view needs a kernel; what stands in for it is kept
+                output.get("data", {}).pop(WIDGET, None)
+            cell.outputs = merge_streams([o for o in cell.outputs if o.get("data") != {}])
 
 
 def merge_streams(outputs: list) -> list:

@@ -4,6 +4,8 @@ import matplotlib.pyplot as plt
 
 from course import widgets
 
+WIDE_MAP = 4.8  # inches
+
 
 def sentence(words, looks, arcs):
     """A sentence whose last word is asked for; position `looks` fetches from (found, colour, label)."""
@@ -95,7 +97,7 @@ def learning(curves, lines):
 
 def draw_map(ax, characters, weights):
     """One head's weights (T, T), named by character on both axes."""
-    ax.imshow(weights, cmap="Blues", vmin=0, vmax=1)
+    ax.imshow(weights.numpy(force=True), cmap="Blues", vmin=0, vmax=1)
     names = [c.replace(" ", "·") for c in characters]
     ax.set_xticks(range(len(names)), names, fontsize=7, family="monospace")
     ax.set_yticks(range(len(names)), names, fontsize=7, family="monospace")
@@ -113,19 +115,26 @@ def head_maps(characters, maps):
     return fig
 
 
-def explorer(sentence, look, layers, heads):
-    """A widget: a sentence, a layer and a head; look(text) gives the characters read and the maps of every layer."""
-    from ipywidgets import Dropdown, Text
+def map_widget(sentence, look, layers, heads):
+    """A sentence, a layer and a head; look(text) gives the characters read and the maps of every layer."""
 
-    def head_map(sentence, layer, head):
+    def draw(sentence, layer, head):
         characters, maps = look(sentence)
-        if not characters:
-            return "type letters, digits, a space or a full stop"
-        ax = widgets.axes((5, 5))
-        draw_map(ax, characters, maps[layer][0, head])
+        if len(characters) < 2:
+            raise ValueError(f"{len(characters)} characters of the alphabet are too few: type two or more")
+        ax, weights = widgets.axes(WIDE_MAP, left=0.9, right=0.9), maps[layer][0, head]
+        draw_map(ax, characters, weights)
         ax.set(xlabel="key (looked at)", ylabel="query (looks)")
-        return ax
+        before, first = weights.diagonal(-1).mean(), weights[1:, 0].mean()
+        left_out = len(sentence) - len(characters)
+        words = f"Layer {layer}, head {head}, {len(characters)} characters" + (
+            f", {left_out} left out" if left_out else ""
+        )
+        return (
+            ax,
+            f"{words}: {before:.0%} of the weight lies on the character before, {first:.0%} on the first.",
+        )
 
-    sentence = Text(sentence, continuous_update=False)
-    layer, head = Dropdown(options=range(layers)), Dropdown(options=range(heads))
-    return widgets.explorer(head_map, sentence=sentence, layer=layer, head=head)
+    return widgets.explorer(
+        draw, sentence=sentence, layer=(layers - 1, list(range(layers))), head=(0, list(range(heads)))
+    )

@@ -4,6 +4,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap
 
+from course import widgets
+
 COLOURS = [plt.get_cmap("tab10")(i) for i in range(10)]
 
 
@@ -29,10 +31,11 @@ def timetable(ax, spans: list, name: str, unit: str) -> None:
     """A row a stage, a bar an operation with its micro-batch's number; spans as simulate's."""
     begin, end = min(stage[0][-2] for stage in spans), max(stage[-1][-1] for stage in spans)
     for s, stage in enumerate(spans):
-        for what, i, chunk, start, stop in stage:
-            colour = ("C0", "C1")[what == "B"]
-            bar = [(start - begin, stop - start)]
-            ax.broken_barh(bar, (s - 0.4, 0.8), color=colour, alpha=0.85 / (1 + chunk), ec="white", lw=0.8)
+        for kind, chunk in sorted({(what, chunk) for what, _, chunk, _, _ in stage}):
+            bars = [(a - begin, b - a) for what, _, c, a, b in stage if (what, c) == (kind, chunk)]
+            colour = ("C0", "C1")[kind == "B"]
+            ax.broken_barh(bars, (s - 0.4, 0.8), color=colour, alpha=0.85 / (1 + chunk), ec="white", lw=0.8)
+        for _, i, _, start, stop in stage:
             if stop - start > (end - begin) / 60:
                 middle = (start + stop) / 2 - begin
                 ax.text(middle, s, i, ha="center", va="center", fontsize=6, color="black")
@@ -56,25 +59,22 @@ def schedules(pictures: dict, unit: str = "forward passes of a stage") -> plt.Fi
 
 
 def schedule_widget(orders, simulate):
-    """Sliders over the timetable of orders(stage, stages, micro_batches, chunks), chunks being shorter in time."""
-    import ipywidgets as widgets
+    """Knobs over the timetable of orders(stage, stages, micro_batches, chunks), chunks being shorter in time."""
 
-    from course.widgets import axes, explorer
-
-    def draw(stages, micro_batches, chunks):
-        ax = axes((7, 2.6), layout="constrained")
-        each = [orders(s, stages, micro_batches, chunks) for s in range(stages)]
+    def draw(stages, micro_batches_a_stage, chunks):
+        micro = stages * micro_batches_a_stage  # others do not interleave
+        each = [orders(s, stages, micro, chunks) for s in range(stages)]
         spans = simulate(each, lambda stage, what: (1 if what == "F" else 2) / chunks)
-        end = max(stage[-1][-1] for stage in spans)
-        timetable(ax, spans, f"idle {1 - 3 * micro_batches / end:.1%}", "forward passes of a stage")
-        return ax
+        idle = 1 - 3 * micro / max(stage[-1][-1] for stage in spans)
+        ax = widgets.axes(2.6)
+        timetable(ax, spans, f"idle {idle:.1%}", "forward passes of a stage")
+        count = "whole" if chunks == 1 else f"in {chunks} chunks each"
+        return (
+            ax,
+            f"{stages} stages, {count}, and {micro} micro-batches: each waits for {idle:.1%} of the time.",
+        )
 
-    return explorer(
-        draw,
-        stages=widgets.IntSlider(value=4, min=1, max=8),
-        micro_batches=widgets.IntSlider(value=8, min=1, max=24),
-        chunks=widgets.IntSlider(value=1, min=1, max=4),
-    )
+    return widgets.explorer(draw, stages=(4, 1, 8), micro_batches_a_stage=(2, 1, 6), chunks=(1, 1, 4))
 
 
 def experts(routed: np.ndarray, capacity: int) -> plt.Figure:

@@ -3,6 +3,8 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
+from course import widgets
+
 
 def ring(n: int) -> plt.Figure:
     """A ring of n ranks: of how many each part is the sum. A square a step, a row a rank, a column a part."""
@@ -46,30 +48,35 @@ def scaling(curves: dict[str, list[tuple[int, float]]], ax=None) -> plt.Figure:
     for name, points in curves.items():
         ax.plot(*zip(*points), "o-", ms=3, label=name)
     ax.set_xscale("log", base=2)
+    counts = [n for n, _ in max(curves.values(), key=len)]
+    ax.set_xticks(counts, counts)  # 2¹⁰ as mathematics takes a third of the drawing
+    ax.minorticks_off()
     ax.set(xlabel="GPUs", ylabel="efficiency", ylim=(0, 1.05))
     ax.legend()
     return ax.figure
 
 
 def scaling_widget(curves):
-    """Sliders over `scaling(curves(mfu=…, per_machine=…, inside=…, between=…, latency=…, overlap=…))`."""
-    import ipywidgets as widgets
+    """Knobs over `scaling(curves(mfu=…, per_machine=…, inside=…, between=…, latency=…, overlap=…))`."""
 
-    from course.widgets import axes, explorer
+    def draw(mfu, GPUs_a_machine, GBs_inside, GBs_between, latency_µs, overlap):
+        cluster = {"per_machine": GPUs_a_machine, "inside": GBs_inside * 1e9, "between": GBs_between * 1e9}
+        found, ax = curves(mfu=mfu, latency=latency_µs * 1e-6, overlap=overlap, **cluster), widgets.axes(2.8)
+        scaling(found, ax)
+        parts = []
+        for name, points in found.items():
+            few, many = points[min(4, len(points) - 1)], points[-1]
+            parts.append(f"{name}: {few[1]:.0%} on {few[0]} GPUs, {many[1]:.0%} on {many[0]:,}")
+        return ax, "; ".join(parts) + "."
 
-    def draw(mfu, GPUs_a_machine, inside_GBs, between_GBs, latency_µs, overlap):
-        cluster = {"per_machine": GPUs_a_machine, "inside": inside_GBs * 1e9, "between": between_GBs * 1e9}
-        found = curves(mfu=mfu, latency=latency_µs * 1e-6, overlap=overlap, **cluster)
-        return scaling(found, axes((6.5, 2.8), layout="constrained"))
-
-    return explorer(
+    return widgets.explorer(
         draw,
-        mfu=widgets.FloatSlider(value=0.4, min=0.1, max=0.7, step=0.05),
-        GPUs_a_machine=widgets.IntSlider(value=8, min=1, max=16),
-        inside_GBs=widgets.IntSlider(value=450, min=10, max=900, step=10),
-        between_GBs=widgets.FloatSlider(value=50, min=0.1, max=100, step=0.1),
-        latency_µs=widgets.IntSlider(value=10, min=1, max=200),
-        overlap=widgets.FloatSlider(value=0.8, min=0, max=1, step=0.05),
+        mfu=(0.4, 0.1, 0.7, 0.05),
+        GPUs_a_machine=(8, [1, 2, 4, 8, 16, 72]),
+        GBs_inside=(450, [16, 32, 64, 200, 300, 450, 900]),
+        GBs_between=(50, [0.1, 1, 3, 12.5, 25, 50, 100]),
+        latency_µs=(10, 0, 200, 10),
+        overlap=(0.8, 0.0, 1.0, 0.1),
     )
 
 

@@ -28,7 +28,7 @@ def one_block(ax, scores, block, step):
     """Bars of exp(score − m) after `step` blocks."""
     seen = min(block * step, len(scores))
     m = scores[:seen].max()
-    ax.bar(range(seen), (scores[:seen] - m).exp(), color="C0")
+    ax.bar(range(seen), (scores[:seen] - m).exp().tolist(), color="C0")
     ax.bar(range(seen, len(scores)), 0.02, color="0.8")
     for edge in range(block, len(scores), block):
         ax.axvline(edge - 0.5, ls=":", c="gray")
@@ -48,16 +48,20 @@ def after_blocks(scores, block):
 
 def block_widget(scores):
     """Knobs for the size of a block and for how many have been seen."""
-    from ipywidgets import IntSlider
 
-    def look(block_size, blocks_seen):
-        ax = widgets.axes((4.5, 2.8), layout="constrained")
-        one_block(ax, scores, block_size, min(blocks_seen, math.ceil(len(scores) / block_size)))
+    def draw(block_size, blocks_seen):
+        ax, blocks = widgets.axes(2.8, top=0.55), math.ceil(len(scores) / block_size)
+        step = min(blocks_seen, blocks)
+        one_block(ax, scores, block_size, step)
         ax.set_ylabel("exp(score − m)")
-        return ax
+        keys = min(block_size * step, len(scores))
+        m, total = scores[:keys].max(), (scores[:keys] - scores[:keys].max()).exp().sum()
+        return (
+            ax,
+            f"After {step} of {blocks} blocks of {block_size}: {keys} keys seen, m = {m:.1f}, total = {total:.2f}.",
+        )
 
-    size, seen = IntSlider(3, 1, 6), IntSlider(2, 1, len(scores))
-    return widgets.explorer(look, block_size=size, blocks_seen=seen)
+    return widgets.explorer(draw, block_size=(3, 1, 6), blocks_seen=(2, 1, len(scores)))
 
 
 def tiles(n):

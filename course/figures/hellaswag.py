@@ -3,7 +3,6 @@
 import textwrap
 
 import numpy as np
-from matplotlib.axes import Axes
 from torch import Tensor
 
 from course import widgets
@@ -11,42 +10,36 @@ from course import widgets
 UNITS = {"acc": "nats", "acc_norm": "nats per character", "acc_tokens": "nats per token"}
 
 
-def endings(item: dict, costs: dict[str, list[float]]) -> Axes:
-    """A question, and what its endings cost by three measures; * the right one, orange the cheapest."""
-    import matplotlib.pyplot as plt
+def endings_widget(items: list[dict], by_measure, first: int):
+    """What the endings of a question cost by three measures; * the right one, orange the cheapest."""
 
-    return draw_endings(plt.figure(figsize=(7.2, 2.9)), item, costs)
+    def draw(question: int):
+        item, costs = items[question], by_measure(question)
+        panels = widgets.axes(3.2, left=1.85, right=0.05, top=0.85, bottom=0.45, columns=len(UNITS))
+        names = [
+            ("* " if i == item["label"] else "") + textwrap.shorten(ending, 44, placeholder=" …")
+            for i, ending in enumerate(item["endings"])
+        ]
+        for ax, (name, unit) in zip(panels, UNITS.items()):
+            row = np.array(costs[name])
+            ax.barh(
+                range(len(row)), row, color=["C1" if i == row.argmin() else "0.75" for i in range(len(row))]
+            )
+            ax.set_title(name, fontsize=9)
+            ax.set_xlabel(unit, fontsize=8)
+            ax.tick_params(labelsize=8)
+            ax.grid(axis="y", visible=False)
+        panels[0].set_yticks(
+            range(len(names)), ["\n".join(textwrap.wrap(name, 26)) for name in names], fontsize=8
+        )
+        panels[0].invert_yaxis()
+        panels[0].figure.suptitle("\n".join(textwrap.wrap(item["ctx"] + " …", 88)), fontsize=8)
+        right = [name for name in UNITS if np.argmin(costs[name]) == item["label"]]
+        return panels[
+            0
+        ], f"Question {question}: right by {' and '.join(right) or 'none'} of {', '.join(UNITS)}."
 
-
-def draw_endings(fig, item: dict, costs: dict[str, list[float]]) -> Axes:
-    axes = fig.subplots(1, len(UNITS), sharey=True)
-    names = [
-        ("* " if i == item["label"] else "") + textwrap.shorten(ending, 44, placeholder=" …")
-        for i, ending in enumerate(item["endings"])
-    ]
-    for ax, (name, unit) in zip(axes, UNITS.items()):
-        row = np.array(costs[name])
-        ax.barh(range(len(row)), row, color=["C1" if i == row.argmin() else "0.75" for i in range(len(row))])
-        ax.set_title(name, fontsize=9)
-        ax.set_xlabel(unit, fontsize=8)
-        ax.tick_params(labelsize=8)
-        ax.grid(axis="y", visible=False)
-    axes[0].set_yticks(range(len(names)), ["\n".join(textwrap.wrap(name, 26)) for name in names], fontsize=8)
-    axes[0].invert_yaxis()
-    fig.suptitle("\n".join(textwrap.wrap(item["ctx"] + " …", 100)), fontsize=8)
-    fig.tight_layout()
-    return axes[0]
-
-
-def endings_explorer(items: list[dict], by_measure):
-    """The same, for any of the questions."""
-    import ipywidgets
-    from matplotlib.figure import Figure
-
-    def draw(question: int) -> Axes:
-        return draw_endings(Figure(figsize=(7.2, 2.9)), items[question], by_measure(question))
-
-    return widgets.explorer(draw, question=ipywidgets.IntSlider(0, 0, len(items) - 1))
+    return widgets.explorer(draw, question=(first, 0, len(items) - 1))
 
 
 def seen(mask: Tensor, ending: Tensor, place: Tensor):

@@ -4,6 +4,7 @@ import csv
 
 import matplotlib.pyplot as plt
 
+from course import widgets
 from course.paths import ROOT
 from nanogpt.model import num_params
 
@@ -106,30 +107,31 @@ def bars(plans: dict[str, dict[str, float]], mib: float | None = None, ax=None):
     ax.set_xlabel("GiB on a GPU" + ("; dashed: what the card has" if mib else ""))
     ax.set_xlim(0, 1.05 * max(*left, (mib or 0) / 1024))
     ax.grid(False, axis="y")
-    ax.figure.legend(*ax.get_legend_handles_labels(), fontsize=8, ncols=5, loc="outside upper center")
+    ax.tick_params(axis="y", length=0)
+    ax.legend(fontsize=8, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1))
     return ax.figure
 
 
-def explorer_of(footprint, cards):
-    """Sliders over footprint(B=…, T=…, dp=…, shard=…): memory bars against a card's line."""
-    import ipywidgets as widgets
-
-    from course.widgets import axes, explorer
+def memory_widget(footprint, cards):
+    """Knobs over footprint(B=…, T=…, dp=…, shard=…): memory bars against a card's line."""
 
     def draw(card, rows, context, ranks, shard, recompute):
         held = footprint(B=rows, T=context, dp=ranks, shard=shard, recompute=recompute)
-        ax = axes((7, 1.9), layout="constrained")
+        ax = widgets.axes(1.8, left=0.2, top=0.6)
         bars({"": held}, cards[card].mib, ax)
-        gib = sum(held.values()) / 2**30
-        ax.set_title(f"{gib:.1f} GiB of {cards[card].mib / 1024:.0f}", fontsize=10)
-        return ax
+        gib, has, most = sum(held.values()) / 2**30, cards[card].mib / 1024, max(held, key=held.get)
+        fits = "fits" if gib <= has else "does not fit"
+        return (
+            ax,
+            f"{gib:.1f} GiB {fits} into {has:.0f}; most of it, {held[most] / 2**30:.1f}, is for {most}.",
+        )
 
-    return explorer(
+    return widgets.explorer(
         draw,
-        card=widgets.Dropdown(options=list(cards), value="RTX 4090"),
-        rows=widgets.IntSlider(value=8, min=1, max=128),
-        context=widgets.SelectionSlider(value=1024, options=[128, 256, 512, 1024, 2048, 4096]),
-        ranks=widgets.SelectionSlider(value=8, options=[2**k for k in range(11)]),
-        shard=widgets.IntSlider(value=0, min=0, max=3),
-        recompute=widgets.Dropdown(options=["none", "gelu", "block"]),
+        card=("RTX 4090", list(cards)),
+        rows=(8, 1, 128),
+        context=(1024, [128, 256, 512, 1024, 2048, 4096]),
+        ranks=(8, [2**k for k in range(11)]),
+        shard=(1, 0, 3),
+        recompute=("none", ["none", "gelu", "block"]),
     )

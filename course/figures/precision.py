@@ -24,36 +24,40 @@ def in_memory(x: float) -> dict[str, tuple[str, float]]:
 
 
 def bits(x: float, formats: dict):
-    """The bits of x in each format, and the number that is stored."""
-    ax = widgets.axes((7, 1.9))
-    for y, (name, (text, value)) in enumerate(in_memory(x).items()):
+    """The bits of x in each format, and the number that is stored; and that in words."""
+    ax, stored = widgets.axes(1.7, left=0.05, right=0.05, top=0.05, bottom=0.05), in_memory(x)
+    for y, (name, (text, value)) in enumerate(stored.items()):
         ends = 1 + formats[name].exponent  # where the mantissa begins
-        parts = [(0, text[0], "C7"), (1, text[1:ends], "C1"), (9, text[ends:], "C0")]
-        for start, part, colour in parts:
-            for i, bit in enumerate(part):
-                face = colour if bit == "1" else "white"
-                ax.add_patch(plt.Rectangle((start + i, -y), 0.7, 0.75, fc=face, ec=colour, lw=0.7))
+        for start, part, colour in [(0, text[0], "C7"), (1, text[1:ends], "C1"), (9, text[ends:], "C0")]:
+            places, faces = (
+                range(start, start + len(part)),
+                [colour if bit == "1" else "white" for bit in part],
+            )
+            ax.bar(places, 0.75, 0.7, bottom=-y, align="edge", color=faces, ec=colour, lw=0.7)
         error = f"  ({(value - x) / x:+.1e})" if x and math.isfinite(value) else ""
         ax.text(32.4, 0.35 - y, f"{value:.8g}{error}", va="center", fontsize=9)
         ax.text(-0.5, 0.35 - y, name, ha="right", va="center", fontsize=9)
-    ax.set(xlim=(-6, 47), ylim=(0.8 - len(formats), 1.3))
+    ax.set(xlim=(-7, 47), ylim=(0.8 - len(formats), 1.5))
     ax.axis("off")
-    for at, text in [(0, f"{x:g}:"), (3, "exponent"), (15, "mantissa"), (33, "stored (relative error)")]:
+    ax.text(-0.5, 1, f"{x:g}", fontsize=9, ha="right")
+    for at, text in [(2, "exponent"), (15, "mantissa"), (33, "stored (relative error)")]:
         ax.text(at, 1, text, fontsize=9)
-    return ax.figure
+    return ax, f"{x:g} is stored as " + ", ".join(
+        f"{value:.8g} in {name}" for name, (_, value) in stored.items()
+    ) + "."
 
 
-def bits_explorer(number: str, formats: dict):
+def bits_widget(number: str, formats: dict):
     """A field for a number above its bits."""
-    from ipywidgets import Text
 
     def draw(number: str):
         try:
-            return bits(float(number), formats).axes[0]
+            x = float(number)
         except ValueError:
             raise ValueError(f"{number!r} is not a number; try 0.1 or 1e-7") from None
+        return bits(x, formats)
 
-    return widgets.explorer(draw, number=Text(number, continuous_update=False))
+    return widgets.explorer(draw, number=number)
 
 
 def rounding(x, errors: dict):

@@ -6,6 +6,8 @@ import matplotlib.pyplot as plt
 
 from course import widgets
 
+LONGEST = 120  # characters that the widget reads: each place is tried
+
 
 def places(share, kinds: list[str], framed):
     """What a cut changes: share[row][column] of texts, by the character before it and the one after.
@@ -30,16 +32,23 @@ def places(share, kinds: list[str], framed):
 
 def cutting_widget(text: str, encode, first_cut):
     """A field for a text: a bar at the places that first_cut(bytes, at) takes, a red dot where a cut changes the ids."""
-    import ipywidgets
 
     def draw(text: str) -> str:
-        raw, taken, at, shown = text.encode(), set(), 0, []
+        if len(text) < 2:
+            raise ValueError(f"a text of {len(text)} characters has no place to cut: type more")
+        cut, text = len(text) > LONGEST, text[:LONGEST]
+        raw, whole, taken, changed, at, shown = text.encode(), encode(text), set(), 0, 0, []
         while at := first_cut(raw, at + 1):
             taken.add(len(raw[:at].decode()))
         for i, character in enumerate(text):
-            if i and encode(text[:i]) + encode(text[i:]) != encode(text):
+            if i and encode(text[:i]) + encode(text[i:]) != whole:
+                changed += 1
                 shown.append("<span style='color:#d62728'>·</span>")
             shown.append("<b style='color:#2ca02c'>|</b>" * (i in taken) + html.escape(character))
-        return f"<pre style='white-space:pre-wrap'>{''.join(shown)}</pre>"
+        said = (
+            f"{len(text) - 1} places: {len(taken)} are taken (|), at {changed} a cut would change the ids (·)"
+        )
+        said += f"; only the first {LONGEST} characters are read" * cut
+        return f"<pre style='white-space:pre-wrap'>{''.join(shown)}</pre><p>{said}</p>"
 
-    return widgets.explorer(draw, text=ipywidgets.Textarea(text))
+    return widgets.explorer(draw, text=text)

@@ -1,44 +1,34 @@
 """Chapter 15's figures and its widget: each function takes data and returns a figure."""
 
 from collections.abc import Callable
-from io import BytesIO
 
 import matplotlib.pyplot as plt
 
-
-def schedules(curves: dict[str, list[float]]) -> plt.Figure:
-    """Factors of the rate, step by step."""
-    fig, ax = plt.subplots(figsize=(6.5, 2.4))
-    for name, factors in curves.items():
-        ax.plot(factors, label=name)
-    ax.set(xlabel="step", ylabel="factor of the rate", ylim=(0, 1.05))
-    ax.legend(loc="lower center")
-    return fig
+from course import widgets
 
 
 def schedule_widget(rates: Callable):
-    """Sliders over `schedules(rates(steps, warmup, minimum, decay))`."""
-    import ipywidgets as widgets
+    """Sliders over the factors of the rate, step by step, as rates(steps, warmup, minimum, decay) gives them by name."""
 
-    knobs = {
-        "steps": widgets.IntSlider(1000, 10, 2000, 10),
-        "warmup": widgets.IntSlider(50, 0, 1000, 10),
-        "minimum": widgets.FloatSlider(value=0.1, min=0, max=1, step=0.05),
-        "decay": widgets.FloatSlider(value=0.3, min=0, max=1, step=0.05),
-    }
-    picture = widgets.Image(format="png", layout={"align_self": "flex-start"})
+    def draw(**knobs):
+        ax, curves = widgets.axes(2.6), rates(**knobs)
+        for name, factors in curves.items():
+            ax.plot(factors, label=name)
+        ax.set(xlabel="step", ylabel="factor of the rate", ylim=(0, 1.05))
+        ax.legend(loc="lower center")
+        parts = [
+            f"{name} has a mean of {sum(f) / len(f):.2f} and ends at {f[-1]:.2f}"
+            for name, f in curves.items()
+        ]
+        return ax, f"Over {knobs['steps']} steps the factor of {'; '.join(parts)}."
 
-    def redraw(_=None) -> None:
-        fig, png = schedules(rates(*(knob.value for knob in knobs.values()))), BytesIO()
-        fig.savefig(png)
-        plt.close(fig)
-        picture.value = png.getvalue()
-
-    for name, knob in knobs.items():
-        knob.description, knob.style.description_width = name, "initial"
-        knob.observe(redraw, "value")
-    redraw()
-    return widgets.VBox([*knobs.values(), picture])
+    return widgets.explorer(
+        draw,
+        steps=(1000, 10, 2000, 10),
+        warmup=(50, 0, 1000, 10),
+        minimum=(0.1, 0.0, 1.0, 0.05),
+        decay=(0.3, 0.0, 1.0, 0.05),
+    )
 
 
 def panels(runs: dict, clip: float) -> plt.Figure:

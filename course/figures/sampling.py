@@ -8,14 +8,21 @@ from course import widgets
 
 
 def as_drawn(labels: list[str], plain, drawn):
-    """Pale bars for the model's probabilities, dark ones for those that are drawn from."""
-    ax = widgets.axes()
+    """Pale bars for the model's probabilities, dark ones for those that are drawn from; and that in words."""
+    ax, plain, drawn = widgets.axes(3.0, bottom=0.85), plain.tolist(), drawn.tolist()
     ax.bar(range(len(labels)), plain, 0.8, color="C0", alpha=0.3, label="the model")
     ax.bar(range(len(labels)), drawn, 0.5, color="C0", label="drawn from")
     ax.set_xticks(range(len(labels)), labels, rotation=45, ha="right")
-    ax.set(ylabel="probability", ylim=(0, 1), title=f"{(drawn > 0).sum()} of these tokens left")
+    ax.set(ylabel="probability", ylim=(0, 1))
     ax.legend()
-    return ax.figure
+    left = sum(p > 0 for p in drawn)
+    words = (
+        f"{left} of the {len(labels)} likeliest tokens can be drawn" if left > 1 else "One token can be drawn"
+    )
+    return (
+        ax,
+        f"{words}; {labels[0]} with probability {drawn[0]:.2f}, where the model gives it {plain[0]:.2f}.",
+    )
 
 
 def time_per_token(lengths, ms: dict[str, list[float]]):
@@ -38,14 +45,12 @@ def shares_right(shares: dict[str, float], n: int):
     return fig
 
 
-def playground(bars: Callable, prompt: str):
-    """A text field and three sliders; bars(prompt, temperature, top_k, top_p) draws the figure below them."""
-    from ipywidgets import FloatSlider, IntSlider, Text
-
+def playground_widget(bars: Callable, prompt: str):
+    """A field and three sliders over `as_drawn(*bars(prompt, temperature, top_k, top_p))`."""
     return widgets.explorer(
-        lambda **knobs: bars(**knobs).axes[0],
-        prompt=Text(prompt, continuous_update=False),
-        temperature=FloatSlider(value=0.8, min=0, max=3, step=0.1),
-        top_k=IntSlider(value=8, min=1, max=50),
-        top_p=FloatSlider(value=0.95, min=0.05, max=1, step=0.05),
+        lambda **knobs: as_drawn(*bars(**knobs)),
+        prompt=prompt,
+        temperature=(0.8, 0.0, 3.0, 0.1),
+        top_k=(8, 1, 50),
+        top_p=(0.95, 0.05, 1.0, 0.05),
     )

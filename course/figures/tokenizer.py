@@ -1,13 +1,17 @@
 """Figures of chapter 01."""
 
 import html
+from functools import lru_cache
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import regex
 
+from course import widgets
+
 PASTEL = ["#cfe2f3", "#d9ead3", "#fff2cc", "#ead1dc", "#d9d2e9", "#d0e0e3"]
 RED = "#f4a6a0"
+LONGEST = 300  # characters that the widget reads
 
 
 def visible(piece: bytes) -> str:
@@ -84,28 +88,19 @@ def merge_steps(text: str, tokenizer) -> list[list[bytes]]:
 
 def merging_widget(text: str, tokenizer):
     """A field for a text and a slider for how many of its merges are done."""
-    import ipywidgets as widgets
+    steps_of = lru_cache(1)(
+        lambda text: merge_steps(text, tokenizer)
+    )  # a slider asks for the same text again
 
-    wide = widgets.Layout(width="90%")
-    field = widgets.Text(text, description="text", layout=wide)
-    slider = widgets.IntSlider(0, 0, 1, description="merges", layout=wide)
-    picture = widgets.HTML()
+    def draw(text: str, merges: int) -> str:
+        if not text:
+            raise ValueError("an empty text has no bytes and no tokens: type something")
+        steps = steps_of(text[:LONGEST])
+        done, last = min(merges, len(steps) - 1), len(steps) - 1
+        box = "<span style='background:{};color:black;padding:2px 3px;font-family:monospace'>{}</span>"
+        boxes = [box.format(PASTEL[tokenizer.ranks[p] % 6], html.escape(visible(p))) for p in steps[done]]
+        cut = f" (the first {LONGEST} characters)" if len(text) > LONGEST else ""
+        all_done = ", all that apply" if done == last else f" of {last}"
+        return f"<p>{len(steps[done])} tokens after {done}{all_done} merges{cut}</p><p>{' '.join(boxes)}</p>"
 
-    def redraw(_=None) -> None:
-        try:
-            steps = merge_steps(field.value[:300], tokenizer)
-        except ValueError as error:
-            picture.value = html.escape(str(error))
-            return
-        last = len(steps) - 1
-        slider.max, slider.disabled = max(1, last), last == 0
-        step = min(slider.value, last)
-        box = "<span style='background:{};color:black;padding:2px 3px;margin:1px;font-family:monospace'>{}</span>"
-        boxes = [box.format(PASTEL[tokenizer.ranks[p] % 6], html.escape(visible(p))) for p in steps[step]]
-        head = f"<p>{len(steps[step])} tokens after {step} of {last} merges</p>"
-        picture.value = head + " ".join(boxes)
-
-    for knob in (field, slider):
-        knob.observe(redraw, "value")
-    redraw()
-    return widgets.VBox([field, slider, picture])
+    return widgets.explorer(draw, text=text, merges=(8, 0, 60))

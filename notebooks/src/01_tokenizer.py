@@ -781,7 +781,8 @@ show(fig, alt="The sentence after more and more merges: letters join until each 
 
 # %% [markdown]
 r"""
-The same for a sentence of yours. Type, then move the slider.
+The same for a sentence of yours. *Predict* before you move the slider: which two letters are joined first, and how many
+tokens are left at the end? Then type a word that the stories do not have, or one in another script.
 """
 
 # %% tags=["nbval-ignore-output"]

@@ -627,12 +627,13 @@ Layer 1 looks at position 0 when it has nothing to find: the weights must sum to
 look at (an *attention sink*, Xiao et al. 2023).
 
 What does it miss? Letters that stand twice within one copy: it matches one letter, not two, and finds what follows
-either. Type a sentence of your own, with a repetition in it. (Characters outside the alphabet are left out; at most 48
+either. *Predict:* in `the cat sat. the cat sat`, which earlier character does each head of layer 1 look at from the second
+`c`? Look, then type a sentence of your own, with a repetition in it. (Characters outside the alphabet are left out; at most 48
 are read.)
 """
 
 # %% tags=["nbval-ignore-output"]
-figures.explorer("the cat sat. the cat sat", look, len(model.layers), model.layers[0].n_head)
+figures.map_widget("the cat sat. the cat sat", look, len(model.layers), model.layers[0].n_head)
 
 # %% [markdown]
 r"""

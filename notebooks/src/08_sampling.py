@@ -724,8 +724,10 @@ that must repeat its names and numbers.
 
 ## See: the distribution under your hand
 
-A story up to a number that must be computed. Move the sliders, or type another beginning. Pale bars are the model's own
+A story up to a number that must be computed. Pale bars are the model's own
 probabilities, dark ones what `token_probs` makes of them: surer below temperature 1, less sure above.
+*Predict:* top-p stays at 0.95 and top-k at 8. How many tokens are left at temperature 0, and at 3? Move the sliders, then type
+another beginning.
 """
 
 
@@ -734,22 +736,17 @@ question = told[0].text[: told[0].answers[-1][0]].rstrip()
 
 
 def bars(prompt: str, temperature: float, top_k: int, top_p: float):
-    """The sixteen likeliest next tokens, as the model has them and as they are drawn."""
+    """The sixteen likeliest next tokens, with the model's probabilities and those that are drawn from."""
     text = [tokenizer.eot, *tokenizer.encode(prompt)][-model.config.block_size :]
     with torch.no_grad():
         logits = model(torch.tensor([text], device=device))[0][0, -1:].cpu()  # (1, V)
     plain, drawn = logits.softmax(-1)[0], token_probs(logits, temperature, top_k, top_p)[0]
     ids = plain.topk(16).indices
-    labels = [repr(tokenizer.decode([i])) for i in ids]
-    return figures.as_drawn(labels, plain[ids], drawn[ids])
+    return [repr(tokenizer.decode([i])) for i in ids], plain[ids], drawn[ids]
 
 
 # %% tags=["nbval-ignore-output"]
-fig = bars(question, temperature=0.5, top_k=8, top_p=0.95)
-show(fig, alt="Bars: the model's probabilities and what temperature 0.5, top-k 8 and top-p 0.95 leave.")
-
-# %% tags=["nbval-ignore-output"]
-figures.playground(bars, question)
+figures.playground_widget(bars, question)
 
 # %% [markdown]
 r"""

@@ -82,7 +82,7 @@ FORMATS = {
 
 # %%
 show(
-    figures.bits(0.1, FORMATS),
+    figures.bits(0.1, FORMATS)[0].figure,
     alt="0.1 in four formats, bit by bit, and the number that is stored: float32 has 8 bits for the exponent and 23 for the mantissa, TF32 8 and 10, bfloat16 8 and 7, float16 5 and 10.",
 )
 print(f"{'':10}{'largest':>11}{'smallest normal':>18}{'smallest':>11}{'next after 1':>15}")
@@ -91,13 +91,13 @@ for form in FORMATS.values():
 
 # %% [markdown]
 r"""
-A bfloat16 is the upper half of a float32. Try 1.001, 65519, 65520, 3e-8, 1e39. Which two neighbours does 65520 lie between
-in float16?
+A bfloat16 is the upper half of a float32. *Predict* what float16 makes of 65519 and of 65520: which two neighbours does the
+second lie between? Then try 1.001, 3e-8 and 1e39.
 """
 
 
 # %% tags=["nbval-ignore-output"]
-figures.bits_explorer("65520", FORMATS)
+figures.bits_widget("65520", FORMATS)
 
 # %% [markdown]
 r"""

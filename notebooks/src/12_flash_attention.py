@@ -179,7 +179,8 @@ show(
 
 # %% [markdown]
 r"""
-Choose the size of a block, then feed in one after the other. Does the last picture depend on the size?
+*Predict:* does the picture after the last block depend on the size of a block? Does one on the way? Choose a size, then feed in
+one block after the other.
 """
 
 # %% tags=["nbval-ignore-output"]

@@ -109,10 +109,11 @@ def rates(steps: int, warmup: int, minimum: float, decay: float) -> dict[str, li
 
 for name, factors in rates(10, 3, 0.1, 0.3).items():
     print(f"{name:21}", *(f"{factor:.2f}" for factor in factors))
-show(
-    figures.schedules(rates(1000, 50, 0.1, 0.3)),
-    alt="Both rise; a cosine falls, the other stays, then falls.",
-)
+
+# %% [markdown]
+r"""
+*Predict:* which has the higher mean? What becomes of the plateau when warm-up and decay outlast the run?
+"""
 
 # %% tags=["nbval-ignore-output"]
 figures.schedule_widget(rates)

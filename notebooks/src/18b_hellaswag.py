@@ -199,22 +199,19 @@ def by_measure(number: int) -> dict[str, list[float]]:
     return {name: [nats / length(e, tokenizer) for nats, e in of] for name, length in MEASURES.items()}
 
 
-show(
-    figures.endings(items[ASKED], by_measure(ASKED)).figure,
-    alt="What the four endings of a question cost, in all and for each character and token; marked, the right one and the cheapest.",
-)
-
 # %% [markdown]
 r"""
-The star marks the right ending; orange is the one that a measure finds cheapest. Another measure, another choice. (The tokens are dear, since this model has
-read stories of toys and nothing else.) Go through the questions:
+What the endings of a question cost. The star marks the right one; orange is the one that a measure finds cheapest. *Predict* before you
+go to another question: which of its endings does dividing by characters favour?
 """
 
 # %% tags=["nbval-ignore-output"]
-figures.endings_explorer(items, by_measure)
+figures.endings_widget(items, by_measure, ASKED)
 
 # %% [markdown]
 r"""
+Another measure, another choice. (The tokens are dear, since this model has read stories of toys and nothing else.)
+
 ## All endings side by side
 
 Four passes read the same context four times. Chapter 08's cache would read it once, keep its keys and values, and read the endings

@@ -92,7 +92,7 @@ def one_run(config: Config) -> Iterator[Ranks]:
         if ranks.rank == 0:
             stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
         else:
-            nowhere = stack.enter_context(open(os.devnull, "w"))
+            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
             stack.enter_context(redirect_stdout(nowhere))
         yield ranks
 
@@ -538,7 +538,8 @@ Up to one machine both are nearly free. Then the network enters, and weak scalin
 grow with n. Strong scaling has ever less computing to hide behind. So large runs take large batches, or let micro-batches
 accumulate, which divides the averaging by their number; the next section shows what a larger batch costs.
 
-The numbers hang on the assumptions. Move them:
+The numbers hang on the assumptions. *Predict:* with 1 GB/s between machines, which is at half its efficiency or less on 1,024 GPUs, weak scaling
+or strong, and does more overlap mend it? Then move them.
 """
 
 # %% tags=["nbval-ignore-output"]

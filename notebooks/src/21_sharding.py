@@ -105,10 +105,15 @@ def bars(millions: float, recipe: str = "bf16") -> dict:
 
 small, xl = (num_params(SIZES[name]) for name in ("gpt2", "gpt2-xl"))
 picture = bars(small / 1e6) | bars(xl / 1e6)
-show(figures.stages(picture, RANKS), alt="GB a rank: stage 1 falls to a quarter, stage 3 to nothing.")
+show(figures.models(picture, RANKS), alt="GB a rank: stage 1 falls to a quarter, stage 3 to nothing.")
 print(*(f"XL, stage {k}, 64 ranks: {sum(state_bytes(xl, 64, k)) / 1e9:.2f} GB" for k in range(4)), sep="\n")
 answer("21.1", sum(state_bytes(xl, 1, 0)) / 1e9)
 answer("21.2", sum(state_bytes(xl, 64, 3)) / 1e9)
+
+# %% [markdown]
+r"""
+*Predict:* how many parameters may a model have whose stage 1 fits cards of 24 GB, whatever their number? Then find out.
+"""
 
 # %% tags=["nbval-ignore-output"]
 figures.stages_widget(bars, RANKS)

@@ -594,8 +594,8 @@ show(figures.schedules(both), alt="1F1B, and interleaved with shorter operations
 
 # %% [markdown]
 r"""
-It is paid for in messages, and in memory: more forwards run ahead, and the first stage holds 1 + (p − 1)/(pv) times what it holds in 1F1B (Korthikanti et al. 2022). Move the knobs: what do more micro-batches
-bring, and what more chunks? (Micro-batches must be a multiple of the stages.)
+It is paid for in messages, and in memory: more forwards run ahead, and the first stage holds 1 + (p − 1)/(pv) times what it holds in 1F1B (Korthikanti et al. 2022). *Predict:* from four stages with two micro-batches
+each, what brings more, twice the micro-batches or two chunks? (Micro-batches must be a multiple of the stages.)
 """
 
 # %% tags=["nbval-ignore-output"]

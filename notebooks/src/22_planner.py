@@ -724,7 +724,7 @@ predictions("22")
 r"""
 ## Move it
 
-GPT-2 124M in PyTorch under autocast, eight rows on each of eight cards of 24 GB. What the stages of ZeRO divide is the smaller part here, and what they do not divide, the activations, depends on rows and context alone. Move them, and the number of ranks.
+GPT-2 124M in PyTorch under autocast, eight rows on each of eight cards of 24 GB. What the stages of ZeRO divide is the smaller part here, and what they do not divide, the activations, depends on rows and context alone. *Predict:* on how many ranks does stage 3 make it fit, with eight rows each? And on eight ranks, how many rows fit? Then move them.
 """
 
 # %%
@@ -732,7 +732,7 @@ plans = {f"shard {z}": footprint(Step(PADDED, 8, dp=8, shard=z)) for z in range(
 show(figures.bars(plans, CARDS["RTX 4090"].mib), alt="By ZeRO's stage moments shrink, activations stay.")
 
 # %% tags=["nbval-ignore-output"]
-figures.explorer_of(lambda **knobs: footprint(Step(PADDED, **knobs)), CARDS)
+figures.memory_widget(lambda **knobs: footprint(Step(PADDED, **knobs)), CARDS)
 
 # %%
 checkpoint("22")

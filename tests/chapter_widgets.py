@@ -1,0 +1,116 @@
+"""Every chapter's widget, made as the chapter makes it, with small stand-ins for what only its notebook has."""
+
+from functools import partial
+
+import torch
+
+from course.figures import (
+    attention,
+    context_parallel,
+    ddp,
+    flash_attention,
+    hellaswag,
+    planner,
+    precision,
+    real_text,
+    recipe,
+    sampling,
+    sharding,
+    tokenizer,
+)
+from nanogpt.attention import attention_weights
+from nanogpt.budget import CARDS
+from nanogpt.corpus import stories
+from nanogpt.footprint import Step, footprint
+from nanogpt.formats import FORMATS
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import cosine, wsd
+from nanogpt.pipeline import interleaved, simulate
+from nanogpt.roofline import PEAKS
+from nanogpt.sample import token_probs
+from nanogpt.scaling import Cluster, step_seconds
+from nanogpt.sources import first_cut
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.zero import BYTES, state_bytes
+
+STORIES = [story.text for story in stories(60, seed=0)]
+BPE = BPETokenizer.train(STORIES, 512)
+ALPHABET, LONGEST = (
+    "abcdefghijklmnopqrstuvwxyz .",
+    48,
+)  # of chapter 04, and the characters that its model reads
+COUNTS = [2**k for k in range(11)]
+
+
+def look(text: str):
+    """Chapter 04's: what is read of a text, and the maps of two layers of four heads."""
+    characters = [c for c in text if c in ALPHABET][:LONGEST]
+    g = torch.Generator().manual_seed(len(characters))
+    q, k = torch.randn(2, 1, 4, max(1, len(characters)), 16, generator=g)
+    return characters, [attention_weights(q, k)] * 2
+
+
+def sampler():
+    model = GPT(GPTConfig(block_size=128, vocab_size=BPE.vocab_size, n_layer=4, n_head=4, n_embd=128)).eval()
+
+    def bars(prompt: str, temperature: float, top_k: int, top_p: float):
+        text = [BPE.eot, *BPE.encode(prompt)][-model.config.block_size :]
+        with torch.no_grad():
+            logits = model(torch.tensor([text]))[0][0, -1:]
+        plain, drawn = logits.softmax(-1)[0], token_probs(logits, temperature, top_k, top_p)[0]
+        ids = plain.topk(16).indices
+        return [repr(BPE.decode([i])) for i in ids], plain[ids], drawn[ids]
+
+    return sampling.playground_widget(bars, STORIES[0][:300])
+
+
+def rates(steps: int, warmup: int, minimum: float, decay: float) -> dict[str, list[float]]:
+    both = {"cosine": cosine, "warm-up–stable–decay": partial(wsd, decay=decay)}
+    return {
+        name: [f(i, steps, warmup=warmup, minimum=minimum) for i in range(steps)] for name, f in both.items()
+    }
+
+
+def questions():
+    ending = "goes to the garden, finds the seven red marbles that Tom has lost and gives them back"
+    items = [{"ctx": 25 * "word ", "endings": [f"{k} {ending}" for k in range(4)], "label": 1}] * 9
+    costs = {name: [4.0, 3.0, 2.5, 3.5] for name in hellaswag.UNITS}
+    return hellaswag.endings_widget(items, lambda question: costs, 8)
+
+
+def curves(**knobs):
+    cluster = Cluster(flops=PEAKS["H100"].half * 1e12, **knobs)
+    one = step_seconds(GPTConfig(), 16, 1, cluster)["total"]
+    weak = [(n, one / step_seconds(GPTConfig(), 16, n, cluster)["total"]) for n in COUNTS]
+    whole = step_seconds(GPTConfig(), 512, 1, cluster)["total"]
+    strong = [
+        (n, whole / n / step_seconds(GPTConfig(), 512 / n, n, cluster)["total"]) for n in COUNTS if n <= 512
+    ]
+    return {"weak: 16 rows a GPU": weak, "strong: 512 rows in all": strong}
+
+
+def stages_of(millions: float, recipe: str):
+    name = f"{millions:,.0f} million parameters, {sum(BYTES[recipe])} bytes each"
+    return {
+        name: [
+            [state_bytes(int(millions * 1e6), n, k, recipe) for k in range(4)] for n in (1, 4, 16, 64, 256)
+        ]
+    }
+
+
+WIDGETS = {
+    "01": lambda: tokenizer.merging_widget("Rosa gave three unicorns to Leo.", BPE),
+    "04": lambda: attention.map_widget("the cat sat. the cat sat", look, 2, 4),
+    "08": sampler,
+    "10": lambda: precision.bits_widget("65520", FORMATS),
+    "12": lambda: flash_attention.block_widget(torch.arange(12.0).remainder(5)),
+    "15": lambda: recipe.schedule_widget(rates),
+    "16": lambda: real_text.cutting_widget(
+        "She won 1234 coins.\n\n  Then it's over.", BPE.encode, partial(first_cut, "text")
+    ),
+    "18b": questions,
+    "20b": lambda: ddp.scaling_widget(curves),
+    "21": lambda: sharding.stages_widget(stages_of, [1, 4, 16, 64, 256]),
+    "21c": lambda: context_parallel.schedule_widget(interleaved, simulate),
+    "22": lambda: planner.memory_widget(lambda **knobs: footprint(Step(GPTConfig(), **knobs)), CARDS),
+}
