@@ -75,7 +75,11 @@ def control(name: str, knob):
     import ipywidgets
 
     if isinstance(knob, str):
-        made = ipywidgets.Textarea(knob) if "\n" in knob else ipywidgets.Text(knob, continuous_update=False)
+        made = (
+            ipywidgets.Textarea(knob, rows=4)
+            if "\n" in knob
+            else ipywidgets.Text(knob, continuous_update=False)
+        )
     elif isinstance(knob[1], list):
         made = ipywidgets.Dropdown(value=knob[0], options=knob[1])
     else:

@@ -40,7 +40,7 @@ def one_run(config: Config) -> Iterator[Ranks]:
         if ranks.rank == 0:
             stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
         else:
-            nowhere = stack.enter_context(open(os.devnull, "w"))
+            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
             stack.enter_context(redirect_stdout(nowhere))
         yield ranks
 

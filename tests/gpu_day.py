@@ -241,7 +241,7 @@ def cell_by_cell(nb: dict) -> tuple[dict, list[str]]:
     sys.modules["chapter"] = chapter = ModuleType("chapter")  # where torch.compile looks its names up
     space, failed = vars(chapter), []
     for number, cell in enumerate(without_checkpoint(nb), 1):
-        if re.search(r"ipywidgets|IPython", cell_source(cell)) and not found("ipywidgets"):
+        if re.search(r"_widget\(|IPython", cell_source(cell)) and not found("ipywidgets"):
             cell["outputs"] = [text_output("(left out: this cell needs Jupyter's widgets)\n")]
             continue
         shown.clear()

@@ -65,8 +65,7 @@ def scaling_widget(curves):
         scaling(found, ax)
         parts = []
         for name, points in found.items():
-            few, many = points[min(4, len(points) - 1)], points[-1]
-            parts.append(f"{name}: {few[1]:.0%} on {few[0]} GPUs, {many[1]:.0%} on {many[0]:,}")
+            parts.append(f"{name}: " + ", ".join(f"{share:.0%} on {n:,} GPUs" for n, share in points[::3]))
         return ax, "; ".join(parts) + "."
 
     return widgets.explorer(

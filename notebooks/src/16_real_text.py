@@ -179,7 +179,7 @@ print("a CSV file's first row ends at byte", first_cut("csv", rows, 9), "of", ro
 # %% [markdown]
 r"""
 A green bar is a place that `first_cut` takes; at a red dot a cut would change this vocabulary's
-ids. *Predict:* can a place have both? Try to write a text that has one, and one in which no place is taken.
+ids. *Predict:* can a place have both? Then try to write a text with such a place, and one in which no place is taken.
 """
 
 # %% tags=["nbval-ignore-output"]

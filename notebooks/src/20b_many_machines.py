@@ -538,8 +538,8 @@ Up to one machine both are nearly free. Then the network enters, and weak scalin
 grow with n. Strong scaling has ever less computing to hide behind. So large runs take large batches, or let micro-batches
 accumulate, which divides the averaging by their number; the next section shows what a larger batch costs.
 
-The numbers hang on the assumptions. *Predict:* with 1 GB/s between machines, which is at half its efficiency or less on 1,024 GPUs, weak scaling
-or strong, and does more overlap mend it? Then move them.
+The numbers hang on the assumptions. *Predict:* how many GB/s between machines halve weak scaling on 1,024 GPUs, and does more overlap mend that?
+Then move them.
 """
 
 # %% tags=["nbval-ignore-output"]

@@ -724,7 +724,7 @@ predictions("22")
 r"""
 ## Move it
 
-GPT-2 124M in PyTorch under autocast, eight rows on each of eight cards of 24 GB. What the stages of ZeRO divide is the smaller part here, and what they do not divide, the activations, depends on rows and context alone. *Predict:* on how many ranks does stage 3 make it fit, with eight rows each? And on eight ranks, how many rows fit? Then move them.
+GPT-2 124M in PyTorch under autocast, eight rows on each of eight cards of 24 GB. What the stages of ZeRO divide is the smaller part here, and what they do not divide, the activations, depends on rows and context alone. *Predict:* how many rows fit on a card with stage 1, and how many with stage 3? How many with twice the context? Then move them.
 """
 
 # %%
