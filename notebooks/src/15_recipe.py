@@ -112,7 +112,7 @@ for name, factors in rates(10, 3, 0.1, 0.3).items():
 
 # %% [markdown]
 r"""
-*Predict:* which has the higher mean? What becomes of the plateau when warm-up and decay outlast the run?
+*Predict:* which has the higher mean? What becomes of the plateau if both slopes outlast the run?
 """
 
 # %% tags=["nbval-ignore-output"]
