@@ -15,7 +15,7 @@ VARIABLES = {
     "COLAB_RELEASE_TAG": ("Google Colab", "files go with the runtime: download what you want to keep"),
     "KAGGLE_KERNEL_RUN_TYPE": ("Kaggle", "clone the course into /kaggle/working: Save Version keeps that alone"),
     "BINDER_LAUNCH_HOST": ("Binder", "it ends when you leave it idle: download what you want to keep"),
-    "BINDER_SERVICE_HOST": ("Binder", "it ends when you leave it idle: download what you want to keep"),
+    "BINDER_REPO_URL": ("Binder", "it ends when you leave it idle: download what you want to keep"),
     "CODESPACES": ("GitHub Codespaces", "`course lab --no-browser`; its address is in the Ports tab"),
     "REMOTE_CONTAINERS": ("a dev container", "`course lab --no-browser`; its address is in the Ports tab"),
     "KUBERNETES_SERVICE_HOST": ("a Kubernetes pod", "`course lab --no-browser --ip=0.0.0.0`, then kubectl port-forward"),

@@ -181,7 +181,7 @@ def test_the_doctor_asks_the_package_for_a_compiler(monkeypatch):
     [
         ({"COLAB_RELEASE_TAG": "release-colab_20261112"}, {}, "linux x86_64", "Google Colab", "download"),
         ({"KAGGLE_KERNEL_RUN_TYPE": "Interactive"}, {}, "linux x86_64", "Kaggle", "/kaggle/working"),
-        ({"BINDER_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_HOST": "1"}, {}, "linux x86_64", "Binder", "download"),
+        ({"BINDER_REPO_URL": "https://github.com/OWNER/gpt2-course", "KUBERNETES_SERVICE_HOST": "1"}, {}, "linux x86_64", "Binder", "download"),
         ({"CODESPACES": "true", "REMOTE_CONTAINERS": "true"}, {".dockerenv": ""}, "linux x86_64", "GitHub Codespaces", "Ports"),
         ({"REMOTE_CONTAINERS": "true"}, {".dockerenv": ""}, "linux aarch64", "a dev container", "Ports"),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {}, "linux x86_64", "a Kubernetes pod", "port-forward"),

@@ -155,7 +155,7 @@ def test_docker_ignores_what_git_ignores():
 
 def test_the_dev_container_is_set_up_as_a_laptop_is():
     text = (ROOT / ".devcontainer/devcontainer.json").read_text(encoding="utf-8")
-    container = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+    container = json.loads(re.sub(r"(^|\s)//\s.*$", "", text, flags=re.MULTILINE))
     assert container["postCreateCommand"] == "make .venv/ready"
     assert re.search(r"^\.venv/ready:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert re.search(r"python:(3\.\d+)", container["image"])[1] + ".0" in PYTHONS
