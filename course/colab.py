@@ -131,7 +131,8 @@ def install(requirements: list[str]) -> str:
     here = {d.metadata["Name"]: d.version for d in reversed(list(distributions())) if d.metadata["Name"]}
     with tempfile.TemporaryDirectory() as folder:
         pins = Path(folder, "constraints.txt")
-        pins.write_text("".join(f"{name}=={number}\n" for name, number in here.items() if pinnable(number)))
+        known = "".join(f"{name}=={number}\n" for name, number in here.items() if pinnable(number))
+        pins.write_text(known, encoding="utf-8")
         quiet = ["--quiet", "--disable-pip-version-check", "--no-warn-conflicts"]
         command = [sys.executable, "-m", "pip", "install", *quiet, "--constraint", str(pins), *requirements]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
