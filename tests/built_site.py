@@ -60,7 +60,10 @@ def built() -> dict[Path, Page]:
     """Every page of the site by its file. Made in the first test that asks; what has not changed since is kept."""
     with published():
         site.site(FOLDER)
-    return {path: Page(path.read_text(encoding="utf-8")) for path in HTML.rglob("*.html")}
+    made = [
+        path for path in HTML.rglob("*.html") if "_static" not in path.parts
+    ]  # the theme's templates lie there
+    return {path: Page(path.read_text(encoding="utf-8")) for path in made}
 
 
 class served:

@@ -42,7 +42,7 @@ def test_no_page_fails_asks_another_host_or_is_wider_than_the_screen(base):
             name = path.relative_to(HTML).as_posix()
             go(page, base + name)
             if page.locator(".math").count():
-                page.wait_for_selector("mjx-container")
+                page.wait_for_selector("mjx-container", state="attached")
             for width in (1280, 390):
                 page.set_viewport_size({"width": width, "height": 900})
                 if (reached := page.evaluate("document.documentElement.scrollWidth")) > width:
