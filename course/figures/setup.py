@@ -32,9 +32,7 @@ def course_map():
         (x0, y0, _), (x1, y1, _) = BOXES[start], BOXES[end]
         ax.annotate("", (x1, y1), (x0 + WIDTH, y0), arrowprops=style)
         side = 0.12 if y1 >= y0 else -0.25
-        ax.text(
-            (x0 + WIDTH + x1) / 2 - 0.05, (y0 + y1) / 2 + side, what, ha="center", fontsize=7, color="gray"
-        )
+        ax.text((x0 + WIDTH + x1) / 2, (y0 + y1) / 2 + side, what, ha="center", fontsize=7, color="gray")
     ax.annotate("", (5.4, 1.31), (6.6, 1.8), arrowprops=style | {"connectionstyle": "arc3,rad=0.4"})
     ax.text(5.7, 1.95, "better weights", ha="center", fontsize=7, color="gray")
     ax.text(3.8, -0.15, PARTS, ha="center", fontsize=8)
