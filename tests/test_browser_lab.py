@@ -1,4 +1,4 @@
-"""JupyterLab in a real browser, as a student uses it: a chapter is run, a cell is broken and mended."""
+"""JupyterLab in a real browser, as a student uses it: a chapter is run, its widgets are moved, a cell is broken and mended."""
 
 import json
 import os
@@ -6,15 +6,19 @@ import re
 import secrets
 import shutil
 import subprocess
+import symtable
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+import nbformat
 import pytest
 from browser import needs_chromium, opened, shot
 
-from course.paths import ROOT
+from course.paths import NOTEBOOKS, ROOT, number_of, numbered
 
 pytestmark = [
     pytest.mark.slow,
@@ -22,6 +26,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("jupyterlab") is None, reason="no JupyterLab (pip install -e '.[course]')"),
     pytest.mark.skipif(not shutil.which("git") or not (ROOT / ".git").exists(), reason="no git to copy from"),
 ]
+WIDGET = re.compile(r"figures\.\w+_widget\(")
 START, RUN = 300_000, 600_000  # milliseconds: for what takes seconds on an idle machine
 
 
@@ -173,4 +178,113 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab):
         said = run_cell(page, check)
         assert "nanogpt/attention.py unchanged" in said and "passes" in said
         shot(page, "lab-5-mended")
+        choose(page, "Kernel", "Shut Down Kernel")
+
+
+# Widgets
+
+
+def global_names(source: str) -> tuple[set[str], set[str]]:
+    """The global names that a cell gives values to, and those that it uses."""
+    top = symtable.symtable(source, "a cell", "exec")
+    tables = [top]
+    for table in tables:
+        tables += table.get_children()
+    gives = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+    uses = {
+        s.get_name()
+        for t in tables
+        for s in t.get_symbols()
+        if s.is_referenced() and (t is top or s.is_global())
+    }
+    return gives, uses
+
+
+def needed(sources: dict[int, str], at: int) -> set[int]:
+    """The cells that cell `at` needs, itself included: those that last gave its names their values, and what they need."""
+    names = {i: global_names(source) for i, source in sources.items() if i <= at}
+    taken, seen, wanted = {at}, set(), set(names[at][1])
+    while wanted:
+        seen.add(name := wanted.pop())
+        for i in sorted((i for i in names if i < at and name in names[i][0]), reverse=True):
+            taken.add(i)
+            wanted |= names[i][1] - seen
+            if name not in names[i][1]:  # else it goes on with what an earlier cell began
+                break
+    return taken
+
+
+def with_widget() -> list[Path]:
+    """The chapters that have a widget."""
+    return [path for path in numbered(NOTEBOOKS, ".ipynb") if WIDGET.search(path.read_text(encoding="utf-8"))]
+
+
+def test_every_widget_is_in_a_chapter():
+    figures = (ROOT / "course" / "figures").glob("*.py")
+    assert sum(path.read_text(encoding="utf-8").count("return widgets.explorer(") for path in figures) == len(
+        with_widget()
+    )
+
+
+def keep_what_the_widget_needs(path: Path) -> None:
+    nb = nbformat.read(path, as_version=4)
+    sources = {i: cell.source for i, cell in enumerate(nb.cells) if cell.cell_type == "code"}
+    (at,) = (i for i, source in sources.items() if WIDGET.search(source))
+    nb.cells = [nb.cells[i] for i in sorted(needed(sources, at))]
+    nbformat.write(nb, path)
+
+
+def looked_at(page) -> str:
+    return page.locator(".explored").inner_html()
+
+
+def changes(page, act) -> bool:
+    """Does what the widget shows change, once `act` is done?"""
+    before = looked_at(page)
+    act()
+    for _ in range(100):
+        if looked_at(page) != before:
+            return True
+        page.wait_for_timeout(100)
+    return False
+
+
+def slide(slider) -> Iterator:
+    at_the_end = slider.get_attribute("aria-valuenow") == slider.get_attribute("aria-valuemax")
+    yield partial(slider.press, "ArrowLeft" if at_the_end else "ArrowRight")
+
+
+def retext(field) -> Iterator:
+    yield lambda: (field.fill(f"{field.input_value()[:-1]}7"), field.press("Tab"))
+
+
+def choose_another(choice) -> Iterator:
+    """The last option first; one may well give the same picture as another."""
+    for label in choice.locator("option:not(:checked)").all_inner_texts()[::-1]:
+        yield partial(choice.select_option, label=label)
+
+
+KNOBS = {"[role=slider]": slide, "input[type=text], textarea": retext, "select": choose_another}
+
+
+@pytest.mark.parametrize("chapter", map(number_of, with_widget()))
+def test_every_knob_of_a_widget_changes_what_it_shows(lab, chapter):
+    (path,) = (lab.copy / "notebooks").glob(f"{chapter}_*.ipynb")
+    keep_what_the_widget_needs(path)
+    with opened(lab.base) as page:
+        lab.open(page, f"notebooks/{path.name}")
+        run_all(page)
+        box = page.locator(".explorer")
+        box.scroll_into_view_if_needed()
+        shot(page, f"lab-widget-{chapter}")
+        pictures = page.locator(".explored img").count()
+        knobs = [(knob, acts) for kind, acts in KNOBS.items() for knob in box.locator(kind).all()]
+        assert knobs
+        for knob, acts in knobs:
+            knob.focus()
+            name = knob.evaluate("k => k.closest('.jupyter-widgets').querySelector('label').textContent")
+            assert any(changes(page, act) for act in acts(knob)), f"{name} changes nothing"
+        shot(page, f"lab-widget-{chapter}-moved")
+        assert page.locator(".explored img").count() == pictures
+        assert not re.match(r"\w+Error:", page.locator(".explored").inner_text()) and not errors(page)
         choose(page, "Kernel", "Shut Down Kernel")
