@@ -1,14 +1,16 @@
-"""`course pictures`: the pictures of README and site, drawn from what is recorded.
+"""`course pictures`: the pictures of README and site, drawn from what is recorded, and a widget as JupyterLab shows it.
 
 Each carries a digest of what it shows, so that a test finds a picture that is older than its data.
 """
 
 import hashlib
+import inspect
 import io
 import json
 from pathlib import Path
 
-from course.paths import ROOT, relative
+from course.files import read_notebook
+from course.paths import ROOT, notebook_path, relative
 
 PICTURES = ROOT / "site" / "pictures"
 LADDER = ROOT / "data" / "measurements" / "amd-epyc-2-threads.json"
@@ -43,11 +45,38 @@ PALETTES = {  # of a light page and a dark one: GitHub's and the site's
 
 
 def pictures() -> int:
-    """Draw all of them into site/pictures."""
+    """Draw all of them into site/pictures; the widget only where it has changed, since a browser takes a minute."""
     for name, draw in drawings().items():
-        write(PICTURES / f"{name}.png", draw(), digest(name))
+        write(PICTURES / f"{name}.png", png(draw()), digest(name))
         print(relative(PICTURES / f"{name}.png"))
+    if shown(PICTURES / "widget.png") != widget_digest():
+        from course.widget_picture import photograph
+
+        write(PICTURES / "widget.png", photograph(*widget_cells()), widget_digest())
+        print(relative(PICTURES / "widget.png"))
     return 0
+
+
+def widget_cells() -> tuple[str, str]:
+    """Code of chapter 08's last two cells before its widget is shown: what it draws, and the widget."""
+    code = [cell.source for cell in read_notebook(notebook_path("08")).cells if cell.cell_type == "code"]
+    at = next(i for i, source in enumerate(code) if source.startswith("figures.playground_widget("))
+    return code[at - 1], code[at]
+
+
+def widget_digest() -> str:
+    """Of the widget's cells and of the functions that draw it."""
+    from course.figures import sampling
+
+    drawing = map(inspect.getsource, (sampling.as_drawn, sampling.playground_widget))
+    return hashlib.sha256("\n".join([*widget_cells(), *drawing]).encode()).hexdigest()[:16]
+
+
+def shown(path: Path) -> str:
+    """The digest that a picture carries; empty where there is no picture."""
+    from PIL import Image
+
+    return Image.open(path).text.get("shows", "") if path.exists() else ""
 
 
 def drawings() -> dict:
@@ -119,13 +148,17 @@ def staircase(steps: list[dict], colors: dict):
     return fig
 
 
-def write(path: Path, fig, says: str) -> None:
+def png(fig) -> bytes:
+    fig.savefig(buffer := io.BytesIO(), format="png", dpi=150, bbox_inches=None)
+    return buffer.getvalue()
+
+
+def write(path: Path, picture: bytes, says: str) -> None:
     """A small PNG that carries the digest of what it shows."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
-    fig.savefig(buffer := io.BytesIO(), format="png", dpi=150, bbox_inches=None)
     info = PngInfo()
     info.add_text("shows", says)
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.open(buffer).convert("RGB").quantize(64).save(path, pnginfo=info, optimize=True)
+    Image.open(io.BytesIO(picture)).convert("RGB").quantize(64).save(path, pnginfo=info, optimize=True)

@@ -38,3 +38,11 @@ def test_a_step_is_told_as_slower_or_not_measurable_where_it_is():
     assert (second["says"], second["slower"]) == ("not measurable · predicted 1.00 ×", False)
     assert third["says"] == "0.49 ×, slower · predicted 2.00 ×"
     assert third["slower"]
+
+
+def test_the_widget_s_picture_is_of_chapter_08_as_it_is():
+    path = pictures.PICTURES / "widget.png"
+    assert pictures.shown(path) == pictures.widget_digest(), (
+        "chapter 08's widget has changed: course pictures"
+    )
+    assert path.stat().st_size <= 60_000
