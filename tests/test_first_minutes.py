@@ -86,6 +86,15 @@ def test_readme_says_in_words_what_the_staircase_shows():
     assert f'alt="{pictures.in_words(steps)}"' in README
 
 
+def test_what_is_said_of_rungs_that_do_not_help_is_what_was_recorded():
+    steps = pictures.staircase_steps(json.loads(pictures.LADDER.read_text(encoding="utf-8")))
+    slower = sum(step["slower"] for step in steps)
+    nothing = sum(step["says"].startswith("not measurable") for step in steps)
+    assert (slower, nothing) == (1, 2)
+    assert "One made the step slower." in README
+    assert "one rung made a step slower and two changed nothing measurable" in FAQ
+
+
 def test_citation_has_the_project_s_version_license_and_address():
     import tomllib
 
