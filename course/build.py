@@ -18,7 +18,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 from course.address import dressed
 from course.files import notebook_bytes, read_notebook, write_atomically
-from course.paths import ASIDE, NOTEBOOKS, CourseError, relative, source_path
+from course.paths import ASIDE, EXECUTED, NOTEBOOKS, CourseError, relative, source_path
 from course.remedies import remedy
 
 PERCENT = {"extension": ".py", "format_name": "percent"}
@@ -127,7 +127,7 @@ def execute(nb: nbformat.NotebookNode, name: str, env: dict, on_cell=None) -> No
     if not os.access(Path.home(), os.W_OK):  # matplotlib would say so in the notebook
         env = {"MPLCONFIGDIR": str(Path(tempfile.gettempdir()) / "matplotlib")} | env
     try:
-        client.execute(env=env)
+        client.execute(env={EXECUTED: "1"} | env)
     except (Exception, asyncio.CancelledError) as error:
         if client.stopped_by:  # nbclient may have taken the stop for a dead kernel
             raise (SystemExit(143) if client.stopped_by == signal.SIGTERM else KeyboardInterrupt) from None

@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEED = ("09", "14")  # the chapters that measure a GPU
+STARTS_FROM = {"19_fine_tuning": ("07", "data/built/model")}  # all others make what they miss
 NOT_HERE = {"jupyterlab"}  # Colab is the page
 ANSWER_SECONDS = 60
 
@@ -38,6 +39,11 @@ def set_up(stem: str, digest: str) -> None:
     )  # for processes of a chapter
     write_command()
     print(about_gpu(stem))
+    chapter, model = STARTS_FROM.get(stem, ("", "."))
+    if not (ROOT / model).exists():
+        print(
+            f"this chapter starts from chapter {chapter}'s model: `!course run {chapter}` in a cell of its own makes it here"
+        )
 
 
 # Which commit
@@ -182,7 +188,8 @@ def about_gpu(stem: str) -> str:
 
 
 def is_colab() -> bool:
-    return "google.colab" in sys.modules
+    """Whether a page of Colab shows this notebook. `course run` starts a kernel of Colab's, too, but shows nothing."""
+    return "google.colab" in sys.modules and "COURSE_EXECUTED" not in os.environ
 
 
 def save_shown(path: Path) -> None:

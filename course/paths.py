@@ -14,6 +14,9 @@ BUILT = ROOT / "data" / "built"
 RUNS = ROOT / "runs"
 TIMES = ROOT / "data" / "measurements" / "chapter-times.json"
 ASIDE = "COURSE_NOTEBOOK_ASIDE"  # the folder in which `course build` makes a notebook
+EXECUTED = (
+    "COURSE_EXECUTED"  # set in a kernel that `course run` or `course build` has started: no page is open
+)
 
 
 class CourseError(Exception):

@@ -395,3 +395,11 @@ def wheel(folder: Path, name: str, number: str, needs: str) -> None:
             f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: a\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
         file.writestr(f"{info}/RECORD", "")
+
+
+def test_a_chapter_that_starts_from_another_ones_model_says_which():
+    """Fresh runtimes have no data/built: chapters make what they miss, but for those in STARTS_FROM."""
+    for path in numbered(SOURCES, ".py"):
+        text = path.read_text(encoding="utf-8")
+        needs = "load_model(MODEL" in text and "save_model(" not in text
+        assert needs == (path.stem in colab.STARTS_FROM), path.name
