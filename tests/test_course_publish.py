@@ -75,14 +75,16 @@ def test_what_was_interrupted_can_be_repeated(texts, monkeypatch):
         write = publish.write_atomically
 
         def interrupted(path, data):
+            write(path, data)
             if path == pyproject:
                 raise KeyboardInterrupt
-            write(path, data)
 
         monkeypatch.setattr(publish, "write_atomically", interrupted)
         with pytest.raises(KeyboardInterrupt):
             publish.publish(NEW)
-    assert "OWNER" in pyproject.read_text(encoding="utf-8")
+    assert NEW in pyproject.read_text(encoding="utf-8") and NEW not in texts.notebook.read_text(
+        encoding="utf-8"
+    )
     texts.course("publish", NEW)
     assert "github.com/OWNER" not in (texts.path / "README.md").read_text(encoding="utf-8")
     assert NEW in texts.notebook.read_text(encoding="utf-8")
