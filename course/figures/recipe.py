@@ -17,7 +17,7 @@ def schedule_widget(rates: Callable):
         ax.set(xlabel="step", ylabel="factor of the rate", ylim=(0, 1.05))
         ax.legend(loc="lower center")
         parts = [
-            f"{name} has a mean of {sum(f) / len(f):.2f} and ends at {f[-1]:.2f}"
+            f"{name} has a mean of {sum(f) / len(f):.3f} and ends at {f[-1]:.2f}"
             for name, f in curves.items()
         ]
         return ax, f"Over {knobs['steps']} steps the factor of {'; '.join(parts)}."

@@ -100,7 +100,11 @@ def merging_widget(text: str, tokenizer):
         box = "<span style='background:{};color:black;padding:2px 3px;font-family:monospace'>{}</span>"
         boxes = [box.format(PASTEL[tokenizer.ranks[p] % 6], html.escape(visible(p))) for p in steps[done]]
         cut = f" (the first {LONGEST} characters)" if len(text) > LONGEST else ""
-        all_done = ", all that apply" if done == last else f" of {last}"
-        return f"<p>{len(steps[done])} tokens after {done}{all_done} merges{cut}</p><p>{' '.join(boxes)}</p>"
+        said = (
+            f"{len(steps[done])} tokens after {done} of {last} merges"
+            + ", which are all" * (done == last)
+            + cut
+        )
+        return f"<p>{said}</p><p>{' '.join(boxes)}</p>"
 
     return widgets.explorer(draw, text=text, merges=(8, 0, 60))
