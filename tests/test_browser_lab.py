@@ -251,7 +251,9 @@ def changes(page, act) -> bool:
 
 def slide(slider) -> Iterator:
     at_the_end = slider.get_attribute("aria-valuenow") == slider.get_attribute("aria-valuemax")
-    yield partial(slider.press, "ArrowLeft" if at_the_end else "ArrowRight")
+    step = "ArrowLeft" if at_the_end else "ArrowRight"
+    for key in (step, "Home", "End"):  # one step may be too small to be seen
+        yield partial(slider.press, key)
 
 
 def retext(field) -> Iterator:
