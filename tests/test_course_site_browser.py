@@ -67,7 +67,8 @@ def test_nothing_stands_in_the_way_of_a_reader_with_a_keyboard_or_a_screen_reade
     """axe-core: contrast 4.5:1, alternative texts, headings in order, names of buttons, tables' heads, scrolling by key."""
     from axe_playwright_python.sync_playwright import Axe
 
-    rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"]}
+    rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"], "preload": False}
+    # Preloading asks for the theme's own @import where it is not.
     found = []
     with opened(base) as page:
         for name in AXE[theme]:
