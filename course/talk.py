@@ -110,8 +110,8 @@ def roads() -> list[tuple[str, str]]:
     names = {a.address.partition("%")[0]: name for name, each in psutil.net_if_addrs().items() for a in each}
     store, found = int(os.environ["MASTER_PORT"]), set()
     process = psutil.Process()
-    asked = getattr(process, "net_connections", None) or process.connections  # before psutil 6, which Colab has
-    for c in asked("tcp"):
+    older = not hasattr(process, "net_connections")  # than psutil 6: Colab
+    for c in process.connections("tcp") if older else process.net_connections("tcp"):
         if c.status == psutil.CONN_ESTABLISHED and store not in (c.laddr.port, c.raddr.port):
             address = c.laddr.ip.removeprefix("::ffff:").partition("%")[0]
             found.add((names.get(address, "an unknown interface"), address))

@@ -26,9 +26,8 @@ from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import why_not
 from nanogpt.roofline import measure, peak_of
 
-device = pick_device()
+device, g = pick_device(), seed_everything(0)
 scale = pick_scale(device)
-g = seed_everything(0)
 
 # %%
 lengths = [2**n for n in range(8, 16)]
@@ -505,11 +504,10 @@ def sdpa_backend(q: Tensor, k: Tensor, v: Tensor, **options) -> str:
 
 
 # %% tags=["nbval-ignore-output"]
-q, k, v = random_qkv(64, device=device)
-print(f"{device.type}, float32: {sdpa_backend(q, k, v, is_causal=True)}")
 half = torch.float16 if why_not("bf16", device) else torch.bfloat16  # a GPU before Ampere has no bfloat16
-kernel = sdpa_backend(*random_qkv(64, device=device, dtype=half), is_causal=True)
-print(f"{device.type}, {str(half)[6:]}: {kernel}")
+for kind in (torch.float32, half):
+    qkv = random_qkv(64, device=device, dtype=kind)
+    print(f"{device.type}, {str(kind)[6:]}: {sdpa_backend(*qkv, is_causal=True)}")
 
 # %% [markdown]
 r"""
