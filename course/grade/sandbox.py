@@ -21,6 +21,7 @@ ENVIRONMENT = {
     "USER": "student",
 }
 ENVIRONMENT |= {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # large pages, where there are some: a fork has fewer to copy
     "OMP_NUM_THREADS": "1",
     "NANOGPT_DEVICE": "cpu",
     "NANOGPT_SCALE": "laptop",
