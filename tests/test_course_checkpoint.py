@@ -164,7 +164,9 @@ def test_a_system_error_is_one_line(house, monkeypatch):
     )
     house.module.rmdir()
     monkeypatch.setattr("os.fsync", no_space)
-    assert house.course("checkpoint", "04", code=1) == "course: No space left on device\n"
+    assert house.course("checkpoint", "04", code=1) == (
+        "course: the disk is full (No space left on device); free some of it and do the same again\n"
+    )
     assert not house.module.exists() and modules_of(house) == ["__init__.py", "device.py"]
 
 

@@ -303,7 +303,11 @@ class Runtime:
 
     def run(self, *args: str) -> subprocess.CompletedProcess:
         return subprocess.run(
-            [str(self.python), *args], env=self.environment(), capture_output=True, encoding="utf-8"
+            [str(self.python), *args],
+            env=self.environment(),
+            cwd=self.path,  # not where an installed course leaves its traces
+            capture_output=True,
+            encoding="utf-8",
         )
 
     def versions(self) -> set[str]:
