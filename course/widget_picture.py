@@ -1,20 +1,15 @@
 """A widget as JupyterLab shows it, for README: the real command, a real browser, a picture of what is on the screen."""
 
-import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
 from course.files import write_atomically
+from course.lab import WAIT, running
 from course.paths import BUILT, NOTEBOOKS, CourseError
 
-WAIT = 150  # seconds, on a busy machine
 BEFORE = """
 from pathlib import Path
 
@@ -64,43 +59,14 @@ def seen(chromium: str, path: Path, folder: Path) -> bytes:
     """Start `course lab`, run the notebook in a browser, and take the picture."""
     from playwright.sync_api import sync_playwright
 
-    homes = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
-    env = os.environ | {name: str(folder / name) for name in homes}
-    command = [
-        sys.executable,
-        "-m",
-        "course.cli",
-        "lab",
-        "--no-browser",
-        "--port=0",
-        "--IdentityProvider.token=t",
-    ]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    server = subprocess.Popen(command, env=env, **quiet)
-    try:
-        base = address(folder / "JUPYTER_RUNTIME_DIR")
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
-            )
-            page = browser.new_page(viewport={"width": 1000, "height": 1000}, device_scale_factor=1.5)
-            page.set_default_timeout(1000 * WAIT)
-            page.goto(f"{base}lab/tree/notebooks/{path.name}?reset&token=t")
-            page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
-            page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
-            page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-            page.locator(".explorer img").wait_for()
-            page.add_style_tag(content=".explorer { padding: 8px; }")
-            return page.locator(".explorer").screenshot()
-    finally:
-        server.terminate()
-        server.wait(timeout=WAIT)
-
-
-def address(runtime: Path) -> str:
-    until = time.monotonic() + WAIT
-    while not (found := list(runtime.glob("jpserver-*.json"))):
-        if time.monotonic() > until:
-            raise CourseError(f"JupyterLab has not started within {WAIT} s: try `course lab`")
-        time.sleep(0.2)
-    return json.loads(found[0].read_text(encoding="utf-8"))["url"]
+    with running(folder) as (_, server), sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1000, "height": 1000}, device_scale_factor=1.5)
+        page.set_default_timeout(1000 * WAIT)
+        page.goto(f"{server['url']}lab/tree/notebooks/{path.name}?reset&token={server['token']}")
+        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
+        page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
+        page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+        page.locator(".explorer img").wait_for()
+        page.add_style_tag(content=".explorer { padding: 8px; }")
+        return page.locator(".explorer").screenshot()

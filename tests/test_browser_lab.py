@@ -1,14 +1,9 @@
 """JupyterLab in a real browser, as a student uses it: a chapter is run, its widgets are moved, a cell is broken and mended."""
 
-import json
-import os
 import re
-import secrets
 import shutil
 import subprocess
 import symtable
-import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -18,6 +13,7 @@ import nbformat
 import pytest
 from browser import needs_chromium, opened, shot
 
+from course.lab import running
 from course.paths import NOTEBOOKS, ROOT, number_of, numbered
 
 pytestmark = [
@@ -46,8 +42,8 @@ class Lab:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """The real command on a copy, for a student who has never used Jupyter."""
-    folder, token = tmp_path_factory.mktemp("lab"), secrets.token_hex(8)
-    copy, runtime = folder / "gpt2-course", folder / "JUPYTER_RUNTIME_DIR"
+    folder = tmp_path_factory.mktemp("lab")
+    copy = folder / "gpt2-course"
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split(
         "\0"
@@ -55,23 +51,8 @@ def lab(tmp_path_factory):
         if name and (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
-    empty = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
-    env = os.environ | {name: str(folder / name) for name in empty}
-    env |= {"PYTHONPATH": str(copy), "NANOGPT_SCALE": "ci"}
-    command = [sys.executable, "-m", "course.cli", "lab", "--no-browser", "--port=0"]
-    with open(folder / "log.txt", "w") as log:
-        server = subprocess.Popen(
-            [*command, f"--IdentityProvider.token={token}"], cwd=copy, env=env, stderr=log
-        )
-    try:
-        deadline = time.monotonic() + START / 1000
-        while not (found := list(runtime.glob("jpserver-*.json"))) and time.monotonic() < deadline:
-            assert server.poll() is None, (folder / "log.txt").read_text()
-            time.sleep(0.2)
-        yield Lab(copy, json.loads(found[0].read_text())["url"], token)
-    finally:
-        server.terminate()
-        server.wait(timeout=120)
+    with running(folder, copy, PYTHONPATH=str(copy), NANOGPT_SCALE="ci") as (_, server):
+        yield Lab(copy, server["url"], server["token"])
 
 
 # What a student does

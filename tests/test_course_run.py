@@ -5,12 +5,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
 from course import cli, lab, run, summary
-from course.paths import ROOT, plainly
+from course.lab import running
+from course.paths import ROOT, CourseError, plainly
 
 
 def test_run_names_the_failing_cell_and_leaves_the_rest_whole(house):
@@ -132,31 +132,19 @@ def test_lab_becomes_jupyterlab_at_the_root_with_what_was_asked_for(monkeypatch)
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no such signals")
 def test_lab_serves_the_repository_and_ends_with_its_signal(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "course.cli",
-        "lab",
-        "--no-browser",
-        "--port=0",
-        "--IdentityProvider.token=t",
-    ]
-    env = os.environ | {
-        "JUPYTER_RUNTIME_DIR": str(tmp_path),
-        "JUPYTER_CONFIG_DIR": str(tmp_path),
-        "PYTHONPATH": str(ROOT),
-    }
-    process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 300
-        while not (found := list(tmp_path.glob("jpserver-*.json"))) and time.monotonic() < deadline:
-            assert process.poll() is None, "it ended"
-            time.sleep(0.2)
-        server = json.loads(found[0].read_text())
+    with running(tmp_path, tmp_path, PYTHONPATH=str(ROOT)) as (process, server):
         assert server["root_dir"] == str(ROOT) and server["pid"] == process.pid, "no process between"
-    finally:
-        process.terminate()
-        process.wait(timeout=120)
+    assert process.returncode is not None
+
+
+def test_a_lab_that_does_not_start_says_its_last_words(tmp_path):
+    (tmp_path / "jupyterlab.py").write_text("raise SystemExit('broken on purpose')", encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    with (
+        pytest.raises(CourseError, match=r"has not started \(broken on purpose\)"),
+        running(tmp_path, PYTHONPATH=path),
+    ):
+        pass
 
 
 def test_tests_without_nbval_say_what_to_install(monkeypatch, capsys):

@@ -445,6 +445,25 @@ def test_memory_of_a_sandbox_holds_nothing_of_the_grader(course, jobs):
     )
 
 
+class Began(Exception):
+    """In place of a program that takes this process's place."""
+
+
+@sandboxed
+def test_the_program_begins_anew_with_nothing_of_ours(course, monkeypatch):
+    def execve(path, command, environment):
+        raise Began(command, environment)
+
+    course.hand_in("ann")
+    monkeypatch.setattr(os, "execve", execve)
+    words = ["run", str(course.exercise), "--submissions", str(course.submissions)]
+    with pytest.raises(Began) as began:
+        cli.main(words, is_program=True)
+    command, given = began.value.args
+    assert any(word.endswith("template.py") for word in command) and given == sandbox.ENVIRONMENT
+    assert not any(str(course.submissions) in word or course.exercise.name in word for word in command)
+
+
 IPC = """
 import ctypes, os, sys
 os.setresuid(*[int(sys.argv[1])] * 3)
