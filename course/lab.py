@@ -54,7 +54,7 @@ def running(folder: Path, cwd: Path = ROOT, **env: str) -> Iterator[tuple[subpro
     files lie below `folder`. Gives the process, and what the server says of itself: url, token, root_dir, pid."""
     words = ["lab", "--no-browser", "--port=0", f"--IdentityProvider.token={secrets.token_hex(8)}"]
     env = os.environ | {name: str(folder / name) for name in HOMES} | env
-    with open(folder / "log.txt", "w") as log:
+    with open(folder / "log.txt", "w", encoding="utf-8") as log:
         command = [sys.executable, "-m", "course.cli", *words]
         process = subprocess.Popen(command, cwd=cwd, env=env, stdout=log, stderr=log)
     try:

@@ -187,6 +187,7 @@ def no_hub(monkeypatch, tmp_path):
 
 def no_vocabulary(monkeypatch, tmp_path):
     import requests
+    import tiktoken
 
     from nanogpt.tokenizer import BPETokenizer
 
@@ -195,6 +196,7 @@ def no_vocabulary(monkeypatch, tmp_path):
 
     monkeypatch.setattr(requests, "get", offline)
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})  # what an earlier test has loaded
     BPETokenizer.gpt2()
 
 
