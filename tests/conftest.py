@@ -1,11 +1,15 @@
 import contextlib
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
+
+# A script's `make test &` has Ctrl-C ignored, and every process below would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests and notebooks run alike on every machine, with or without a GPU.
 os.environ.setdefault("NANOGPT_SCALE", "laptop")

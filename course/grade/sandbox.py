@@ -144,16 +144,18 @@ def choose(name: str | None = None, trusted: bool = False, image: str = "") -> s
         "bubblewrap": bubblewrap_works,
         "docker": lambda: image and succeeds(["docker", "info"]),
         "podman": lambda: image and succeeds(["podman", "info"]),
-        "container": lambda: hasattr(os, "geteuid") and os.geteuid() == 0 and runs_under_a_uid(),
+        "container": lambda: not why_no_container(),
     }
     for candidate in [name] if name else works:
         if works[candidate]():
             return candidate
+    if name:
+        why = why_no_container() if name == "container" else "it is not installed, or may not run"
+        raise CourseError(f"the sandbox {name!r} does not work here: {why}")
     raise CourseError(
-        f"{name or 'no sandbox'} works here; install bubblewrap (apt-get install bubblewrap), run as root in a "
-        "container, or name a docker image with --image; --i-trust-these-submissions grades without any"
-        if not name
-        else f"the sandbox {name!r} does not work here"
+        "no sandbox works here; install bubblewrap (apt-get install bubblewrap), run as root in a container with the "
+        "course where all may read it, or name a docker image with --image; --i-trust-these-submissions grades "
+        "without any"
     )
 
 
@@ -161,9 +163,16 @@ def bubblewrap_works() -> bool:
     return shutil.which("bwrap") is not None and succeeds([*bubblewrap(UIDS[0], 2), "true"])
 
 
-def runs_under_a_uid() -> bool:
-    """Can another uid run this Python? One below /root it cannot."""
-    return succeeds([*as_uid(UIDS[0]), *PYTHON, "-c", "pass"])
+def why_no_container() -> str | None:
+    """Its submissions run as another account, which root alone can do, and which has to read what it runs."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0 or shutil.which("setpriv") is None:
+        return "it takes root, and setpriv"
+    for folder in needed():
+        if not succeeds([*as_uid(UIDS[0]), "test", "-r", folder, "-a", "-x", folder]):
+            return (
+                f"no account but root's may read {folder}; install the course where all may, not below /root"
+            )
+    return None
 
 
 def hide(folders: list[Path]) -> None:

@@ -112,7 +112,11 @@ class Boxes:
 
     def imported(self) -> Box:
         box, self.spare = self.spare or self.start(), None
-        box.wait()
+        try:
+            box.wait()
+        except SandboxError:
+            box.close()
+            raise
         self.spare = self.start() if self.ahead else None
         return box
 

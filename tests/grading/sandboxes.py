@@ -27,13 +27,10 @@ def why_no_bubblewrap() -> str | None:
 
 
 def why_no_container() -> str | None:
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        return "the container's backend takes root"
-    from course.grade.sandbox import runs_under_a_uid
+    from course.grade.sandbox import why_no_container
 
-    if not runs_under_a_uid() and why_no_bubblewrap():
-        return "Python lies below a folder that only root may enter"
-    return None
+    why = why_no_container()
+    return why if why and (why.startswith("it takes root") or why_no_bubblewrap()) else None
 
 
 def why_no_engine(name: str) -> str | None:
@@ -46,15 +43,17 @@ def why_no_engine(name: str) -> str | None:
 
 
 def command(backend: str) -> list[str]:
-    """`course`, for a backend. Where only root may enter Python's folder, as one that lies in /root, the container's
-    root is one in which everybody may."""
+    """`course`, for a backend. Where Python or the course lies in /root, which root alone may enter, the container's
+    /root is one that everybody may, with nothing but these."""
     words = [sys.executable, "-m", "course.cli"]
-    from course.grade.sandbox import parents, runs_under_a_uid
+    from course.grade.sandbox import parents, why_no_container
 
-    if backend != "container" or runs_under_a_uid():
+    if backend != "container" or not why_no_container():
         return words
-    hidden = ["--tmpfs", "/root", *parents(sys.base_prefix), "--ro-bind", sys.base_prefix, sys.base_prefix]
-    return ["bwrap", "--dev-bind", "/", "/", *hidden, "--die-with-parent", "--", *words]
+    shown = ["--tmpfs", "/root"]
+    for folder in (sys.base_prefix, str(ROOT), sys.prefix):
+        shown += [*parents(folder), "--bind", folder, folder] if folder.startswith("/root/") else []
+    return ["bwrap", "--dev-bind", "/", "/", *shown, "--die-with-parent", "--", *words]
 
 
 def environment() -> dict[str, str]:

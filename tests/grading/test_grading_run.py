@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -245,8 +246,7 @@ def test_a_judge_that_cannot_read_a_result_says_so_and_its_own_fault_is_raised()
 def test_a_bubblewrap_that_fails_gives_way_to_no_other_unasked(monkeypatch):
     monkeypatch.setattr(sandbox.shutil, "which", lambda name: "/usr/bin/bwrap")
     monkeypatch.setattr(sandbox, "bubblewrap_works", lambda: False)
-    monkeypatch.setattr(sandbox, "runs_under_a_uid", lambda: True)
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(sandbox, "why_no_container", lambda: None)
     with pytest.raises(CourseError, match="bubblewrap is installed and does not work here"):
         sandbox.choose()
     assert sandbox.choose("container") == "container"
@@ -260,11 +260,32 @@ def test_without_a_sandbox_nothing_is_run(monkeypatch):
         sandbox.choose()
     with pytest.raises(CourseError, match="only with --i-trust-these-submissions"):
         sandbox.choose("trusted")
-    with pytest.raises(CourseError, match="'container' does not work here"):
+    with pytest.raises(CourseError, match="'container' does not work here: it takes root"):
         sandbox.choose("container")
     with pytest.raises(CourseError, match="docker needs --image"):
         sandbox.choose("docker")
     assert sandbox.choose(trusted=True) == "trusted"
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="another uid takes root")
+def test_a_course_that_root_alone_may_read_is_named(monkeypatch):
+    with tempfile.TemporaryDirectory() as home:
+        course = Path(home) / "course"
+        course.mkdir()
+        monkeypatch.setattr(sandbox, "needed", lambda: ["/usr", str(course)])
+        with pytest.raises(CourseError, match=f"no account but root's may read {course}; install the course"):
+            sandbox.choose("container")
+        Path(home).chmod(0o755)
+        assert sandbox.choose("container") == "container"
+
+
+def test_a_sandbox_that_does_not_start_leaves_nothing():
+    boxes = Boxes(Options("trusted", ahead=False), ["no_such_module"], None)
+    home = boxes.spare.home
+    assert home.exists()
+    with pytest.raises(SandboxError, match="did not start: .*no_such_module"):
+        boxes.ready()
+    assert not home.exists()
 
 
 @pytest.mark.parametrize("name", ["docker", "podman"])
