@@ -283,7 +283,7 @@ def test_a_sandbox_that_does_not_start_leaves_nothing():
     boxes = Boxes(Options("trusted", ahead=False), ["no_such_module"], None)
     home = boxes.spare.home
     assert home.exists()
-    with pytest.raises(SandboxError, match="did not start: .*no_such_module"):
+    with pytest.raises(SandboxError, match=r"did not start: .*no_such_module"):
         boxes.ready()
     assert not home.exists()
 
