@@ -22,6 +22,7 @@ class ExportedCell:
     module: str
     source: str
     tree: ast.Module
+    id: str = ""  # of the notebook's cell
 
     def names(self) -> list[str]:
         """What the cell defines: `area`, `GPT` and its methods `GPT.forward`; for `class GPT(GPT):` only the methods."""
@@ -82,10 +83,11 @@ def exported_cells(nb, name: str) -> list[ExportedCell]:
     if len(defaults) > 1:
         raise CourseError(f"{name}: `#| default_exp` names {' and '.join(defaults)}; keep one")
     default = (defaults or [""])[0]
-    return [exported_cell(head, where, default) for where, head in read if head.exported]
+    ids = [getattr(cell, "id", "") for cell in nb.cells if cell.cell_type == "code"]
+    return [exported_cell(head, where, default, id) for (where, head), id in zip(read, ids) if head.exported]
 
 
-def exported_cell(head: Head, where: str, default_module: str) -> ExportedCell:
+def exported_cell(head: Head, where: str, default_module: str, id: str = "") -> ExportedCell:
     """Read one cell that carries `#| export`."""
     module = head.module or default_module
     if not module:
@@ -96,7 +98,7 @@ def exported_cell(head: Head, where: str, default_module: str) -> ExportedCell:
     for node in tree.body:
         refuse_statement(node, where)
     refuse_shared_lines(tree.body, where)
-    return ExportedCell(where, module, head.source, tree)
+    return ExportedCell(where, module, head.source, tree, id)
 
 
 def parse(source: str, where: str) -> ast.Module:

@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 
 from course.blame import excerpt, first_line, likely_cell
-from course.cells import ExportedCell, claimed_modules, exported_cell, exported_cells, refuse_double_claims
-from course.directives import read_head
+from course.cells import ExportedCell, claimed_modules, exported_cells, refuse_double_claims
 from course.export import export
 from course.files import diff, read_cells, write_atomically
+from course.last_run import compare_with_run
 from course.paths import PACKAGE, ROOT, TESTS, CourseError, notebook_path, relative, two_digits
 
 IMPORT_SECONDS = 180  # what takes seconds may take a minute on a machine with other work
@@ -30,10 +30,12 @@ def export_chapter(chapter: str) -> dict[str, str]:
     return modules
 
 
-def checkpoint_chapter(chapter: str, executed: list[str] | None = None) -> list[str]:
+def checkpoint_chapter(
+    chapter: str, executed: list[str] | None = None, by_id: dict[str, str] | None = None
+) -> list[str]:
     """Export a chapter into the package and say what it now holds.
 
-    executed: the cells that were run, in order, when called from the notebook itself.
+    executed, by_id: the cells that were run, when called from the notebook itself (`compare_with_run`).
     Raises CourseError, and leaves every module as it was, if an exported cell is broken, a module does not
     import, a test of the chapter fails, or the saved notebook is not the one that was run.
     """
@@ -41,7 +43,7 @@ def checkpoint_chapter(chapter: str, executed: list[str] | None = None) -> list[
     path = notebook_path(chapter)
     cells = exported_cells(read_cells(path), path.name)
     if executed is not None:
-        compare_with_run(cells, executed, path.name)
+        compare_with_run(cells, executed, by_id or {})
     if not modules:
         return [f"{path.name} exports nothing"]
     tests = sorted(TESTS.glob(f"test_ch{two_digits(chapter)}_*.py"))
@@ -80,36 +82,6 @@ def install(modules: dict[str, str]) -> None:
 def describe(module: str, text: str, state: str) -> str:
     names = re.findall(r"^(?:class|def) ([A-Za-z]\w*)", text, re.MULTILINE)
     return f"nanogpt/{module}.py {state}: {len(text.splitlines())} lines with {', '.join(names)}"
-
-
-def compare_with_run(cells: list[ExportedCell], executed: list[str], notebook: str) -> None:
-    """The saved notebook must say what the student ran last: else the module would not be what they saw work."""
-    last_run: dict[tuple[str, str], str] = {}  # two modules may each have a `run`; "_" is the chapter's first
-    for source in executed:
-        try:
-            head = read_head(source, "the cell that was run")
-            cell = exported_cell(head, "the cell that was run", "_") if head.exported else None
-        except CourseError:  # an earlier try, with a magic in it, say
-            continue
-        if cell:
-            last_run.update({(cell.module, name): cell.source for name in cell.names()})
-    for cell in cells:
-        for name in cell.names():
-            ran = last_run.get((cell.module, name), last_run.get(("_", name)))
-            if ran is None:
-                raise CourseError(
-                    f"{cell.where} ({name}) has not been run: run it and all before it, save, checkpoint"
-                )
-            if ran.strip() != cell.source.strip():
-                raise CourseError(
-                    f"{cell.where} ({name}): the saved cell is not the one that was run last: run it, save {notebook}, "
-                    "checkpoint"
-                )
-    unsaved = {name for _, name in last_run} - {name for cell in cells for name in cell.names()}
-    if unsaved:
-        print(
-            f"note: {', '.join(sorted(unsaved))} was run in an exported cell that the saved notebook does not have"
-        )
 
 
 def try_aside(modules: dict[str, str], cells: list[ExportedCell], tests: list[Path]) -> None:

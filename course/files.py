@@ -42,13 +42,15 @@ def read_notebook(path: Path):
 
 
 def read_cells(path: Path) -> SimpleNamespace:
-    """A notebook's `cells`, each with `cell_type` and `source`: as much as an export needs."""
+    """A notebook's `cells`, each with `cell_type`, `source` and `id`: as much as an export needs."""
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         if saved["nbformat"] != 4:
             raise ValueError(f"its format is {saved['nbformat']}, not 4")
         cells = [
-            SimpleNamespace(cell_type=str(cell["cell_type"]), source="".join(cell["source"]))
+            SimpleNamespace(
+                cell_type=str(cell["cell_type"]), source="".join(cell["source"]), id=str(cell.get("id", ""))
+            )
             for cell in saved["cells"]
         ]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

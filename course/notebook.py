@@ -30,11 +30,16 @@ plt.rcParams.update(
 
 
 RUN: list[str] = []  # the cells that ran to their end since this module was imported, in order
+BY_ID: dict[
+    str, str
+] = {}  # the last run of each, where the front end tells the cell's id, as JupyterLab does
 
 
 def remember(result) -> None:
     if result.success:
         RUN.append(result.info.raw_cell)
+        if cell := getattr(result.info, "cell_id", None):  # Colab's older IPython knows none
+            BY_ID[cell] = result.info.raw_cell
 
 
 if get_ipython():  # an event, not the kernel's history: some runners keep none
@@ -57,7 +62,8 @@ def checkpoint(chapter: str) -> None:
     try:
         if is_colab():
             save_shown(notebook_path(chapter))
-        print("\n".join(checkpoint_chapter(chapter, executed=RUN if get_ipython() else None)))
+        executed = RUN if get_ipython() else None
+        print("\n".join(checkpoint_chapter(chapter, executed, BY_ID)))
     except OSError as error:  # a full disk, a folder that cannot be written
         raise CourseError(plainly(error)) from None
 

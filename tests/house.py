@@ -132,13 +132,17 @@ class House:
             cell.source = cell.source.replace(old, new)
         nbformat.write(nb, self.notebook)
 
-    def run_cells(self, sources: list[str], code: int) -> str:
-        """Run cells in a fresh IPython, as a student who has not saved would have run them, then checkpoint."""
+    def run_cells(self, sources: list[str], code: int, ids: dict[str, str] | None = None) -> str:
+        """Run cells in a fresh IPython, as a student who has not saved would have run them, then checkpoint.
+
+        ids: which cells of the notebook these are, where the front end tells it.
+        """
         script = (
             "from IPython.core.interactiveshell import InteractiveShell as Shell\nshell = Shell.instance()\n"
         )
         for source in ["from course.notebook import checkpoint", *sources, 'checkpoint("04")']:
-            script += f"result = shell.run_cell({source!r}, store_history=True)\n"
+            told = f", cell_id={ids[source]!r}" if ids and source in ids else ""
+            script += f"result = shell.run_cell({source!r}, store_history=True{told})\n"
         script += "raise SystemExit(0 if result.success else 1)"
         done = subprocess.run(
             [sys.executable, "-c", script],

@@ -146,19 +146,28 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab):
         shot(page, "lab-3-not-run")
 
         run_cell(page, cell)
+        retype(page, cell, WRONG, RIGHT)
+        run_cell(page, cell)  # and at once, before it is saved by itself
+        said = run_cell(page, check)
+        assert "(attention_weights): what was run last is not what is saved: save with Ctrl+S" in said
+        assert "unchanged" not in said
+        shot(page, "lab-4-not-saved")
+
+        retype(page, cell, RIGHT, WRONG)
+        run_cell(page, cell)
         save(page)
         said = run_cell(page, check)
         assert "test_rows_are_weights_over_the_past: a query looks at a later key" in said
         assert re.search(r"likely 04_attention.ipynb, cell \d+ \(attention_weights\)", said)
         assert "nanogpt/attention.py unchanged" in said and module.read_text(encoding="utf-8") == released
-        shot(page, "lab-4-broken")
+        shot(page, "lab-5-broken")
 
         retype(page, cell, WRONG, RIGHT)
         run_cell(page, cell)
         save(page)
         said = run_cell(page, check)
         assert "nanogpt/attention.py unchanged" in said and "passes" in said
-        shot(page, "lab-5-mended")
+        shot(page, "lab-6-mended")
         choose(page, "Kernel", "Shut Down Kernel")
 
 

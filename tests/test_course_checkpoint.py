@@ -8,7 +8,7 @@ import pytest
 from course import checkpoint
 from course.blame import excerpt, first_line
 from course.cells import exported_cells
-from course.checkpoint import compare_with_run
+from course.last_run import compare_with_run
 from course.paths import CourseError
 
 
@@ -183,33 +183,82 @@ def test_a_module_belongs_to_one_notebook(house):
     house.course("checkpoint", "04")  # another chapter's damage is not this one's
 
 
-def test_a_notebook_that_differs_from_the_cells_just_run_is_noticed(house, capsys):
+def saved_cells(house):
+    """The house's exported cells, and the text of its two."""
     nb = nbformat.read(house.notebook, as_version=4)
     cells = exported_cells(nb, "04_tiny.ipynb")
-    area, count = (cell.source for cell in nb.cells if cell.source.startswith("#| export"))
-    changed, timed = area.replace("r**2", "r*r"), f"%%time\n{area}"
+    return cells, *(cell.source for cell in nb.cells if cell.source.startswith("#| export"))
+
+
+SAVE = r"what was run last is not what is saved: save with Ctrl\+S .*, then run this cell again$"
+RUN_IT = (
+    r"the saved cell is not the one that was run last: run it, save with Ctrl\+S, then run this cell again$"
+)
+
+
+def test_a_notebook_that_differs_from_the_cells_just_run_is_noticed(house, capsys):
+    cells, area, count = saved_cells(house)
+    changed = area.replace("r**2", "r*r")
     for ran in (
         [area, count],
-        [changed, area, count],
-        [area + "\n!ls", timed, area, count],
+        [changed, area, count],  # an earlier version counts for nothing
         [count, area.replace("\n", "\r\n")],
+        [area, count, "def area(r):\n    return 3", "LIMIT = 7"],  # tried out in a cell that is gone again
+        [area, count, area + "\n!ls", f"%%time\n{count}"],  # a magic, once there, changes nothing
+        [area, count, area + "\nprint(area(1))  # a comment"],
     ):
-        compare_with_run(cells, ran, "04_tiny.ipynb")  # only the last run counts
-    with pytest.raises(
-        CourseError, match=r"cell 4 \(area\): the saved cell is not .* run it, save 04_tiny.ipynb, check"
-    ):
-        compare_with_run(cells, [area, count, changed], "04_tiny.ipynb")
-    with pytest.raises(CourseError, match=r"cell 6 \(count\) has not been run"):
-        compare_with_run(cells, [area], "04_tiny.ipynb")
-    compare_with_run(cells, [area, count, "#| export\nOTHER = 1"], "04_tiny.ipynb")
-    assert "OTHER was run" in capsys.readouterr().out
+        compare_with_run(cells, ran, {})
+    for ran in (changed, changed + "\nprint(area(1))", f"%%time\n{changed}", changed + "\n!ls"):
+        with pytest.raises(CourseError, match=r"cell 4 \(area\): " + SAVE):
+            compare_with_run(cells, [area, count, ran], {})
+    with pytest.raises(CourseError, match=r"cell 4 \(area\): " + RUN_IT):  # saved, and never run
+        compare_with_run(cells, [changed, count], {})
+    with pytest.raises(CourseError, match=r"cell 6 \(count, LIMIT\) has not been run"):
+        compare_with_run(cells, [area], {})
+    compare_with_run(cells, [area, count, "#| export\nOTHER = 1"], {})
+    assert (
+        "OTHER was run in an exported cell that the saved notebook does not have" in capsys.readouterr().out
+    )
+    nb = nbformat.read(house.notebook, as_version=4)
     one, two = (f"#| export {module}\ndef run():\n    return '{module}'" for module in ("one", "two"))
     nb.cells += [nbformat.v4.new_code_cell(source) for source in (one, two)]
     both = exported_cells(nb, "04_tiny.ipynb")
-    compare_with_run(both, [area, count, one, two], "04_tiny.ipynb")  # two modules, one name
-    with pytest.raises(CourseError, match=r"\(run\): the saved cell is not"):
-        compare_with_run(both, [area, count, one, two.replace("'two'", "'2'")], "04_tiny.ipynb")
+    compare_with_run(both, [area, count, one, two], {})  # two modules, one name
+    with pytest.raises(CourseError, match=r"\(run\): what was run last"):
+        compare_with_run(both, [area, count, one, two, two.replace("'two'", "'2'")], {})
     assert "nanogpt/tiny.py unchanged" in house.run_cells([changed, area, area + "\n!true", count], code=0)
+
+
+def test_where_the_cells_id_is_known_every_edit_of_it_is(house):
+    """JupyterLab tells the kernel which cell it runs: a name that is gone from the cell cannot hide the edit."""
+    cells, area, count = saved_cells(house)
+    ran, place = [area, count], cells[0].id
+    compare_with_run(cells, ran, {place: area, "a scratch cell": "def area(r):\n    return 3"})
+    for edit in (
+        area.replace("area", "surface"),  # renamed
+        area.replace("#| export\n", "").replace("r**2", "r*r"),  # to be kept out of the module
+        area.replace("import os", "import re"),
+        "%%bash\ntrue",
+    ):
+        with pytest.raises(CourseError, match=r"cell 4 \(area\): " + SAVE):
+            compare_with_run(cells, [*ran, edit], {place: edit})
+
+
+def test_a_cell_that_was_run_and_not_saved_is_not_left_out_without_a_word(house):
+    cells, area, count = saved_cells(house)
+    before = house.module.read_bytes()
+    for edit in ("r*r", "r*r\nprint(area(1))"):
+        said = house.run_cells([area, count, area.replace("r**2", edit)], code=1)
+        assert (
+            "04_tiny.ipynb, cell 4 (area): what was run last is not what is saved: save with Ctrl+S" in said
+        )
+        assert (
+            "Traceback" not in said and "nanogpt/tiny.py" not in said and house.module.read_bytes() == before
+        )
+    edit = area.replace("area", "surface")
+    assert "cell 4 (area): what was run last" in house.run_cells(
+        [area, count, edit], code=1, ids={edit: cells[0].id}
+    )
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_the_checkpoint_takes_the_notebook_from_the_page(monkeypatch, house):
 
 
 def test_an_edit_that_was_not_run_is_noticed_on_colab_too(house):
-    """The page shows LIMIT = 4, the kernel ran LIMIT = 3: `run it, save, checkpoint`; run, it is exported."""
+    """The page shows LIMIT = 4, the kernel ran LIMIT = 3: run it; run, it is exported."""
     nb = nbformat.read(house.notebook, as_version=4)
     ran = [cell.source for cell in nb.cells if cell.source.startswith("#| export")]
     (house.path / "google").mkdir()
@@ -226,7 +226,7 @@ def test_an_edit_that_was_not_run_is_noticed_on_colab_too(house):
         f"import json\n\n\nclass _message:\n    def blocking_request(*_, **__):\n        return {{'ipynb': json.loads({shown!r})}}\n"
     )
     said = house.run_cells(["import google.colab", *ran], code=1)
-    assert "cell 6 (count): the saved cell is not the one that was run last" in said
+    assert "cell 6 (count, LIMIT): the saved cell is not the one that was run last" in said
     assert "LIMIT = 3" in house.module.read_text()
     house.run_cells(["import google.colab", *ran, ran[1].replace("LIMIT = 3", "LIMIT = 4")], code=0)
     assert "LIMIT = 4" in house.module.read_text() and "LIMIT = 4" in house.notebook.read_text()
