@@ -52,6 +52,7 @@ class Box:
         self.child, self.life = 0, -1  # pid 1 of the sandbox, by its number outside; see Template.start
         self.process: subprocess.Popen | None = None
         self.uid = free_uid()
+        self.watched = time.monotonic()
         self.name = f"grade-{os.getpid()}-{random.SystemRandom().randrange(10**9)}"
         self.home = Path(tempfile.mkdtemp(prefix="box-")) if backend in ("container", "trusted") else None
         self.disk = shutil.disk_usage(self.home).free if self.home else 0
@@ -152,18 +153,24 @@ class Box:
         return taken
 
     def until(self, fd: int, event: int, deadline: float) -> None:
-        """Wait until a pipe can be read or written. What the box takes of memory is looked at meanwhile."""
+        """Wait until a pipe can be read or written."""
         poll = select.poll()
         poll.register(fd, event)
         while not poll.poll(200):
-            if time.monotonic() > deadline:
-                raise Ended("timeout", "it was not done in time")
-            if self.memory() > MEMORY:
-                raise Ended("crashed", f"it took more than {MEMORY >> 30} GiB of memory")
-            if self.home and self.disk - shutil.disk_usage(self.home).free > DISK:
-                raise Ended("crashed", f"it wrote more than {DISK >> 20} MiB")
-        if time.monotonic() > deadline:
+            self.watch(deadline)
+        self.watch(deadline)
+
+    def watch(self, deadline: float) -> None:
+        """Its time; and what it takes of the machine, every 0.2 s, be it ever so talkative."""
+        if (now := time.monotonic()) > deadline:
             raise Ended("timeout", "it was not done in time")
+        if now < self.watched + 0.2:
+            return
+        self.watched = now
+        if self.memory() > MEMORY:
+            raise Ended("crashed", f"it took more than {MEMORY >> 30} GiB of memory")
+        if self.home and self.disk - shutil.disk_usage(self.home).free > DISK:
+            raise Ended("crashed", f"it wrote more than {DISK >> 20} MiB")
 
     def processes(self) -> list[int]:
         """What runs in the box, by its numbers outside."""

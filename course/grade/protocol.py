@@ -14,6 +14,7 @@ MAGIC = b"GRD1"
 PREFIX = struct.Struct("<4sIQ")  # magic, bytes of the header, bytes of the body
 MAX_HEADER, MAX_BODY = 4_000_000, 64_000_000
 MAX_DEPTH, MAX_VALUES, MAX_DIMENSIONS, MAX_TEXT = 16, 200_000, 8, 2000
+MAX_PAIRS = 2000  # of all dictionaries together: keys whose hashes are equal take time by the square
 
 SIZES = {"bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8}
 SIZES |= {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "uint16": 2, "uint32": 4, "uint64": 8}
@@ -117,7 +118,7 @@ class Reader:
     """Turns descriptions into values, taking the bytes of each from the body in order."""
 
     def __init__(self, body: bytes):
-        self.body, self.at, self.count = body, 0, 0
+        self.body, self.at, self.count, self.pairs = body, 0, 0, 0
 
     def value(self, spec, depth: int):
         self.count += 1
@@ -145,6 +146,9 @@ class Reader:
     def dictionary(self, pairs: list, depth: int) -> dict:
         if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
             raise BadFrame("a dictionary is not of pairs")
+        self.pairs += len(pairs)
+        if self.pairs > MAX_PAIRS:
+            raise BadFrame(f"more than {MAX_PAIRS:,} entries of dictionaries")
         made = {}
         for key, value in pairs:
             try:

@@ -200,6 +200,9 @@ def attacks(host) -> list[Case]:
         Case("forged_verdict", forged("reply('passed')"), **both("bad_reply")),
         # What they say is right; that it is said twice, or to another question, is not.
         Case("two_replies", DUE + forged("frame({'kind': 'value', 'id': frame_local('request')['id'], 'values': due()}); reply(due())"), **both("bad_reply")),
+        Case("thousand_replies", forged("while True: frame({'kind': 'value', 'id': frame_local('request')['id'], 'values': 1})"), **both("bad_reply")),
+        # Whole numbers with one hash: a dictionary of them takes time by the square, and it would be the grader's.
+        Case("equal_hashes", forged("frame({'kind': 'value', 'id': frame_local('request')['id'], 'values': {'d': [[i * (2**61 - 1), 0] for i in range(20_000)]}})"), **both("bad_reply")),
         Case("other_number", DUE + forged("frame({'kind': 'value', 'id': 10**6, 'values': due()})"), **both("bad_reply")),
         Case("too_few", forged("reply({'l': []})"), **both("bad_reply")),
         Case("negative_shape", forged("reply({'l': [{'x': 'float32', 's': [-1, -4]}] * 2}, bytes(16))"), **both("bad_reply")),
