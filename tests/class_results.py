@@ -70,7 +70,7 @@ def the_class() -> list[dict]:
         check("wrong ones are refused", 2.0, 4.0, "failed", SECRET, hidden=True),
     ]
     bad = [
-        check("the square", 0.0, 2.0, "student_error", f"ValueError: {SCRIPT} \x1b[31m\u202e"),
+        check("the square", 0.0, 2.0, "student_error", f"ValueError: {SCRIPT} \x1b[31m\x9b31m\u202e\u061c"),
         check("a secret radius", 0.0, 1.0, "timeout", SECRET, hidden=True),
     ]
     none = [

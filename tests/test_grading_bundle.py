@@ -124,6 +124,14 @@ def test_which_notebook_and_whose(made, notebook, tmp_path, monkeypatch):
     found = station.submission(folder, made)
     assert found.path.name == "my work.ipynb" and not found.problem
     assert station.who("prairielearn", place, found, made) == "ann"
+    for odd in ("{[]: 1}", '"\\ud800"', "0x" + 9999 * "f", "-" * 50_000 + "1", "print()"):
+        changed = json.loads(found.path.read_text(encoding="utf-8"))
+        cell = next(
+            c for c in changed["cells"] if c["metadata"].get("nbgrader", {}).get("grade_id") == "student"
+        )
+        cell["source"] = f"STUDENT = {odd}"
+        found.path.write_text(json.dumps(changed), encoding="utf-8")
+        assert station.who("prairielearn", place, found, made) == "unknown", odd[:20]
     write(folder / "b.ipynb", notebook, made.solutions, "ann")
     said = "2 notebooks were handed in, and 04_small.ipynb is not one of them"
     assert station.submission(folder, made).problem == said

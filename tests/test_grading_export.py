@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -102,7 +103,7 @@ def test_nbgrader_has_the_columns_of_nbgraders_own_export():
     assert [word.strip(' ",') for word in listed.splitlines()[1:] if word.strip()] == export.NBGRADER.split()
 
 
-def test_a_penalty_takes_no_more_than_there_is():
+def test_a_penalty_takes_no_more_than_there_is(monkeypatch):
     late = export.Late(export.datetime(2026, 11, 20, 23, 59), 100.0)
     one = {"score": 5.0, "submitted": "2026-11-21T00:00:00"}
     assert late.penalty(one) == 5.0 and late.final(one) == 0.0
@@ -111,6 +112,12 @@ def test_a_penalty_takes_no_more_than_there_is():
     assert late.penalty(one | {"submitted": "2026-11-23T00:00:00+00:00"}) == 5.0, (
         "one with a time zone, one without"
     )
+    for odd in ("last week", "0001-01-01T00:00:00", "9999-12-31T23:59:59"):
+        of_zone = export.Late(export.datetime.fromisoformat("2026-11-20T23:59:00+00:00"), 100.0)
+        for at in ("Asia/Tokyo", "America/New_York"):
+            monkeypatch.setenv("TZ", at)
+            time.tzset()
+            of_zone.penalty(one | {"submitted": odd})
     assert late.penalty(one | {"submitted": "last week"}) == 0.0, "a name that the pattern took for a time"
 
 

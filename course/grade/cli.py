@@ -4,6 +4,7 @@ import argparse
 import gc
 from pathlib import Path
 
+from course.grade.page import clean
 from course.paths import CourseError, relative
 
 
@@ -96,7 +97,7 @@ def call_run(args) -> int:
     if backend == "bubblewrap" and args.jobs == 1 and args.words:
         anew.begin(["grade", *args.words], preload(folder))  # comes back here with a template
     if others:
-        print(f"{len(others)} files are no submissions by their names: {', '.join(others[:5])}")
+        print(f"{len(others)} files are no submissions by their names: {clean(', '.join(others[:5]))}")
     if backend == "container":
         sandbox.hide([folder, args.results, args.submissions])
     gc.disable()  # an import makes much and frees little
@@ -117,7 +118,7 @@ def report(graded: list[dict], found: int, where: str, backend: str) -> int:
     for verdict in ("invalid_submission", "infrastructure_error"):
         these = [one for one in graded if one["verdict"] == verdict]
         for one in these[:20]:
-            print(f"  {verdict}: {one['student']}: {one['message']}")
+            print(f"  {verdict}: {one['student']}: {clean(one['message'])}")
         if len(these) > 20:
             print(f"  {verdict}: {len(these) - 20} more")
     return 1 if any(one["verdict"] == "infrastructure_error" for one in graded) else 0

@@ -27,14 +27,14 @@ class Late:
     def penalty(self, result: dict) -> float:
         if not self.due or not result.get("submitted") or not result["score"]:
             return 0.0
+        due = self.due
         try:
-            submitted, due = datetime.fromisoformat(result["submitted"]), self.due
-        except ValueError:  # the pattern of the files' names took something else for a time
+            submitted = datetime.fromisoformat(result["submitted"])
+            # One of them names no time zone: this machine's is meant.
+            if (submitted.tzinfo is None) != (due.tzinfo is None):
+                submitted, due = submitted.astimezone(), due.astimezone()
+        except (ValueError, OverflowError):  # the pattern of the files' names took something else for a time
             return 0.0
-        if (submitted.tzinfo is None) != (
-            due.tzinfo is None
-        ):  # one of them names no time zone: this machine's is meant
-            submitted, due = submitted.astimezone(), due.astimezone()
         days = ceil((submitted - due).total_seconds() / 86400)
         return min(max(days, 0) * self.per_day, result["score"])
 

@@ -18,7 +18,7 @@ details summary { cursor: pointer; }
 """
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 INVISIBLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 
 

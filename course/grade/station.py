@@ -16,7 +16,7 @@ from course.exercises import ExerciseSet, read
 from course.files import write_atomically
 from course.grade import export, sandbox
 from course.grade.grader import Grader
-from course.grade.submission import Found, Invalid, cells_of, regular_file
+from course.grade.submission import Found, cells_of, regular_file
 from course.grade.warm import Options
 
 
@@ -80,9 +80,10 @@ def who(system: str, place: Place, found: Found, made: ExerciseSet) -> str:
         return ",".join(sorted(user["email"] for user in users)) or "unknown"
     try:
         text = cells_of(regular_file(found.path), made)[0]["student"]
-        node = ast.parse(text).body[-1]
-        return str(ast.literal_eval(node.value))
-    except (Invalid, SyntaxError, ValueError, IndexError, AttributeError, KeyError, RecursionError):
+        student = str(ast.literal_eval(ast.parse(text).body[-1].value))
+        student.encode()
+        return student
+    except Exception:  # whatever stands there: it is a stranger's text
         return "unknown"
 
 

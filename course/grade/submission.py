@@ -5,6 +5,7 @@ import json
 import os
 import re
 import stat
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ PATTERN = (
     r"(?P<student_id>[^/]+?)(?:_(?P<timestamp>\d{4}-\d\d-\d\d(?:[T_-]\d\d[:-]?\d\d(?:[:-]?\d\d)?)?))?\.ipynb"
 )
 STUDENT = re.compile(r"[\w@+=,-][\w.@+=, -]{0,99}")  # it becomes a file's name
+MAX_NAME = 200  # its bytes: a file's name has 255, and ours adds to it
 
 
 class Invalid(Exception):
@@ -57,8 +59,9 @@ def collect(folder: Path, pattern: str = PATTERN) -> tuple[list[Found], list[str
     for path in files:
         name = path.relative_to(folder).as_posix()
         groups = found.groupdict() if (found := expression.fullmatch(name)) else {}
-        student = (groups.get("student_id") or "").strip()
-        if not STUDENT.fullmatch(student):
+        # macOS writes é as two characters, Windows as one.
+        student = unicodedata.normalize("NFC", groups.get("student_id") or "").strip()
+        if not STUDENT.fullmatch(student) or len(student.encode()) > MAX_NAME:
             others.append(name)
             continue
         one = Found(student, iso(groups.get("timestamp")), path)

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cases import RIGHT, notebook
+from cases import CHANNEL, RIGHT, notebook
 from sandboxes import ROOT, command, environment, why_no_bubblewrap
 
 from course import exercises
@@ -335,9 +335,34 @@ def test_the_latest_file_of_each_student_is_taken(tmp_path):
     assert "two files" in found["ann"][2]
     found, others = names(tmp_path / "d", ".hidden.ipynb", "a b.ipynb", pattern=r"(?P<student_id>.*)\.ipynb")
     assert set(found) == {"a b"} and others == [".hidden.ipynb"], "a name becomes a file's name"
+    found, others = names(tmp_path / "e", "Jose\u0301.ipynb", "\U0001d49c" * 60 + ".ipynb")
+    assert set(found) == {"Jos\xe9"} and len(others) == 1, (
+        "as macOS writes it; a name to which nothing can be added"
+    )
     for wrong, why in (("(", "no regular expression"), ("x", "needs a group")):
         with pytest.raises(CourseError, match=why):
             collect(tmp_path, wrong)
+
+
+def test_a_strangers_names_reach_no_terminal(course, capfd, monkeypatch):
+    course.hand_in("ann")
+    (course.submissions / "\x1b[2J\x9b31m\udcff.txt").touch()
+    (course.submissions / "bob_2026-11-20_\x1b[2J.ipynb").write_text("{}")
+    (course.submissions / "bob_2026-11-20_\udcff.ipynb").write_text("{}")
+    monkeypatch.setattr(
+        run,
+        "run",
+        lambda made, found, *_: [
+            empty_result(made, found[1], "") | {"verdict": "invalid_submission", "message": found[1].problem}
+        ],
+    )
+    course.grade(
+        "--pattern", r"(?P<student_id>\w+?)(_(?P<timestamp>[\d-]+)_.*)?\.ipynb", "--i-trust-these-submissions"
+    )
+    said = capfd.readouterr().out
+    assert "no submissions by their names" in said and "two files of one time" in said
+    said.encode()
+    assert not {"\x1b", "\x9b"} & set(said), said
 
 
 def test_a_wrong_call_is_one_sentence(course):
@@ -599,15 +624,21 @@ def test_a_sandbox_is_what_it_is_said_to_be(monkeypatch, forked):
 DUE_LIMITS = {"AS": 4 << 30, "NPROC": 64, "FSIZE": 64 << 20, "NOFILE": 256, "CORE": 0, "CPU": 600}
 
 
+TALKS = (
+    f"{CHANNEL}\nfor _ in range(60):\n    frame({{'kind': 'at', 'id': 1, 'task': ''}})\n    time.sleep(0.05)"
+)
+
+
 @sandboxed
-def test_memory_of_a_box_is_watched(template, monkeypatch):
-    """Of all processes together: each stays below its own limit."""
+@pytest.mark.parametrize("then", ["time.sleep(3)", TALKS], ids=["silent", "talkative"])
+def test_memory_of_a_box_is_watched(template, monkeypatch, then):
+    """Of all processes together: each stays below its own limit. One that sends a frame now and then is watched, too."""
     monkeypatch.setattr(boxes, "MEMORY", 200 << 20)
     box = Box("bubblewrap", [], template=template)
     box.wait()
-    code = "import os, time\nfor _ in range(4):\n    if os.fork() == 0:\n        kept = b'x' * (80 << 20)\n        time.sleep(9)\ntime.sleep(3)\nx = 1"
+    code = "import os, time\nfor _ in range(4):\n    if os.fork() == 0:\n        kept = b'x' * (80 << 20)\n        time.sleep(9)\n"
     with pytest.raises(Ended, match="GiB of memory"):
-        asked(box, code)
+        asked(box, f"{code}{then}\nx = 1")
     box.close()
 
 
