@@ -1,6 +1,8 @@
 """GPT-2: its shape, its initialisation, its laws, and the two formulas checked against PyTorch's own counts."""
 
 import math
+import subprocess
+import sys
 from dataclasses import asdict, replace
 
 import pytest
@@ -489,3 +491,16 @@ def test_eval_and_train_give_the_same_loss_without_dropout():
     trained = model(x, y)[1]
     assert torch.equal(model.eval()(x, y)[1], trained)
     assert torch.equal(F.cross_entropy(model(x)[0].flatten(0, 1), y.flatten()), trained)
+
+
+def test_a_model_is_built_and_trained_without_the_compiler():
+    """torch.compile's modules take 0.3 to 1 s to import: in every process, and in every check of a submission."""
+    code = """
+import sys, torch
+from nanogpt.model import GPT, GPTConfig
+ids = torch.zeros(1, 4, dtype=torch.long)
+GPT(GPTConfig(block_size=8, vocab_size=9, n_layer=1, n_head=1, n_embd=4))(ids, ids)[1].backward()
+assert not (late := {"sympy", "torch._dynamo", "torch.fx.experimental.symbolic_shapes"} & set(sys.modules)), late
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-400:]
