@@ -65,6 +65,14 @@ def limits(values: dict[str, int]) -> None:
             resource.setrlimit(number, (value, value))
 
 
+def join_an_empty_keyring() -> None:
+    """The kernel's session keyring is in no namespace: the one that we began with may hold the instructor's keys, and what
+    one submission leaves in it another would find."""
+    keyctl = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine) if hasattr(os, "uname") else None
+    if keyctl and sys.platform == "linux":
+        ctypes.CDLL(None).syscall(keyctl, 1, None)  # KEYCTL_JOIN_SESSION_KEYRING
+
+
 def adopt_orphans() -> None:
     """Make this process the parent of what its children leave behind, so that it can wait for their end."""
     with contextlib.suppress(OSError, AttributeError):
@@ -236,4 +244,5 @@ def described(error: BaseException) -> dict:
 
 
 if __name__ == "__main__":
+    join_an_empty_keyring()
     run(OPTIONS)

@@ -77,12 +77,17 @@ def reap(*_) -> None:
 
 def start(request: dict, fds: list[int], here: dict, options: dict) -> int:
     """The number of a new sandbox's first process. fds: requests, replies, and what `cat` reads."""
+    from course.grade import driver
+
     requests, replies, life = fds
     told, info = os.pipe()
     os.dup2(info, INFO, inheritable=False)
     os.close(info)
+    driver.join_an_empty_keyring()
+    # Whoever is in the sandbox can take its first process' descriptors: none is the grader's, not even its terminal.
+    pipe = subprocess.PIPE
     made = subprocess.Popen(
-        request["command"], stdin=life, stdout=subprocess.PIPE, pass_fds=[INFO], start_new_session=True
+        request["command"], stdin=life, stdout=pipe, stderr=pipe, pass_fds=[INFO], start_new_session=True
     )
     os.close(INFO)
     try:
@@ -92,7 +97,7 @@ def start(request: dict, fds: list[int], here: dict, options: dict) -> int:
         child = json.loads(about)["child-pid"]
         # bwrap says the number before it is done; `cat` runs, and copies what the grader wrote, when all is set up.
         if made.stdout.read(1) != b"x":
-            raise OSError("bubblewrap did not start")
+            raise OSError(f"bubblewrap did not start: {made.stderr.read().decode(errors='replace')[-200:]}")
         entry = os.pidfd_open(child)
         if os.fork() == 0:
             try:
@@ -106,6 +111,7 @@ def start(request: dict, fds: list[int], here: dict, options: dict) -> int:
     finally:
         os.close(told)
         made.stdout.close()
+        made.stderr.close()
 
 
 def become_driver(entry: int, uid: int, requests: int, replies: int, here: dict, options: dict) -> None:

@@ -188,6 +188,8 @@ def attacks(host) -> list[Case]:
         Case("writes_package", only_if("import course.grade.protocol as p\nopen(p.__file__, 'a').write('x')"), **both("failed")),
         Case("writes_dev", only_if("open('/dev/planted', 'w').write('x')"), **both("failed")),
         Case("writes_kernel", only_if("open('/proc/sys/kernel/core_pattern', 'w').write('x')"), **both("failed")),
+        # pidfd_getfd: the first process of its sandbox had the grader's terminal.
+        Case("terminal", only_if("import ctypes, os\nfd = ctypes.CDLL(None).syscall(438, os.pidfd_open(1), 2, 0)\nif fd < 0 or os.write(fd, b'owned') != 5: raise OSError('no')"), **both("failed"), backends=("bubblewrap", "container")),
         Case("socket", only_if(f"import socket\nsocket.create_connection(('127.0.0.1', {host.port}), 1)"), **both("failed")),
         Case("becomes_root", only_if("import os\nos.setuid(0)"), **both("failed")),
         Case("namespaces", only_if("import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nif libc.unshare(0x10000000): raise OSError('no')"), **both("failed"), backends=("bubblewrap",)),

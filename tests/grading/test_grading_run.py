@@ -1,6 +1,7 @@
 """A night of grading: what is kept, what is done again, what is ours, and who is refused."""
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from cases import CHANNEL, RIGHT, notebook
-from sandboxes import ROOT, command, environment, why_no_bubblewrap
+from sandboxes import ROOT, command, environment, why_no_bubblewrap, why_no_container
 
 from course import exercises
 from course.grade import boxes, cli, protocol, run, sandbox
@@ -344,6 +345,7 @@ def test_the_latest_file_of_each_student_is_taken(tmp_path):
             collect(tmp_path, wrong)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a file's name may be any bytes in Linux alone")
 def test_a_strangers_names_reach_no_terminal(course, capfd, monkeypatch):
     course.hand_in("ann")
     (course.submissions / "\x1b[2J\x9b31m\udcff.txt").touch()
@@ -640,6 +642,31 @@ def test_memory_of_a_box_is_watched(template, monkeypatch, then):
     with pytest.raises(Ended, match="GiB of memory"):
         asked(box, f"{code}{then}\nx = 1")
     box.close()
+
+
+KEYCTL = {"x86_64": (250, 248), "aarch64": (219, 217)}.get(os.uname().machine)  # and add_key
+
+
+@sandboxed
+@pytest.mark.skipif(not KEYCTL, reason="the numbers of the calls are not known here")
+@pytest.mark.parametrize("backend", ["forked", "bubblewrap", "container"])
+def test_a_sandbox_has_no_keys_of_ours(backend):
+    if backend == "container" and why_no_container():
+        pytest.skip(why_no_container())
+    libc, (keyctl, add_key) = ctypes.CDLL(None), KEYCTL
+    libc.syscall(keyctl, 1, None)  # a session keyring of this test's, with a secret in it
+    if libc.syscall(add_key, b"user", b"instructors", b"secret", 6, -3) < 0:
+        pytest.skip("the kernel takes no keys here")
+    template = Template.started([]) if backend == "forked" else None
+    box = Box(backend.replace("forked", "bubblewrap"), [], template=template)
+    try:
+        box.wait()
+        search = f"ctypes.CDLL(None).syscall({keyctl}, 10, -3, b'user', b'instructors', 0)"
+        assert asked(box, f"import ctypes\nx = {search}") == -1
+    finally:
+        box.close()
+        if template:
+            template.close()
 
 
 LOOPS = """
