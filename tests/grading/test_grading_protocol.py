@@ -138,6 +138,12 @@ def test_malformed_replies(seed):
         assert equal(got, expected), f"{got} passes for {expected}"
 
 
+def test_a_count_is_exact_and_a_rounded_number_is_not():
+    assert difference(98_174_774, 98_174_773) and difference([7, 10**9 + 1], [7, 10**9])
+    assert not difference(98_174_773.0, 98_174_773) and not difference(1.0 + 1e-9, 1)
+    assert not difference(1.000001, 1.0)
+
+
 def equal(got, expected) -> bool:
     """By another way than the grader's."""
     if isinstance(expected, torch.Tensor):
