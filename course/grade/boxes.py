@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from course.grade import protocol, sandbox
-from course.grade.processes import free_uid, pids, sweep, uid_of, wait_for
+from course.grade.processes import free_uid, pids, shared_memory, sweep, uid_of, wait_for
 from course.grade.sandbox import (
     ENVIRONMENT,
     LIMITS,
@@ -52,7 +52,7 @@ class Box:
         self.child, self.life = 0, -1  # pid 1 of the sandbox, by its number outside; see Template.start
         self.process: subprocess.Popen | None = None
         self.uid = free_uid()
-        self.watched = time.monotonic()
+        self.watched, self.shared = time.monotonic(), shared_memory()
         self.name = f"grade-{os.getpid()}-{random.SystemRandom().randrange(10**9)}"
         self.home = Path(tempfile.mkdtemp(prefix="box-")) if backend in ("container", "trusted") else None
         self.disk = shutil.disk_usage(self.home).free if self.home else 0
@@ -169,6 +169,8 @@ class Box:
         self.watched = now
         if self.memory() > MEMORY:
             raise Ended("crashed", f"it took more than {MEMORY >> 30} GiB of memory")
+        if shared_memory() - self.shared > MEMORY:  # by which box cannot be seen: nobody loses points
+            raise SandboxError(f"while it ran, this machine's shared memory grew by {MEMORY >> 30} GiB")
         if self.home and self.disk - shutil.disk_usage(self.home).free > DISK:
             raise Ended("crashed", f"it wrote more than {DISK >> 20} MiB")
 

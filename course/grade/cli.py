@@ -78,7 +78,7 @@ def exercise_set(name: str):
 
 
 def call_run(args) -> int:
-    from course.exercises import read
+    from course.exercises import EXERCISES, read
     from course.grade import anew, sandbox
     from course.grade.submission import PATTERN, collect
     from course.grade.warm import Options, preload
@@ -99,7 +99,7 @@ def call_run(args) -> int:
     if others:
         print(f"{len(others)} files are no submissions by their names: {clean(', '.join(others[:5]))}")
     if backend == "container":
-        sandbox.hide([folder, args.results, args.submissions])
+        sandbox.hide([EXERCISES, folder, args.results, args.submissions])
     gc.disable()  # an import makes much and frees little
     from course.grade import run
 

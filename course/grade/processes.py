@@ -30,6 +30,13 @@ def uid_of(pid: int) -> int | None:
     return None if fields["State"].split()[0] in "ZX" else int(fields["Uid"].split()[0])
 
 
+def shared_memory() -> int:
+    """Bytes of the whole machine in files without a disk (memfd, tmpfs) and segments: no process is seen to hold them."""
+    path = Path("/proc/meminfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Shmem:"))
+
+
 def wait_for(process: subprocess.Popen) -> None:
     """Popen.wait has a lock, and would wait for itself in a handler of a signal that came in the middle of it."""
     with contextlib.suppress(ChildProcessError):

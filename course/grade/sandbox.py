@@ -40,12 +40,14 @@ def needed() -> list[str]:
     """The folders that are needed to run the driver with torch, beside /usr. Each is shown at its own place."""
     ours = [str(ROOT / name) for name in ("course", "nanogpt")]
     folders = dict.fromkeys([sys.base_prefix, sys.base_exec_prefix, *site_folders(), *ours])
-    return [folder for folder in folders if not folder.startswith("/usr/")]
+    return [folder for folder in folders if not folder.startswith("/usr/") or folder.startswith(f"{ROOT}/")]
 
 
 def view() -> list[str]:
     """bwrap's arguments for the files that are needed, and no others."""
     words = ["--ro-bind", "/usr", "/usr"]
+    if ROOT.is_relative_to("/usr"):  # with the solutions in it
+        words += ["--tmpfs", str(ROOT)]
     for name in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
         if os.path.islink(name):
             words += ["--symlink", os.readlink(name), name]

@@ -179,7 +179,7 @@ def attacks(host) -> list[Case]:
         Case("reads_canary", only_if(f"open({str(host.canary)!r}).read()"), **both("failed")),
         Case("reads_reference", only_if(f"assert 'BEGIN SOLUTION' in open({str(host.exercises / '05_small/exercise.py')!r}).read()"), **both("failed")),
         Case("reads_checks", only_if(f"open({str(host.exercises / '05_small/checks.py')!r}).read()"), **both("failed")),
-        Case("reads_sources", only_if(f"import os; os.listdir({str(host.sources)!r})"), **both("failed"), backends=("bubblewrap", "docker", "podman")),
+        Case("reads_sources", only_if(f"import os; os.listdir({str(host.sources)!r})"), **both("failed")),
         Case("reads_neighbour", only_if(f"open({str(host.submissions / 'correct.ipynb')!r}).read()"), **both("failed")),
         Case("reads_results", only_if(f"import os; os.listdir({str(host.results)!r})"), **both("failed")),
         Case("reads_the_grader", only_if("import os, glob\n[open(f'/proc/{p}/mem', 'rb') for p in os.listdir('/proc') if p.isdigit() and 'run' in open(f'/proc/{p}/cmdline').read()][0]").replace("except OSError", "except (OSError, IndexError)"), **both("failed")),

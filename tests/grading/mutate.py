@@ -44,6 +44,7 @@ MUTATIONS = [
     flag("--new-session"),
     ("bwrap --remount-ro /dev", "sandbox.py", ', "--remount-ro", "/dev"', "", LOOK),
     ("view: the repository is shown", "sandbox.py", '("course", "nanogpt")]\n    folders', '("course", "nanogpt", "exercises")]\n    folders', attack("reads_sources")),
+    ("view: a course below /usr", "sandbox.py", 'if ROOT.is_relative_to("/usr"):', "if False:", (RUN, "below_usr")),
     ("view: all is shown", "sandbox.py", 'words = ["--ro-bind", "/usr", "/usr"]', 'words = ["--ro-bind", "/", "/"]', LOOK),
     ("environment of the template", "warm.py", "env=env, ", "", LOOK),
     ("environment of a grader that begins anew", "anew.py", "os.execve(command[0], command, sandbox.ENVIRONMENT)", "os.execve(command[0], command, dict(os.environ))", (RUN, "holds_nothing")),
@@ -60,6 +61,7 @@ MUTATIONS = [
     ("descriptors of the template", "template.py", '    os.closerange(3, os.sysconf("SC_OPEN_MAX"))\n', "", (RUN, "fork_of_the_template")),
     ("the pipe whose end ends the box", "template.py", "stdin=life, ", "stdin=subprocess.DEVNULL, ", (RUN, "fork_of_the_template")),
     ("the watch on one that talks", "boxes.py", "            self.watch(deadline)\n        self.watch(deadline)\n", "            self.watch(deadline)\n", (RUN, "memory_of_a_box")),
+    ("the watch on shared memory", "boxes.py", "if shared_memory() - self.shared > MEMORY:", "if False:", (RUN, "no_process_holds")),
     ("the watch on memory", "boxes.py", "self.memory() > MEMORY", "False", (RUN, "memory_of_a_box")),
     ("time limit of a check", "boxes.py", "if (now := time.monotonic()) > deadline:", "if (now := time.monotonic()) > deadline + 1e9:", attack("loop")),
     ("a fresh box after a failure", "grader.py", "        except Ended as ended:\n            self.boxes.end()\n", "        except Ended as ended:\n", attack("kills_all")),
@@ -77,6 +79,8 @@ MUTATIONS = [
     ("one reply", "grader.py", 'kind == "value" and not values', 'kind == "value"', attack("two_replies")),
     ("entries of dictionaries", "protocol.py", "if self.pairs > MAX_PAIRS:", "if False:", attack("equal_hashes")),
     ("messages are counted", "grader.py", "for _ in range(MAX_FRAMES):", "while True:", attack("flood_frames")),
+    ("counts are exact", "checks.py", "close = got == expected  #", "close = abs(got - expected) <= tolerance * abs(expected)  #", (PROTOCOL, "count_is_exact")),
+    ("sources in a container", "cli.py", "sandbox.hide([EXERCISES, ", "sandbox.hide([", (ATTACKS, "container-reads_sources")),
     ("dtype", "judge.py", "if got.dtype != expected.dtype:", "if False:", attack("torch_dtype")),
     ("shape", "judge.py", "if got.shape != expected.shape:", "if False:", attack("torch_broadcast")),
     ("type", "judge.py", "if not isinstance(got, torch.Tensor):", "if False:", attack("torch_list")),
@@ -101,6 +105,7 @@ def main(words: list[str]) -> int:
         copy.chmod(0o755)
         for folder in ("course", "nanogpt", "tests", "exercises"):
             shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        (copy / "exercises").chmod(0o755)  # as in a fresh clone; grading in a container changes it
         shutil.copy(ROOT / "pyproject.toml", copy)
         for what, module, old, new, (file, test) in sorted(MUTATIONS, key=lambda one: one[4][0] == ATTACKS):
             if words and not any(what.startswith(word) for word in words):

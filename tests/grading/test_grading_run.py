@@ -253,6 +253,21 @@ def test_a_bubblewrap_that_fails_gives_way_to_no_other_unasked(monkeypatch):
     assert sandbox.choose("container") == "container"
 
 
+def test_a_course_that_lies_below_usr_is_not_shown_with_it(monkeypatch):
+    monkeypatch.setattr(sandbox, "ROOT", Path("/usr/src/course"))
+    words = sandbox.view()
+    hidden = words.index("--tmpfs")
+    assert words[:3] == ["--ro-bind", "/usr", "/usr"] and words[hidden + 1] == "/usr/src/course"
+    shown = [
+        i
+        for i, word in enumerate(words)
+        if word.startswith("/usr/src/course/") and words[i - 2] == "--ro-bind"
+    ]
+    assert {words[i] for i in shown} == {"/usr/src/course/course", "/usr/src/course/nanogpt"} and min(
+        shown
+    ) > hidden
+
+
 def test_without_a_sandbox_nothing_is_run(monkeypatch):
     monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
     monkeypatch.setattr(sandbox, "succeeds", lambda command: False)
@@ -641,6 +656,17 @@ def test_memory_of_a_box_is_watched(template, monkeypatch, then):
     code = "import os, time\nfor _ in range(4):\n    if os.fork() == 0:\n        kept = b'x' * (80 << 20)\n        time.sleep(9)\n"
     with pytest.raises(Ended, match="GiB of memory"):
         asked(box, f"{code}{then}\nx = 1")
+    box.close()
+
+
+@sandboxed
+def test_memory_that_no_process_holds_is_watched(template, monkeypatch):
+    monkeypatch.setattr(boxes, "MEMORY", 200 << 20)
+    box = Box("bubblewrap", [], template=template)
+    box.wait()
+    code = "import os, time\nfor _ in range(6):\n    os.write(os.memfd_create('x'), bytes(50 << 20))\ntime.sleep(3)\nx = 1"
+    with pytest.raises(SandboxError, match="shared memory"):
+        asked(box, code)
     box.close()
 
 
