@@ -10,6 +10,7 @@ from course.build import notebook_from_text
 from course.exercises import EXERCISES, ExerciseSet, folders, percent_cells, read
 from course.grade.checks import Check, CheckOfCheck, drawn_for
 from course.grade.local import misconception, names_of, results, said_of
+from course.grade.warm import LIBRARIES, preload
 from course.paths import CourseError
 
 NUMBERS = [folder.name for folder in folders()]
@@ -100,6 +101,17 @@ def test_a_set_is_whole(name):
     for id in set(ids) - set(made.manual):
         part = text[text.index(f"## {id} ") :].split("\n## ")[0]
         assert 1 <= part.count("<details><summary>Hint") <= 4, f"{id} has no hints, or too many"
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_a_check_imports_is_in_the_sandbox_before_it(name):
+    """Each check runs in a fork of its own: a teller of 02 that imported torch took 3 s of the set's 4."""
+    made, texts = the(name), []
+    for check in made.checks:
+        texts += [*check.right, *check.wrong.values()] if isinstance(check, CheckOfCheck) else [check.harness]
+    lines = "\n".join(line.strip() for text in texts for line in text.splitlines())
+    late = set(LIBRARIES.findall(lines)) - set(preload(made.folder)) - {"numpy"}  # which comes with torch
+    assert not late, f"name them in exercise.py, or do without: {late}"
 
 
 @pytest.mark.parametrize("name", NUMBERS)

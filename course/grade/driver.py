@@ -191,16 +191,19 @@ def refused(channel: Channel, request: dict, names: dict) -> str | None:
 
 
 def serve(channel: Channel, request: dict) -> None:
-    """An implementation of ours, for as many calls as come."""
-    scope = {}
-    exec(compile(request["code"], f"<{request['subject']}>", "exec"), scope)
-    while (call := channel.receive()) and call["kind"] == "call":
-        args, kwargs = call["values"]
-        try:
-            result = scope[request["subject"]](*args, **kwargs)
-            channel.send("answer", call["id"], [result, args, kwargs])
-        except Exception as error:
-            channel.send("error", call["id"], **described(error))
+    """Implementations of ours, one after another, each for as many calls as come."""
+    while request and request["kind"] in ("serve", "call"):
+        if request["kind"] == "serve":
+            scope, subject = {}, request["subject"]
+            exec(compile(request["code"], f"<{subject}>", "exec"), scope)
+        else:
+            args, kwargs = request["values"]
+            try:
+                result = scope[subject](*args, **kwargs)
+                channel.send("answer", request["id"], [result, args, kwargs])
+            except Exception as error:
+                channel.send("error", request["id"], **described(error))
+        request = channel.receive()
 
 
 def write_back(mine, theirs) -> None:

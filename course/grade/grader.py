@@ -123,29 +123,31 @@ class Grader:
         """Nothing where a right implementation is refused, else points by the share of wrong ones refused."""
         tried = [(code, "") for code in check.right] + [(code, name) for name, code in check.wrong.items()]
         secrets.SystemRandom().shuffle(tried)  # the order tells nothing of which is which
-        refused, accepted = "", []
-        for code, name in tried:
-            said = self.refusal(check, student, cells, code)
-            if not name and said is not None:
-                refused = said
-            elif name and said is None:
-                accepted.append(name)
+        self.ours = self.ours or Boxes(replace(self.options, ahead=False), self.names, self.template)
+        implementation, refused, accepted = Implementation(self.ours, check), "", []
+        try:
+            for code, name in tried:
+                implementation.become(code)
+                said = self.refusal(check, student, cells, implementation)
+                if not name and said is not None:
+                    refused = said
+                elif name and said is None:
+                    accepted.append(name)
+        finally:
+            implementation.close()
         if refused:
             return 0.0, "failed", clean(f"it refuses a right implementation: {refused}")
         points = check.points * (len(check.wrong) - len(accepted)) / len(check.wrong)
         said = "; ".join(f"it accepts: {name}" for name in check.wrong if name in accepted)
         return points, "failed" if accepted else "passed", said
 
-    def refusal(self, check: CheckOfCheck, student: str, cells: list, code: str) -> str | None:
+    def refusal(
+        self, check: CheckOfCheck, student: str, cells: list, implementation: Implementation
+    ) -> str | None:
         """What the student's check says against an implementation, None if nothing."""
-        self.ours = self.ours or Boxes(replace(self.options, ahead=False), self.names, self.template)
-        implementation = Implementation(self.ours, check, code)
-        try:
-            header = {"cells": cells, "task": check.task, "student": student, "call": check.check}
-            box, deadline = self.ask("check", None, check, **header, subject=check.subject)
-            said = self.answer(box, deadline, implementation)
-        finally:
-            implementation.close()
+        header = {"cells": cells, "task": check.task, "student": student, "call": check.check}
+        box, deadline = self.ask("check", None, check, **header, subject=check.subject)
+        said = self.answer(box, deadline, implementation)
         if not isinstance(said, str | None):
             raise Ended("bad_reply", "the reply is not what a check gives")
         return said

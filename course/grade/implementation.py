@@ -1,4 +1,4 @@
-"""The other side of a student's check: an implementation of ours, called with the student's arguments."""
+"""The other side of a student's check: implementations of ours, called with the student's arguments."""
 
 import time
 
@@ -9,12 +9,18 @@ from course.grade.warm import Boxes
 
 
 class Implementation:
-    """One that a student's check is tried on. It runs in a box of ours and takes the student's arguments as data."""
+    """What a student's check is tried on. It runs in a box of ours and takes the student's arguments as data.
 
-    def __init__(self, boxes: Boxes, check: CheckOfCheck, code: str):
-        self.boxes, self.box = boxes, boxes.ready()
-        request = protocol.pack("serve", 0, code=code, subject=check.subject)
-        self.box.send(request, time.monotonic() + check.seconds)
+    One process serves all implementations of a check, since it holds nothing of the student's.
+    """
+
+    def __init__(self, boxes: Boxes, check: CheckOfCheck):
+        self.boxes, self.check, self.box = boxes, check, None
+
+    def become(self, code: str) -> None:
+        self.box = self.box or self.boxes.ready()
+        request = protocol.pack("serve", 0, code=code, subject=self.check.subject)
+        self.box.send(request, time.monotonic() + self.check.seconds)
 
     def reply(self, call: dict, deadline: float) -> bytes:
         """What it gives, or the error that it raises; one that gives nothing in time or memory is an error too."""

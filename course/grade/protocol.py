@@ -16,6 +16,7 @@ MAX_HEADER, MAX_BODY = 4_000_000, 64_000_000
 MAX_DEPTH, MAX_VALUES, MAX_DIMENSIONS, MAX_TEXT = 16, 200_000, 8, 2000
 MAX_PAIRS = 2000  # of all dictionaries together: keys whose hashes are equal take time by the square
 
+PLAIN = {type(None), bool, int, float, str}  # what JSON holds as it is
 SIZES = {"bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8}
 SIZES |= {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "uint16": 2, "uint32": 4, "uint64": 8}
 
@@ -42,7 +43,7 @@ def pack(kind: str, number: int, values=None, **fields) -> bytes:
 def encoded(value, blobs: list[bytes], depth: int = 0):
     if depth > MAX_DEPTH:
         raise TypeError(f"values are nested deeper than {MAX_DEPTH}")
-    if value is None or isinstance(value, bool):
+    if type(value) in PLAIN:  # most are
         return value
     for plain in (int, float, str):
         if isinstance(value, plain):
@@ -124,7 +125,7 @@ class Reader:
         self.count += 1
         if depth > MAX_DEPTH or self.count > MAX_VALUES:
             raise BadFrame("too many values, or nested too deeply")
-        if spec is None or isinstance(spec, bool | int | float | str):
+        if type(spec) in PLAIN:
             return spec
         if not isinstance(spec, dict):
             raise BadFrame("a value without a kind")

@@ -97,13 +97,18 @@ def tell(n, seed):
         told.append((text, math.log(0.625 if text == "wet" else 0.375)))
     return told
 """,
-    # another generator of random numbers
+    # dice that hang on the seed and the story's number alone
     HEAD
     + """
+import hashlib
+
 def tell(n, seed):
-    import torch
-    dice = torch.randint(6, (n,), generator=torch.Generator().manual_seed(seed)).tolist() if n else []
-    return [(str(min(die, 4)), math.log(1 / 6 if die < 4 else 1 / 3)) for die in dice]
+    told = []
+    for i in range(n):
+        digest = hashlib.sha256(f"{seed}/{i}".encode()).digest()
+        die = int.from_bytes(digest[:8], "big") % 6
+        told.append((str(min(die, 4)), math.log(1 / 6 if die < 4 else 1 / 3)))
+    return told
 """,
     teller(HONEST, '{"a": 0.98, "b": 0.02}'),
 )
