@@ -121,12 +121,12 @@ class Grader:
 
     def check_of_check(self, check: CheckOfCheck, student: str, cells: list) -> tuple[float, str, str]:
         """Nothing where a right implementation is refused, else points by the share of wrong ones refused."""
-        tried = [(code, "") for code in check.right] + [(code, name) for name, code in check.wrong.items()]
-        secrets.SystemRandom().shuffle(tried)  # the order tells nothing of which is which
         self.ours = self.ours or Boxes(replace(self.options, ahead=False), self.names, self.template)
         implementation, refused, accepted = Implementation(self.ours, check), "", []
         try:
-            for code, name in tried:
+            for code, name, begins in tried(check):
+                if begins:
+                    self.boxes.end()  # with what the check noted there
                 implementation.become(code)
                 said = self.refusal(check, student, cells, implementation)
                 if not name and said is not None:
@@ -188,6 +188,19 @@ class Grader:
         raise Ended(
             "output_limit", f"more than {MAX_FRAMES:,} messages: a check calls what it is given less often"
         )
+
+
+def tried(check: CheckOfCheck):
+    """Implementations, each with what is wrong with it, and whether a new box begins with it. Each box sees one right one: of
+    two a check that takes notes would see that they do the same, and refuse all others without knowing what is right."""
+    shuffle = secrets.SystemRandom().shuffle  # the order tells nothing of which is which
+    wrong = [(code, name) for name, code in check.wrong.items()]
+    shuffle(wrong)
+    for i, code in enumerate(check.right):
+        part = [(code, ""), *wrong[i :: len(check.right)]]
+        shuffle(part)
+        for n, one in enumerate(part):
+            yield *one, n == 0
 
 
 def how_it_ended(status) -> str:

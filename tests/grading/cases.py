@@ -239,6 +239,20 @@ def attacks(host) -> list[Case]:
             def check_sort(sort):
                 text = inspect.getsource(sort) + repr(sort.__closure__)
                 assert "set" not in text""")},),
+        # It knows nothing of sorting: who does what one before did is right, and from then on all others are wrong.
+        Case("takes_notes", RIGHT, score=10.0, solutions={"05-3": cell("""
+            import json, os
+            def check_sort(sort):
+                given = []
+                for xs in ([], [2, 1], [1, 1, 0], None):
+                    try:
+                        given.append(repr((sort(xs), xs)))
+                    except Exception:
+                        given.append("error")
+                before = json.load(open("/tmp/notes")) if os.path.exists("/tmp/notes") else []
+                json.dump([*before, given], open("/tmp/notes", "w"))
+                twice = [one for one in before if before.count(one) > 1]
+                assert not twice or given in twice""")}, backends=("bubblewrap", "docker", "podman")),
         Case("calls_forever", RIGHT, score=10.0, solutions={"05-3": "def check_sort(sort):\n    while True: sort([])"}),
         Case("huge_argument", RIGHT, score=10.0, solutions={"05-3": "def check_sort(sort):\n    sort(list(range(10**7)))"}),
         # The notebook.

@@ -65,6 +65,7 @@ MUTATIONS = [
     ("the watch on memory", "boxes.py", "self.memory() > MEMORY", "False", (RUN, "memory_of_a_box")),
     ("time limit of a check", "boxes.py", "if (now := time.monotonic()) > deadline:", "if (now := time.monotonic()) > deadline + 1e9:", attack("loop")),
     ("a fresh box after a failure", "grader.py", "        except Ended as ended:\n            self.boxes.end()\n", "        except Ended as ended:\n", attack("kills_all")),
+    ("what a check notes is gone", "grader.py", "self.boxes.end()  # with what the check noted there", "pass", (RUN, "no_two_right")),
     ("what a check leaves is ended", "driver.py", 'if options["alone"]:  #', "if False:  #", (RUN, "selfcheck")),
     ("the grader's end is seen", "driver.py", "if requests in dict(watch.poll()):", "if False:", (RUN, "loop_ends")),
     ("a sandbox that fails gives way to none", "sandbox.py", "if name is None and shutil.which", "if False and shutil.which", (RUN, "gives_way")),

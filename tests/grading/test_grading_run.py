@@ -12,15 +12,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cases import CHANNEL, RIGHT, notebook
 from sandboxes import ROOT, command, environment, why_no_bubblewrap, why_no_container
 
 from course import exercises
-from course.grade import boxes, cli, protocol, run, sandbox
+from course.grade import boxes, cli, grader, protocol, run, sandbox
 from course.grade.boxes import Box, Ended, SandboxError, program
-from course.grade.checks import Check
+from course.grade.checks import Check, CheckOfCheck
 from course.grade.grader import Grader
 from course.grade.judge import judged
 from course.grade.processes import free_uid, pids, segments, sweep, uid_of
@@ -203,6 +204,20 @@ def exercise_number(student: str) -> int:
     from course.variants import variant
 
     return variant("05-2", student, n=[3, 5, 7, 11, 13])["n"]
+
+
+def test_no_two_right_implementations_are_tried_in_one_box(course, monkeypatch):
+    """They would be seen to do the same."""
+    [check] = [check for check in course.made.checks if isinstance(check, CheckOfCheck)]
+    steps = []
+    ours = SimpleNamespace(become=steps.append, close=lambda: None)
+    monkeypatch.setattr(grader, "Implementation", lambda boxes, check: ours)
+    this = SimpleNamespace(boxes=SimpleNamespace(end=lambda: steps.append("end")), ours=True)
+    this.refusal = lambda *_: None
+    assert Grader.check_of_check(this, check, "ann", [])[0] == 0, "all are accepted"
+    between = steps[slice(*sorted(steps.index(code) for code in check.right))]
+    assert "end" in between
+    assert sorted(steps) == sorted(["end", "end", *check.right, *check.wrong.values()])
 
 
 @sandboxed
