@@ -59,7 +59,7 @@ def encoded(value, blobs: list[bytes], depth: int = 0):
     # A value of these kinds exists only where its package has been imported.
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch and isinstance(value, torch.Tensor):
-        plain = value.detach().as_subclass(torch.Tensor).cpu().contiguous()
+        plain = value.detach().as_subclass(torch.Tensor).cpu().resolve_neg().contiguous()
         raw = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
         return sent_array("x", str(value.dtype).removeprefix("torch."), tuple(value.shape), raw, blobs)
     if numpy and isinstance(value, numpy.generic):
