@@ -1,6 +1,8 @@
 """The trainer on several ranks: one run, whatever their number; stopped, gone on with, refused, together."""
 
 import json
+import os
+import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -15,11 +17,12 @@ from small_run import lines, small, weights, write_text
 from nanogpt import checkpoint, trainer
 from nanogpt.cli import main
 from nanogpt.compare import verdict
+from nanogpt.config import load_config
 from nanogpt.distributed import Ranks
 from nanogpt.evals import evaluate
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.runs import read_metrics
-from nanogpt.together import held_loss, my_documents, seed_step
+from nanogpt.together import held_loss, my_documents, seed_step, too_large
 
 pytestmark = [
     pytest.mark.skipif(
@@ -265,3 +268,34 @@ def test_dropout_differs_by_rank_and_step_and_is_left_alone_for_one_process():
     torch.manual_seed(1)
     torch.rand(())
     assert drawn(Ranks(), 0) == first, "a run of one process is disturbed"
+
+
+TOO_LARGE = [
+    ["model.n_layer=1000000000"],
+    ["model.n_embd=1000000000"],
+    ["model.padded_vocab_size=1000000000000"],
+    ["model.block_size=1000000000000", "train.batch_tokens=4000000000000"],
+    ["train.micro_batch=100000000", "train.batch_tokens=12800000000"],
+]
+
+
+@pytest.mark.skipif(not hasattr(os, "sysconf"), reason="this system does not say how much memory it has")
+@pytest.mark.parametrize("asked", TOO_LARGE, ids=lambda asked: asked[0])
+def test_what_no_memory_holds_is_refused_before_anything_is_made(asked, tmp_path, monkeypatch, capsys):
+    """A billion layers were once built one after the other, until the machine had no memory left."""
+    monkeypatch.setattr(trainer, "resume", None)
+    made = [f"run.dir={tmp_path}/run", f"data.dir={tmp_path}/data", "run.device=cpu"]
+    assert main(["train", "tiny", *asked, *made]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("train: model.n_layer=") and asked[0] in said and said.count("\n") == 1, said
+    assert re.search(r"need at least [\d,]+ GB a process .*; cpu has \d+ GB: lower the largest$", said), said
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "sysconf"), reason="this system does not say how much memory it has")
+def test_what_fits_is_not_refused():
+    """A small model, and a large one whose state is cut over so many ranks that each has room."""
+    cpu = torch.device("cpu")
+    assert not too_large(load_config("tiny"), cpu, 1)
+    large = load_config("tiny", ["model.n_layer=1000000", "model.n_embd=1024"])
+    assert too_large(large, cpu, 1) and not too_large(large, cpu, 10**6)

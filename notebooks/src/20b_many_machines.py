@@ -42,6 +42,7 @@ from nanogpt.config import Config, config_dict
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.distributed import Ranks, code_hash, gathered, process_group, refuse_differences, torchrun_ranks
 from nanogpt.layout import data_parallel
+from nanogpt.model import GPTConfig, num_params
 from nanogpt.shards import document_starts, open_shards, read_shard
 
 # %%
@@ -81,12 +82,36 @@ def patience() -> float:
 
 
 # %%
+#| export together
+def too_large(config: Config, device: torch.device, ranks: int) -> str:
+    """Why a run cannot fit into the device's memory, however it is cut over its ranks; "" where it may.
+
+    Counted is what every run keeps: 16 bytes a parameter, the vocabulary's aside, and each block's input in 16 bits.
+    """
+    m, B = config.model, config.train.micro_batch
+    P = num_params(GPTConfig(**vars(m), vocab_size=1))
+    needed = (16 * P + 2 * m.n_layer * B * m.block_size * m.n_embd) // ranks
+    if device.type == "cuda":
+        there = torch.cuda.get_device_properties(device).total_memory
+    elif hasattr(os, "sysconf"):  # not on Windows
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        return ""
+    names = ["n_layer", "n_embd", "block_size"] + ["padded_vocab_size"] * (m.padded_vocab_size is not None)
+    given = ", ".join(f"model.{name}={getattr(m, name)}" for name in names)
+    said = f"{given} and train.micro_batch={B} need at least {needed // 10**9:,} GB a process for {P:,} parameters"
+    return f"{said}; {device} has {there // 10**9:,} GB: lower the largest" if needed > there else ""
+
+
+# %%
 #| export
 @contextmanager
 def one_run(config: Config) -> Iterator[Ranks]:
     """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
     ranks = torchrun_ranks(config.run.device)
     data_parallel(config.parallel, ranks.size)  # chapter 21d: is this the number of processes it needs?
+    if config.init_from is None and (reason := too_large(config, ranks.device, ranks.size)):
+        raise ValueError(reason)
     with ExitStack() as stack:
         stack.enter_context(process_group(ranks, patience()))
         if ranks.rank == 0:
