@@ -65,11 +65,12 @@ def widget_cells() -> tuple[str, str]:
 
 
 def widget_digest() -> str:
-    """Of the widget's cells and of the functions that draw it."""
+    """Of the widget's cells, of the functions that draw it, and of the look of all."""
+    from course import widgets
     from course.figures import sampling
 
-    drawing = map(inspect.getsource, (sampling.as_drawn, sampling.playground_widget))
-    return hashlib.sha256("\n".join([*widget_cells(), *drawing]).encode()).hexdigest()[:16]
+    drawing = map(inspect.getsource, (sampling.as_drawn, sampling.playground_widget, widgets.control))
+    return hashlib.sha256("\n".join([*widget_cells(), *drawing, widgets.LOOK]).encode()).hexdigest()[:16]
 
 
 def shown(path: Path) -> str:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 WIDTH = 6.0  # inches of every picture; on a phone it shrinks and can still be read
 LABEL, KNOB, FIELD = "150px", "460px", "700px"
+COLUMNS = 70  # characters that a line of a field holds; a longer text gets a field of several lines
 # ipywidgets gives its sliders no accessible name (and JupyterLab shows "null" where a tooltip is missing). This runs in
 # the page as soon as the style is there; where a page forbids scripts, the knobs work as before.
 NAMES = """
@@ -20,6 +21,8 @@ for (const knob of this.closest('.explorer').querySelectorAll('.widget-slider'))
 }"""
 LOOK = f"""<style onload="{NAMES}">
 .explorer .explored {{ margin: 4px 0 0; line-height: 1.5; max-width: {FIELD}; overflow-wrap: anywhere; }}
+.explorer .widget-textarea {{ flex-wrap: wrap; }}
+.explorer textarea {{ field-sizing: content; flex: 1 1 300px; }}
 .explorer .explored img {{ display: block; max-width: 100%; height: auto; }}
 </style>"""
 
@@ -75,9 +78,10 @@ def control(name: str, knob):
     import ipywidgets
 
     if isinstance(knob, str):
+        rows = sum(1 + len(line) // COLUMNS for line in knob.split("\n"))
         made = (
-            ipywidgets.Textarea(knob, rows=4)
-            if "\n" in knob
+            ipywidgets.Textarea(knob, rows=max(4, rows))
+            if rows > 1
             else ipywidgets.Text(knob, continuous_update=False)
         )
     elif isinstance(knob[1], list):

@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib._pylab_helpers import Gcf
 
+from course import widgets
 from course.build import WIDGET
 from course.files import read_notebook
 from course.paths import NOTEBOOKS, ROOT, SOURCES, number_of, numbered
@@ -64,6 +65,14 @@ def test_a_knob_is_what_its_values_say():
         "Textarea",
     ]
     assert [knob.value for knob in knobs_of(box)] == [1, 0.5, 8, "x", "x\ny"]
+
+
+def test_a_text_is_seen_whole():
+    """Chapter 08's prompt is a story's beginning: a field of one line showed its first third."""
+    long = "who has how many? " * 12
+    (field,) = knobs_of(explorer(lambda text: text, text=long))
+    assert type(field).__name__ == "Textarea" and field.rows * widgets.COLUMNS >= len(long)
+    assert field.description == "text" and "field-sizing: content" in widgets.LOOK, "narrower than that: a phone"
 
 
 def test_a_value_that_cannot_work_says_so_where_the_picture_was_and_a_fault_its_name():
