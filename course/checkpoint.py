@@ -1,5 +1,6 @@
 """A notebook's finished code → `nanogpt/`: written aside, tested there, then replaced, all of it or nothing."""
 
+import ast
 import json
 import os
 import re
@@ -12,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from course.blame import excerpt, first_line, likely_cell
-from course.cells import ExportedCell, claimed_modules, exported_cells, refuse_double_claims
+from course.cells import ExportedCell, claimed_modules, defined_names, exported_cells, refuse_double_claims
 from course.export import export
 from course.files import diff, read_cells, write_atomically
 from course.last_run import compare_with_run
@@ -41,7 +42,8 @@ def checkpoint_chapter(
     """
     modules = export_chapter(chapter)
     path = notebook_path(chapter)
-    cells = exported_cells(read_cells(path), path.name)
+    notebook = read_cells(path)
+    cells = exported_cells(notebook, path.name)
     if executed is not None:
         compare_with_run(cells, executed, by_id or {})
     if not modules:
@@ -50,6 +52,8 @@ def checkpoint_chapter(
     for module in modules:
         if (PACKAGE / f"{module}.py").is_dir():
             raise CourseError(f"nanogpt/{module}.py is a folder; remove it, then checkpoint")
+    for name in sorted(left_out(modules, cells)):
+        print(f"note: {name} is no longer exported: {whereabouts(name, notebook)}")
     try_aside(modules, cells, tests)
     changed = {module: text for module, text in modules.items() if current(module) != text}
     install(changed)
@@ -60,6 +64,25 @@ def checkpoint_chapter(
 def current(module: str) -> str:
     path = PACKAGE / f"{module}.py"
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def left_out(modules: dict[str, str], cells: list[ExportedCell]) -> set[str]:
+    """What the package has of these modules, and the notebook no longer exports."""
+    try:
+        there = {name for m in modules for node in ast.parse(current(m)).body for name in defined_names(node)}
+    except SyntaxError:
+        return set()
+    return {name for name in there if "." not in name} - {name for cell in cells for name in cell.names()}
+
+
+def whereabouts(name: str, notebook) -> str:
+    """Where a notebook still has a name that is not exported."""
+    for number, cell in enumerate(notebook.cells, 1):
+        if re.search(rf"^(def|class) {name}\b|^{name}\b.*=", cell.source, re.MULTILINE):
+            return f"cell {number} has it " + (
+                "without `#| export`" if cell.cell_type == "code" else "as text"
+            )
+    return "no cell has it"
 
 
 def install(modules: dict[str, str]) -> None:
@@ -101,7 +124,7 @@ def try_aside(modules: dict[str, str], cells: list[ExportedCell], tests: list[Pa
     if problem:
         line, text = problem
         text = text.replace(f"{folder}{os.sep}", "").replace(f"{ROOT}{os.sep}", "")
-        text = re.sub(r"\S*tests[/\\]test_ch", "tests/test_ch", text)
+        text = re.sub(r"(?m)^\.\.[/\\].*?tests[/\\]test_ch|\S*tests[/\\]test_ch", "tests/test_ch", text)
         where = likely_cell(
             text + said, report.get("failure", {}), cells, modules, {m: current(m) for m in modules}
         )

@@ -81,7 +81,8 @@ def find(folder: Path, chapter: str, suffix: str) -> Path:
         if not number_of(p) and not p.name.startswith("yours-")
     ]
     a_number = re.fullmatch(r"\d\d[a-z]?", number)
-    hint = f"; a name begins with the number, as {number}_{strays[0]} does" if strays and a_number else ""
+    name = re.sub(r"^[\W\d_]+", "", strays[0]) if strays else ""  # of 4-tiny.ipynb, too
+    hint = f"; a name begins with the number, as {number}_{name} does" if strays and a_number else ""
     raise CourseError(
         f"no chapter {chapter!r} in {relative(folder)}/; there are {' '.join(known) or 'none yet'}{hint}"
     )

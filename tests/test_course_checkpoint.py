@@ -307,6 +307,43 @@ def test_an_unreadable_notebook_names_its_remedy(house):
     assert "not a readable notebook" in said and "`course restore 04` brings it back" in said
 
 
-def test_a_renamed_notebook_gets_a_hint(house):
-    house.notebook.rename(house.notebook.with_name("tiny.ipynb"))
+@pytest.mark.parametrize("name", ["tiny.ipynb", "4_tiny.ipynb", "04-tiny.ipynb", "4. tiny.ipynb"])
+def test_a_renamed_notebook_gets_a_hint(house, name):
+    house.notebook.rename(house.notebook.with_name(name))
     assert "a name begins with the number, as 04_tiny.ipynb does" in house.course("checkpoint", "04", code=1)
+
+
+def change_cells(house, change) -> None:
+    """change(cells, the first exported, the second), as a student does in the notebook."""
+    nb = nbformat.read(house.notebook, as_version=4)
+    change(nb.cells, *(cell for cell in nb.cells if cell.source.startswith("#| export")))
+    nbformat.write(nb, house.notebook)
+
+
+def split(cells, first, second):
+    """As Ctrl+Shift+Minus does: the lower half has no directive."""
+    second.source, below = second.source.split("LIMIT")
+    cells.insert(cells.index(second) + 1, nbformat.v4.new_code_cell(f"LIMIT{below}"))
+
+
+@pytest.mark.parametrize(
+    "change, code, note",
+    [
+        (split, 0, "note: LIMIT is no longer exported: cell 7 has it without `#| export`\n"),
+        (lambda cells, first, second: cells.remove(second), 0, "note: count is no longer exported: no cell has it\n"),
+        (lambda cells, first, second: first.update(cell_type="markdown"), 1, "note: area is no longer exported: cell 4 has it as text\n"),
+    ],
+)  # fmt: skip
+def test_what_is_no_longer_exported_is_told(house, change, code, note):
+    """No test asks for LIMIT: a cell split in two once took it out of the module without a word."""
+    change_cells(house, change)
+    said = house.course("checkpoint", "04", code=code)
+    assert note in said and said.index("note: ") == 0, said
+    assert "no longer" not in house.course("checkpoint", "04", code=code) or code
+
+
+def test_a_folder_with_spaces_is_not_half_a_path(house):
+    spaced = house.copied(house.path.parent / "my co urse")
+    spaced.edit("return math.pi*r**2", "return math.pi*r")
+    said = spaced.course("checkpoint", "04", code=1)
+    assert "\n    tests/test_ch04_tiny.py:5: in" in said and "urse" not in said.replace("course", ""), said
