@@ -105,6 +105,10 @@ def too_large(config: Config, device: torch.device, ranks: int) -> str:
 
 # %%
 #| export
+
+
+# %%
+#| export together
 @contextmanager
 def one_run(config: Config) -> Iterator[Ranks]:
     """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
@@ -122,6 +126,8 @@ def one_run(config: Config) -> Iterator[Ranks]:
         yield ranks
 
 
+# %%
+#| export together
 def first_alone(ranks: Ranks, call: Callable, *args):
     """call(*args) on rank 0, and then on the others, who find what it has made."""
     if ranks.size > 1 and ranks.rank > 0:
