@@ -289,7 +289,7 @@ def tensors() -> list[Case]:
         case("torch_right", "return 2 * x", 5.0, ("passed", "passed")),
         case("torch_patched", "return x", 0.0, before="torch.allclose = torch.isclose = lambda *a, **k: torch.tensor(True)\ntorch.Tensor.any = lambda *a: torch.tensor(False)"),
         case("torch_function", "return x.as_subclass(Fake)", 0.0, ("student_error", "student_error"), before=override),
-        case("torch_negative_view", "return torch.complex(x, -2 * x).conj().imag", 5.0, ("passed", "passed")),
+        case("torch_negative_view", "return torch._neg_view(-2 * x)", 5.0, ("passed", "passed")),
         case("torch_subclass", "return torch.nn.Parameter(2 * x)", 5.0, ("passed", "passed")),
         case("torch_nan", "return x * float('nan')", 0.0),
         case("torch_broadcast", "return (2 * x)[None]", 0.0, says="shape"),
