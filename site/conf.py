@@ -82,5 +82,7 @@ def described(app, pagename: str, templatename: str, context: dict, doctree) -> 
 
 
 def setup(app) -> None:
+    # It names a folder, which any process may do, and does not say so.
+    app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True
     app.connect("autodoc-process-docstring", plain)
     app.connect("html-page-context", described)
