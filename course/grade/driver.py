@@ -66,10 +66,8 @@ def limits(values: dict[str, int]) -> None:
 
 
 def join_an_empty_keyring() -> None:
-    """The kernel's session keyring is in no namespace: the one that we began with may hold the instructor's keys, and what
-    one submission leaves in it another would find."""
-    keyctl = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine) if hasattr(os, "uname") else None
-    if keyctl and sys.platform == "linux":
+    """The kernel's session keyring is in no namespace: it may hold the instructor's keys, or what another box left."""
+    if sys.platform == "linux" and (keyctl := {"x86_64": 250, "aarch64": 219}.get(os.uname().machine)):
         ctypes.CDLL(None).syscall(keyctl, 1, None)  # KEYCTL_JOIN_SESSION_KEYRING
 
 
