@@ -72,7 +72,9 @@ def test_a_text_is_seen_whole():
     long = "who has how many? " * 12
     (field,) = knobs_of(explorer(lambda text: text, text=long))
     assert type(field).__name__ == "Textarea" and field.rows * widgets.COLUMNS >= len(long)
-    assert field.description == "text" and "field-sizing: content" in widgets.LOOK, "narrower than that: a phone"
+    assert field.description == "text" and "field-sizing: content" in widgets.LOOK, (
+        "narrower than that: a phone"
+    )
 
 
 def test_a_value_that_cannot_work_says_so_where_the_picture_was_and_a_fault_its_name():
