@@ -129,9 +129,7 @@ def number_difference(got, expected: float, tolerance: float, where: str) -> str
     if isinstance(got, bool) or not isinstance(got, int | float):
         return f"{where} is of type {type(got).__name__}, where a number is due"
     if isinstance(expected, int) and isinstance(got, int):
-        close = (
-            got == expected
-        )  # a tolerance is for what was rounded: of 98,174,773 tokens one would be within it
+        close = got == expected  # a tolerance is for what was rounded; of 98,174,773 it is 981
     else:
         close = abs(got) < 1e300 and math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
     return "" if close else f"{where} is {short(got)}, not {short(expected)}"
