@@ -46,8 +46,8 @@ def token_probs(logits: Tensor, temperature=1.0, top_k: int | None = None, top_p
 
     temperature 0 gives all mass to the largest logit. ValueError in one sentence where an option cannot work.
     """
-    if not 0 <= temperature < math.inf:
-        raise ValueError(f"temperature={temperature} must be 0 (greedy) or a positive number")
+    if temperature != 0 and not 1e-30 <= temperature < math.inf:  # float32 divides by nothing much smaller
+        raise ValueError(f"temperature={temperature} must be 0 (greedy) or a number from 1e-30 up")
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k={top_k} must be at least 1; leave it out to keep every token")
     if not 0 < top_p <= 1:

@@ -367,6 +367,7 @@ def test_a_tiny_temperature_is_greedy():
         ({"temperature": 0, "top_p": 7}, "top_p=7"),
         ({"temperature": -1}, "temperature=-1"),
         ({"temperature": float("nan")}, "temperature=nan"),
+        ({"temperature": 1e-300}, "temperature=1e-300"),
         ({"top_k": 0}, "top_k=0"),
         ({"top_p": 0.0}, "top_p=0.0"),
         ({"top_p": 1.1}, "top_p=1.1"),

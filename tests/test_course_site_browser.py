@@ -50,6 +50,21 @@ def test_no_page_fails_asks_another_host_or_is_wider_than_the_screen(base):
     assert not wide
 
 
+CUT_OFF = """[...document.querySelectorAll('div.cell pre')].filter(box => box.scrollWidth > box.clientWidth)
+             .map(box => Math.max(...box.textContent.split('\\n').map(line => line.length)))"""
+
+
+def test_a_line_of_code_is_whole_on_a_laptop_and_on_paper(base):
+    with opened(base, 1366) as page:
+        go(page, base + "notebooks/04_attention.html")
+        assert not [length for length in page.evaluate(CUT_OFF) if length <= 108], (
+            "the formatter's lines have 110"
+        )
+        page.emulate_media(media="print")
+        page.set_viewport_size({"width": 720, "height": 900})
+        assert page.evaluate(CUT_OFF) == []
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_pages_to_look_at(base, theme, width):
