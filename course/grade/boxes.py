@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from course.grade import protocol, sandbox
-from course.grade.processes import free_uid, pids, shared_memory, sweep, uid_of, wait_for
+from course.grade.processes import free_uid, pids, shared_memory, sweep, uid_of, wait_for, written
 from course.grade.sandbox import (
     ENVIRONMENT,
     LIMITS,
@@ -171,8 +171,11 @@ class Box:
             raise Ended("crashed", f"it took more than {MEMORY >> 30} GiB of memory")
         if shared_memory() - self.shared > MEMORY:  # by which box cannot be seen: nobody loses points
             raise SandboxError(f"while it ran, this machine's shared memory grew by {MEMORY >> 30} GiB")
-        if self.home and self.disk - shutil.disk_usage(self.home).free > DISK:
+        lost = self.disk - shutil.disk_usage(self.home).free if self.home else 0
+        if lost > DISK and written(self.uid, self.home) > DISK:  # another box may have filled it
             raise Ended("crashed", f"it wrote more than {DISK >> 20} MiB")
+        if lost > 8 * DISK:
+            raise SandboxError(f"while it ran, the disk filled by {8 * DISK >> 30} GiB")
 
     def processes(self) -> list[int]:
         """What runs in the box, by its numbers outside."""

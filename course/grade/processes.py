@@ -37,6 +37,19 @@ def shared_memory() -> int:
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Shmem:"))
 
 
+def written(uid: int, home: Path) -> int:
+    """Bytes of the disk in files below a box's home, and in those of its uid where everybody may write."""
+    total = 0
+    for top in {str(home.parent), "/tmp", "/var/tmp"}:
+        for folder, _, files in os.walk(top):
+            for name in files:
+                with contextlib.suppress(OSError):
+                    about = os.lstat(os.path.join(folder, name))
+                    if about.st_uid == uid or Path(folder).is_relative_to(home):
+                        total += about.st_blocks * 512
+    return total
+
+
 def wait_for(process: subprocess.Popen) -> None:
     """Popen.wait has a lock, and would wait for itself in a handler of a signal that came in the middle of it."""
     with contextlib.suppress(ChildProcessError):

@@ -310,6 +310,24 @@ def test_a_course_that_root_alone_may_read_is_named(monkeypatch):
         assert sandbox.choose("container") == "container"
 
 
+def test_a_disk_that_another_box_fills_is_not_held_against_this_one(monkeypatch):
+    """Only the machine's free space is seen at once: what a neighbour wrote took points from who did nothing."""
+    box = Boxes(Options("trusted", ahead=False), [], None).ready()
+    try:
+        monkeypatch.setattr(
+            boxes.shutil, "disk_usage", lambda path: SimpleNamespace(free=box.disk - (3 << 29))
+        )
+        box.watched = 0
+        box.watch(time.monotonic() + 60)
+        monkeypatch.setattr(boxes, "DISK", 1 << 20)
+        (box.home / "mine").write_bytes(b"x" * (2 << 20))
+        box.watched = 0
+        with pytest.raises(Ended, match="it wrote more than 1 MiB"):
+            box.watch(time.monotonic() + 60)
+    finally:
+        box.close()
+
+
 def test_a_sandbox_that_does_not_start_leaves_nothing():
     boxes = Boxes(Options("trusted", ahead=False), ["no_such_module"], None)
     home = boxes.spare.home
