@@ -21,16 +21,16 @@ ENV PATH=/home/student/gpt2-course/.venv/bin:$PATH \
 
 # What the packages depend on comes before the rest: after a change of a chapter nothing is installed again.
 COPY --chown=student:student pyproject.toml constraints.txt README.md LICENSE ./
-COPY --chown=student:student course/setup_env.py course/
+COPY --chown=student:student course/machine/setup_env.py course/machine/
 # The machine that builds need not have a GPU: with DEVICE=gpu PyTorch and CUDA are there before set-up looks for one.
 ARG DEVICE=cpu
-RUN mkdir --parents nanogpt course/figures course/grade \
+RUN mkdir --parents nanogpt \
     && case "$DEVICE" in \
         cpu) ;; \
         gpu) python3 -m venv .venv && .venv/bin/pip install --quiet --constraint constraints.txt torch ;; \
         *) echo "DEVICE is cpu or gpu, not $DEVICE" >&2; exit 1 ;; \
     esac \
-    && python3 course/setup_env.py
+    && python3 course/machine/setup_env.py
 
 COPY --chown=student:student . .
 EXPOSE 8888

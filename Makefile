@@ -17,4 +17,4 @@ site: .venv/ready  ## the course as a book: build/site/html/index.html
 	@$(BIN)/course site
 
 .venv/ready: pyproject.toml constraints.txt
-	@$(PYTHON) course/setup_env.py
+	@$(PYTHON) course/machine/setup_env.py

@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None, template=None) -> int:
     argv, is_program = (sys.argv[1:], True) if argv is None else (argv, False)
     try:
         if argv[:1] == ["data"]:
-            from course.fetch import main as data
+            from course.machine.data import main as data
 
             return data(argv[1:])
         if argv[:1] == ["grade"]:
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None, template=None) -> int:
         if argv[:1] == ["test"]:
             return call_test(argv[1:])
         if argv[:1] == ["lab"] and not {"-h", "--help"} & set(argv):
-            from course.lab import lab
+            from course.machine.lab import lab
 
             return lab(argv[1:])
         args = parser().parse_args(argv)
@@ -190,14 +190,14 @@ def chosen_chapters(args) -> list[str]:
 
 def call_run(args) -> int:
     chosen = chosen_chapters(args)
-    from course.run import run
+    from course.notebooks.run import run
 
     return run(chosen, record=args.record)
 
 
 def call_build(args) -> int:
     list(map(source_path, args.chapters))  # a wrong number is told before anything is imported
-    from course.build import build, check
+    from course.notebooks.build import build, check
 
     if args.check:
         return report_differences(check, args.chapters or source_chapters())
@@ -208,7 +208,7 @@ def call_build(args) -> int:
 
 def call_pull(args) -> int:
     source_path(args.chapter)
-    from course.pull import pull
+    from course.notebooks.pull import pull
 
     print(pull(args.chapter))
     return 0
@@ -219,7 +219,7 @@ def call_checkpoint(args) -> int:
     if not chosen:
         raise CourseError("which chapter? `course checkpoint 04`, or --all")
     list(map(notebook_path, chosen))
-    from course.checkpoint import check_chapter, checkpoint_chapter
+    from course.package.checkpoint import check_chapter, checkpoint_chapter
 
     if args.check:
         return report_differences(check_chapter, chosen)
@@ -230,36 +230,36 @@ def call_checkpoint(args) -> int:
 
 def call_restore(args) -> int:
     source_path(args.chapter)
-    from course.restore import restore
+    from course.notebooks.restore import restore
 
     return restore(args.chapter, ask=not args.yes)
 
 
 def call_doctor(args) -> int:
-    from course.doctor import doctor
+    from course.machine.doctor import doctor
 
     if args.distributed:
-        from course.talk import two_processes
+        from course.machine.talk import two_processes
 
         return doctor([two_processes])
     return doctor()
 
 
 def call_update(args) -> int:
-    from course.update import update
+    from course.notebooks.update import update
 
     return update()
 
 
 def call_tasks(args) -> int:
-    from course.tasks import list_tasks
+    from course.exercises.table import list_tasks
 
     return list_tasks(args.write)
 
 
 def call_release(args) -> int:
-    from course.exercises import folders, load, read
-    from course.release import RELEASED, release
+    from course.exercises.release import RELEASED, release
+    from course.exercises.sets import folders, load, read
 
     sets = list(map(load, args.chapters)) if args.chapters else list(map(read, folders()))
     for made in sets:
@@ -269,31 +269,31 @@ def call_release(args) -> int:
 
 
 def call_check(args) -> int:
-    from course.student import call_check
+    from course.exercises.check import call_check
 
     return call_check(args.which)
 
 
 def call_progress(args) -> int:
-    from course.progress import call_progress
+    from course.exercises.progress import call_progress
 
     return call_progress()
 
 
 def call_site(args) -> int:
-    from course.site import site
+    from course.site.build import site
 
     return site()
 
 
 def call_pictures(args) -> int:
-    from course.pictures import pictures
+    from course.site.pictures import pictures
 
     return pictures()
 
 
 def call_publish(args) -> int:
-    from course.publish import publish
+    from course.site.publish import publish
 
     return publish(args.url)
 

@@ -1,4 +1,4 @@
-"""llm.c's own test program, compiled from a clone at $LLMC_DIR, as a judge of files that `nanogpt.llmc` wrote."""
+"""llm.c's own test program, compiled from a clone at $LLMC_DIR, as a judge of files that `nanogpt.plan.llmc` wrote."""
 
 import copy
 import os
@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanogpt.llmc import to_llmc, write_state
-from nanogpt.model import GPT
+from nanogpt.gpt.model import GPT
+from nanogpt.plan.llmc import to_llmc, write_state
 
 
 def why_no_judge() -> str | None:

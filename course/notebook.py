@@ -7,8 +7,8 @@ import matplotlib.pyplot as plt
 from IPython import get_ipython
 from IPython.display import display
 
-from course.checkpoint import checkpoint_chapter
 from course.colab import is_colab, save_shown
+from course.package.checkpoint import checkpoint_chapter
 from course.paths import NOTEBOOKS, ROOT, CourseError, notebook_path, plainly
 from course.predictions import answer, predict, predictions
 

@@ -98,3 +98,14 @@ def notebook_path(chapter: str) -> Path:
 
 def source_path(chapter: str) -> Path:
     return find(SOURCES, chapter, ".py")
+
+
+def module_path(name: str, package: Path = PACKAGE) -> Path:
+    """The file of a module of the package: `gpt.model` is nanogpt/gpt/model.py."""
+    return package.joinpath(*name.split(".")).with_suffix(".py")
+
+
+def modules(package: Path = PACKAGE) -> list[str]:
+    """The names of all modules of a package's folder, `__init__` and its like aside."""
+    files = [path for path in package.rglob("*.py") if not path.stem.startswith("__")]
+    return sorted(".".join(path.relative_to(package).with_suffix("").parts) for path in files)

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from course.cells import ExportedCell, exported_cell
-from course.directives import read_head
-from course.export import export
 from course.files import read_cells
 from course.notebook import RUN
+from course.package.cells import ExportedCell, exported_cell
+from course.package.directives import read_head
+from course.package.export import export
 from course.paths import BUILT, PACKAGE, ROOT, CourseError, notebook_path
 
 SECONDS = 300

@@ -11,16 +11,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 COMMANDS = {
-    "prepare": ("nanogpt.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)"),
-    "plot": ("nanogpt.runs", "draw loss, norm, rate and throughput of runs together (chapter 15)"),
-    "compare": ("nanogpt.compare", "where two runs part, and by how much (chapter 15)"),
-    "train": ("nanogpt.trainer", "a run from a YAML file, started or gone on with (chapter 17c)"),
-    "sample": ("nanogpt.sample", "continue a prompt with a trained model (chapter 08)"),
-    "ladder": ("nanogpt.ladder", "every speed-up on this machine, one on top of the other (chapter 14)"),
-    "plan": ("nanogpt.plan", "memory, communication, time and cost of a run, by formula (chapter 22)"),
-    "eval": ("nanogpt.report", "how good a checkpoint is, by several measures (chapter 18b)"),
-    "drill": ("nanogpt.drill", "what several processes do together, under torchrun (chapter 20)"),
-    "flight": ("nanogpt.flight", "what each rank of a deadlock waits for, under torchrun (chapter 20b)"),
+    "prepare": ("nanogpt.corpora.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)"),
+    "plot": ("nanogpt.run.metrics", "draw loss, norm, rate and throughput of runs together (chapter 15)"),
+    "compare": ("nanogpt.run.compare", "where two runs part, and by how much (chapter 15)"),
+    "train": ("nanogpt.run.trainer", "a run from a YAML file, started or gone on with (chapter 17c)"),
+    "sample": ("nanogpt.gpt.sample", "continue a prompt with a trained model (chapter 08)"),
+    "ladder": (
+        "nanogpt.speed.ladder",
+        "every speed-up on this machine, one on top of the other (chapter 14)",
+    ),
+    "plan": ("nanogpt.plan.plan", "memory, communication, time and cost of a run, by formula (chapter 22)"),
+    "eval": ("nanogpt.evals.command", "how good a checkpoint is, by several measures (chapter 18b)"),
+    "drill": ("nanogpt.drills.ddp", "what several processes do together, under torchrun (chapter 20)"),
+    "flight": (
+        "nanogpt.drills.flight",
+        "what each rank of a deadlock waits for, under torchrun (chapter 20b)",
+    ),
 }
 USAGE = """usage: python -m nanogpt COMMAND [options]
 {commands}
@@ -41,7 +47,7 @@ def in_one_line(error: BaseException) -> str:
             made, chapters = f"#| doc {module}:", Path(__file__).parent.parent.glob("notebooks/*.ipynb")
             owner = [c.stem.partition("_")[0] for c in chapters if made in c.read_text(encoding="utf-8")]
             remedy = f"`course restore {owner[0]}` brings it back" if owner else "copy it here again"
-            text = f"nanogpt/{module}.py is missing; {remedy}"
+            text = f"nanogpt/{module.replace('.', '/')}.py is missing; {remedy}"
     return " ".join(text.split())
 
 

@@ -1,4 +1,4 @@
-"""Sphinx's configuration of the course as a book; `course site` stages the pages and calls it (see course/site.py)."""
+"""Sphinx's configuration of the course as a book; `course site` stages the pages and calls it (see course/site/build.py)."""
 
 import html
 import re

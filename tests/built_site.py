@@ -11,7 +11,8 @@ from unittest import mock
 
 import pytest
 
-from course import pages, site
+from course.site.build import build as site
+from course.site.build import pages
 
 REPOSITORY = "https://github.com/someone/gpt2-course"
 FOLDER = site.SITE.with_name("site-test")

@@ -18,20 +18,20 @@ from course.figures import (
     sharding,
     tokenizer,
 )
-from nanogpt.attention import attention_weights
-from nanogpt.budget import CARDS
-from nanogpt.corpus import stories
-from nanogpt.footprint import Step, footprint
-from nanogpt.formats import FORMATS
-from nanogpt.model import GPT, GPTConfig
-from nanogpt.optim import cosine, wsd
-from nanogpt.pipeline import interleaved, simulate
-from nanogpt.roofline import PEAKS
-from nanogpt.sample import token_probs
-from nanogpt.scaling import Cluster, step_seconds
-from nanogpt.sources import first_cut
-from nanogpt.tokenizer import BPETokenizer
-from nanogpt.zero import BYTES, state_bytes
+from nanogpt.corpora.corpus import stories
+from nanogpt.corpora.sources import first_cut
+from nanogpt.drills.formats import FORMATS
+from nanogpt.gpt.attention import attention_weights
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.optim import cosine, wsd
+from nanogpt.gpt.sample import token_probs
+from nanogpt.parallel.pipeline import interleaved, simulate
+from nanogpt.parallel.zero import BYTES, state_bytes
+from nanogpt.plan.budget import CARDS
+from nanogpt.plan.footprint import Step, footprint
+from nanogpt.plan.scaling import Cluster, step_seconds
+from nanogpt.speed.roofline import PEAKS
+from nanogpt.text.tokenizer import BPETokenizer
 
 STORIES = [story.text for story in stories(60, seed=0)]
 BPE = BPETokenizer.train(STORIES, 512)

@@ -46,8 +46,8 @@ def machine(out: Path, smoke: bool) -> dict:
     import torch
 
     from nanogpt.device import pick_device
-    from nanogpt.ladder import measure_machine
-    from nanogpt.roofline import peak_of
+    from nanogpt.speed.ladder import measure_machine
+    from nanogpt.speed.roofline import peak_of
 
     device = pick_device()
     about = measure_machine(str(device))
@@ -110,9 +110,9 @@ def peer(label: str, B: int, T: int, steps: int) -> None:
     from bench_ladder import transformers_step
 
     from nanogpt.device import pick_device
-    from nanogpt.model import GPTConfig
-    from nanogpt.roofline import measure_roofline
-    from nanogpt.rungs import RUNGS, make_step, obstacles, rungs_up_to
+    from nanogpt.gpt.model import GPTConfig
+    from nanogpt.speed.roofline import measure_roofline
+    from nanogpt.speed.rungs import RUNGS, make_step, obstacles, rungs_up_to
 
     device = pick_device()
     if label.startswith("ours"):
@@ -133,7 +133,7 @@ def peer(label: str, B: int, T: int, steps: int) -> None:
 def curves(out: Path, smoke: bool) -> dict:
     """The same run in every precision that the device has: losses, and what fp16's scaler did."""
     from nanogpt.device import pick_device
-    from nanogpt.precision import why_not
+    from nanogpt.gpt.precision import why_not
 
     device, steps = pick_device(), 3 if smoke else 300
     losses, reasons, scales = {}, {}, []
@@ -153,10 +153,10 @@ def curve(precision: str, device, steps: int, scales: list[float]) -> list[float
     """Losses of one run: the same model, the same data, one precision; fp16's scale at each step goes to `scales`."""
     import torch
 
-    from nanogpt.model import GPT, GPTConfig
-    from nanogpt.precision import LossScaler
-    from nanogpt.rungs import zipf_batches
-    from nanogpt.train import train_step
+    from nanogpt.gpt.model import GPT, GPTConfig
+    from nanogpt.gpt.precision import LossScaler
+    from nanogpt.gpt.train import train_step
+    from nanogpt.speed.rungs import zipf_batches
 
     B, T, layers, width = (2, 32, 1, 64) if steps < 10 else (32, 256, 6, 384)
     config = GPTConfig(block_size=T, vocab_size=1024, n_layer=layers, n_head=width // 64, n_embd=width)

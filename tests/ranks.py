@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from nanogpt.distributed import process_group, torchrun_ranks
+from nanogpt.parallel.distributed import process_group, torchrun_ranks
 
 GIVE_UP = 120.0  # seconds
 
@@ -43,7 +43,7 @@ def in_ranks(call, size: int, *args, seconds: float | None = 60.0, never: tuple[
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["torch._dynamo", "nanogpt.distributed", "nanogpt.trainer", "nanogpt.fsdp"]
+        ["torch._dynamo", "nanogpt.parallel.distributed", "nanogpt.run.trainer", "nanogpt.parallel.fsdp"]
     )
     store = dist.TCPStore(
         "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from course.exercises import ExerciseSet
+from course.exercises.sets import ExerciseSet
 
 LATE = ("nina", "otto")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 import yaml
 
-from nanogpt import checkpoint
-from nanogpt.config import Config, Data, Eval, Model, Optim, Run, Train, config_dict
+from nanogpt.run import checkpoint
+from nanogpt.run.config import Config, Data, Eval, Model, Optim, Run, Train, config_dict
 
 TIMES = "ms", "tokens_per_s", "mfu"
 WORDS = [
@@ -102,7 +102,7 @@ def count_events(die_at: int, told: list, report) -> None:
 
         return event
 
-    from nanogpt import trainer  # here: chapter 17b's tests need none
+    from nanogpt.run import trainer  # here: chapter 17b's tests need none
 
     events = [(os, "fsync"), (os, "replace"), (os, "rename"), (shutil, "rmtree")]
     events += [(checkpoint, name) for name in ("serialize", "save_json", "save_model")]
@@ -112,7 +112,7 @@ def count_events(die_at: int, told: list, report) -> None:
 
 
 def child(config: Config, die_at: int, report) -> None:
-    from nanogpt import trainer
+    from nanogpt.run import trainer
 
     torch.set_num_threads(1)
     told = []
@@ -126,7 +126,7 @@ def child(config: Config, die_at: int, report) -> None:
 def run_in_child(config: Config, die_at: int = 0) -> tuple[int, dict]:
     """Train in a process of its own, which kills itself before event number die_at, if there are so many."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", "nanogpt.trainer"])  # what takes seconds to import
+    context.set_forkserver_preload(["torch._dynamo", "nanogpt.run.trainer"])  # what takes seconds to import
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=child, args=(config, die_at, there))
     process.start()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from course.exercises import ExerciseSet, read
+from course.exercises.sets import ExerciseSet, read
 
 EXERCISE = '''\
 # %% [markdown]
@@ -120,7 +120,7 @@ The ratio of circumference to diameter, integrated over the radius.
 '''
 
 CHECKS = '''\
-from course.grade.checks import Check, CheckOfCheck, Wrong
+from course.exercises.checks import Check, CheckOfCheck, Wrong
 
 
 def radii(draw):

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 
 from course import widgets
 from course.paths import ROOT
-from nanogpt.model import num_params
+from nanogpt.gpt.model import num_params
 
 MIB = 2**20
 IN_USE = "device memory in use after allocation, before the first forward pass"

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from course import widgets
-from nanogpt.formats import to_tf32
+from nanogpt.drills.formats import to_tf32
 
 COLOURS = {"float32": "C7", "tf32": "C2", "bfloat16": "C0", "float16": "C3"}
 

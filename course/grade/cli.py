@@ -4,7 +4,7 @@ import argparse
 import gc
 from pathlib import Path
 
-from course.grade.page import clean
+from course.grade.results.page import clean
 from course.paths import CourseError, relative
 
 
@@ -51,7 +51,7 @@ def add_place(command: argparse.ArgumentParser) -> None:
 
 
 def add_backend(command: argparse.ArgumentParser) -> None:
-    from course.grade.sandbox import NAMES
+    from course.grade.sandbox.sandbox import NAMES
 
     command.add_argument("--backend", choices=NAMES, help="default: the first of these that works here")
     command.add_argument(
@@ -64,7 +64,7 @@ def add_backend(command: argparse.ArgumentParser) -> None:
 
 def exercise_folder(name: str) -> Path:
     """Where the set of a chapter's number lies, or of a folder."""
-    from course import exercises
+    from course.exercises.sets import sets as exercises
 
     if (Path(name) / "exercise.py").is_file():
         return Path(name).resolve()
@@ -72,16 +72,16 @@ def exercise_folder(name: str) -> Path:
 
 
 def exercise_set(name: str):
-    from course.exercises import read
+    from course.exercises.sets import read
 
     return read(exercise_folder(name))
 
 
 def call_run(args) -> int:
-    from course.exercises import EXERCISES, read
-    from course.grade import anew, sandbox
+    from course.exercises.sets import EXERCISES, read
+    from course.grade.sandbox.sandbox import anew, sandbox
+    from course.grade.sandbox.warm import Options, preload
     from course.grade.submission import PATTERN, collect
-    from course.grade.warm import Options, preload
 
     if args.jobs < 1 or (args.timeout is not None and args.timeout <= 0):
         raise CourseError("--jobs and --timeout are numbers above zero")
@@ -125,8 +125,8 @@ def report(graded: list[dict], found: int, where: str, backend: str) -> int:
 
 
 def call_selfcheck(args) -> int:
-    from course.grade import sandbox
-    from course.grade.selfcheck import selfcheck
+    from course.grade.sandbox.sandbox import sandbox
+    from course.grade.sandbox.selfcheck import selfcheck
 
     return selfcheck(sandbox.choose(args.backend, args.trusted, args.image), args.image)
 

@@ -7,10 +7,10 @@ from datetime import datetime
 from pathlib import Path
 
 from course.files import write_atomically
-from course.grade import export
 from course.grade.cli import exercise_folder, exercise_set
-from course.grade.merge import CANVAS, MOODLE, System, merge
-from course.grade.results import read_results, write_marks
+from course.grade.results.results import read_results, write_marks
+from course.grade.systems import export
+from course.grade.systems.merge import CANVAS, MOODLE, System, merge
 from course.paths import CourseError, relative
 
 RESULTS = "results"
@@ -80,7 +80,7 @@ def folder(args) -> Path:
 
 
 def call_feedback(args) -> int:
-    from course.grade.feedback import write_feedback
+    from course.grade.results.feedback import write_feedback
 
     name = exercise_folder(args.exercise).name
     print(write_feedback(read_results(folder(args), name), folder(args) / name))
@@ -96,7 +96,7 @@ def call_marks(args) -> int:
 
 
 def call_summary(args) -> int:
-    from course.grade.summary import overview, write_summary
+    from course.grade.results.summary import overview, write_summary
 
     made = exercise_set(args.exercise)
     results = read_results(folder(args), made.name)
@@ -106,7 +106,7 @@ def call_summary(args) -> int:
 
 
 def call_show(args) -> int:
-    from course.grade.show import show
+    from course.grade.results.show import show
 
     if args.exercise:
         print(show(read_results(folder(args), exercise_folder(args.exercise).name), args.student))
@@ -189,7 +189,7 @@ def moment(text: str | None) -> datetime | None:
 
 
 def call_bundle(args) -> int:
-    from course.grade.bundle import bundle
+    from course.grade.systems.bundle import bundle
 
     made = exercise_set(args.exercise)
     print(bundle(args.system, made, path(args.out) or Path(f"{args.system}-{made.name}.zip").resolve()))

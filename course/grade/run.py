@@ -13,11 +13,18 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from course.exercises import ExerciseSet
-from course.grade.grader import Grader
-from course.grade.record import empty_result, fingerprint, is_done, read_result, result_path, write_result
+from course.exercises.sets import ExerciseSet
+from course.grade.sandbox.warm import Options, Template
+from course.grade.score.grader import Grader
+from course.grade.score.record import (
+    empty_result,
+    fingerprint,
+    is_done,
+    read_result,
+    result_path,
+    write_result,
+)
 from course.grade.submission import Found
-from course.grade.warm import Options, Template
 
 _grader: Grader | None = None  # of a process of the pool
 

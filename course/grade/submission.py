@@ -9,7 +9,7 @@ import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
-from course.exercises import ExerciseSet
+from course.exercises.sets import ExerciseSet
 from course.paths import CourseError
 
 MAX_BYTES = 5_000_000  # of the file; figures count

@@ -2,8 +2,8 @@
 
 import torch
 
-from course.grade.checks import Check, CheckOfCheck, Wrong
-from nanogpt.bpe import merge_chunk
+from course.exercises.checks import Check, CheckOfCheck, Wrong
+from nanogpt.text.bpe import merge_chunk
 
 
 def integers(draw, low: int, high: int, n: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 import torch
 
-from course.grade.checks import Check, CheckOfCheck, Wrong
+from course.exercises.checks import Check, CheckOfCheck, Wrong
 
 
 def queries_and_keys(draw):

@@ -2,7 +2,7 @@
 
 import torch
 
-from course.grade.checks import Check, CheckOfCheck, Wrong
+from course.exercises.checks import Check, CheckOfCheck, Wrong
 
 
 def integers(draw, low: int, high: int, n: int) -> list[int]:

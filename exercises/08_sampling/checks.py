@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from course.grade.checks import Check, CheckOfCheck, Wrong
+from course.exercises.checks import Check, CheckOfCheck, Wrong
 
 # ---- 08-1
 
@@ -109,7 +109,7 @@ def counts(draw):
 def through_the_cache(s, ids, first, second, seed):
     import torch
 
-    from nanogpt.cache import read
+    from nanogpt.gpt.cache import read
 
     model, rows = s.tiny(seed), ids.tolist()
     cache, steps = s.Cache.empty(model, len(rows), 16), []

@@ -2,7 +2,7 @@
 
 import torch
 
-from course.grade.checks import Check, CheckOfCheck, Wrong
+from course.exercises.checks import Check, CheckOfCheck, Wrong
 
 # ---- 09-1
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from course.grade.checks import Check, CheckOfCheck, Wrong, difference
+from course.exercises.checks import Check, CheckOfCheck, Wrong, difference
 
 # --- 11-1 ----------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from course.grade.checks import Check, CheckOfCheck, Wrong
+from course.exercises.checks import Check, CheckOfCheck, Wrong
 
 # --- 12-1 ----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from course.grade.checks import Check, CheckOfCheck, Wrong
+from course.exercises.checks import Check, CheckOfCheck, Wrong
 
 # --- 15-1 ----------------------------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ def names_by_decay(s, which):
     """Names of what is decayed and of what is not, as often as it occurs."""
     from torch import nn
 
-    from nanogpt.model import GPT, GPTConfig
+    from nanogpt.gpt.model import GPT, GPTConfig
 
     if which == "other":
         model = nn.Sequential()
@@ -160,7 +160,7 @@ def schedule(step, steps, warmup, minimum):
 """
 )
 CHAPTER = """
-from nanogpt.optim import cosine
+from nanogpt.gpt.optim import cosine
 
 def schedule(step, steps, warmup, minimum):
     return cosine(step, steps, warmup=warmup, minimum=minimum)

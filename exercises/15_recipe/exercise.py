@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from course.variants import variant
-from nanogpt.model import GPT, GPTConfig
+from nanogpt.gpt.model import GPT, GPTConfig
 
 # %% [markdown]
 r"""
@@ -29,7 +29,7 @@ all targets that count (a target of −100 does not). `add_up` breaks it for row
 has two smaller faults: it keeps the gradient of the step before, and one micro-batch without any target that counts makes the loss `nan`. Mend all three.
 
 `model(x, y)` returns (logits, mean loss of this micro-batch). `add_up(model, micro_batches)` leaves the gradient in the model, and returns the mean loss of all, a tensor
-without gradient. `nanogpt.train.train_step` does this; write your own. Let each micro-batch pass through the model once.
+without gradient. `nanogpt.gpt.train.train_step` does this; write your own. Let each micro-batch pass through the model once.
 
 <details><summary>Hint 1</summary>
 
@@ -369,7 +369,7 @@ def check_schedule(schedule) -> None:
 
 # %%
 #| check 15-5
-from nanogpt.optim import cosine, wsd
+from nanogpt.gpt.optim import cosine, wsd
 
 
 def says(schedule) -> str:

@@ -3,7 +3,7 @@
 import torch
 
 from course.crash import Disk
-from course.grade.checks import Check, CheckOfCheck, Wrong
+from course.exercises.checks import Check, CheckOfCheck, Wrong
 
 
 def number(draw, low: int, high: int) -> int:

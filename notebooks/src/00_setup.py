@@ -29,10 +29,10 @@ walked now, with a model that has not learned anything:
 # %%
 import torch
 
-from nanogpt.corpus import stories  # 02
-from nanogpt.model import GPT, GPTConfig  # 04, 05
-from nanogpt.sample import generate  # 08
-from nanogpt.tokenizer import BPETokenizer  # 01
+from nanogpt.corpora.corpus import stories  # 02
+from nanogpt.gpt.model import GPT, GPTConfig  # 04, 05
+from nanogpt.gpt.sample import generate  # 08
+from nanogpt.text.tokenizer import BPETokenizer  # 01
 
 texts = [story.text for story in stories(500, seed=0)]
 tokenizer = BPETokenizer.train(texts, vocab_size=512)

@@ -13,16 +13,16 @@ reach, then with special tokens. The result is quick in pure Python and gives GP
 """
 
 # %%
-#| default_exp tokenizer
-#| doc bpe: Byte pair encoding: merges learned from chunks of bytes, and a chunk's ids by them.
-#| doc tokenizer: Text to ids and back as GPT-2 does it: chunks, special tokens, files.
+#| default_exp text.tokenizer
+#| doc text.bpe: Byte pair encoding: merges learned from chunks of bytes, and a chunk's ids by them.
+#| doc text.tokenizer: Text to ids and back as GPT-2 does it: chunks, special tokens, files.
 import random
 import time
 
 from course.figures import tokenizer as figures
 from course.figures.tokenizer import visible
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpus import stories  # chapter 02's; here only a source of text
+from nanogpt.corpora.corpus import stories  # chapter 02's; here only a source of text
 
 STORIES, VOCAB = 5000, 1024  # how much text to learn from, and how many tokens to learn
 documents = [story.text for story in stories(STORIES, seed=0)]
@@ -112,7 +112,7 @@ of neighbours, give the most frequent one a new id, replace it everywhere, repea
 """
 
 # %%
-#| export bpe
+#| export text.bpe
 from itertools import pairwise
 
 
@@ -189,7 +189,7 @@ Spelled out:
 
 
 # %%
-#| export bpe
+#| export text.bpe
 def spell(merges: list[tuple[int, int]]) -> list[bytes]:
     """The bytes behind every id: 256 single ones, then one string for each merge."""
     vocab = [bytes([i]) for i in range(256)]
@@ -263,7 +263,7 @@ out.
 """
 
 # %%
-#| export bpe
+#| export text.bpe
 import heapq
 from collections import Counter, defaultdict
 
@@ -293,7 +293,7 @@ With that, learning is a loop of two steps:
 
 
 # %%
-#| export bpe
+#| export text.bpe
 class _PairCounts(_PairCounts):
     def best(self) -> tuple[int, int] | None:
         """The most frequent pair, among equals the one with the smallest ids; None if nothing is left."""
@@ -315,7 +315,7 @@ class _PairCounts(_PairCounts):
 
 
 # %%
-#| export bpe
+#| export text.bpe
 def learn_merges(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
     """At most `n` merges of byte-level BPE; merge k makes id 256 + k (Sennrich et al. 2016, §3.2).
 
@@ -384,7 +384,7 @@ and ends in the chunk. Read past its details if you like; the check below is wha
 
 
 # %%
-#| export bpe
+#| export text.bpe
 def merge_chunk(chunk: bytes, ranks: dict[bytes, int]) -> list[int]:
     """The ids of one chunk: the neighbours whose joined bytes have the lowest rank merge first, equal ones from the left."""
     n = len(chunk)
@@ -648,7 +648,7 @@ in Rust.
 #| export
 import os
 
-from nanogpt.files import save_json  # chapter 03 builds it: a file is whole, or not there
+from nanogpt.text.files import save_json  # chapter 03 builds it: a file is whole, or not there
 
 
 class BPETokenizer(BPETokenizer):
@@ -896,7 +896,7 @@ How fast all this is beside tiktoken and Hugging Face's trainer, on Shakespeare:
 
 ## Checkpoint
 
-The algorithm becomes `nanogpt/bpe.py`, what GPT-2 does with it `nanogpt/tokenizer.py`, if both pass this chapter's tests.
+The algorithm becomes `nanogpt/text/bpe.py`, what GPT-2 does with it `nanogpt/text/tokenizer.py`, if both pass this chapter's tests.
 """
 
 # %%

@@ -9,19 +9,19 @@ out this *floor* to as many digits as you like.
 """
 
 # %%
-#| default_exp corpus
-#| doc grammar: The grammar of the stories: its text, and the parts that its lines are made of.
-#| doc corpus: Stories from a grammar whose every choice can be read back, so that the floor of a loss is known.
+#| default_exp corpora.corpus
+#| doc corpora.grammar: The grammar of the stories: its text, and the parts that its lines are made of.
+#| doc corpora.corpus: Stories from a grammar whose every choice can be read back, so that the floor of a loss is known.
 import bz2
 import statistics
 from types import SimpleNamespace
 
 from course.figures import corpus as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.tokenizer import BPETokenizer
+from nanogpt.text.tokenizer import BPETokenizer
 
 # %%
-#| export grammar
+#| export corpora.grammar
 import difflib
 import re
 from functools import cache
@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 # corpus.py finds the grammar in the package; the cells below build it anew, as you change it.
-from nanogpt.grammar import NUMBERS, POOLS, Count, Draw, Part, Pick, Recall, Text, alternatives, check
+from nanogpt.corpora.grammar import NUMBERS, POOLS, Count, Draw, Part, Pick, Recall, Text, alternatives, check
 
 # %% [markdown]
 r"""
@@ -119,7 +119,7 @@ lamp" has later "lit the lamp". Sums of numbers must stay within `NUMBERS`.
 """
 
 # %%
-#| export grammar
+#| export corpora.grammar
 NUMBERS = [
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
     *("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen"),
@@ -152,7 +152,7 @@ are more of the same.
 """
 
 # %%
-#| export grammar
+#| export corpora.grammar
 PLOTS = """
 story =
   {open} {both} {proud} {aside} {tell_both} {give} {thanks} {gave} {close}
@@ -172,7 +172,7 @@ close = "What a {good} {day}," said {A}. | Then they left the {P} and went home.
 """
 
 # %%
-#| export grammar
+#| export corpora.grammar
 COUNTS = """
 both = {A} had {n:many} {color} {T:things}, and {B} had {m:few}.
   {A} brought {n:many} {color} {T:things}, but {B} brought only {m:few}.
@@ -188,7 +188,7 @@ tell_both = "I have {?n} {T}," said {A}. "I have {?m} {T}," said {B}.
 """
 
 # %%
-#| export grammar
+#| export corpora.grammar
 CHANGES = """
 give = {A} {handed} {k:some} of them to {B}. | {B} asked for some, so {A} {handed} {B} {k:some}.
 gave = Now {A} had {?n-k} {T} and {B} had {?m+k} {T}. | So {B} had {?m+k} {T} and {A} had {?n-k} {T}.
@@ -203,7 +203,7 @@ together = Together they had {?n+m} {T}. | They put the {T} together and counted
 """
 
 # %%
-#| export grammar
+#| export corpora.grammar
 DEEDS = """
 vow = "I will {V:promise}," said {B}. "I promise." | {B} promised to {V:promise}.
 kept = {B} kept his promise and {V.did}, so {A} {handed} {B} {k:some} of the {T}.
@@ -219,7 +219,7 @@ found = There {B} found {?n} {T}. | "How many {T} are there?" asked {A}. "There 
 """
 
 # %%
-#| export grammar
+#| export corpora.grammar
 DETAILS = """
 hid = {A} hid {n:many} {color} {T:things} in a {box}.
   {A} put {n:many} {color} {T:things} into a {box} and closed it.
@@ -232,7 +232,7 @@ thanks = "Thank you, {A}," said {B}. | "How {good} of you," said {B}. | He was {
 """
 
 # %%
-#| export grammar
+#| export corpora.grammar
 WORDS = """
 where = {near} the {spot}
 Where = {Near} the {spot}
@@ -263,7 +263,7 @@ that stands twice is: then two series of choices tell the same story, and its pr
 
 
 # %%
-#| export grammar
+#| export corpora.grammar
 def check(lines: list[str], where: str) -> None:
     """ValueError if a line stands twice, or a brace alone."""
     for line in lines:
@@ -274,7 +274,7 @@ def check(lines: list[str], where: str) -> None:
 
 
 # %%
-#| export grammar
+#| export corpora.grammar
 @cache
 def rules() -> dict[str, list[str]]:
     """Symbol → its alternatives: those between bars and on lines of their own, or the words behind a colon."""
@@ -302,7 +302,7 @@ Each line is cut into parts, of five kinds:
 
 
 # %%
-#| export grammar
+#| export corpora.grammar
 class Text(NamedTuple):
     words: str
 
@@ -327,7 +327,7 @@ class Count(NamedTuple):
 
 
 # %%
-#| export grammar
+#| export corpora.grammar
 Part = Text | Pick | Draw | Recall | Count
 
 
@@ -675,7 +675,7 @@ On text that people wrote, nobody knows the floor. Shannon had people guess lett
 
 Later chapters ask for the stories as token ids in files. What these files hold, and why a story's hash decides whether
 it is trained on (*train*) or kept for measuring (*val*, *test*), is chapter 03's subject; here its module
-`nanogpt/shards.py` is used as it comes. Equal stories have equal hashes, so none is in two of the three.
+`nanogpt/text/shards.py` is used as it comes. Equal stories have equal hashes, so none is in two of the three.
 """
 
 
@@ -686,7 +686,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from nanogpt import shards
+from nanogpt.text import shards
 
 
 # %%
@@ -723,7 +723,7 @@ def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, se
     tokenizer: a BPETokenizer; by default the one that chapter 01 left in the folder above, or else the same, trained
     here. n: stories. Returns the manifest; its "floor" is val's entropy in nats per token.
     """
-    from nanogpt.tokenizer import BPETokenizer  # here, so that telling stories needs none of its packages
+    from nanogpt.text.tokenizer import BPETokenizer  # here, so that telling stories needs none of its packages
 
     folder = Path(folder)
     if tokenizer is None and (folder.parent / "tokenizer.json").exists():

@@ -9,21 +9,21 @@ text into files of ids, and files into batches of which each of these things can
 """
 
 # %%
-#| default_exp data
-#| doc files: Files that are whole or not there.
-#| doc shards: Token ids on disk in llm.c's format, with a manifest that proves them.
-#| doc data: Batches from shards: no token lost, none seen twice, resumed at exactly the same token.
+#| default_exp text.data
+#| doc text.files: Files that are whole or not there.
+#| doc text.shards: Token ids on disk in llm.c's format, with a manifest that proves them.
+#| doc text.data: Batches from shards: no token lost, none seen twice, resumed at exactly the same token.
 import tempfile
 import time
 from itertools import pairwise
 
 from course.figures import data as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpus import stories
-from nanogpt.tokenizer import BPETokenizer
+from nanogpt.corpora.corpus import stories
+from nanogpt.text.tokenizer import BPETokenizer
 
 # %%
-#| export files
+#| export text.files
 import json
 import os
 import shutil
@@ -32,7 +32,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # %%
-#| export shards
+#| export text.shards
 import hashlib
 import json
 import re
@@ -40,16 +40,16 @@ from pathlib import Path
 
 import numpy as np
 
-from nanogpt.files import atomically, save_json  # for shards.py; this chapter builds them below
+from nanogpt.text.files import atomically, save_json  # for shards.py; this chapter builds them below
 
 # %%
-#| export data
+#| export text.data
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from nanogpt.shards import described, document_starts, file_sha256, permutation, read_shard  # the same
+from nanogpt.text.shards import described, document_starts, file_sha256, permutation, read_shard  # the same
 
 # %% [markdown]
 r"""
@@ -87,7 +87,7 @@ Each of the first B·T tokens is an input once, each but the first a target once
 
 
 # %%
-#| export data
+#| export text.data
 def to_device(x: np.ndarray, y: np.ndarray, device) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and targets as int64 tensors on the device. They share no memory, so that y may be masked in place."""
     tensors = torch.from_numpy(x.astype(np.int64)), torch.from_numpy(y.astype(np.int64))
@@ -108,7 +108,7 @@ finds the old contents or the new ones.
 
 
 # %%
-#| export files
+#| export text.files
 @contextmanager
 def atomically(path: str | os.PathLike) -> Iterator:
     """Open a file for writing bytes, which gets its name when it is whole and on the disk; its folder is made if absent.
@@ -161,7 +161,7 @@ for kind in map(np.dtype, ("int64", "int32", "uint16")):
 answer("03.1", 10 * kind.itemsize)
 
 # %%
-#| export shards
+#| export text.shards
 MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024
 SPLITS = ("train", "val", "test")
 
@@ -205,7 +205,7 @@ magic, version, and that header and file agree on the length.
 
 
 # %%
-#| export shards
+#| export text.shards
 def read_shard(path: str | Path) -> np.ndarray:
     """The tokens of a shard: a read-only uint16 memory map, of which nothing is read until it is used.
 
@@ -241,7 +241,7 @@ itself. What it says must fit together: sums of tokens, plain file names, none l
 
 
 # %%
-#| export shards
+#| export text.shards
 def file_sha256(path: str | Path) -> str:
     """Hex SHA-256 of a file."""
     with open(path, "rb") as file:
@@ -260,7 +260,7 @@ def identity(tokenizer) -> dict:
 
 
 # %%
-#| export shards
+#| export text.shards
 def manifest_fault(manifest: dict) -> str | None:
     """What is wrong with a manifest, in a few words, or None."""
     try:
@@ -285,7 +285,7 @@ def manifest_fault(manifest: dict) -> str | None:
 
 
 # %%
-#| export shards
+#| export text.shards
 def save_manifest(folder: str | Path, manifest: dict) -> dict:
     """Write folder/manifest.json with a hash of itself, atomically; returns it. ValueError if it cannot be right."""
     manifest = manifest | {"sha256": manifest_sha256(manifest)}
@@ -317,7 +317,7 @@ Training opens shards through it, and reads nothing that is not what it was when
 
 
 # %%
-#| export shards
+#| export text.shards
 def check_shards(folder: str | Path, manifest: dict, *splits: str) -> None:
     """Compare all bytes of these splits' shards, or of all, with the manifest. ValueError names the first damage."""
     for split in splits or manifest["splits"]:
@@ -365,7 +365,7 @@ decides but the document itself: its SHA-256, read as a number between 0 and 1.
 
 
 # %%
-#| export shards
+#| export text.shards
 def split_of(sha256: bytes, val: float, test: float) -> str:
     """Train, val or test, decided by nothing but a document's SHA-256 and the two fractions."""
     u = int.from_bytes(sha256[:8], "big") / 2**64
@@ -399,7 +399,7 @@ the stream stands can be computed, and nothing has to be remembered to go on aft
 
 
 # %%
-#| export shards
+#| export text.shards
 def permutation(n: int, *key: int) -> np.ndarray:
     """A permutation of range(n) that depends on nothing but the key, numbers from 0 on.
 
@@ -416,7 +416,7 @@ def document_starts(tokens: np.ndarray, eot: int) -> np.ndarray:
 
 
 # %%
-#| export data
+#| export text.data
 def shuffle_documents(tokens: np.ndarray, eot: int, *key: int) -> tuple[np.ndarray, np.ndarray]:
     """An order for a shard's documents: where each ends in it, and by how much it was moved to get there."""
     starts = document_starts(tokens, eot)
@@ -493,7 +493,7 @@ exactly once an epoch.** (Shards without a manifest beside them are taken for GP
 
 
 # %%
-#| export shards
+#| export text.shards
 def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
     """Of shards in one folder: vocab_size and eot, by the manifest beside them or else GPT-2's, and its hashes."""
     if len({path.parent for path in paths}) != 1:
@@ -509,7 +509,7 @@ def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
 
 
 # %%
-#| export data
+#| export text.data
 class BatchStream:
     """Batches from an endless stream of tokens, dealt to ranks so that each token is an input once an epoch.
 
@@ -540,7 +540,7 @@ A place in the stream is an epoch, a shard and an offset. A batch may begin in o
 
 
 # %%
-#| export data
+#| export text.data
 class BatchStream(BatchStream):
     def read(self, start: int, n: int) -> np.ndarray:
         """Tokens start to start + n of the stream, which may lie in several shards and epochs."""
@@ -559,7 +559,7 @@ class BatchStream(BatchStream):
 
 
 # %%
-#| export data
+#| export text.data
 class BatchStream(BatchStream):
     def rows(self) -> np.ndarray:
         """This rank's next rows, (B, T + 1): the last token of each is the first of the next."""
@@ -639,7 +639,7 @@ hashes: a name such as train_000000.bin stands in many folders.
 
 
 # %%
-#| export data
+#| export text.data
 class BatchStream(BatchStream):
     @property
     def epoch(self) -> int:
@@ -717,7 +717,7 @@ better packed.)
 
 
 # %%
-#| export data
+#| export text.data
 class DocumentStream(BatchStream):
     """Batches whose rows each begin with a document, so that a row sees all facts of its first one.
 
@@ -738,7 +738,7 @@ class DocumentStream(BatchStream):
 
 
 # %%
-#| export data
+#| export text.data
 class DocumentStream(DocumentStream):
     def rows(self) -> np.ndarray:
         first, rows = self.position + self.rank * self.B, []

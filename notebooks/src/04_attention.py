@@ -9,8 +9,8 @@ there. It must never fetch from a later one, since that is what the model is ask
 """
 
 # %%
-#| default_exp attention
-#| doc attention: Causal self-attention, from weights over the past to many heads.
+#| default_exp gpt.attention
+#| doc gpt.attention: Causal self-attention, from weights over the past to many heads.
 from types import SimpleNamespace
 
 import torch

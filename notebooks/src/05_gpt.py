@@ -9,8 +9,8 @@ loss come from, a bug that costs a nat, or half the speed, looks like a model th
 """
 
 # %%
-#| default_exp model
-#| doc model: GPT-2: the model, its initialisation, and counts of its parameters and FLOPs.
+#| default_exp gpt.model
+#| doc gpt.model: GPT-2: the model, its initialisation, and counts of its parameters and FLOPs.
 from dataclasses import replace
 
 import torch
@@ -55,7 +55,7 @@ wrong, as OpenAI later noted beside the released code, which has the heads. The 
 #| export
 from dataclasses import dataclass
 
-from nanogpt.attention import CausalSelfAttention, head_size
+from nanogpt.gpt.attention import CausalSelfAttention, head_size
 
 
 def check_shape(config) -> None:

@@ -16,9 +16,9 @@ missing is the model that somebody trained.
 """
 
 # %%
-#| default_exp pretrained
-#| doc pretrained: GPT-2's weights from Hugging Face's files, and back.
-#| doc hub: The files of a checkpoint, in a folder or on Hugging Face's hub.
+#| default_exp gpt.pretrained
+#| doc gpt.pretrained: GPT-2's weights from Hugging Face's files, and back.
+#| doc gpt.hub: The files of a checkpoint, in a folder or on Hugging Face's hub.
 import math
 from copy import deepcopy
 from dataclasses import replace
@@ -36,8 +36,8 @@ from pathlib import Path
 
 import torch
 
-from nanogpt.hub import SINGLE, find_checkpoint, read_json  # this chapter writes them too, at its end
-from nanogpt.model import GPT, GPTConfig
+from nanogpt.gpt.hub import SINGLE, find_checkpoint, read_json  # this chapter writes them too, at its end
+from nanogpt.gpt.model import GPT, GPTConfig
 
 # %% [markdown]
 r"""
@@ -130,7 +130,7 @@ checkpoints have it). There is no `lm_head.weight`: it is `wte.weight`, stored o
 """
 
 # %%
-from nanogpt.model import SIZES, num_params
+from nanogpt.gpt.model import SIZES, num_params
 
 gpt2 = SIZES["gpt2"]
 print("attn.bias, first rows:", *W["h.0.attn.bias"][0, 0, :3, :6].astype(int).tolist())
@@ -591,7 +591,7 @@ print(json.dumps(config_to_hf(config)))
 
 # %%
 #| export
-from nanogpt.files import atomically, save_json
+from nanogpt.text.files import atomically, save_json
 
 
 def to_hf(model: GPT, folder: str | Path) -> None:
@@ -693,7 +693,7 @@ for more.
 
 
 # %%
-#| export hub
+#| export gpt.hub
 import json
 import re
 from contextlib import suppress
@@ -704,7 +704,7 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 # %%
-#| export hub
+#| export gpt.hub
 def download(repo: str, revision: str | None = None) -> Path:
     """The folder of a hub repository's checkpoint: from the cache, or else downloaded into it. OSError if neither."""
     from huggingface_hub import errors, snapshot_download
@@ -732,7 +732,7 @@ as `../../id_rsa` is a path too: only plain file names are followed.
 
 
 # %%
-#| export hub
+#| export gpt.hub
 def read_json(path: Path) -> dict:
     """A JSON object from a file; ValueError naming the file where it holds none."""
     with suppress(ValueError):
@@ -761,7 +761,7 @@ except ValueError as error:
 
 
 # %%
-#| export hub
+#| export gpt.hub
 def find_checkpoint(name_or_dir: str | Path, revision: str | None = None) -> tuple[Path, list[Path]]:
     """Paths of config.json and of the safetensors files, of a folder or of one commit of a hub repository."""
     name, folder = str(name_or_dir), Path(name_or_dir)
@@ -788,7 +788,7 @@ with nothing cached the cell says so, and everything above has been shown on the
 """
 
 # %% tags=["nbval-ignore-output"]
-from nanogpt.tokenizer import BPETokenizer
+from nanogpt.text.tokenizer import BPETokenizer
 
 
 @torch.no_grad()

@@ -9,9 +9,9 @@ know that is there?
 """
 
 # %%
-#| default_exp train
-#| doc train: The training step and the loop around it.
-#| doc weights: A model on disk: weights as safetensors, configuration as JSON, and a hash of both.
+#| default_exp gpt.train
+#| doc gpt.train: The training step and the loop around it.
+#| doc gpt.weights: A model on disk: weights as safetensors, configuration as JSON, and a hash of both.
 import os
 import tempfile
 import textwrap
@@ -24,15 +24,15 @@ import numpy as np
 
 from course.figures import training as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpus import ensure_corpus, entries, said, stories
-from nanogpt.data import DocumentStream
+from nanogpt.corpora.corpus import ensure_corpus, entries, said, stories
+from nanogpt.corpora.grammar import Draw, Pick, alternatives
 from nanogpt.device import pick_device, pick_scale
-from nanogpt.evals import answer_accuracy, evaluate, evaluating  # chapter 18 builds them
-from nanogpt.grammar import Draw, Pick, alternatives
-from nanogpt.model import num_params
-from nanogpt.precision import best_precision
-from nanogpt.shards import document_starts, load_manifest, open_shards, read_shard
-from nanogpt.tokenizer import BPETokenizer
+from nanogpt.evals.losses import answer_accuracy, evaluate, evaluating  # chapter 18 builds them
+from nanogpt.gpt.model import num_params
+from nanogpt.gpt.precision import best_precision
+from nanogpt.text.data import DocumentStream
+from nanogpt.text.shards import document_starts, load_manifest, open_shards, read_shard
+from nanogpt.text.tokenizer import BPETokenizer
 
 # %%
 #| export
@@ -43,13 +43,13 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from nanogpt.clip import global_norm, gradients_of, scale_to  # chapter 21
-from nanogpt.model import GPT
-from nanogpt.optim import make_optimizer, wsd  # chapter 15
-from nanogpt.precision import LossScaler, autocast
+from nanogpt.gpt.clip import global_norm, gradients_of, scale_to  # chapter 21
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.optim import make_optimizer, wsd  # chapter 15
+from nanogpt.gpt.precision import LossScaler, autocast
 
 # %%
-#| export weights
+#| export gpt.weights
 import hashlib
 import json
 from dataclasses import asdict
@@ -59,8 +59,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from nanogpt.files import atomically, save_json
-from nanogpt.model import GPT, GPTConfig
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.text.files import atomically, save_json
 
 # %% [markdown]
 r"""
@@ -88,7 +88,7 @@ print(f"{TEXT}: {steps} steps of {B} rows of {T} tokens, in {precision}")
 # %%
 def prepare_text(folder: Path) -> None:
     """Shards of data/downloads/TEXT.txt, every paragraph a document."""
-    from nanogpt.prepare import prepare
+    from nanogpt.corpora.prepare import prepare
 
     source = Path(f"../data/downloads/{TEXT}.txt")
     if not source.exists():
@@ -728,7 +728,7 @@ can hold nothing else, and the config as JSON. The tied matrix is stored once. O
 
 
 # %%
-#| export weights
+#| export gpt.weights
 WEIGHTS = "model.safetensors"
 UNREADABLE = AttributeError, LookupError, OverflowError, RuntimeError, TypeError, ValueError, SafetensorError
 
@@ -762,7 +762,7 @@ memory: a `vocab_size` of 400 million would otherwise be allocated before anybod
 
 
 # %%
-#| export weights
+#| export gpt.weights
 def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
     """A GPT without memory, on the meta device, whose names and shapes are those of weights; else ValueError."""
     layers = len({name.split(".")[2] for name in weights if name.startswith("transformer.h.")})
@@ -779,7 +779,7 @@ def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
 
 
 # %%
-#| export weights
+#| export gpt.weights
 def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
     """The GPT that save_model wrote, in evaluation mode and the dtype it was saved in.
 

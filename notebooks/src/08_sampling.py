@@ -11,18 +11,18 @@ the cache that makes the hundredth token about as cheap as the first, and change
 """
 
 # %%
-#| default_exp sample
-#| doc sample: Text from a model: temperature, top-k, top-p, penalties, and the command `sample`.
-#| doc cache: Keys and values of the past, kept: the model reads every token once.
+#| default_exp gpt.sample
+#| doc gpt.sample: Text from a model: temperature, top-k, top-p, penalties, and the command `sample`.
+#| doc gpt.cache: Keys and values of the past, kept: the model reads every token once.
 from dataclasses import replace
 
 from course.figures import sampling as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpus import ensure_corpus, readings, stories
-from nanogpt.data import DocumentStream
+from nanogpt.corpora.corpus import ensure_corpus, readings, stories
 from nanogpt.device import seed_everything
-from nanogpt.roofline import measure
-from nanogpt.train import scale_init, train
+from nanogpt.gpt.train import scale_init, train
+from nanogpt.speed.roofline import measure
+from nanogpt.text.data import DocumentStream
 
 # %%
 #| export
@@ -37,13 +37,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanogpt.cache import logits_after  # the second part of this chapter writes it
-from nanogpt.columns import by_columns  # chapter 13
 from nanogpt.device import pick_device
-from nanogpt.model import GPT, GPTConfig, check_ids
-from nanogpt.pretrained import from_hf, read_json
-from nanogpt.tokenizer import EOT, BPETokenizer
-from nanogpt.weights import load_model
+from nanogpt.gpt.cache import logits_after  # the second part of this chapter writes it
+from nanogpt.gpt.columns import by_columns  # chapter 13
+from nanogpt.gpt.model import GPT, GPTConfig, check_ids
+from nanogpt.gpt.pretrained import from_hf, read_json
+from nanogpt.gpt.weights import load_model
+from nanogpt.text.tokenizer import EOT, BPETokenizer
 
 # %% [markdown]
 r"""
@@ -351,7 +351,7 @@ right. After that each text goes on at its own position, and its next token over
 
 
 # %%
-#| export cache
+#| export gpt.cache
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -360,12 +360,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanogpt.evals import evaluating
-from nanogpt.model import GPT
+from nanogpt.evals.losses import evaluating
+from nanogpt.gpt.model import GPT
 
 
 # %%
-#| export cache
+#| export gpt.cache
 @dataclass
 class KVCache:
     """Keys and values of every layer for B texts, each (n_layer, B, n_head, size, d); lengths: how many are filled.
@@ -389,7 +389,7 @@ class KVCache:
 
 
 # %%
-#| export cache
+#| export gpt.cache
 class KVCache(KVCache):
     def positions(self, T: int) -> Tensor:
         """Where T new tokens of each text stand, (B, T)."""
@@ -417,7 +417,7 @@ class KVCache(KVCache):
 
 
 # %%
-#| export cache
+#| export gpt.cache
 @torch.no_grad()
 def read(model: GPT, cache: KVCache, texts: Sequence[Sequence[int]]) -> Tensor:
     """Read what is new of each text, of any lengths, into the cache; logits (B, vocab_size) after each. No dropout."""
@@ -513,7 +513,7 @@ So each written token costs one that is read again, and reading many at once is 
 
 
 # %%
-#| export cache
+#| export gpt.cache
 def logits_after(model: GPT, texts: Sequence[list[int]], room: int) -> Iterator[Tensor]:
     """Logits (B, V) after the texts, again and again: before each further one the caller appends a token to every text.
 

@@ -12,9 +12,9 @@ model's shape.
 """
 
 # %%
-#| default_exp bench
-#| doc bench: What a training step must compute, move and keep, predicted from the model's shape and counted.
-#| doc roofline: A clock, what a device can do at most as measured, and what its data sheet promises.
+#| default_exp speed.work
+#| doc speed.work: What a training step must compute, move and keep, predicted from the model's shape and counted.
+#| doc speed.roofline: A clock, what a device can do at most as measured, and what its data sheet promises.
 import os
 import re
 import time
@@ -29,7 +29,7 @@ from torch.profiler import ProfilerActivity, profile
 from course.figures import measuring as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.model import GPT, SIZES, GPTConfig
+from nanogpt.gpt.model import GPT, SIZES, GPTConfig
 
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
@@ -131,7 +131,7 @@ Put one between all calls, and wait once, at the end.
 """
 
 # %%
-#| export roofline
+#| export speed.roofline
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -148,7 +148,7 @@ def synchronize(device: torch.device) -> None:
 
 
 # %%
-#| export roofline
+#| export speed.roofline
 def timings(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
     """Seconds of each call: between CUDA events, elsewhere by the host's clock with an empty queue before and after."""
     synchronize(device)
@@ -214,7 +214,7 @@ halves overlap are not two numbers. And what the machine *can* do is the fastest
 """
 
 # %%
-#| export roofline
+#| export speed.roofline
 from dataclasses import dataclass
 from statistics import quantiles
 
@@ -233,7 +233,7 @@ class Timing:
 
 
 # %%
-#| export roofline
+#| export speed.roofline
 def measure(call: Callable[[], object], device: torch.device, repeats: int = 20, warmup: int = 3) -> Timing:
     """Time `call` on `device`: CUDA events on a CUDA device, elsewhere the host's clock with synchronize.
 
@@ -265,7 +265,7 @@ format (chapter 10):
 
 
 # %%
-#| export roofline
+#| export speed.roofline
 def matmul_formats(device: torch.device) -> list[str]:
     """The number formats in which this device multiplies matrices, in hardware or emulated: at least float32.
 
@@ -280,7 +280,7 @@ def matmul_formats(device: torch.device) -> list[str]:
 
 
 # %%
-#| export roofline
+#| export speed.roofline
 def matmul_flops(device: torch.device, dtype: str | torch.dtype, n: int, repeats: int = 10) -> float:
     """FLOP/s of an n × n matrix product, the fastest of several. dtype: float32, bfloat16, float16 or "tf32"."""
     name = str(dtype).removeprefix("torch.")
@@ -308,7 +308,7 @@ large: a small one stays in a cache).
 
 
 # %%
-#| export roofline
+#| export speed.roofline
 def copy_bandwidth(device: torch.device, mebibytes: int, repeats: int = 10) -> float:
     """Bytes/s of a copy, the fastest of several; each byte counts twice, once read and once written."""
     source = torch.zeros(mebibytes * 2**20, dtype=torch.uint8, device=device)
@@ -332,7 +332,7 @@ A product of n × n matrices, 2n³ operations on 3n² numbers, has n/6.
 
 
 # %%
-#| export roofline
+#| export speed.roofline
 @dataclass
 class Roofline:
     """A machine's limits (Williams et al. 2009, "Roofline", CACM 52(4)): FLOP/s by format name, and bytes/s."""
@@ -355,7 +355,7 @@ class Roofline:
 
 
 # %%
-#| export roofline
+#| export speed.roofline
 def measure_roofline(device: torch.device, n: int | None = None, mebibytes: int | None = None) -> Roofline:
     """The rates of an n × n product in each of `matmul_formats`, and of a copy."""
     n = n or (8192 if device.type == "cuda" else 1024)
@@ -400,7 +400,7 @@ in float32. A GPU's name must fit exactly: a laptop's RTX 4090 is another chip t
 
 
 # %%
-#| export roofline
+#| export speed.roofline
 @dataclass(frozen=True)
 class Peak:
     """A GPU by its data sheet: dense TFLOP/s by format, GB/s, the source, and the driver's names for it."""
@@ -414,7 +414,7 @@ class Peak:
 
 
 # %%
-#| export roofline
+#| export speed.roofline
 PEAKS = {  # by NVIDIA's data sheets and white papers
     "B200": Peak(80, 1100, 2250, 8000, "Blackwell technical brief, 2024 (HGX B200)"),
     "H200": Peak(67, 494.7, 989.4, 4800, "H200 data sheet, 2024 (SXM)"),
@@ -437,7 +437,7 @@ PEAKS = {  # by NVIDIA's data sheets and white papers
 
 
 # %%
-#| export roofline
+#| export speed.roofline
 def peak_of(gpu: str) -> Peak | None:
     """The data sheet of a GPU by its name in PEAKS or torch.cuda.get_device_name()'s; None for any other name."""
     name = " ".join(word for word in gpu.split() if word not in ("NVIDIA", "Tesla", "GeForce"))
@@ -459,7 +459,7 @@ from dataclasses import dataclass
 
 import torch
 
-from nanogpt.model import GPTConfig, flops_per_token, num_params
+from nanogpt.gpt.model import GPTConfig, flops_per_token, num_params
 
 
 def step_flops(config: GPTConfig, B: int, T: int) -> int:
@@ -763,7 +763,7 @@ The roofline gives each part of the step a time. Their sum is the prediction.
 def predict_step(
     config: GPTConfig, B: int, T: int, roofline, dtype: str = "float32", fused: bool = False
 ) -> dict[tuple[str, str], float]:
-    """(part, phase) -> seconds that a nanogpt.roofline.Roofline allows for `step_work`. Its sum predicts the step.
+    """(part, phase) -> seconds that a nanogpt.speed.roofline.Roofline allows for `step_work`. Its sum predicts the step.
 
     dtype names the roofline's rate for PRODUCTS; with a 16-bit one their numbers have two bytes.
     """
@@ -829,7 +829,7 @@ find and clear when each is first touched. What does such a *page fault* cost?
 
 
 # %%
-#| export roofline
+#| export speed.roofline
 import mmap
 
 PAGE = mmap.PAGESIZE  # bytes: 4096 on most systems, 16384 on Apple silicon

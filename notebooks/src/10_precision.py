@@ -10,9 +10,9 @@ notices each at a different place. This chapter finds those places, and what kee
 """
 
 # %%
-#| default_exp precision
-#| doc precision: One word for how a run uses number formats: float32, tf32, bf16, fp16 or bf16-masters.
-#| doc formats: Number formats bit by bit: what rounding to them does, as a definition for study.
+#| default_exp gpt.precision
+#| doc gpt.precision: One word for how a run uses number formats: float32, tf32, bf16, fp16 or bf16-masters.
+#| doc drills.formats: Number formats bit by bit: what rounding to them does, as a definition for study.
 import csv
 from contextlib import nullcontext
 from functools import partial
@@ -23,12 +23,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course.figures import precision as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpus import ensure_corpus
-from nanogpt.data import BatchStream
+from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.model import GPT, GPTConfig
-from nanogpt.roofline import matmul_formats
-from nanogpt.shards import open_shards
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.speed.roofline import matmul_formats
+from nanogpt.text.data import BatchStream
+from nanogpt.text.shards import open_shards
 
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
@@ -52,7 +52,7 @@ steps (*subnormal* numbers).
 """
 
 # %%
-#| export formats
+#| export drills.formats
 import math
 
 import torch
@@ -72,7 +72,7 @@ class Format:
 
 
 # %%
-#| export formats
+#| export drills.formats
 FORMATS = {
     "float32": Format("float32", 8, 23),
     "tf32": Format("tf32", 8, 10),  # NVIDIA A100 white paper, 2020: float32's range with float16's steps
@@ -129,7 +129,7 @@ round to an integer (ties go to the even one), multiply.
 
 
 # %%
-#| export formats
+#| export drills.formats
 def spacing(x: Tensor, form: Format) -> Tensor:
     """The distance between neighbours of `form` around each x, as float64 on the CPU."""
     exponent = torch.frexp(x.detach().cpu().double()).exponent - 1  # |x| = 1.… × 2^exponent
@@ -179,7 +179,7 @@ which is just what rounding up to the next power of two needs.
 
 
 # %%
-#| export formats
+#| export drills.formats
 def to_tf32(x: Tensor) -> Tensor:
     """float32 x with its mantissa rounded to 10 bits, nearest, ties to even: a model of a TF32 product's input.
 
@@ -321,8 +321,8 @@ from functools import cache
 
 import torch
 
-from nanogpt.clip import local_part  # chapter 21
-from nanogpt.roofline import matmul_flops, matmul_formats
+from nanogpt.gpt.clip import local_part  # chapter 21
+from nanogpt.speed.roofline import matmul_flops, matmul_formats
 
 PRECISIONS = {
     "float32": None,

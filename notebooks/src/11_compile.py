@@ -29,9 +29,9 @@ from torch.utils._pytree import tree_leaves
 from course.figures import compile as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.model import GPT, MLP, GPTConfig, check_ids
-from nanogpt.roofline import measure, synchronize, timings
-from nanogpt.sample import generate
+from nanogpt.gpt.model import GPT, MLP, GPTConfig, check_ids
+from nanogpt.gpt.sample import generate
+from nanogpt.speed.roofline import measure, synchronize, timings
 
 warnings.filterwarnings("ignore", message="TensorFloat32")  # off on purpose: this chapter is about float32
 

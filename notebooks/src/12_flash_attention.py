@@ -8,9 +8,9 @@ has only T rows. Does the matrix have to exist at all?
 """
 
 # %%
-#| default_exp flash
-#| doc flash: Attention in tiles with an online softmax: no T×T matrix.
-#| doc memory: How much memory a call needs at its peak, on a GPU by its allocator, on a CPU by the profiler.
+#| default_exp speed.flash
+#| doc speed.flash: Attention in tiles with an online softmax: no T×T matrix.
+#| doc speed.memory: How much memory a call needs at its peak, on a GPU by its allocator, on a CPU by the profiler.
 import warnings
 
 import torch
@@ -19,12 +19,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course.figures import flash_attention as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.attention import attention_weights
-from nanogpt.bench import memory_by_category, saved_bytes
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.model import GPT, GPTConfig
-from nanogpt.precision import why_not
-from nanogpt.roofline import measure, peak_of
+from nanogpt.gpt.attention import attention_weights
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.precision import why_not
+from nanogpt.speed.roofline import measure, peak_of
+from nanogpt.speed.work import memory_by_category, saved_bytes
 
 device, g = pick_device(), seed_everything(0)
 scale = pick_scale(device)
@@ -631,7 +631,7 @@ moment. On a GPU the allocator remembers that. On a CPU the profiler notes every
 """
 
 # %%
-#| export memory
+#| export speed.memory
 import os
 from collections.abc import Callable
 from itertools import accumulate
@@ -652,7 +652,7 @@ def memory_levels(call: Callable[[], object]) -> list[tuple[int, int]]:
 
 
 # %%
-#| export memory
+#| export speed.memory
 def peak_memory(call: Callable[[], object], device: torch.device) -> int:
     """Bytes that `call` needs at most, above what is allocated when it starts. On cuda and cpu; ValueError elsewhere."""
     if device.type == "cuda":

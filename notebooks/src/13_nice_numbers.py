@@ -11,9 +11,9 @@ each of them, alone or on top of the others, and measures what nice numbers chan
 """
 
 # %%
-#| default_exp rungs
-#| doc columns: A linear layer that reads a single row's weights column by column, on all threads of a CPU.
-#| doc rungs: The speed-ups as rungs of a ladder: what each changes in a training step, which a device can do, and one measured alone.
+#| default_exp speed.rungs
+#| doc gpt.columns: A linear layer that reads a single row's weights column by column, on all threads of a CPU.
+#| doc speed.rungs: The speed-ups as rungs of a ladder: what each changes in a training step, which a device can do, and one measured alone.
 from statistics import quantiles
 
 import torch.nn.functional as F
@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from course.figures import nice_numbers as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale
-from nanogpt.model import num_params
-from nanogpt.precision import best_precision
-from nanogpt.roofline import measure_roofline
+from nanogpt.gpt.model import num_params
+from nanogpt.gpt.precision import best_precision
+from nanogpt.speed.roofline import measure_roofline
 
 # %%
 #| export
@@ -43,12 +43,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nanogpt.data import to_device
 from nanogpt.device import seed_everything
-from nanogpt.model import GPT, GPTConfig
-from nanogpt.precision import LossScaler, MasterAdamW, why_not
-from nanogpt.roofline import Roofline, measure
-from nanogpt.train import train_step
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.precision import LossScaler, MasterAdamW, why_not
+from nanogpt.gpt.train import train_step
+from nanogpt.speed.roofline import Roofline, measure
+from nanogpt.text.data import to_device
 
 # %%
 device = pick_device()
@@ -242,7 +242,7 @@ A library may leave this product to one thread. The same numbers in another orde
 
 
 # %%
-#| export columns
+#| export gpt.columns
 import math
 
 import torch
@@ -264,7 +264,7 @@ class ColumnLinear(nn.Linear):
 
 
 # %%
-#| export columns
+#| export gpt.columns
 def by_columns(model: nn.Module) -> nn.Module:
     """Make every nn.Linear a ColumnLinear, with the same numbers; only on CPUs for which embedding bags are fast."""
     if torch.backends.cpu.get_cpu_capability().startswith("AVX"):
@@ -695,7 +695,7 @@ def in_process(call, *args, timeout: float = TIMEOUT):
     fork = sys.platform == "linux" and not torch.cuda.is_available()
     context = multiprocessing.get_context("forkserver" if fork else "spawn")
     if fork:  # from a server that has imported torch: 0.1 s in place of 3 s
-        context.set_forkserver_preload(["torch._dynamo", "nanogpt.rungs"])
+        context.set_forkserver_preload(["torch._dynamo", "nanogpt.speed.rungs"])
     receive, send = context.Pipe(duplex=False)
     (process := context.Process(target=tell, args=(send, call, args), daemon=True)).start()
     send.close()

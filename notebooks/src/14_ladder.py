@@ -12,34 +12,34 @@ The step itself, in all its ways, is chapter 13's `rungs`.
 """
 
 # %%
-#| default_exp ladder
-#| doc forecast: The ladder before anything is run: each rung's time from bytes and FLOPs, on a measured roofline or a data sheet.
-#| doc ladder: The ladder measured, up and down again, and judged. The command `ladder`.
+#| default_exp speed.ladder
+#| doc speed.forecast: The ladder before anything is run: each rung's time from bytes and FLOPs, on a measured roofline or a data sheet.
+#| doc speed.ladder: The ladder measured, up and down again, and judged. The command `ladder`.
 import tempfile
 
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from course.figures import ladder as figures
 from course.notebook import answer, checkpoint, predict as guess, predictions, show
-from nanogpt.attention import attention_weights
 from nanogpt.device import pick_scale
-from nanogpt.precision import best_precision
-from nanogpt.roofline import measure
+from nanogpt.gpt.attention import attention_weights
+from nanogpt.gpt.precision import best_precision
+from nanogpt.speed.roofline import measure
 
 # %%
-#| export forecast
+#| export speed.forecast
 import csv
 from pathlib import Path
 
 import nanogpt
-from nanogpt.bench import PRODUCTS, step_work
-from nanogpt.model import GPTConfig, num_params
-from nanogpt.precision import READS
-from nanogpt.roofline import PAGE, PEAKS, Peak, Roofline, peak_of
-from nanogpt.rungs import RUNGS, for_rungs, precision_of, rungs_up_to
+from nanogpt.gpt.model import GPTConfig, num_params
+from nanogpt.gpt.precision import READS
+from nanogpt.speed.roofline import PAGE, PEAKS, Peak, Roofline, peak_of
+from nanogpt.speed.rungs import RUNGS, for_rungs, precision_of, rungs_up_to
+from nanogpt.speed.work import PRODUCTS, step_work
 
 # %%
-#| export ladder
+#| export speed.ladder
 import argparse
 import importlib.util
 import json
@@ -56,13 +56,13 @@ from statistics import median, quantiles
 
 import torch
 
-from nanogpt.bench import mfu, step_flops
 from nanogpt.device import pick_device
-from nanogpt.files import atomically, save_json
-from nanogpt.forecast import predict, say_predicted
-from nanogpt.model import GPTConfig
-from nanogpt.roofline import Roofline, fault_seconds, measure_roofline, peak_of
-from nanogpt.rungs import RUNGS, in_process, obstacles, run_rung, rungs_up_to, take_along
+from nanogpt.gpt.model import GPTConfig
+from nanogpt.speed.forecast import predict, say_predicted
+from nanogpt.speed.roofline import Roofline, fault_seconds, measure_roofline, peak_of
+from nanogpt.speed.rungs import RUNGS, in_process, obstacles, run_rung, rungs_up_to, take_along
+from nanogpt.speed.work import mfu, step_flops
+from nanogpt.text.files import atomically, save_json
 
 # %%
 device = pick_device()
@@ -111,7 +111,7 @@ halves its bytes. Where blocks are compiled one by one that holds for every othe
 """
 
 # %%
-#| export forecast
+#| export speed.forecast
 SCORE_BYTES = {"float32": 76, "compiled": 44, "autocast": 72, "autocast on a CPU": 38, "both": 22}
 LOGIT_BYTES = {"float32": 24, "compiled": 16, "autocast": 36, "autocast on a CPU": 36, "both": 8}
 
@@ -148,7 +148,7 @@ T×T tensors in each layer.
 
 
 # %%
-#| export forecast
+#| export speed.forecast
 LARGE = 32 * 2**20  # bytes; malloc's DEFAULT_MMAP_THRESHOLD_MAX on 64-bit systems
 
 
@@ -174,7 +174,7 @@ gradients once more for their norm, and the loss scaler rewrites and checks them
 
 
 # %%
-#| export forecast
+#| export speed.forecast
 def predict(config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline, fault=0.0) -> dict[str, float]:
     """Seconds of one step by part, before anything is run. fault: what `fault_seconds` measured, 0 where it is not paid."""
     seconds, masters = work_seconds(config, on, B, T, roof), "bf16 weights" in on
@@ -214,7 +214,7 @@ Nothing in `predict` needs the machine, only its rates, and a data sheet has the
 
 
 # %%
-#| export forecast
+#| export speed.forecast
 def predict_ladder(sheet: Peak, config: GPTConfig, B: int, T: int) -> dict[str, dict[str, float]]:
     """{rung: {part: seconds}} from a GPU's data sheet, for the rungs that it can do."""
     rates = {"float32": sheet.float32, "float16": sheet.half}
@@ -225,7 +225,7 @@ def predict_ladder(sheet: Peak, config: GPTConfig, B: int, T: int) -> dict[str, 
 
 
 # %%
-#| export forecast
+#| export speed.forecast
 PUBLISHED = Path(nanogpt.__file__).parents[1] / "data/reference/build_nanogpt.csv"
 
 
@@ -237,7 +237,7 @@ def published(sheet: Peak, config: GPTConfig, B: int, T: int) -> dict[str, dict]
 
 
 # %%
-#| export forecast
+#| export speed.forecast
 def say_predicted(gpu: str, config: GPTConfig, B: int, T: int) -> None:
     """Print the ladder of a GPU by its data sheet, beside published times of the same step where there are any."""
     sheet, before = peak_of(gpu), None
@@ -306,7 +306,7 @@ middle half wider than 30%. And where the middle halves of two rungs overlap, th
 """
 
 # %%
-#| export ladder
+#| export speed.ladder
 MODELS = {"124M": GPTConfig(), "small": GPTConfig(block_size=256, n_layer=4, n_head=6, n_embd=192)}
 MEASURED = "measured matrix product"  # where a peak is from, if not from a data sheet
 TOLERANCE = {"loss": 0.05, "grad_norm": 0.05}  # nats; share of the first rung's
@@ -329,7 +329,7 @@ def judge(passes: list[dict], result: dict, roof: Roofline, first: dict, skipped
 
 
 # %%
-#| export ladder
+#| export speed.ladder
 def flags(rung: dict) -> list[str]:
     """What cannot be, or cannot be told, of a measured rung; none where all is well."""
     told, spread = [], rung["q3_ms"] / rung["q1_ms"]
@@ -341,7 +341,7 @@ def flags(rung: dict) -> list[str]:
 
 
 # %%
-#| export ladder
+#| export speed.ladder
 def gain(before: dict, rung: dict) -> str:
     """What a rung gained over another, if their middle halves lie apart, and what it should have."""
     apart = rung["q3_ms"] < before["q1_ms"] or before["q3_ms"] < rung["q1_ms"]
@@ -369,7 +369,7 @@ it. Rungs with different batches cannot be compared: where memory runs out, the 
 
 
 # %%
-#| export ladder
+#| export speed.ladder
 def measure_passes(size: str, B: int, T: int, device: str, skipped: dict, seconds: float, say) -> dict:
     """Up and down the ladder: {rung: what run_rung told, twice}. Adds to `skipped` what fails on the way up."""
     told, each = {}, seconds / 2 / len(RUNGS)
@@ -391,7 +391,7 @@ def measure_passes(size: str, B: int, T: int, device: str, skipped: dict, second
 
 
 # %%
-#| export ladder
+#| export speed.ladder
 def limits(device: str) -> dict:
     """The device's roofline, and on a CPU the seconds of a page fault."""
     place = torch.device(device)
@@ -400,7 +400,7 @@ def limits(device: str) -> dict:
 
 
 # %%
-#| export ladder
+#| export speed.ladder
 def measure_rungs(machine: dict, size: str, B: int, T: int, device: str, skip, seconds: float, say) -> dict:
     """Measure all rungs at one batch size; what `climb` returns. Raises MemoryError where it does not fit."""
     start = machine["roofline"]
@@ -422,7 +422,7 @@ def measure_rungs(machine: dict, size: str, B: int, T: int, device: str, skip, s
 
 
 # %%
-#| export ladder
+#| export speed.ladder
 def climb(size: str, B: int, T: int, device: str, skip=(), seconds: float = 240, say=print) -> dict:
     """Measure the whole ladder, in steps of about `seconds` in all, with half the batch where memory runs out."""
     machine, result, asked = measure_machine(device), None, B
@@ -454,7 +454,7 @@ nothing a month later, so the result begins with the machine.
 
 
 # %%
-#| export ladder
+#| export speed.ladder
 def device_name(device: torch.device) -> str:
     """The device as its maker calls it, without the machine's name."""
     if device.type == "cuda":
@@ -470,7 +470,7 @@ def device_name(device: torch.device) -> str:
 
 
 # %%
-#| export ladder
+#| export speed.ladder
 def measure_machine(device: str) -> dict:
     """Where and when: names, versions, date, load, and the measured limits on which predictions and MFU stand."""
     versions = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
@@ -484,7 +484,7 @@ def measure_machine(device: str) -> dict:
 
 
 # %%
-#| export ladder
+#| export speed.ladder
 def staircase(result: dict):
     """The ladder as a staircase, measured and predicted: a matplotlib Figure."""
     from matplotlib.figure import Figure
@@ -507,7 +507,7 @@ def staircase(result: dict):
 
 
 # %%
-#| export ladder
+#| export speed.ladder
 DEFAULTS = {"cuda": ("124M", 16, 1024), "mps": ("124M", 4, 256), "cpu": ("small", 1, 256)}
 EXAMPLES = """
 examples: python -m nanogpt ladder --size 124M --batch 4 --seq 64 --out ladder.json --plot ladder.png
@@ -515,7 +515,7 @@ examples: python -m nanogpt ladder --size 124M --batch 4 --seq 64 --out ladder.j
 
 
 # %%
-#| export ladder
+#| export speed.ladder
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt ladder`."""
     parser = argparse.ArgumentParser(
@@ -537,7 +537,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 # %%
-#| export ladder
+#| export speed.ladder
 def checked_sizes(args: argparse.Namespace, kind: str) -> tuple[str, int, int]:
     """Size, B and T, with the defaults of this kind of device where nothing is given. Raises ValueError or OSError."""
     given = args.size, args.batch, args.seq
@@ -556,7 +556,7 @@ def checked_sizes(args: argparse.Namespace, kind: str) -> tuple[str, int, int]:
 
 
 # %%
-#| export ladder
+#| export speed.ladder
 def run(args: argparse.Namespace) -> None:
     """Predict, or climb and write what was asked for, each file whole or not at all."""
     if args.predict:

@@ -27,10 +27,10 @@ is measured below.
 """
 
 # %%
-#| default_exp optim
-#| doc optim: The optimizer of a run: AdamW with its decay groups, and the learning rate as a function of the step.
-#| doc compare: Where two runs part; the command `compare`.
-#| doc runs: What a run has written: read, drawn, and how far out its newest step is; and the command `plot`.
+#| default_exp gpt.optim
+#| doc gpt.optim: The optimizer of a run: AdamW with its decay groups, and the learning rate as a function of the step.
+#| doc run.compare: Where two runs part; the command `compare`.
+#| doc run.metrics: What a run has written: read, drawn, and how far out its newest step is; and the command `plot`.
 import json
 from functools import cache, partial
 from pathlib import Path
@@ -40,14 +40,14 @@ import numpy as np
 
 from course.figures import recipe as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.roofline import measure
-from nanogpt.corpus import ensure_corpus, floor_per_token, stories
-from nanogpt.data import DocumentStream
+from nanogpt.corpora.corpus import ensure_corpus, floor_per_token, stories
 from nanogpt.device import pick_device, pick_scale
-from nanogpt.evals import evaluate, padded, windows
-from nanogpt.model import GPTConfig
-from nanogpt.tokenizer import BPETokenizer
-from nanogpt.train import scale_init, train_step
+from nanogpt.evals.losses import evaluate, padded, windows
+from nanogpt.gpt.model import GPTConfig
+from nanogpt.gpt.train import scale_init, train_step
+from nanogpt.speed.roofline import measure
+from nanogpt.text.data import DocumentStream
+from nanogpt.text.tokenizer import BPETokenizer
 
 device = pick_device()
 
@@ -57,8 +57,8 @@ import math
 
 import torch
 
-from nanogpt.model import GPT
-from nanogpt.precision import MasterAdamW
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.precision import MasterAdamW
 
 # %% [markdown]
 r"""
@@ -552,7 +552,7 @@ standard deviations. The new value is part of its own window.
 
 
 # %%
-#| export runs
+#| export run.metrics
 import argparse
 import json
 import math
@@ -569,7 +569,7 @@ predict("15.8", "the largest z-score that one of 128 values can have", guess=Non
 
 
 # %%
-#| export runs
+#| export run.metrics
 class Window(deque):
     """The last 128 finite values of a run. The list of them is its state."""
 
@@ -604,7 +604,7 @@ A step as llm.c prints it, and a run as it lies on disk:
 
 
 # %%
-#| export runs
+#| export run.metrics
 SPEED = dict(lr="lr {:.2e}", ms="{:.2f} ms", mfu="{:.1%} MFU", tokens_per_s="{:.0f} tok/s")
 SEEN = dict(val_loss="val loss {:.6f}", hellaswag="HellaSwag {:.4f}", skipped="skipped: {}")
 
@@ -621,7 +621,7 @@ def step_line(line: dict, steps: int) -> str:
 
 
 # %%
-#| export runs
+#| export run.metrics
 def read_metrics(run: str | Path) -> list[dict]:
     """The steps of a run's metrics.jsonl, in order; a run is that file or the folder that holds it.
 
@@ -629,7 +629,7 @@ def read_metrics(run: str | Path) -> list[dict]:
     """
     path = Path(run) / "metrics.jsonl" if Path(run).is_dir() else Path(run)
     if path.suffix == ".log":
-        from nanogpt.llmc import read_log  # chapter 22b
+        from nanogpt.plan.llmc import read_log  # chapter 22b
 
         return read_log(path)
     lines, steps = path.read_text(encoding="utf-8", errors="replace").splitlines(), {}
@@ -647,7 +647,7 @@ def read_metrics(run: str | Path) -> list[dict]:
 
 
 # %%
-#| export runs
+#| export run.metrics
 def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:
     """Steps and values of those lines that have a finite number there."""
     known = {x["step"]: x[name] for x in lines if x.get(name) is not None and math.isfinite(x[name])}
@@ -690,7 +690,7 @@ stretches, since a mean alone would hide a step that took ten times as long.
 
 
 # %%
-#| export runs
+#| export run.metrics
 PANELS = dict(loss="loss [nats]", norm="norm of the gradient", lr="learning rate", tokens_per_s="tokens/s")
 
 
@@ -709,7 +709,7 @@ def draw_run(ax, name: str, lines: Sequence[dict], color: str, label: str) -> No
 
 
 # %%
-#| export runs
+#| export run.metrics
 def draw_runs(runs: dict[str, Sequence[dict]]):
     """A figure of several runs by name: loss, norm, learning rate and throughput against the step, as far as known.
 
@@ -738,7 +738,7 @@ show(draw_runs(both), alt="Two runs on top of each other up to the spoilt step, 
 
 
 # %%
-#| export runs
+#| export run.metrics
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt plot`."""
     parser = argparse.ArgumentParser(description="Draw loss, norm, rate and throughput of runs together.")
@@ -766,11 +766,11 @@ r"""
 
 
 # %%
-#| export compare
+#| export run.compare
 import argparse
 import math
 
-from nanogpt.runs import column, read_metrics
+from nanogpt.run.metrics import column, read_metrics
 
 
 def verdict(a: list[dict], b: list[dict], name: str) -> tuple[float, str]:
@@ -797,7 +797,7 @@ for name in ("loss", "norm"):
 
 
 # %%
-#| export compare
+#| export run.compare
 HELP = """Where do two runs part? The steps that both have are compared, number by number.
 
   python -m nanogpt compare runs/a runs/b                 are they equal to the last bit?
@@ -818,7 +818,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 # %%
-#| export compare
+#| export run.compare
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt compare`, its options parsed. ValueError if the losses differ by more than the bound."""
     if not args.bound >= 0:

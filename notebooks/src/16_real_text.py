@@ -16,9 +16,9 @@ change the ids?
 """
 
 # %%
-#| default_exp sources
-#| doc sources: Documents from text, JSONL, CSV and parquet files of any size, and where these may be cut.
-#| doc vocab: GPT-2's vocab.json and merges.txt, texts encoded by tiktoken, and bytes of text per token.
+#| default_exp corpora.sources
+#| doc corpora.sources: Documents from text, JSONL, CSV and parquet files of any size, and where these may be cut.
+#| doc corpora.vocab: GPT-2's vocab.json and merges.txt, texts encoded by tiktoken, and bytes of text per token.
 import tempfile
 import time
 from importlib.util import find_spec
@@ -26,8 +26,8 @@ from itertools import product
 
 from course.figures import real_text as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpus import stories
-from nanogpt.shards import document_starts
+from nanogpt.corpora.corpus import stories
+from nanogpt.text.shards import document_starts
 
 STORIES, VOCAB = 1000, 400  # this chapter's text, and the tokens that are learned from it
 PIECE = 1000  # bytes, in the first experiment
@@ -41,7 +41,7 @@ Imports stand here, at the top, so that what you change below is what runs below
 """
 
 # %%
-#| export sources
+#| export corpora.sources
 import csv
 import hashlib
 import io
@@ -54,10 +54,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from nanogpt.shards import file_sha256, split_of
+from nanogpt.text.shards import file_sha256, split_of
 
 # %%
-#| export vocab
+#| export corpora.vocab
 import json
 import os
 import re
@@ -68,9 +68,9 @@ from pathlib import Path
 import numpy as np
 import regex
 
-from nanogpt.bpe import merge_chunk
-from nanogpt.files import atomically
-from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
+from nanogpt.text.bpe import merge_chunk
+from nanogpt.text.files import atomically
+from nanogpt.text.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
 
 # %%
 documents = [story.text for story in stories(STORIES)]
@@ -143,7 +143,7 @@ before which the number of quotes is even: a field's two quotes, and a `""` with
 
 
 # %%
-#| export sources
+#| export corpora.sources
 KINDS = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 LIMIT = 1 << 26  # bytes without a place to cut
 PLACES = {  # where a match ends, a file may be cut
@@ -193,7 +193,7 @@ quotes from the last cut on are counted as well.
 
 
 # %%
-#| export sources
+#| export corpora.sources
 def bytes_between(path: Path, start: int, stop: int) -> Iterator[bytes]:
     """A stretch of a file, a megabyte at a time."""
     with open(path, "rb") as file:
@@ -229,7 +229,7 @@ wherever it is cut. Of the other kinds each document is hashed by itself, when i
 
 
 # %%
-#| export sources
+#| export corpora.sources
 @dataclass(frozen=True)
 class Span:
     """A stretch of a file, from a place where it may be cut to another, in bytes."""
@@ -242,7 +242,7 @@ class Span:
 
 
 # %%
-#| export sources
+#| export corpora.sources
 def cut_files(files: list[Path], size: int, paragraphs=False, val=0.01, test=0.01) -> Iterator[list[Span]]:
     """The chunks: the files one after another, cut after about every `size` bytes."""
     spans, room = [], size
@@ -264,7 +264,7 @@ def cut_files(files: list[Path], size: int, paragraphs=False, val=0.01, test=0.0
 
 
 # %%
-#| export sources
+#| export corpora.sources
 def hash_of(spans: list[Span]) -> str:
     """Hex SHA-256 of all that a chunk is made of."""
     seen = hashlib.sha256()
@@ -296,7 +296,7 @@ file has its documents elsewhere, and its own ways to be broken.
 
 
 # %%
-#| export sources
+#| export corpora.sources
 def line_of(path: Path, place: int) -> int:
     """Which line of a file holds byte `place`, counted from 1."""
     return 1 + sum(raw.count(b"\n") for raw in bytes_between(path, 0, place))
@@ -314,7 +314,7 @@ def from_jsonl(raw: bytes) -> Iterator[str]:
 
 
 # %%
-#| export sources
+#| export corpora.sources
 def from_csv(raw: bytes, at: int, path: Path) -> Iterator[str]:
     """What each row has in the column `text` of the file, whose byte `at` is the first of raw. Raises as above."""
     csv.field_size_limit(1 << 30)
@@ -340,7 +340,7 @@ pyarrow, if that is installed.
 
 
 # %%
-#| export sources
+#| export corpora.sources
 @contextmanager
 def parquet(path: Path) -> Iterator[tuple]:
     """A parquet file, and the byte that each of its groups of rows begins at. ValueError if it has no such text."""
@@ -357,7 +357,7 @@ def parquet(path: Path) -> Iterator[tuple]:
 
 
 # %%
-#| export sources
+#| export corpora.sources
 def from_parquet(span: Span) -> Iterator[list[str]]:
     """The documents in the groups of rows that begin in a span, 256 at a time."""
     with parquet(span.path) as (file, begins):
@@ -370,7 +370,7 @@ def from_parquet(span: Span) -> Iterator[list[str]]:
 
 
 # %%
-#| export sources
+#| export corpora.sources
 def documents_in(span: Span, at: int, raw: bytes) -> Iterable[str]:
     """The documents in a block of a span, or what it has of one."""
     if span.kind == "jsonl":
@@ -383,7 +383,7 @@ def documents_in(span: Span, at: int, raw: bytes) -> Iterable[str]:
 
 
 # %%
-#| export sources
+#| export corpora.sources
 def blocks_in(span: Span, block: int) -> Iterator[tuple[bool, list[str]]]:
     """Its texts, about `block` bytes at a time: whether documents begin with them, and they."""
     at = span.start
@@ -410,7 +410,7 @@ What is given is a file, or a folder with any of these below it.
 
 
 # %%
-#| export sources
+#| export corpora.sources
 def find_files(source: Path) -> list[Path]:
     """The source itself, or all .txt, .jsonl, .csv and .parquet files below it, in the order of their names.
 
@@ -511,7 +511,7 @@ character: its own if one can see it, or else the next one from U+0100 on.
 
 
 # %%
-#| export vocab
+#| export corpora.vocab
 @cache
 def byte_characters() -> str:
     """The character that stands for each of the 256 bytes in GPT-2's files (its encoder.py, bytes_to_unicode)."""
@@ -537,7 +537,7 @@ vocabulary, and one that is read can be proved to belong to it.
 
 
 # %%
-#| export vocab
+#| export corpora.vocab
 def merge_lines(vocab: list[bytes]) -> list[str]:
     """The lines of merges.txt: the two tokens that each longer one is made of, when only those before it exist."""
     ranks, lines = {}, []
@@ -562,7 +562,7 @@ def write_vocab(tokenizer: BPETokenizer, folder: str | os.PathLike) -> None:
 
 
 # %%
-#| export vocab
+#| export corpora.vocab
 def read_vocab(folder: str | os.PathLike) -> BPETokenizer:
     """What vocab.json and merges.txt hold; OSError or ValueError in one sentence if they are not of GPT-2's kind."""
     known = {character: byte for byte, character in enumerate(byte_characters())}
@@ -608,7 +608,7 @@ little differently (`tests/bench_prepare.py` measures it).
 
 
 # %%
-#| export vocab
+#| export corpora.vocab
 def load_tokenizer(name: str | os.PathLike) -> tuple:
     """The tokenizer as tiktoken runs it in Rust, and as chapter 01 has it; OSError or ValueError in one sentence."""
     try:
@@ -641,7 +641,7 @@ itself, as this chapter does. Then it is text.
 
 
 # %%
-#| export vocab
+#| export corpora.vocab
 def cut_long_runs(text: str) -> list[str]:
     """The text cut before the last character of each long run of white space, where GPT-2's pattern cuts anyway."""
     cuts = [run.end() - 1 for run in regex.finditer(r"\s{1000,}+(?=\S)", text)]
@@ -649,7 +649,7 @@ def cut_long_runs(text: str) -> list[str]:
 
 
 # %%
-#| export vocab
+#| export corpora.vocab
 def encode_texts(texts: list[str], begin: bool, encoding, eot: int) -> np.ndarray:
     """Ids of texts, after `<|endoftext|>` if they begin. One call for all is faster than one for each."""
     joined = "".join(EOT * begin + text for text in texts)
@@ -690,7 +690,7 @@ never applied: 256 bytes, and `<|endoftext|>`. And the bytes of ids, two each, p
 
 
 # %%
-#| export vocab
+#| export corpora.vocab
 FEW = 1.1  # bytes of text per token
 
 
@@ -755,11 +755,11 @@ r"""
 
 1. **More places to cut.** Which other cells of the map may `PLACES["text"]` take? Between a letter and a digit, say: is
    that safe for every letter and digit of Unicode? *Check:* let hypothesis look for counterexamples before you argue, as
-   `tests/test_ch16_sources.py` does for `first_cut`. Why does the map show a half after an apostrophe, and less than all
+   `tests/corpora/test_ch16_sources.py` does for `first_cut`. Why does the map show a half after an apostrophe, and less than all
    between two letters?
 2. **Break the law.** Let `next_cut` return `at` itself. *Check:* which cell notices first, and what does it say? The `.txt`
    files pass all the same: why, and what would have to be compared?
-3. **A tab between fields.** Read `.tsv` files. *Check:* the law for CSV in `tests/test_ch16_sources.py`, with
+3. **A tab between fields.** Read `.tsv` files. *Check:* the law for CSV in `tests/corpora/test_ch16_sources.py`, with
    `delimiter="\t"` in its writer. Which other line of `sources.py` must know the kind?
 4. **Bytes per token.** Train a tokenizer of the same size on a page in another script. How many bytes per token, how
    many characters? *Check:* it has more of both than this chapter's tokenizer has on that page.

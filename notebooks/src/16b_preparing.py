@@ -12,9 +12,9 @@ random, and each time the job begins again from the start. After how many hours 
 """
 
 # %%
-#| default_exp prepare
-#| doc chunks: A text in chunks, each of which is made whole or not at all, and chunks merged into shards.
-#| doc prepare: The command `prepare`: any text at any size into shards, in parallel, resumable, in parts.
+#| default_exp corpora.prepare
+#| doc corpora.chunks: A text in chunks, each of which is made whole or not at all, and chunks merged into shards.
+#| doc corpora.prepare: The command `prepare`: any text at any size into shards, in parallel, resumable, in parts.
 import contextlib
 import json
 import random
@@ -24,8 +24,8 @@ from itertools import pairwise
 
 from course.figures import preparing as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpus import stories
-from nanogpt.tokenizer import BPETokenizer
+from nanogpt.corpora.corpus import stories
+from nanogpt.text.tokenizer import BPETokenizer
 
 JOB, TAKEN_AFTER = 12, 4  # hours
 STORIES = 4000  # this chapter's text
@@ -68,7 +68,7 @@ Imports stand here, at the top, so that what you change below is what runs below
 """
 
 # %%
-#| export chunks
+#| export corpora.chunks
 import os
 import re
 import shutil
@@ -79,10 +79,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nanogpt.files import atomically
-from nanogpt.shards import HEADER_BYTES, SPLITS, check_shards, file_sha256, load_manifest, read_shard
-from nanogpt.shards import save_manifest, shard_header
-from nanogpt.sources import Span, hash_of
+from nanogpt.corpora.sources import Span, hash_of
+from nanogpt.text.files import atomically
+from nanogpt.text.shards import HEADER_BYTES, SPLITS, check_shards, file_sha256, load_manifest, read_shard
+from nanogpt.text.shards import save_manifest, shard_header
 
 # %%
 #| export
@@ -104,9 +104,9 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from nanogpt.shards import identity, split_of
-from nanogpt.sources import Span, blocks_in, cut_files, find_files
-from nanogpt.vocab import bytes_per_token, encode_texts, load_tokenizer
+from nanogpt.corpora.sources import Span, blocks_in, cut_files, find_files
+from nanogpt.corpora.vocab import bytes_per_token, encode_texts, load_tokenizer
+from nanogpt.text.shards import identity, split_of
 
 # %%
 scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -160,7 +160,7 @@ other options, is refused.
 
 
 # %%
-#| export chunks
+#| export corpora.chunks
 CHUNKS = ".chunks"  # the folder below --out where they are, until they are merged
 
 
@@ -187,7 +187,7 @@ def refuse_change(out: Path, spans: list[Span], was: str) -> None:
 
 
 # %%
-#| export chunks
+#| export corpora.chunks
 def make_chunk(folder: Path, spans: list[Span], made_of: dict, encode: Callable, merging=False) -> dict:
     """A chunk's manifest, once it is there. It is made if it is not whole; while it is merged, its shards may be gone."""
     out = folder.parent.parent
@@ -213,7 +213,7 @@ def make_chunk(folder: Path, spans: list[Span], made_of: dict, encode: Callable,
 
 
 # %%
-#| export chunks
+#| export corpora.chunks
 def write_splits(folder: Path, encoded: Iterable[tuple]) -> dict:
     """A shard for each split, which grows block by block; what a manifest says of them."""
     splits = {}
@@ -277,7 +277,7 @@ on: a shard that has its name is whole.
 
 
 # %%
-#| export chunks
+#| export corpora.chunks
 def merge_split(out: Path, split: str, parts: list[tuple[Path, int]], shard_tokens: int) -> list[dict]:
     """Write a split's shards from its chunks' (path, tokens); what a manifest says of them."""
     shards, total, merged = [], sum(n for _, n in parts), 0  # merged: tokens that are needed no more
@@ -299,7 +299,7 @@ def merge_split(out: Path, split: str, parts: list[tuple[Path, int]], shard_toke
 
 
 # %%
-#| export chunks
+#| export corpora.chunks
 def merge(out: Path, made_of: dict, chunks: list[tuple[Path, dict]]) -> dict:
     """Join chunks, as (folder, manifest), to the shards of `out`; their manifest."""
     if not any(said["splits"] for _, said in chunks):
@@ -343,7 +343,7 @@ And who finds all done looks whether it still is: a shard may have been damaged 
 
 
 # %%
-#| export chunks
+#| export corpora.chunks
 @contextmanager
 def alone_in(out: Path, who="prepare", other="choose another --out", shared=False) -> Iterator[None]:
     """The folder, made if absent, is this process's alone while the block lasts, or shared by those who say so."""
@@ -368,7 +368,7 @@ def alone_in(out: Path, who="prepare", other="choose another --out", shared=Fals
 
 
 # %%
-#| export chunks
+#| export corpora.chunks
 def finished(out: Path, plan: list[list[Span]], made_of: dict) -> dict | None:
     """The manifest, if all is done; None if something is to do, as where a shard was damaged or deleted."""
     if not (out / "manifest.json").exists():
@@ -557,7 +557,7 @@ def run(args: argparse.Namespace) -> None:
     try:
         manifest = prepare(**options)
         if manifest and megatron:
-            from nanogpt.interop import shards_to_megatron  # chapter 22b
+            from nanogpt.corpora.megatron import shards_to_megatron  # chapter 22b
 
             for prefix, tokens in shards_to_megatron(out, manifest).items():
                 print(f"{prefix}.bin and .idx: {tokens:,} tokens")
@@ -691,7 +691,7 @@ r"""
 To explore:
 
 1. **Without `aside`.** Let `make_chunk` write into `folder` itself: all checks of this chapter pass. Which line
-   saves it, and who would notice if the manifest were written first? *Check:* `pytest tests/test_ch16b_prepare.py -k
+   saves it, and who would notice if the manifest were written first? *Check:* `pytest tests/corpora/test_ch16b_prepare.py -k
    renamed` names the reason.
 2. **How large a chunk?** The machine is taken away every 4 hours; a kill loses half a chunk, on average, of each core;
    to begin one costs 2 ms, and a core encodes 16 MB/s. *Check:* the size that costs least is near Young's √(2·2 ms·4 h)

@@ -21,10 +21,10 @@ A file can be wrong, though, and a program that reads it kindly does not say so.
 """
 
 # %%
-#| default_exp config
-#| doc config: A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
-#| doc configfile: A YAML file as plain data: numbers as people write them, no key twice, each error one line.
-#| doc dryrun: What a run would take: parameters, memory, epochs, time.
+#| default_exp run.config
+#| doc run.config: A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
+#| doc run.configfile: A YAML file as plain data: numbers as people write them, no key twice, each error one line.
+#| doc run.dryrun: What a run would take: parameters, memory, epochs, time.
 #| doc cli: `python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
 import contextlib
 import signal
@@ -55,7 +55,7 @@ no run can have: its range stands with its field.
 """
 
 # %%
-#| export config
+#| export run.config
 import difflib
 import json
 import re
@@ -67,7 +67,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from nanogpt.layout import Parallel, check_layout  # chapter 21d
+from nanogpt.parallel.layout import Parallel, check_layout  # chapter 21d
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # text is no number, 3.5 no integer
 Count, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
@@ -77,7 +77,7 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 # %%
-#| export config
+#| export run.config
 @dataclass(frozen=True)
 class Model:
     """The shape: `GPTConfig` without its vocabulary, which the data bring along."""
@@ -93,13 +93,13 @@ class Model:
     padded_vocab_size: int | None = None  # chapter 13
 
     def __post_init__(self):
-        from nanogpt.model import check_shape  # here: it imports torch, and a command's --help needs none
+        from nanogpt.gpt.model import check_shape  # here: it imports torch, and a command's --help needs none
 
         check_shape(SimpleNamespace(**vars(self), vocab_size=1))
 
 
 # %%
-#| export config
+#| export run.config
 @dataclass(frozen=True)
 class Data:
     """Where the shards are, and what they are made of where they are not there yet."""
@@ -115,7 +115,7 @@ class Data:
 
 
 # %%
-#| export config
+#| export run.config
 @dataclass(frozen=True)
 class Optim:
     """AdamW, and its learning rate over the run: chapter 15."""
@@ -132,7 +132,7 @@ class Optim:
 
 
 # %%
-#| export config
+#| export run.config
 @dataclass(frozen=True)
 class Train:
     """How long, how large a batch, in which precision, and what is done about a bad step."""
@@ -147,14 +147,14 @@ class Train:
     bad_steps: Positive = 10  # so many steps in a row that are not finite end the run
 
     def __post_init__(self):
-        from nanogpt.precision import PRECISIONS
+        from nanogpt.gpt.precision import PRECISIONS
 
         if self.dtype not in PRECISIONS:
             raise ValueError(f"dtype={self.dtype!r} must be one of {', '.join(PRECISIONS)}")
 
 
 # %%
-#| export config
+#| export run.config
 @dataclass(frozen=True)
 class Eval:
     """What is measured on the way. Every: so many steps; 0 is never."""
@@ -168,7 +168,7 @@ class Eval:
 
 
 # %%
-#| export config
+#| export run.config
 @dataclass(frozen=True)
 class Run:
     """Where the run lives, and when it saves itself."""
@@ -193,7 +193,7 @@ What one section cannot know is checked where they meet. A batch is counted in t
 
 
 # %%
-#| export config
+#| export run.config
 @dataclass(frozen=True)
 class Config:
     """A run. ValueError, naming the keys, where its parts cannot work together."""
@@ -219,7 +219,7 @@ class Config:
 
 
 # %%
-#| export config
+#| export run.config
 def check_together(model: Model, optim: Optim, train: Train) -> None:
     """ValueError where the batch is no whole number of micro-batches, or the schedule is longer than the run."""
     steps, rows = f"train.max_steps={train.max_steps}", train.micro_batch * model.block_size
@@ -243,12 +243,14 @@ a key that stands there twice, of which it takes the last without a word. What i
 
 
 # %%
-#| export configfile
+#| export run.configfile
 import re
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+import nanogpt
 
 FLOAT = "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
 USUAL = yaml.SafeLoader.yaml_implicit_resolvers
@@ -267,7 +269,7 @@ class Loader(yaml.SafeLoader):
 
 
 # %%
-#| export configfile
+#| export run.configfile
 def parsed(text: str, where: str) -> Any:
     """What a YAML text says; ValueError in one line where it says nothing."""
     try:
@@ -279,9 +281,8 @@ def parsed(text: str, where: str) -> Any:
 
 
 # %%
-#| export configfile
-HERE = Path(__file__ if "__file__" in globals() else "notebook")
-CONFIGS = HERE.resolve().parent.parent / "configs"
+#| export run.configfile
+CONFIGS = Path(nanogpt.__file__).resolve().parents[1] / "configs"
 
 
 def read_config(name_or_path: str | Path) -> tuple[dict, str]:
@@ -313,7 +314,7 @@ that does not exist it is the nearest one that does, first among those of the sa
 
 
 # %%
-#| export config
+#| export run.config
 def keys(kind: type = Config, before: str = "") -> dict[str, Any]:
     """Each key that a configuration may have, with dots, and the type of its value."""
     found = {}
@@ -333,7 +334,7 @@ def put(given: dict, key: str, value: Any) -> None:
 
 
 # %%
-#| export config
+#| export run.config
 def complaint(error: ValidationError, given: dict) -> tuple[str, str]:
     """The first key that is wrong, or "" where it is several together, and a sentence."""
     first, known = error.errors()[0], keys()
@@ -356,7 +357,7 @@ def complaint(error: ValidationError, given: dict) -> tuple[str, str]:
 
 
 # %%
-#| export config
+#| export run.config
 def given_keys(said: dict, overrides: list[str]) -> dict:
     """What the file says, changed by the overrides."""
     given = {}
@@ -373,7 +374,7 @@ def given_keys(said: dict, overrides: list[str]) -> dict:
 
 
 # %%
-#| export config
+#| export run.config
 def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Config:
     """The run in a YAML file, or in configs/NAME.yaml, changed by `key=value` overrides.
 
@@ -437,7 +438,7 @@ that falls with the root of the width (its `base_train.py` and `gpt.py`). With h
 
 
 # %%
-#| export config
+#| export run.config
 def from_depth(n: int) -> list[str]:
     """Overrides for n layers: nanochat's one dial (base_train.py, gpt.py), with GPT-2's heads of 64; 12 is GPT-2 small.
 
@@ -469,20 +470,20 @@ weights, gradients, AdamW's two means; and what the forward pass keeps for the b
 
 
 # %%
-#| export dryrun
+#| export run.dryrun
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from nanogpt import optim
-from nanogpt.bench import memory_by_category, predict_step
 from nanogpt.device import pick_device
-from nanogpt.model import GPT, GPTConfig, num_params
-from nanogpt.precision import READS, LossScaler
-from nanogpt.roofline import Roofline, measure_roofline, timings
-from nanogpt.shards import load_manifest
-from nanogpt.train import train_step
+from nanogpt.gpt import optim
+from nanogpt.gpt.model import GPT, GPTConfig, num_params
+from nanogpt.gpt.precision import READS, LossScaler
+from nanogpt.gpt.train import train_step
+from nanogpt.speed.roofline import Roofline, measure_roofline, timings
+from nanogpt.speed.work import memory_by_category, predict_step
+from nanogpt.text.shards import load_manifest
 
 # %%
 predict("17.3", f"activations of GPT-2 small, {BATCHES[-1]} rows of 1,024", guess=None, unit="GB")
@@ -506,7 +507,7 @@ under three seconds, a step is made, with random tokens.
 
 
 # %%
-#| export dryrun
+#| export run.dryrun
 def step_seconds(shape: GPTConfig, config: Config, device: torch.device, roof: Roofline) -> tuple:
     """Seconds of a step: at least so many, by the device's roofline; and measured, if a micro-batch takes under 3 s."""
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
@@ -524,7 +525,7 @@ def step_seconds(shape: GPTConfig, config: Config, device: torch.device, roof: R
 
 
 # %%
-#| export dryrun
+#| export run.dryrun
 def dry_run(config: Config) -> None:
     """Print what a run would take; nothing is written, and data that are not there are not made."""
     c, device, known = config, pick_device(config.run.device), Path(config.data.dir, "manifest.json").exists()
@@ -548,7 +549,7 @@ def dry_run(config: Config) -> None:
 
 
 # %%
-#| export dryrun
+#| export run.dryrun
 def span(seconds: float) -> str:
     """In words: 12 s, 3.4 min, 5.6 h, 7.8 days."""
     units = [("days", 86400), ("h", 3600), ("min", 60)]
@@ -597,16 +598,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 COMMANDS = {
-    "prepare": ("nanogpt.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)"),
-    "plot": ("nanogpt.runs", "draw loss, norm, rate and throughput of runs together (chapter 15)"),
-    "compare": ("nanogpt.compare", "where two runs part, and by how much (chapter 15)"),
-    "train": ("nanogpt.trainer", "a run from a YAML file, started or gone on with (chapter 17c)"),
-    "sample": ("nanogpt.sample", "continue a prompt with a trained model (chapter 08)"),
-    "ladder": ("nanogpt.ladder", "every speed-up on this machine, one on top of the other (chapter 14)"),
-    "plan": ("nanogpt.plan", "memory, communication, time and cost of a run, by formula (chapter 22)"),
-    "eval": ("nanogpt.report", "how good a checkpoint is, by several measures (chapter 18b)"),
-    "drill": ("nanogpt.drill", "what several processes do together, under torchrun (chapter 20)"),
-    "flight": ("nanogpt.flight", "what each rank of a deadlock waits for, under torchrun (chapter 20b)"),
+    "prepare": ("nanogpt.corpora.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)"),
+    "plot": ("nanogpt.run.metrics", "draw loss, norm, rate and throughput of runs together (chapter 15)"),
+    "compare": ("nanogpt.run.compare", "where two runs part, and by how much (chapter 15)"),
+    "train": ("nanogpt.run.trainer", "a run from a YAML file, started or gone on with (chapter 17c)"),
+    "sample": ("nanogpt.gpt.sample", "continue a prompt with a trained model (chapter 08)"),
+    "ladder": ("nanogpt.speed.ladder", "every speed-up on this machine, one on top of the other (chapter 14)"),
+    "plan": ("nanogpt.plan.plan", "memory, communication, time and cost of a run, by formula (chapter 22)"),
+    "eval": ("nanogpt.evals.command", "how good a checkpoint is, by several measures (chapter 18b)"),
+    "drill": ("nanogpt.drills.ddp", "what several processes do together, under torchrun (chapter 20)"),
+    "flight": ("nanogpt.drills.flight", "what each rank of a deadlock waits for, under torchrun (chapter 20b)"),
 }
 USAGE = """usage: python -m nanogpt COMMAND [options]
 {commands}
@@ -629,7 +630,7 @@ def in_one_line(error: BaseException) -> str:
             made, chapters = f"#| doc {module}:", Path(__file__).parent.parent.glob("notebooks/*.ipynb")
             owner = [c.stem.partition("_")[0] for c in chapters if made in c.read_text(encoding="utf-8")]
             remedy = f"`course restore {owner[0]}` brings it back" if owner else "copy it here again"
-            text = f"nanogpt/{module}.py is missing; {remedy}"
+            text = f"nanogpt/{module.replace('.', '/')}.py is missing; {remedy}"
     return " ".join(text.split())
 
 

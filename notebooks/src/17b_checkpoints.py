@@ -20,22 +20,22 @@ saved and loaded is the run that was not, to the last bit.
 """
 
 # %%
-#| default_exp checkpoint
-#| doc checkpoint: A checkpoint: a directory a step, whole or not there, proved by hashes.
-#| doc assemble: What a run is made of: data, model, optimizer, and all that its steps change.
+#| default_exp run.checkpoint
+#| doc run.checkpoint: A checkpoint: a directory a step, whole or not there, proved by hashes.
+#| doc run.assemble: What a run is made of: data, model, optimizer, and all that its steps change.
 import signal
 import sys
 import warnings
 
 from course.figures import checkpoints as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.config import load_config
-from nanogpt.corpus import ensure_corpus
-from nanogpt.data import DocumentStream
-from nanogpt.model import GPTConfig, num_params
-from nanogpt.optim import make_optimizer
-from nanogpt.shards import open_shards
-from nanogpt.train import train_step
+from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.gpt.model import GPTConfig, num_params
+from nanogpt.gpt.optim import make_optimizer
+from nanogpt.gpt.train import train_step
+from nanogpt.run.config import load_config
+from nanogpt.text.data import DocumentStream
+from nanogpt.text.shards import open_shards
 
 
 # %%
@@ -58,7 +58,7 @@ here and there, which is taken apart and put together:
 
 
 # %%
-#| export checkpoint
+#| export run.checkpoint
 import json
 import os
 import re
@@ -72,16 +72,16 @@ from safetensors.torch import load_file
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-from nanogpt.files import atomically, save_json
-from nanogpt.model import GPT
-from nanogpt.shards import file_sha256, manifest_sha256
-from nanogpt.weights import save_model
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.weights import save_model
+from nanogpt.text.files import atomically, save_json
+from nanogpt.text.shards import file_sha256, manifest_sha256
 
 MANIFEST = "manifest.json"
 
 
 # %%
-#| export checkpoint
+#| export run.checkpoint
 def pack(value, name: str, tensors: dict[str, Tensor]):
     """The same nest of dicts and lists for JSON: a tensor moves to `tensors`, and its name stands in its place."""
     if isinstance(value, Tensor):
@@ -121,7 +121,7 @@ flush the folder above.
 
 
 # %%
-#| export checkpoint
+#| export run.checkpoint
 def to_disk(path: Path) -> None:
     """Wait until a file, or a folder's list of names, is on the disk itself and not only in memory."""
     if os.name == "nt":  # has no handle for a folder, and flushes on its own
@@ -134,7 +134,7 @@ def to_disk(path: Path) -> None:
 
 
 # %%
-#| export checkpoint
+#| export run.checkpoint
 def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None) -> Path:
     """Write folder/step_000123, whole or not at all: weights as save_model writes them, state, a manifest of hashes."""
     target = Path(folder) / f"step_{step:06d}"
@@ -292,7 +292,7 @@ passed over, aloud.
 
 
 # %%
-#| export checkpoint
+#| export run.checkpoint
 def fault(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint, in a few words, after comparing every byte with its manifest; None if nothing."""
     try:
@@ -328,7 +328,7 @@ deleted, the best one is kept; and deleting begins with a rename, since a half d
 
 
 # %%
-#| export checkpoint
+#| export run.checkpoint
 def latest(folder: str | Path, say=print) -> Path | None:
     """The newest whole checkpoint; `say` hears of each damaged one that is passed over. None if there is none at all.
 
@@ -351,7 +351,7 @@ def load(checkpoint: Path) -> dict:
 
 
 # %%
-#| export checkpoint
+#| export run.checkpoint
 def prune(folder: str | Path, keep: int, step: int, also: Collection[int] = ()) -> None:
     """Delete all checkpoints before `step` but the keep - 1 last ones and those of the steps in `also`."""
     before = [path for path in checkpoints(folder) if int(path.name[5:]) < step]
@@ -369,7 +369,7 @@ comes after the checkpoint is cut off, and made again.
 
 
 # %%
-#| export checkpoint
+#| export run.checkpoint
 def repair(path: Path, step: int) -> None:
     """Of the lines of metrics.jsonl keep those before `step`, with which the run goes on; kill -9 may have torn the last."""
     lines, good = path.read_bytes().splitlines(keepends=True) if path.exists() else [], []
@@ -394,7 +394,7 @@ generator of its own.
 
 
 # %%
-#| export assemble
+#| export run.assemble
 import shutil
 import time
 from collections import Counter
@@ -405,31 +405,31 @@ from pathlib import Path
 
 import torch
 
-from nanogpt.corpus import ensure_corpus
-from nanogpt.data import BatchStream, DocumentStream
+from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.device import pick_device, seed_everything
-from nanogpt.distributed import Ranks
+from nanogpt.parallel.distributed import Ranks
+from nanogpt.text.data import BatchStream, DocumentStream
 
 # %%
-#| export assemble
-from nanogpt.config import Config, Data, config_dict, keys
-from nanogpt.hub import read_json
-from nanogpt.model import GPT, GPTConfig
-from nanogpt.parallel import fill, lay_out, optimizer_for  # chapter 21d
-from nanogpt.precision import LossScaler, why_not
-from nanogpt.prepare import prepare
-from nanogpt.pretrained import from_hf
-from nanogpt.runs import Window
-from nanogpt.shards import load_manifest, open_shards
-from nanogpt.sources import blocks_in, cut_files, find_files
-from nanogpt.tokenizer import BPETokenizer
-from nanogpt.together import first_alone, held_out, refuse_other_runs, stream_of  # chapter 20b
-from nanogpt.train import scale_init
-from nanogpt.weights import load_model
+#| export run.assemble
+from nanogpt.corpora.prepare import prepare
+from nanogpt.corpora.sources import blocks_in, cut_files, find_files
+from nanogpt.gpt.hub import read_json
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.precision import LossScaler, why_not
+from nanogpt.gpt.pretrained import from_hf
+from nanogpt.gpt.train import scale_init
+from nanogpt.gpt.weights import load_model
+from nanogpt.parallel.laid_out import fill, lay_out, optimizer_for  # chapter 21d
+from nanogpt.run.config import Config, Data, config_dict, keys
+from nanogpt.run.metrics import Window
+from nanogpt.run.together import first_alone, held_out, refuse_other_runs, stream_of  # chapter 20b
+from nanogpt.text.shards import load_manifest, open_shards
+from nanogpt.text.tokenizer import BPETokenizer
 
 
 # %%
-#| export assemble
+#| export run.assemble
 def random_states(device: torch.device) -> dict[str, torch.Tensor]:
     """Where PyTorch's global generators are: the CPU's and the device's. Dropout draws from them, and nothing else does."""
     states = {"cpu": torch.get_rng_state()}
@@ -446,7 +446,7 @@ def set_random_states(states: dict[str, torch.Tensor], device: torch.device) -> 
 
 
 # %%
-#| export assemble
+#| export run.assemble
 def ensure_data(data: Data) -> dict:
     """The manifest of data.dir, whose shards are made from data.source where there are none."""
     folder = Path(data.dir)
@@ -467,7 +467,7 @@ def ensure_data(data: Data) -> dict:
 
 
 # %%
-#| export assemble
+#| export run.assemble
 def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
     """The tokenizer that made the shards; None where it is not to be had."""
     for name in (Path(data.dir) / "tokenizer.json", data.tokenizer):
@@ -478,7 +478,7 @@ def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
 
 
 # %%
-#| export assemble
+#| export run.assemble
 def first_model(config: Config, vocab_size: int) -> GPT:
     """The model before its first step: new, or init_from's with this run's dropout, in float32, on the CPU."""
     if config.init_from is None:
@@ -504,7 +504,7 @@ itself: what is made once, then what changes.
 
 
 # %%
-#| export assemble
+#| export run.assemble
 @dataclass
 class Training:
     """A run in memory. What `state_dict` names is what steps change: with it and the weights, a run goes on bit for bit."""
@@ -532,7 +532,7 @@ class Training:
 
 
 # %%
-#| export assemble
+#| export run.assemble
 class Training(Training):
     @property
     def device(self) -> torch.device:
@@ -553,7 +553,7 @@ class Training(Training):
 
 
 # %%
-#| export assemble
+#| export run.assemble
 KEPT = "step", "updates", "bad", "record", "best", "skipped", "seconds", "windows"
 
 
@@ -579,7 +579,7 @@ class Training(Training):
 
 
 # %%
-#| export assemble
+#| export run.assemble
 def assemble(config: Config, ranks: Ranks | None = None) -> Training:
     """All that a run needs, before its first step. ranks: those that share each batch, chapter 20; else there is one."""
     c, o, ranks = config, config.optim, ranks or Ranks(device=pick_device(config.run.device))
@@ -614,7 +614,7 @@ curve of two learning rates belongs to neither. How long it runs, where it is sa
 
 
 # %%
-#| export assemble
+#| export run.assemble
 FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
 FIXED = "run.seed", "train.batch_tokens", "train.dtype"  # though not these
 
@@ -635,7 +635,7 @@ def compare(config: Config, saved: dict) -> None:
 
 
 # %%
-#| export assemble
+#| export run.assemble
 def resume(config: Config, ranks: Ranks | None = None) -> Training:
     """The run as its newest whole checkpoint has it, or at its beginning."""
     folder, ranks = Path(config.run.dir), ranks or Ranks(device=pick_device(config.run.device))
@@ -725,7 +725,7 @@ The package can now stop and go on. When to stop, whether a step counts, and wha
 
 To explore:
 
-1. Put `save`'s `os.rename` before its flushes. Check: which test in `tests/test_ch17b_checkpoint.py` fails, and why does the figure of kills not change?
+1. Put `save`'s `os.rename` before its flushes. Check: which test in `tests/run/test_ch17b_checkpoint.py` fails, and why does the figure of kills not change?
 2. Leave the manifest out of `save`, and let `fault` look only for missing files. Which damages of that test file are still found? Check by running it.
 3. A 1.5B model's checkpoint: predict its bytes, and the seconds of writing and of hashing on this machine from the rates that you measure here. Check with
    `time` around `save` and `fault` for two sizes: is it linear?

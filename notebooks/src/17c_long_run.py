@@ -17,9 +17,9 @@ saved?
 """
 
 # %%
-#| default_exp trainer
-#| doc log: The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and what a run came to.
-#| doc trainer: The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
+#| default_exp run.trainer
+#| doc run.log: The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and what a run came to.
+#| doc run.trainer: The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
 import contextlib
 import csv
 import shutil
@@ -27,10 +27,10 @@ import warnings
 
 from course.figures import long_run as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.compare import verdict
-from nanogpt.corpus import ensure_corpus
-from nanogpt.runs import WINDOW, read_metrics
-from nanogpt.shards import read_shard
+from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.run.compare import verdict
+from nanogpt.run.metrics import WINDOW, read_metrics
+from nanogpt.text.shards import read_shard
 
 
 # %%
@@ -57,23 +57,23 @@ On a terminal every step is shown in one place, in a log file only each `run.log
 
 
 # %%
-#| export log
+#| export run.log
 import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from nanogpt.assemble import Training
+from nanogpt.run.assemble import Training
 import torch
 
-from nanogpt.config import Config, config_dict
-from nanogpt.roofline import peak_of
-from nanogpt.runs import step_line
+from nanogpt.run.config import Config, config_dict
+from nanogpt.run.metrics import step_line
+from nanogpt.speed.roofline import peak_of
 
 
 # %%
-#| export log
+#| export run.log
 def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], object]]:
     """What is called with each step's line, from `step` on: for the screen, metrics.jsonl, TensorBoard, wandb."""
     run, steps, live = config.run, config.train.max_steps, sys.stdout.isatty()
@@ -101,7 +101,7 @@ def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], obj
 
 
 # %%
-#| export log
+#| export run.log
 def peak_flops(device: torch.device, precision: str) -> float | None:
     """FLOP/s by the GPU's data sheet, where there is one."""
     sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
@@ -129,7 +129,7 @@ def tensorboard(folder: Path, step: int) -> Callable[[dict], object]:
 
 
 # %%
-#| export log
+#| export run.log
 def wandb(config: Config) -> Callable[[dict], object]:
     """Sends lines to wandb, which goes on with the run of this name."""
     import wandb
@@ -146,7 +146,7 @@ At its end a run says what it came to, and what its time was spent on: training,
 
 
 # %%
-#| export log
+#| export run.log
 def report(run: Training) -> None:
     """What the run came to, and what it spent its time on."""
     total = sum(run.seconds.values())
@@ -159,7 +159,7 @@ def report(run: Training) -> None:
 
 
 # %%
-#| export trainer
+#| export run.trainer
 import argparse
 import math
 import os
@@ -175,23 +175,23 @@ import torch
 
 
 # %%
-#| export trainer
-from nanogpt import optim
-from nanogpt.assemble import Training, random_states, resume, set_random_states
-from nanogpt.bench import mfu, step_flops
-from nanogpt.distributed import first_reason  # chapter 20
-from nanogpt.evals import evaluate
-from nanogpt.checkpoint import prune, save
-from nanogpt.config import Config, from_depth, load_config
-from nanogpt.dryrun import dry_run
-from nanogpt.files import atomically
-from nanogpt.parallel import whole  # chapter 21d
-from nanogpt.prepare import DISK_FULL
-from nanogpt.roofline import synchronize
-from nanogpt.sample import complete
-from nanogpt.shards import load_manifest, write_shard
-from nanogpt.together import held_loss, one_run, seed_step  # chapter 20b
-from nanogpt.train import train_step
+#| export run.trainer
+from nanogpt.corpora.prepare import DISK_FULL
+from nanogpt.evals.losses import evaluate
+from nanogpt.gpt import optim
+from nanogpt.gpt.sample import complete
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.distributed import first_reason  # chapter 20
+from nanogpt.parallel.laid_out import whole  # chapter 21d
+from nanogpt.run.assemble import Training, random_states, resume, set_random_states
+from nanogpt.run.checkpoint import prune, save
+from nanogpt.run.config import Config, from_depth, load_config
+from nanogpt.run.dryrun import dry_run
+from nanogpt.run.together import held_loss, one_run, seed_step  # chapter 20b
+from nanogpt.speed.roofline import synchronize
+from nanogpt.speed.work import mfu, step_flops
+from nanogpt.text.files import atomically
+from nanogpt.text.shards import load_manifest, write_shard
 
 
 # %% [markdown]
@@ -221,7 +221,7 @@ for line in [dict(line) for line in log][:3]:
 
 
 # %%
-#| export trainer
+#| export run.trainer
 def learning_rate(config: Config, updates: int) -> float:
     """The rate of the update that follows so many: steps that were skipped do not count."""
     o, steps = config.optim, config.train.max_steps
@@ -240,7 +240,7 @@ another.
 
 
 # %%
-#| export trainer
+#| export run.trainer
 def judged(run: Training, loss: float, norm: float) -> dict:
     """What the step's line says of loss and norm; with "skipped" where the update is not to be made."""
     if not math.isfinite(loss + norm):
@@ -252,7 +252,7 @@ def judged(run: Training, loss: float, norm: float) -> dict:
 
 
 # %%
-#| export trainer
+#| export run.trainer
 def update(run: Training) -> tuple[float, dict, list]:
     """Take a batch, and update the weights by it if it is judged fit: its loss, what was judged, its micro-batches."""
     c, lr = run.config, learning_rate(run.config, run.updates)
@@ -277,7 +277,7 @@ def update(run: Training) -> tuple[float, dict, list]:
 
 
 # %%
-#| export trainer
+#| export run.trainer
 def one_step(run: Training) -> dict:
     """A step: the line of metrics.jsonl that tells of it."""
     began, T, tokens = time.perf_counter(), run.config.model.block_size, run.config.train.batch_tokens
@@ -382,14 +382,14 @@ random state back. A checkpoint is written *before*: an evaluation that runs out
 
 
 # %%
-#| export trainer
+#| export run.trainer
 def due(every: int, step: int, last: bool = False) -> bool:
     """Whether something that is done every so many steps, 0 for never, is done after this one."""
     return bool(every) and (step % every == 0 or last)
 
 
 # %%
-#| export trainer
+#| export run.trainer
 def look(run: Training, last: bool) -> dict:
     """Validate, score HellaSwag and write a sample, as far as due; for the step's line. No later step notices it."""
     e, found, before, first = run.config.eval, {}, random_states(run.device), run.ranks.rank == 0
@@ -400,7 +400,7 @@ def look(run: Training, last: bool) -> dict:
         if found["val_loss"] < run.best.get("val_loss", math.inf):
             run.best = {"step": run.step, "val_loss": found["val_loss"]}
     if first and due(e.hellaswag_every, run.step, last):
-        from nanogpt import hellaswag  # chapter 18b
+        from nanogpt.evals import hellaswag  # chapter 18b
 
         items = hellaswag.load_items()
         scores = hellaswag.accuracy(model, items, run.tokenizer, precision=run.config.train.dtype)
@@ -415,7 +415,7 @@ def look(run: Training, last: bool) -> dict:
 
 
 # %%
-#| export trainer
+#| export run.trainer
 def last_good(run: Training) -> str:
     return f"the last good checkpoint is {run.kept}" if run.kept else "there is no checkpoint yet"
 
@@ -441,7 +441,7 @@ saves, and says how to go on; the exit code is 0. A second Ctrl-C ends at once.
 
 
 # %%
-#| export trainer
+#| export run.trainer
 @contextmanager
 def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
     """A function that says why the run should end after this step, if it should: a signal, a file, the time limit."""
@@ -477,7 +477,7 @@ evaluation and its line are made once more, and nothing is missing or double.
 
 
 # %%
-#| export trainer
+#| export run.trainer
 @contextmanager
 def naming_last_good(run: Training) -> Iterator[None]:
     """What ends a run for good says where it can go on: no number left, or no room on the disk."""
@@ -492,7 +492,7 @@ def naming_last_good(run: Training) -> Iterator[None]:
 
 
 # %%
-#| export trainer
+#| export run.trainer
 def finish_step(run: Training, stop: str | None, metrics) -> None:
     """What is due after a step. A checkpoint comes first: an evaluation may end for want of memory."""
     e, last = run.config.eval, run.step >= run.config.train.max_steps
@@ -508,7 +508,7 @@ def finish_step(run: Training, stop: str | None, metrics) -> None:
 
 
 # %%
-#| export trainer
+#| export run.trainer
 def fit(config: Config, command: str = "the same call") -> Training:
     """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
     with one_run(config) as ranks:  # one, unless torchrun has started several: chapter 20b
@@ -536,7 +536,7 @@ def fit(config: Config, command: str = "the same call") -> Training:
 
 
 # %%
-#| export trainer
+#| export run.trainer
 HELP = """Start a run, or go on with it where its newest checkpoint is: the same command does both.
 
   python -m nanogpt train tiny
@@ -548,7 +548,7 @@ Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the
 
 
 # %%
-#| export trainer
+#| export run.trainer
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
     parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)

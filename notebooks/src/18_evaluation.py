@@ -10,9 +10,9 @@ decision. Questions with right answers, where no floor is known, are chapter 18b
 """
 
 # %%
-#| default_exp evals
-#| doc evals: How good a model is: its loss on whole documents, its error, bits per byte, and how often its answers are right.
-#| doc excess: What a model pays above the floor, token by token, and for which kind of decision.
+#| default_exp evals.losses
+#| doc evals.losses: How good a model is: its loss on whole documents, its error, bits per byte, and how often its answers are right.
+#| doc evals.excess: What a model pays above the floor, token by token, and for which kind of decision.
 import copy
 import random
 import re
@@ -23,14 +23,14 @@ from pathlib import Path
 from course.figures import evaluation as figures
 from course.figures.training import costs
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpus import ensure_corpus, stories
-from nanogpt.data import DocumentStream
+from nanogpt.corpora.corpus import ensure_corpus, stories
 from nanogpt.device import pick_device, pick_scale
-from nanogpt.model import GPTConfig
-from nanogpt.shards import open_shards, read_shard
-from nanogpt.tokenizer import BPETokenizer
-from nanogpt.train import scale_init, train
-from nanogpt.weights import load_model
+from nanogpt.gpt.model import GPTConfig
+from nanogpt.gpt.train import scale_init, train
+from nanogpt.gpt.weights import load_model
+from nanogpt.text.data import DocumentStream
+from nanogpt.text.shards import open_shards, read_shard
+from nanogpt.text.tokenizer import BPETokenizer
 
 # %%
 #| export
@@ -43,9 +43,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from nanogpt.model import GPT
-from nanogpt.precision import autocast
-from nanogpt.shards import document_starts
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.precision import autocast
+from nanogpt.text.shards import document_starts
 
 # %% [markdown]
 r"""
@@ -459,7 +459,7 @@ The reader goes word by word. A reading of the text so far is what is left to te
 
 
 # %%
-#| export excess
+#| export evals.excess
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -468,12 +468,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nanogpt.corpus import entries, said
-from nanogpt.grammar import Count, Draw, Part, Pick, Recall, Text, alternatives
+from nanogpt.corpora.corpus import entries, said
+from nanogpt.corpora.grammar import Count, Draw, Part, Pick, Recall, Text, alternatives
 
 
 # %%
-#| export excess
+#| export evals.excess
 class Reading(NamedTuple):
     """One way to understand a text so far."""
 
@@ -485,7 +485,7 @@ class Reading(NamedTuple):
 
 
 # %%
-#| export excess
+#| export evals.excess
 def told_on(reading: Reading) -> Iterator[Reading]:
     """All ways to tell on, up to the next space or the end."""
     if not reading.parts or " " in reading.told[1:]:
@@ -512,7 +512,7 @@ choose is an *opening*: there the next sentence is decided. All others are *fixe
 
 
 # %%
-#| export excess
+#| export evals.excess
 ADJECTIVES = "color", "good", "look", "mood", "weather"
 DRAWN = {"girl": "names, new", "boy": "names, new", **dict.fromkeys(("many", "few", "some"), "counts, new")}
 
@@ -536,7 +536,7 @@ def kind_of(part: Part, symbol: str) -> str:
 
 
 # %%
-#| export excess
+#| export evals.excess
 @cache
 def lines(symbol: str) -> list[tuple]:
     """A symbol's alternatives, each part with its kind."""
@@ -544,7 +544,7 @@ def lines(symbol: str) -> list[tuple]:
 
 
 # %%
-#| export excess
+#| export evals.excess
 def next_words(readings: Iterable[Reading]) -> dict[str, list[Reading]]:
     """The words that can come next, each up to its next space, and how a reader who has heard it reads on."""
     found: dict[str, list[Reading]] = {}
@@ -571,7 +571,7 @@ Tokens are smaller than words. A token that begins several words has the probabi
 
 
 # %%
-#| export excess
+#| export evals.excess
 def perfect_reader(text: str, tokenizer) -> list[tuple[float, str]]:
     """What each token of a story, and its end, costs one who knows the grammar, in nats, and its kind of decision.
 
@@ -597,7 +597,7 @@ def perfect_reader(text: str, tokenizer) -> list[tuple[float, str]]:
 
 
 # %%
-#| export excess
+#| export evals.excess
 KINDS = (
     *("names, new", "names, again", "counts, new", "counts, copied", "counts, computed", "things, new"),
     *("things, again", "adjectives", "other words", "openings", "fixed words", "the end"),
@@ -614,7 +614,7 @@ def kinds_of_tokens(text: str, marks: tuple, costs: list[float], tokenizer) -> I
 
 
 # %%
-#| export excess
+#| export evals.excess
 @dataclass(frozen=True)
 class Floor:
     """Stories as ids, each behind an <|endoftext|> and with one after the last, and for every id but the first the
@@ -636,7 +636,7 @@ class Floor:
 
 
 # %%
-#| export excess
+#| export evals.excess
 class Floor(Floor):
     def by_kind(self, nats: np.ndarray) -> dict[str, float]:
         """The sum of some nats, one for each id but the first, of each kind, per story: the parts of their sum."""

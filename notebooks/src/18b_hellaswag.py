@@ -8,10 +8,10 @@ is put, on what an answer is divided by, on how many questions there are, and on
 """
 
 # %%
-#| default_exp hellaswag
-#| doc hellaswag: HellaSwag: each context read once for its four endings, and which of them the model finds likeliest.
-#| doc harness: A model as lm-evaluation-harness wants it.
-#| doc report: The command `eval`: a checkpoint, some tasks, a line for each.
+#| default_exp evals.hellaswag
+#| doc evals.hellaswag: HellaSwag: each context read once for its four endings, and which of them the model finds likeliest.
+#| doc evals.harness: A model as lm-evaluation-harness wants it.
+#| doc evals.command: The command `eval`: a checkpoint, some tasks, a line for each.
 import tempfile
 import time
 from dataclasses import replace
@@ -20,14 +20,14 @@ from statistics import median
 
 from course.figures import hellaswag as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpus import ensure_corpus
-from nanogpt.data import DocumentStream
+from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.device import pick_device
-from nanogpt.model import GPTConfig
-from nanogpt.shards import open_shards
-from nanogpt.tokenizer import BPETokenizer
-from nanogpt.train import scale_init, train
-from nanogpt.weights import load_model, save_model
+from nanogpt.gpt.model import GPTConfig
+from nanogpt.gpt.train import scale_init, train
+from nanogpt.gpt.weights import load_model, save_model
+from nanogpt.text.data import DocumentStream
+from nanogpt.text.shards import open_shards
+from nanogpt.text.tokenizer import BPETokenizer
 
 # %%
 #| export
@@ -44,9 +44,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from nanogpt.evals import evaluating
-from nanogpt.model import GPT
-from nanogpt.precision import autocast
+import nanogpt
+from nanogpt.evals.losses import evaluating
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.precision import autocast
 
 # %% [markdown]
 r"""
@@ -93,7 +94,7 @@ this course: their wrong endings are absurd, so scores on the two sets cannot be
 
 # %%
 #| export
-DATA = Path(__file__).parent.parent / "data" if "__file__" in globals() else Path("../data")
+DATA = Path(nanogpt.__file__).resolve().parents[1] / "data"
 COURSE, REAL = DATA / "hellaswag_course.jsonl", DATA / "downloads" / "hellaswag_val.jsonl"
 
 
@@ -453,16 +454,16 @@ written answers runs on our checkpoints:
 
 
 # %%
-#| export harness
+#| export evals.harness
 import numpy as np
 
-from nanogpt.evals import token_losses
-from nanogpt.hellaswag import score_ids
-from nanogpt.model import GPT
+from nanogpt.evals.hellaswag import score_ids
+from nanogpt.evals.losses import token_losses
+from nanogpt.gpt.model import GPT
 
 
 # %%
-#| export harness
+#| export evals.harness
 def log_likelihoods(model: GPT, requests: list, **how) -> list[tuple[float, bool]]:
     """Of each (text, context's ids, continuation's ids): its log-likelihood, and whether it is all first choice."""
     together: dict[tuple, list[int]] = {}  # requests of one context
@@ -476,7 +477,7 @@ def log_likelihoods(model: GPT, requests: list, **how) -> list[tuple[float, bool
 
 
 # %%
-#| export harness
+#| export evals.harness
 def for_harness(model: GPT, tokenizer, *, batch=8, precision="float32"):
     """The model as an lm_eval.api.model.LM, for tasks that ask for log-likelihoods. Needs the package lm-eval."""
     from lm_eval.api.model import TemplateLM
@@ -529,7 +530,7 @@ down each reading beside the shards, and says how many there were.
 
 
 # %%
-#| export report
+#| export evals.command
 import json
 import math
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -538,18 +539,18 @@ from pathlib import Path
 
 import numpy as np
 
-from nanogpt import hellaswag
-from nanogpt.corpus import stories
+from nanogpt.corpora.corpus import stories
 from nanogpt.device import pick_device
-from nanogpt.evals import answer_accuracy, bits_per_byte, mean_and_error, token_bytes, token_losses
-from nanogpt.excess import Floor
-from nanogpt.files import save_json
-from nanogpt.sample import load
-from nanogpt.shards import open_shards, read_shard
+from nanogpt.evals import hellaswag
+from nanogpt.evals.excess import Floor
+from nanogpt.evals.losses import answer_accuracy, bits_per_byte, mean_and_error, token_bytes, token_losses
+from nanogpt.gpt.sample import load
+from nanogpt.text.files import save_json
+from nanogpt.text.shards import open_shards, read_shard
 
 
 # %%
-#| export report
+#| export evals.command
 def val(model, tokenizer, args: Namespace) -> dict[str, float]:
     """Loss, its error, perplexity and bits per byte on the first --tokens of a split; a reading of test is recorded."""
     if args.split == "test" and not args.final:
@@ -572,7 +573,7 @@ def val(model, tokenizer, args: Namespace) -> dict[str, float]:
 
 
 # %%
-#| export report
+#| export evals.command
 def read_again(args: Namespace, loss: float) -> dict[str, int]:
     """Append this reading of the test set to test_reads.jsonl beside the shards; how many there are now."""
     log = Path(args.data) / "test_reads.jsonl"
@@ -583,7 +584,7 @@ def read_again(args: Namespace, loss: float) -> dict[str, int]:
 
 
 # %%
-#| export report
+#| export evals.command
 def excess(model, tokenizer, args: Namespace) -> dict[str, float]:
     """Nats a story above the floor, by kind of decision, on 200 stories that no shard of the course holds."""
     floor = Floor.of((story.text for story in stories(200, seed=1)), tokenizer)
@@ -592,7 +593,7 @@ def excess(model, tokenizer, args: Namespace) -> dict[str, float]:
 
 
 # %%
-#| export report
+#| export evals.command
 TASKS = {
     "val": val,
     "hellaswag": lambda model, tokenizer, args: hellaswag.accuracy(
@@ -604,7 +605,7 @@ TASKS = {
 
 
 # %%
-#| export report
+#| export evals.command
 HELP = """How good is a checkpoint? Of the course, or a Hugging Face GPT-2.
 
   python -m nanogpt eval --checkpoint data/built/model --tasks val,answers,excess
@@ -626,7 +627,7 @@ OPTIONS = {
 
 
 # %%
-#| export report
+#| export evals.command
 def parser() -> ArgumentParser:
     """The options of `python -m nanogpt eval`."""
     parser = ArgumentParser(description=HELP, formatter_class=RawDescriptionHelpFormatter)
@@ -638,7 +639,7 @@ def parser() -> ArgumentParser:
 
 
 # %%
-#| export report
+#| export evals.command
 def run(args: Namespace) -> None:
     """`python -m nanogpt eval`, its options parsed: a line for each result."""
     names = [name.strip() for name in args.tasks.split(",")]

@@ -9,8 +9,8 @@ what is forgotten are both in nats above a known floor.
 """
 
 # %%
-#| default_exp lora
-#| doc lora: Low-rank adaptation: small matrices beside frozen ones, merged or saved alone.
+#| default_exp run.lora
+#| doc run.lora: Low-rank adaptation: small matrices beside frozen ones, merged or saved alone.
 import hashlib
 import re
 from collections import Counter
@@ -20,20 +20,20 @@ import numpy as np
 
 from course.figures import fine_tuning as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.bench import memory_by_category, saved_bytes
-from nanogpt.corpus import ensure_corpus, entries, entropy, floor_per_token, readings, stories
-from nanogpt.data import DocumentStream
+from nanogpt.corpora.corpus import ensure_corpus, entries, entropy, floor_per_token, readings, stories
+from nanogpt.corpora.grammar import POOLS, alternatives, check, rules
 from nanogpt.device import pick_device, pick_scale
-from nanogpt.evals import answer_accuracy, evaluate, evaluating
-from nanogpt.grammar import POOLS, alternatives, check, rules
-from nanogpt.model import SIZES, num_params
-from nanogpt.optim import make_optimizer
-from nanogpt.precision import best_precision
-from nanogpt.pretrained import from_hf
-from nanogpt.shards import open_shards
-from nanogpt.tokenizer import BPETokenizer
-from nanogpt.train import train, train_step
-from nanogpt.weights import load_model
+from nanogpt.evals.losses import answer_accuracy, evaluate, evaluating
+from nanogpt.gpt.model import SIZES, num_params
+from nanogpt.gpt.optim import make_optimizer
+from nanogpt.gpt.precision import best_precision
+from nanogpt.gpt.pretrained import from_hf
+from nanogpt.gpt.train import train, train_step
+from nanogpt.gpt.weights import load_model
+from nanogpt.speed.work import memory_by_category, saved_bytes
+from nanogpt.text.data import DocumentStream
+from nanogpt.text.shards import open_shards
+from nanogpt.text.tokenizer import BPETokenizer
 
 # %%
 #| export
@@ -47,10 +47,10 @@ import torch.nn.functional as F
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from nanogpt.files import atomically, save_json
-from nanogpt.model import GPT
-from nanogpt.pretrained import parameters_by_hf_name
-from nanogpt.weights import UNREADABLE, digest
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.pretrained import parameters_by_hf_name
+from nanogpt.gpt.weights import UNREADABLE, digest
+from nanogpt.text.files import atomically, save_json
 
 # %% [markdown]
 r"""

@@ -11,16 +11,16 @@ All of it runs on a laptop: PyTorch's *gloo* moves tensors between processes on 
 """
 
 # %%
-#| default_exp distributed
-#| doc distributed: Many processes as one: who this one is, its group, ring and averages, DDP, and a clear end when one is lost.
-#| doc drill: What chapter 20 makes several processes do, to be measured; the command `drill`, under torchrun.
+#| default_exp parallel.distributed
+#| doc parallel.distributed: Many processes as one: who this one is, its group, ring and averages, DDP, and a clear end when one is lost.
+#| doc drills.ddp: What chapter 20 makes several processes do, to be measured; the command `drill`, under torchrun.
 import json
 
 from course.figures import ddp as figures
 from course.local_ranks import local_ranks
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
-from nanogpt.corpus import ensure_corpus
+from nanogpt.corpora.corpus import ensure_corpus
 
 DATA, OUT = "../data/built/stories", "../data/built/drill.json"
 N, LOCAL = 2, 4  # processes, for which a laptop has two cores; ranks inside this kernel
@@ -44,10 +44,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+import nanogpt
 from nanogpt.device import pick_device
 
 # %%
-#| export drill
+#| export drills.ddp
 import argparse
 import importlib
 import statistics
@@ -60,12 +61,12 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.profiler import ProfilerActivity, profile
 
-from nanogpt.data import DocumentStream
-from nanogpt.files import save_json
-from nanogpt.model import GPT, GPTConfig
-from nanogpt.optim import make_optimizer
-from nanogpt.shards import described, open_shards
-from nanogpt.train import scale_init, target_shares, train_step
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.optim import make_optimizer
+from nanogpt.gpt.train import scale_init, target_shares, train_step
+from nanogpt.text.data import DocumentStream
+from nanogpt.text.files import save_json
+from nanogpt.text.shards import described, open_shards
 
 # %% [markdown]
 r"""
@@ -332,7 +333,8 @@ def first_reason(ranks: Ranks, reason: str | None) -> str | None:
 
 def code_hash() -> str:
     """Of all modules of nanogpt on this rank's disk, and of PyTorch's version."""
-    text = b"".join(f.name.encode() + f.read_bytes() for f in sorted(Path(__file__).parent.glob("*.py")))
+    files = sorted(Path(nanogpt.__file__).parent.rglob("*.py"))
+    text = b"".join(f.name.encode() + f.read_bytes() for f in files)
     return hashlib.sha256(torch.__version__.encode() + text).hexdigest()[:12]
 
 
@@ -387,7 +389,7 @@ they are; the second compares our ring with PyTorch's, and counts what is sent.
 
 
 # %%
-#| export drill
+#| export drills.ddp
 def meet(ranks: Ranks, data: str) -> dict:
     """Each rank says who it is; rank 0 prints what all have said."""
     said = f"rank {ranks.rank} of {ranks.size}, local rank {ranks.local_rank}, on {ranks.device}"
@@ -414,7 +416,7 @@ A few lines make it a command. `torchrun --standalone` starts N processes of `py
 
 
 # %%
-#| export drill
+#| export drills.ddp
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt drill`."""
     parser = argparse.ArgumentParser(description="Drills, under torchrun: torchrun ... -m nanogpt drill ring")
@@ -435,7 +437,7 @@ def find_drill(name: str):
 
 
 # %%
-#| export drill
+#| export drills.ddp
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt drill`, its options parsed."""
     drills, ranks = {name: find_drill(name) for name in args.names}, torchrun_ranks()
@@ -537,7 +539,7 @@ most of their targets: alone, by hand, in DDP, and in DDP with the mean of means
 
 
 # %%
-#| export drill
+#| export drills.ddp
 SHAPE = {"n_layer": 2, "n_head": 8, "n_embd": 128, "block_size": 64}
 ROWS, MICRO, SEED, LR = 8, 4, 0, 2e-3
 
@@ -559,7 +561,7 @@ def masked(stream, row: int = ROWS // 2) -> list:
 
 
 # %%
-#| export drill
+#| export drills.ddp
 def weights_apart(model, ranks: Ranks) -> float:
     """The largest difference of a weight between two ranks."""
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).cpu()
@@ -579,7 +581,7 @@ def by_hand(model, optimizer, micro_batches, ranks: Ranks) -> Tensor:
 
 
 # %%
-#| export drill
+#| export drills.ddp
 WAYS = "one process", "by hand", "DDP", "mean of means"
 
 
@@ -616,7 +618,7 @@ predict("20.4", "buckets in the third step", guess=None)
 
 
 # %%
-#| export drill
+#| export drills.ddp
 def counting(replica, sent: list) -> None:
     """From now on, `sent` collects the bytes of each bucket that DDP averages."""
 
@@ -628,7 +630,7 @@ def counting(replica, sent: list) -> None:
 
 
 # %%
-#| export drill
+#| export drills.ddp
 def buckets(ranks: Ranks, data: str) -> dict:
     """The buckets of three steps; and when, in a fourth, each piece of backward and each all-reduce ran, in ms."""
     model, optimizer, stream = fresh(ranks, data)
@@ -664,7 +666,7 @@ predict("20.5", "averaging after each of 4 micro-batches costs", guess=None, uni
 
 
 # %%
-#| export drill
+#| export drills.ddp
 def flag_after_forward(replica, optimizer, micro_batches) -> None:
     """A step that is wrong on purpose: when it says whether backward is to average, forward has been."""
     optimizer.zero_grad()
@@ -676,7 +678,7 @@ def flag_after_forward(replica, optimizer, micro_batches) -> None:
 
 
 # %%
-#| export drill
+#| export drills.ddp
 def flag(ranks: Ranks, data: str, steps: int = 16) -> dict:
     """Accumulation with the flag in time, forgotten and too late: MB and ms a step, and how far the ranks are apart."""
     runs = {}
@@ -705,7 +707,7 @@ One drill is left for later: a rank that hangs. Then the table of all of them, a
 
 
 # %%
-#| export drill
+#| export drills.ddp
 def hang(ranks: Ranks, data: str) -> dict:
     """The last rank does not come to the collective, as if its disk or its GPU hung."""
     if ranks.rank == ranks.size - 1:

@@ -8,10 +8,10 @@ This chapter lets the trainer run on any number of ranks, measures what the seco
 """
 
 # %%
-#| default_exp together
-#| doc together: What a run on several ranks needs beside DDP: one that speaks and writes, hashes compared, evaluation shared.
-#| doc flight: Where ranks wait for different things: each one's collectives from PyTorch's flight recorder, and a deadlock.
-#| doc scaling: How long a step takes on n GPUs: computing, averaging gradients, and how much of that is hidden.
+#| default_exp run.together
+#| doc run.together: What a run on several ranks needs beside DDP: one that speaks and writes, hashes compared, evaluation shared.
+#| doc drills.flight: Where ranks wait for different things: each one's collectives from PyTorch's flight recorder, and a deadlock.
+#| doc plan.scaling: How long a step takes on n GPUs: computing, averaging gradients, and how much of that is hidden.
 import csv
 import json
 import shutil
@@ -19,10 +19,10 @@ import shutil
 from course.figures import ddp as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
-from nanogpt.compare import verdict
-from nanogpt.config import load_config
-from nanogpt.runs import read_metrics
-from nanogpt.trainer import fit
+from nanogpt.run.compare import verdict
+from nanogpt.run.config import load_config
+from nanogpt.run.metrics import read_metrics
+from nanogpt.run.trainer import fit
 
 # %%
 #| export
@@ -37,16 +37,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from nanogpt.chunks import alone_in
-from nanogpt.config import Config, config_dict
-from nanogpt.data import BatchStream, DocumentStream
-from nanogpt.distributed import Ranks, code_hash, gathered, process_group, refuse_differences, torchrun_ranks
-from nanogpt.layout import data_parallel
-from nanogpt.model import GPTConfig, num_params
-from nanogpt.shards import document_starts, open_shards, read_shard
+from nanogpt.corpora.chunks import alone_in
+from nanogpt.gpt.model import GPTConfig, num_params
+from nanogpt.parallel.distributed import Ranks, code_hash, gathered, process_group, refuse_differences, torchrun_ranks
+from nanogpt.parallel.layout import data_parallel
+from nanogpt.run.config import Config, config_dict
+from nanogpt.text.data import BatchStream, DocumentStream
+from nanogpt.text.shards import document_starts, open_shards, read_shard
 
 # %%
-#| export flight
+#| export drills.flight
 import argparse
 import json
 import os
@@ -56,10 +56,11 @@ from pathlib import Path
 import torch
 from torch._C import _distributed_c10d
 
-from nanogpt.distributed import Ranks, process_group, replicate, torchrun_ranks
-from nanogpt.drill import fresh, weights_apart
-from nanogpt.files import save_json
-from nanogpt.train import train_step
+import nanogpt
+from nanogpt.drills.ddp import fresh, weights_apart
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.distributed import Ranks, process_group, replicate, torchrun_ranks
+from nanogpt.text.files import save_json
 
 # %% [markdown]
 r"""
@@ -82,7 +83,7 @@ def patience() -> float:
 
 
 # %%
-#| export together
+#| export run.together
 def too_large(config: Config, device: torch.device, ranks: int) -> str:
     """Why a run cannot fit into the device's memory, however it is cut over its ranks; "" where it may.
 
@@ -108,7 +109,7 @@ def too_large(config: Config, device: torch.device, ranks: int) -> str:
 
 
 # %%
-#| export together
+#| export run.together
 @contextmanager
 def one_run(config: Config) -> Iterator[Ranks]:
     """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
@@ -127,7 +128,7 @@ def one_run(config: Config) -> Iterator[Ranks]:
 
 
 # %%
-#| export together
+#| export run.together
 def first_alone(ranks: Ranks, call: Callable, *args):
     """call(*args) on rank 0, and then on the others, who find what it has made."""
     if ranks.size > 1 and ranks.rank > 0:
@@ -219,13 +220,13 @@ def held_loss(ranks: Ranks, evaluate: Callable, model, held: list[np.ndarray], e
 
 
 # %%
-from nanogpt.corpus import ensure_corpus
-from nanogpt.evals import evaluate
-from nanogpt.model import GPT, GPTConfig
-from nanogpt.optim import make_optimizer
-from nanogpt.roofline import PEAKS
-from nanogpt.shards import load_manifest
-from nanogpt.train import scale_init, train_step
+from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.evals.losses import evaluate
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.optim import make_optimizer
+from nanogpt.gpt.train import scale_init, train_step
+from nanogpt.speed.roofline import PEAKS
+from nanogpt.text.shards import load_manifest
 
 DATA, RUNS = Path("../data/built/stories"), Path("../data/built/ranks")
 _ = ensure_corpus(DATA)
@@ -314,7 +315,7 @@ rank 0 ask.
 
 
 # %%
-#| export flight
+#| export drills.flight
 def check_alone(ranks: Ranks, step: int, model) -> None:
     """Wrong on purpose: weights_apart gathers, and the others do not come."""
     if ranks.rank == 0:
@@ -352,13 +353,13 @@ mistake.
 
 
 # %%
-#| export flight
+#| export drills.flight
 def flight_record() -> list[dict]:
     """The collectives of this process in order, the last one the one it waits in: number, kind, sizes, calls in nanogpt.
 
     From PyTorch's flight recorder. PyTorch 2.9 keeps it for gloo only if TORCH_FR_BUFFER_SIZE is set.
     """
-    here, record = str(Path(__file__).parent), []
+    here, record = str(Path(nanogpt.__file__).parent), []
     for entry in pickle.loads(_distributed_c10d._dump_fr_trace()).get("entries", []):
         ours = [f for f in reversed(entry["frames"]) if f["filename"].startswith(here)]
         calls = [f"{f['name']} ({Path(f['filename']).name}:{f['line']})" for f in ours]
@@ -379,7 +380,7 @@ def where_they_part(records: list[list[dict]]) -> list[dict | None] | None:
 
 
 # %%
-#| export flight
+#| export drills.flight
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt flight`."""
     parser = argparse.ArgumentParser(description="A deadlock, and each rank's list of its collectives.")
@@ -474,12 +475,12 @@ backward, which takes two thirds of the computing.
 
 
 # %%
-#| export scaling
+#| export plan.scaling
 import math
 from dataclasses import dataclass
 
-from nanogpt.bench import step_flops
-from nanogpt.model import GPTConfig, num_params
+from nanogpt.gpt.model import GPTConfig, num_params
+from nanogpt.speed.work import step_flops
 
 
 @dataclass(frozen=True)
@@ -502,7 +503,7 @@ def average_seconds(nbytes: float, n: int, cluster: Cluster) -> float:
 
 
 # %%
-#| export scaling
+#| export plan.scaling
 def step_seconds(
     config: GPTConfig, rows: float, n: int, cluster: Cluster, accumulate: int = 1
 ) -> dict[str, float]:

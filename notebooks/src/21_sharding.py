@@ -10,11 +10,11 @@ hold and move, and then does the same with PyTorch's FSDP2, on real processes.
 """
 
 # %%
-#| default_exp zero
-#| doc zero: ZeRO by hand, its three stages, and what chapter 21 makes several processes do.
-#| doc zero_drill: What chapter 21 makes several processes do, to be measured: `drill zero_drill:stages`.
-#| doc clip: One gradient norm for a model that may lie in parts on many ranks, and clipping by it.
-#| doc fsdp: A model in shards by FSDP2; whole again for a file; its checkpoint for any number of ranks.
+#| default_exp parallel.zero
+#| doc parallel.zero: ZeRO by hand, its three stages, and what chapter 21 makes several processes do.
+#| doc drills.sharding: What chapter 21 makes several processes do, to be measured: `drill drills.sharding:stages`.
+#| doc gpt.clip: One gradient norm for a model that may lie in parts on many ranks, and clipping by it.
+#| doc parallel.fsdp: A model in shards by FSDP2; whole again for a file; its checkpoint for any number of ranks.
 import json
 from functools import partial
 
@@ -22,11 +22,11 @@ from course.figures import sharding as figures
 from course.local_ranks import local_ranks
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
-from nanogpt.bench import activation_bytes
-from nanogpt.corpus import ensure_corpus
-from nanogpt.drill import ROWS
-from nanogpt.model import SIZES, num_params
-from nanogpt.pretrained import from_hf
+from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.drills.ddp import ROWS
+from nanogpt.gpt.model import SIZES, num_params
+from nanogpt.gpt.pretrained import from_hf
+from nanogpt.speed.work import activation_bytes
 
 DATA, OUT, PARTS = "../data/built/stories", "../data/built/zero.json", "../data/built/sharded"
 N, LOCAL = 2, 4  # processes, for which a laptop has two cores; ranks inside this kernel
@@ -45,22 +45,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from nanogpt.model import GPT
+from nanogpt.gpt.model import GPT
 
 # %%
-#| export zero_drill
+#| export drills.sharding
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from nanogpt.distributed import Ranks, gathered, replicate
-from nanogpt.drill import fresh
-from nanogpt.memory import peak_memory
-from nanogpt.optim import make_optimizer
-from nanogpt.pretrained import to_hf
-from nanogpt.train import train_step
+from nanogpt.drills.ddp import fresh
+from nanogpt.gpt.optim import make_optimizer
+from nanogpt.gpt.pretrained import to_hf
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.distributed import Ranks, gathered, replicate
+from nanogpt.speed.memory import peak_memory
 
 # %% [markdown]
 r"""
@@ -401,7 +401,7 @@ keeps of each block its input alone, at the price of a second forward pass. PyTo
 """
 
 # %%
-#| export fsdp
+#| export parallel.fsdp
 import warnings
 from functools import partial
 from pathlib import Path
@@ -416,12 +416,12 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from nanogpt.model import GPT
-from nanogpt.precision import PRECISIONS
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.precision import PRECISIONS
 
 
 # %%
-#| export fsdp
+#| export parallel.fsdp
 def shard(model: GPT, mesh: DeviceMesh | None = None, precision="float32", recompute=False) -> GPT:
     """FSDP2, in place: this rank keeps a part of each tensor. Make the optimizer afterwards. wte stays lm_head.
 
@@ -455,7 +455,7 @@ Now all of them on real processes, each for the same steps from the same weights
 
 
 # %%
-#| export zero_drill
+#| export drills.sharding
 WAYS = ["one process", "DDP", "stage 1", "stage 2", "stage 3", "ZeRO optimizer", "FSDP2", "recompute", "bf16"]
 
 
@@ -480,7 +480,7 @@ def made(way: str, ranks: Ranks, data: str) -> tuple:
 
 
 # %%
-#| export zero_drill
+#| export drills.sharding
 def held(model: nn.Module, optimizer) -> dict[str, int]:
     """Bytes on this rank: weights and gradients, of the model and of parts of its optimizer's own; and moments."""
     inner = getattr(optimizer, "optimizer", getattr(optimizer, "optim", optimizer))
@@ -492,7 +492,7 @@ def held(model: nn.Module, optimizer) -> dict[str, int]:
 
 
 # %%
-#| export zero_drill
+#| export drills.sharding
 def measured(way: str, ranks: Ranks, data: str, steps: int) -> dict:
     """Losses; bytes that this rank holds at the end of backward, moves in a step, and has at its peak."""
     (model, optimizer, stream), told, losses = made(way, ranks, data), {}, []
@@ -516,7 +516,7 @@ def measured(way: str, ranks: Ranks, data: str, steps: int) -> dict:
 
 
 # %%
-#| export zero_drill
+#| export drills.sharding
 def stages(ranks: Ranks, data: str, steps: int = 5) -> dict:
     """The same steps from the same weights in all ways, each measured."""
     alone = Ranks(device=ranks.device)
@@ -540,7 +540,7 @@ Two more drills, of which below, and all are measured in one go:
 
 
 # %%
-#| export zero_drill
+#| export drills.sharding
 def norms(ranks: Ranks, data: str) -> dict:
     """What each rank is told of the gradient's norm: of one weight, of all by PyTorch, of all by clip_; and the truth."""
     model, _, stream = fresh(ranks, data)
@@ -559,7 +559,7 @@ def norms(ranks: Ranks, data: str) -> dict:
 
 
 # %%
-#| export zero_drill
+#| export drills.sharding
 def parts(ranks: Ranks, data: str, before: int = 2, after: int = 2) -> dict:
     """FSDP2 trains `before` steps and saves its parts and an export; then it goes on: the losses."""
     model, optimizer, stream = made("FSDP2", ranks, data)
@@ -581,10 +581,10 @@ order and Adam divides them. bf16 rounds each product, so it has a bound of its 
 """
 
 # %%
-drills = [f"zero_drill:{name}" for name in ("stages", "norms", "parts")]
+drills = [f"drills.sharding:{name}" for name in ("stages", "norms", "parts")]
 torchrun("21", N, "drill", *drills, "--data", DATA, "--out", OUT)
 found = json.loads(Path(OUT).read_text())
-measures, one = found["zero_drill:stages"], found["zero_drill:stages"]["one process"]
+measures, one = found["drills.sharding:stages"], found["drills.sharding:stages"]["one process"]
 for way, told in measures.items():
     apart = max(abs(a - b) for a, b in zip(told["losses"], one["losses"], strict=True))
     bound = 1e-2 if way == "bf16" else 1e-5
@@ -646,7 +646,7 @@ on a GPU come what the allocator loses to fragments, and the libraries.
 
 # %% tags=["nbval-ignore-output"]
 predict("21.7", "truth over .norm().item()", guess=None)
-told = found["zero_drill:norms"]
+told = found["drills.sharding:norms"]
 for name in told["ranks"][0]:
     print(f"{name:34}", *(f"{each[name]:.3f}" for each in told["ranks"]))
 one = told["ranks"][0]
@@ -665,14 +665,14 @@ the tensor is cut, and over no others:
 
 
 # %%
-#| export clip
+#| export gpt.clip
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 
 # %%
-#| export clip
+#| export gpt.clip
 def gradients_of(parameters) -> list[Tensor]:
     """Those that there are. One of which the ranks hold summands (a LayerNorm's in chapter 21b) is summed first."""
     parameters = [p for p in parameters if p.grad is not None]
@@ -691,7 +691,7 @@ def local_part(x: Tensor) -> tuple[Tensor, tuple]:
 
 
 # %%
-#| export clip
+#| export gpt.clip
 @torch.no_grad()
 def global_norm(gradients) -> Tensor:
     """The norm of all gradients as one vector: on every rank the same number, as a plain tensor.
@@ -713,7 +713,7 @@ def global_norm(gradients) -> Tensor:
 
 
 # %%
-#| export clip
+#| export gpt.clip
 @torch.no_grad()
 def scale_to(gradients, max_norm: float, norm: Tensor) -> None:
     """Shorten the gradients, whose global norm is `norm`, to max_norm, in place; no communication."""
@@ -745,7 +745,7 @@ their places in the whole, and each reader takes from the files what its own par
 
 
 # %%
-#| export fsdp
+#| export parallel.fsdp
 @torch.no_grad()
 def full_state(model: GPT) -> dict[str, Tensor]:
     """All weights by name, whole, on the CPU, on every rank; the tied one once. All ranks call it."""
@@ -764,7 +764,7 @@ def unsharded(model: GPT) -> GPT:
 
 
 # %%
-#| export fsdp
+#| export parallel.fsdp
 def state_of(model: GPT, optimizer) -> dict:
     weights, moments = get_state_dict(model, optimizer)
     return {"model": weights, "optimizer": moments}
@@ -795,7 +795,7 @@ model, optimizer, stream = fresh(Ranks(), DATA)
 load_parts(f"{PARTS}/parts", model, optimizer)
 assert torch.equal(from_hf(f"{PARTS}/huggingface")(idx)[0], model.eval()(idx)[0]), "another model"
 ours = [train_step(model.train(), optimizer, [stream.next_batch()]).item() for _ in range(2)]
-theirs = found["zero_drill:parts"]["losses"][2:]
+theirs = found["drills.sharding:parts"]["losses"][2:]
 apart = max(abs(a - b) for a, b in zip(ours, theirs))
 assert apart < 1e-5, f"one process goes on {apart:.1e} nats from two"
 print(f"two ranks go on with {theirs[0]:.3f}, {theirs[1]:.3f}, one process with {ours[0]:.3f}, {ours[1]:.3f}")

@@ -10,9 +10,9 @@ PyTorch's means, and proves both equal to one process.
 """
 
 # %%
-#| default_exp tensor
-#| doc tensor: Tensor parallelism on the course's GPT by PyTorch's DTensor: split, with its vocabulary and its loss; and back.
-#| doc tensor_by_hand: Tensor parallelism on plain tensors: conjugate operators, split linear layers, a split vocabulary.
+#| default_exp parallel.tensor
+#| doc parallel.tensor: Tensor parallelism on the course's GPT by PyTorch's DTensor: split, with its vocabulary and its loss; and back.
+#| doc parallel.tensor_by_hand: Tensor parallelism on plain tensors: conjugate operators, split linear layers, a split vocabulary.
 import copy
 import json
 from pathlib import Path
@@ -21,8 +21,8 @@ from course.figures import tensor_parallel as figures
 from course.local_ranks import local_ranks
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
-from nanogpt.corpus import ensure_corpus
-from nanogpt.model import GPTConfig, num_params
+from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.gpt.model import GPTConfig, num_params
 
 DATA, OUT = "../data/built/stories", "../data/built/tensor.json"
 N, PROCESSES = 2, 2  # ranks inside this kernel; processes of the drill
@@ -33,7 +33,7 @@ assert fits, f"{N} ranks: take 2 or more that divide n_head and block_size, and 
 _ = ensure_corpus(DATA)
 
 # %%
-#| export tensor_by_hand
+#| export parallel.tensor_by_hand
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -50,12 +50,12 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_modul
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
-from nanogpt.bench import saved_bytes
-from nanogpt.distributed import Ranks, gathered
-from nanogpt.drill import LR, fresh, masked
-from nanogpt.model import GPT
-from nanogpt.optim import make_optimizer
-from nanogpt.train import train_step
+from nanogpt.drills.ddp import LR, fresh, masked
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.optim import make_optimizer
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.distributed import Ranks, gathered
+from nanogpt.speed.work import saved_bytes
 
 # %% [markdown]
 r"""
@@ -129,7 +129,7 @@ is no operation that it knows.
 
 
 # %%
-#| export tensor_by_hand
+#| export parallel.tensor_by_hand
 class Conjugate(torch.autograd.Function):
     """An operator of a tensor and a group in forward, another one in backward."""
 
@@ -154,7 +154,7 @@ def summed(x: Tensor, group=None) -> Tensor:
 
 
 # %%
-#| export tensor_by_hand
+#| export parallel.tensor_by_hand
 def enter(x: Tensor, group=None, sequence: bool = False) -> Tensor:
     """Megatron's f, into the ranks' parts (Shoeybi et al. 2019, §3): x, whose gradient is summed over the ranks.
 
@@ -176,7 +176,7 @@ to its summand would add it n times in all.
 
 
 # %%
-#| export tensor_by_hand
+#| export parallel.tensor_by_hand
 class Column(nn.Module):
     """A linear layer of which this rank has some outputs. (B, T, in) -> (B, T, out/n); sequence: from (B, T/n, in)."""
 
@@ -250,7 +250,7 @@ predict("21b.3", "bytes of all of them", guess=None)
 
 
 # %%
-#| export tensor_by_hand
+#| export parallel.tensor_by_hand
 def split_block(block: nn.Module, cut, group=None, sequence: bool = False) -> nn.Module:
     """A block of GPT with this rank's heads and hidden units, in place. Dropout must be 0.
 
@@ -357,7 +357,7 @@ fewer. Below nothing needs equal parts.
 
 
 # %%
-#| export tensor_by_hand
+#| export parallel.tensor_by_hand
 def mine(ids: Tensor, first, rows) -> tuple[Tensor, Tensor]:
     """Which ids are among this rank's `rows` rows from `first` on, and their place there; 0 for the others."""
     held = (ids >= first) & (ids < first + rows)
@@ -384,7 +384,7 @@ predict("21b.5", "bytes, logits gathered over three sums", guess=None)
 
 
 # %%
-#| export tensor_by_hand
+#| export parallel.tensor_by_hand
 def vocab_loss(logits: Tensor, targets: Tensor, first, group=None) -> Tensor:
     """Mean cross-entropy in nats, from this rank's columns of the logits (N, V/n), those from `first` on.
 
@@ -593,7 +593,7 @@ own: a reduce-scatter. Chapter 20 has made an all-reduce of these two.
 
 
 # %%
-#| export tensor_by_hand
+#| export parallel.tensor_by_hand
 def in_front(x: Tensor) -> Tensor:
     """(B, T, C) to (T, B, C) and back: these collectives cut and join a tensor's first dimension."""
     return x.transpose(0, 1).contiguous()
@@ -769,9 +769,9 @@ def clipped(ranks: Ranks, data: str, steps: int = 2) -> dict:
 DRILLS = {"memory": memory, "same": same, "clipped": clipped}
 
 # %%
-names = [f"tensor:{name}" for name in ("memory", "same", "clipped")]
+names = [f"parallel.tensor:{name}" for name in ("memory", "same", "clipped")]
 torchrun("21b", PROCESSES, "drill", *names, "--data", DATA, "--out", OUT)
-found = {name.removeprefix("tensor:"): told for name, told in json.loads(Path(OUT).read_text()).items()}
+found = {name.removeprefix("parallel.tensor:"): told for name, told in json.loads(Path(OUT).read_text()).items()}
 
 # %%
 for way, formula in {"one process": 16, "split": 4 + 12 / PROCESSES, "sequence": 2 + 14 / PROCESSES}.items():

@@ -11,9 +11,9 @@ The second part cuts the model by layers instead, and asks what the ranks do whi
 """
 
 # %%
-#| default_exp ring
-#| doc ring: Context parallelism: a row's tokens over several ranks, attention by keys and values that travel in a ring.
-#| doc pipeline: Pipeline parallelism: a GPT cut into stages, their schedules simulated, and a step by send and receive.
+#| default_exp parallel.ring
+#| doc parallel.ring: Context parallelism: a row's tokens over several ranks, attention by keys and values that travel in a ring.
+#| doc parallel.pipeline: Pipeline parallelism: a GPT cut into stages, their schedules simulated, and a step by send and receive.
 import itertools
 import json
 import math
@@ -22,8 +22,8 @@ from pathlib import Path
 from course.figures import context_parallel as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
-from nanogpt.corpus import ensure_corpus
-from nanogpt.roofline import PEAKS
+from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.speed.roofline import PEAKS
 
 DATA, OUT = "../data/built/stories", "../data/built/drill-21c.json"
 N, RANKS, T = 2, 4, 64  # processes, for which a laptop has two cores; ranks on paper; tokens of a row
@@ -39,14 +39,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from nanogpt.distributed import Ranks, replicate
-from nanogpt.drill import fresh, masked
-from nanogpt.flash import absorb, tile, tile_backward, tile_scores
-from nanogpt.model import GPT
-from nanogpt.train import train_step
+from nanogpt.drills.ddp import fresh, masked
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.distributed import Ranks, replicate
+from nanogpt.speed.flash import absorb, tile, tile_backward, tile_scores
 
 # %%
-#| export pipeline
+#| export parallel.pipeline
 import time
 from functools import partial
 from itertools import accumulate
@@ -55,11 +55,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nanogpt.distributed import Ranks, gathered
-from nanogpt.drill import fresh, masked
-from nanogpt.model import GPT
-from nanogpt.ring import compared  # its first half writes it
-from nanogpt.train import target_shares
+from nanogpt.drills.ddp import fresh, masked
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.train import target_shares
+from nanogpt.parallel.distributed import Ranks, gathered
+from nanogpt.parallel.ring import compared  # its first half writes it
 
 # %% [markdown]
 r"""
@@ -457,7 +457,7 @@ forwards are blue and backwards orange, with the number of the micro-batch.)
 
 
 # %%
-#| export pipeline
+#| export parallel.pipeline
 def gpipe(stage: int, stages: int, m: int) -> list[tuple]:
     """A stage's order of operations for m micro-batches, (what, micro-batch, chunk): all forwards, then all backwards."""
     return [("F", i, 0) for i in range(m)] + [("B", i, 0) for i in reversed(range(m))]
@@ -476,7 +476,7 @@ def one_f_one_b(stage: int, stages: int, m: int) -> list[tuple]:
 
 
 # %%
-#| export pipeline
+#| export parallel.pipeline
 def simulate(orders: list[list], seconds=lambda stage, what: 1 if what == "F" else 2) -> list[list]:
     """By stage, when each operation of its order runs at the earliest: [(what, micro-batch, chunk, start, end), ...].
 
@@ -502,7 +502,7 @@ def simulate(orders: list[list], seconds=lambda stage, what: 1 if what == "F" el
 
 
 # %%
-#| export pipeline
+#| export parallel.pipeline
 def idle(spans: list[list]) -> list[float]:
     """Of the time from the first start to the last end, the share in which each stage does nothing."""
     begin, end = min(s[0][-2] for s in spans), max(s[-1][-1] for s in spans)
@@ -542,7 +542,7 @@ What 1F1B saves is memory: p micro-batches instead of m, and so it can afford th
 
 
 # %%
-#| export pipeline
+#| export parallel.pipeline
 def bubble(stages: int, micro_batches: int, chunks: int = 1) -> float:
     """Idle share of a pipeline's time (Huang et al. 2019, §2.3); with interleaved chunks Narayanan et al. 2021, §2.2.2."""
     return (stages - 1) / (chunks * micro_batches + stages - 1)
@@ -567,7 +567,7 @@ long one: rank 0 has the first layers and some from the middle. A micro-batch go
 
 
 # %%
-#| export pipeline
+#| export parallel.pipeline
 def interleaved(stage: int, stages: int, m: int, chunks: int) -> list[tuple]:
     """1F1B with several chunks of the model on a stage, in groups of as many micro-batches as stages (ibid., §2.2.2)."""
     if m % stages:
@@ -611,7 +611,7 @@ that it sees. *Both* need the sum, or the two copies drift apart and neither is 
 
 
 # %%
-#| export pipeline
+#| export parallel.pipeline
 def stage_of(model: GPT, stage: int, stages: int) -> GPT:
     """The GPT with only what this stage needs, in place, by the old names. ValueError if there are too many stages."""
     n, parts = model.config.n_layer, model.transformer
@@ -629,7 +629,7 @@ def stage_of(model: GPT, stage: int, stages: int) -> GPT:
 
 
 # %%
-#| export pipeline
+#| export parallel.pipeline
 def forward_stage(part: GPT, x: Tensor, targets: Tensor) -> Tensor:
     """From ids (B, T) in the first stage, else the activations (B, T, C) before: those after, or in the last the loss."""
     parts = part.transformer
@@ -648,7 +648,7 @@ Sends do not wait (`isend`). In 1F1B two neighbours often send to each other at 
 
 
 # %%
-#| export pipeline
+#| export parallel.pipeline
 def received(shape: tuple, source: int) -> Tensor:
     """A float32 tensor of this shape from that rank, on the CPU."""
     dist.recv(x := torch.empty(shape), source)
@@ -656,7 +656,7 @@ def received(shape: tuple, source: int) -> Tensor:
 
 
 # %%
-#| export pipeline
+#| export parallel.pipeline
 def pipeline_step(part: GPT, micro_batches: list, ranks: Ranks, schedule) -> tuple[Tensor, list]:
     """Forward and backward of micro-batches [(x, y), ...]: their mean loss, and spans as simulate's; next is add_tied."""
     rank, last = ranks.rank, ranks.size - 1
@@ -684,7 +684,7 @@ def pipeline_step(part: GPT, micro_batches: list, ranks: Ranks, schedule) -> tup
 
 
 # %%
-#| export pipeline
+#| export parallel.pipeline
 def add_tied(part: GPT, ranks: Ranks) -> None:
     """wte's gradient: what the first stage found as embedding and the last as head, added up at both ends."""
     last = ranks.size - 1
@@ -696,7 +696,7 @@ def add_tied(part: GPT, ranks: Ranks) -> None:
 
 
 # %%
-#| export pipeline
+#| export parallel.pipeline
 WAYS = {"1F1B": one_f_one_b, "GPipe": gpipe, "tied not added": one_f_one_b}
 
 
@@ -715,7 +715,7 @@ def trained(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list[float],
 
 
 # %%
-#| export pipeline
+#| export parallel.pipeline
 def timeline(ranks: Ranks, data: str, steps: int = 8) -> dict:
     """When which operation ran in each stage, in the fastest of some steps: seconds on this machine's clock."""
     model, _, stream = fresh(Ranks(device=ranks.device), data)
@@ -752,13 +752,13 @@ def report(told):
 
 
 WRONG = "own positions", "mean of means", "tied not added"
-names = "ring:sent", "ring:same", "pipeline:same", "pipeline:timeline"
+names = "parallel.ring:sent", "parallel.ring:same", "parallel.pipeline:same", "parallel.pipeline:timeline"
 torchrun("21c", N, "drill", *names, "--data", DATA, "--out", OUT)
 told, expected = json.loads(Path(OUT).read_text()), bytes_sent(N, B=2, T=64, C=64, size=4)
-assert tuple(told["ring:sent"].values()) == expected, f"{told['ring:sent']} were sent, not {expected}"
+assert tuple(told["parallel.ring:sent"].values()) == expected, f"{told['parallel.ring:sent']} were sent, not {expected}"
 print(f"bytes as predicted: {expected[0]:,} forward, {expected[1]:,} backward")
-report(told["ring:same"] | told["pipeline:same"])
-answer("21c.4", sum(x > 1e-4 for x in told["pipeline:same"]["tied not added"]["apart"].values()))
+report(told["parallel.ring:same"] | told["parallel.pipeline:same"])
+answer("21c.4", sum(x > 1e-4 for x in told["parallel.pipeline:same"]["tied not added"]["apart"].values()))
 
 # %% [markdown]
 r"""
@@ -770,7 +770,7 @@ and for whatever else these cores do: an indication, no more.
 """
 
 # %% tags=["nbval-ignore-output"]
-spans = told["pipeline:timeline"]["spans"]
+spans = told["parallel.pipeline:timeline"]["spans"]
 shares, m = ", ".join(f"{share:.0%}" for share in idle(spans)), len(spans[0]) // 2
 print(f"1F1B, {N} stages, {m} micro-batches, idle: measured {shares}, formula {bubble(N, m):.0%}")
 show(figures.schedules({"measured": spans}, "seconds"), alt="Two stages in turn, with gaps of uneven size.")
@@ -819,10 +819,10 @@ r"""
 1. *Striped.* Brandon et al. 2023 give rank r the tokens r, r + n, r + 2n, … Count the pairs by rank for n = 4, T = 64. *Check:* the largest and the smallest differ by T/n × (n − 1); is that much?
    Which tiles would need a mask?
 2. *Gather.* Write Llama 3's way: a cache whose `layer` gathers all keys and values (`torch.distributed.nn.functional.all_gather`, which has a backward), sorts them by position, and attends with a mask from positions. *Check:*
-   `tests/test_ch21c_ring.py` with your class in place of `ContextParallel`.
+   `tests/parallel/test_ch21c_ring.py` with your class in place of `ContextParallel`.
 3. *Merge.* Let `F.scaled_dot_product_attention` compute two halves of the keys; from both outputs and logsumexps make the whole. *Check:* against `absorb`. This is how a ring uses fused kernels.
 4. *A slow stage.* Give `simulate` a last stage that takes twice as long. *Check:* for many micro-batches the idle share of the others tends to one half; what would you move?
-5. *Blocking.* Replace `isend` in `pipeline_step` by `send`, and run `drill pipeline:same --seconds 5` under torchrun. *Check:* which schedule still ends, and what does the time limit say?
+5. *Blocking.* Replace `isend` in `pipeline_step` by `send`, and run `drill parallel.pipeline:same --seconds 5` under torchrun. *Check:* which schedule still ends, and what does the time limit say?
 
 ## Further reading
 

@@ -20,10 +20,10 @@ who may call the model alone. And numbers that cannot work must say so before a 
 """
 
 # %%
-#| default_exp parallel
-#| doc parallel: A model laid out over processes as the configuration says: copied, in parts, cut; and whole again.
-#| doc layout: The configuration's section `parallel`, and what is impossible in it, each in one line.
-#| doc layout_drill: What chapter 21d makes several processes do: steps in every layout, counted, and a checkpoint in parts.
+#| default_exp parallel.laid_out
+#| doc parallel.laid_out: A model laid out over processes as the configuration says: copied, in parts, cut; and whole again.
+#| doc parallel.layout: The configuration's section `parallel`, and what is impossible in it, each in one line.
+#| doc drills.layouts: What chapter 21d makes several processes do: steps in every layout, counted, and a checkpoint in parts.
 import json
 import os
 import shutil
@@ -33,7 +33,7 @@ from pathlib import Path
 from course.figures import layouts as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
-from nanogpt.corpus import ensure_corpus
+from nanogpt.corpora.corpus import ensure_corpus
 
 N = 4  # processes of the grids below
 DATA, RUNS, OUT = "../data/built/stories", Path("../data/built/layouts"), "../data/built/layouts.json"
@@ -48,7 +48,7 @@ r"""
 """
 
 # %%
-#| export layout
+#| export parallel.layout
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -66,7 +66,7 @@ class Parallel:
 
 
 # %%
-#| export layout
+#| export parallel.layout
 def check_layout(parallel: Parallel, model, train) -> None:
     """ValueError, naming the keys, for what no number of processes can run."""
     heads, tp = model.n_head, parallel.tp
@@ -83,7 +83,7 @@ def check_layout(parallel: Parallel, model, train) -> None:
 
 
 # %%
-#| export layout
+#| export parallel.layout
 def data_parallel(parallel: Parallel, processes: int) -> int:
     """Of so many processes, how many read different rows: processes / tp. ValueError where the numbers disagree."""
     dp, tp = parallel.dp, parallel.tp
@@ -122,7 +122,7 @@ WISHES = [  # processes started, and what the command line says
 ]
 
 # %%
-from nanogpt.config import load_config
+from nanogpt.run.config import load_config
 
 can = 0
 for processes, words in WISHES:
@@ -154,10 +154,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nanogpt.distributed import Ranks, replicate
-from nanogpt.layout import data_parallel
-from nanogpt.model import GPT
-from nanogpt.optim import decay_groups, make_optimizer
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.optim import decay_groups, make_optimizer
+from nanogpt.parallel.distributed import Ranks, replicate
+from nanogpt.parallel.layout import data_parallel
 
 
 # %%
@@ -172,8 +172,8 @@ def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
         return replicate(model, ranks), ranks
     from torch.distributed.device_mesh import init_device_mesh  # here: what follows takes a second to import
 
-    from nanogpt.fsdp import shard
-    from nanogpt.tensor import split
+    from nanogpt.parallel.fsdp import shard
+    from nanogpt.parallel.tensor import split
 
     shape = (1, dp, layout.tp) if layout.shard else (dp, 1, layout.tp)
     mesh = init_device_mesh(ranks.device.type, shape, mesh_dim_names=("copies", "parts", "tp"))
@@ -216,8 +216,8 @@ def whole(model: GPT) -> GPT:
     """The model as one process has it, on the CPU of each rank; itself if it is not laid out. All ranks call it."""
     if not is_laid_out(model):
         return model
-    from nanogpt.fsdp import unsharded
-    from nanogpt.tensor import by_part
+    from nanogpt.parallel.fsdp import unsharded
+    from nanogpt.parallel.tensor import by_part
 
     gathered = unsharded(model)
     for block in gathered.transformer.h:
@@ -232,7 +232,7 @@ def laid_out(model: GPT, name: str, x: Tensor) -> Tensor:
     """This rank's part of x, a weight of that name or a moment of it, which all ranks have whole."""
     from torch.distributed.tensor import distribute_tensor
 
-    from nanogpt.tensor import by_rank
+    from nanogpt.parallel.tensor import by_rank
 
     p = model.get_parameter(name)
     x = by_rank(x, cuts(model)) if ".c_attn." in name else x
@@ -282,7 +282,7 @@ class LaidOutAdamW(torch.optim.AdamW):
 class LaidOutAdamW(LaidOutAdamW):
     def state_dict(self) -> dict:
         """As AdamW's of one process, on rank 0's CPU; on the others without moments. All ranks call it."""
-        from nanogpt.tensor import plain
+        from nanogpt.parallel.tensor import plain
 
         state, groups, first = {}, [], dist.get_rank() == 0
         for i, name in enumerate(self.numbered):
@@ -332,7 +332,7 @@ The drill makes three steps in each layout, with chapter 20's small model and it
 
 
 # %%
-#| export layout_drill
+#| export drills.layouts
 import shutil
 from functools import partial
 from pathlib import Path
@@ -341,19 +341,19 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 
-from nanogpt.clip import local_part
-from nanogpt.data import DocumentStream
-from nanogpt.distributed import Ranks, gathered, my_rows
-from nanogpt.drill import LR, ROWS, fresh
-from nanogpt.flight import flight_record
-from nanogpt.layout import Parallel
-from nanogpt.optim import make_optimizer
-from nanogpt.parallel import is_laid_out, laid_out, lay_out, optimizer_for, whole
-from nanogpt.train import train_step
+from nanogpt.drills.ddp import LR, ROWS, fresh
+from nanogpt.drills.flight import flight_record
+from nanogpt.gpt.clip import local_part
+from nanogpt.gpt.optim import make_optimizer
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.distributed import Ranks, gathered, my_rows
+from nanogpt.parallel.laid_out import is_laid_out, laid_out, lay_out, optimizer_for, whole
+from nanogpt.parallel.layout import Parallel
+from nanogpt.text.data import DocumentStream
 
 
 # %%
-#| export layout_drill
+#| export drills.layouts
 MATRIX = "transformer.h.0.mlp.c_proj.weight"
 
 
@@ -364,7 +364,7 @@ def grids(n: int) -> dict[str, Parallel]:
 
 
 # %%
-#| export layout_drill
+#| export drills.layouts
 def made(grid: Parallel, ranks: Ranks, data: str):
     """Chapter 20's model in this layout: model, stepper, optimizer and stream."""
     model, _, stream = fresh(Ranks(device=ranks.device), data)
@@ -376,7 +376,7 @@ def made(grid: Parallel, ranks: Ranks, data: str):
 
 
 # %%
-#| export layout_drill
+#| export drills.layouts
 def kept(model, optimizer) -> dict[str, int]:
     """Bytes that this rank has between two steps."""
     parameters = list(model.parameters())
@@ -395,7 +395,7 @@ def part_of(model, name: str = MATRIX) -> list[int]:
 
 
 # %%
-#| export layout_drill
+#| export drills.layouts
 def sent() -> dict[str, list[int]]:
     """By kind of collective: how many numbers this rank has put into each since the last barrier."""
     calls = {}
@@ -415,7 +415,7 @@ def noted(told: list, loss, norm) -> bool:
 
 
 # %%
-#| export layout_drill
+#| export drills.layouts
 def ways(ranks: Ranks, data: str, steps: int = 3) -> dict:
     """The same steps alone and in each layout: losses, norms, what each rank keeps, and what the last step sends."""
     found = {}
@@ -440,10 +440,10 @@ read what they need. Chapter 21 has wrapped it as `save_parts` and `load_parts`.
 
 
 # %%
-#| export layout_drill
+#| export drills.layouts
 def parts(ranks: Ranks, data: str) -> dict:
     """A step on shards, a checkpoint in parts, and the loss of the step after it."""
-    from nanogpt.fsdp import save_parts
+    from nanogpt.parallel.fsdp import save_parts
 
     folder = Path(data).parent / "parts"
     if ranks.rank == 0:
@@ -469,9 +469,9 @@ with cuts alone, where every rank has all LayerNorms and positions?
 # %%
 predict("21d.2", "MB that a rank keeps on parts × cuts", guess=None, unit="MB")
 os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"  # PyTorch 2.9 keeps no flight record else
-torchrun("21d", N, "drill", "layout_drill:ways", "layout_drill:parts", "--data", DATA, "--out", OUT)
+torchrun("21d", N, "drill", "drills.layouts:ways", "drills.layouts:parts", "--data", DATA, "--out", OUT)
 found = json.loads(Path(OUT).read_text())
-told, one = found["layout_drill:ways"], found["layout_drill:ways"]["one process"]["told"]
+told, one = found["drills.layouts:ways"], found["drills.layouts:ways"]["one process"]["told"]
 for name, way in told.items():
     apart = max(abs(a - b) for ours, theirs in zip(way["told"], one) for a, b in zip(ours, theirs))
     assert apart < 1e-4, f"{name} has another loss or norm than one process, by {apart:.1e}"
@@ -508,7 +508,7 @@ multiplies by it, and the results are summed. On the grid ranks 0 and 2 have the
 """
 
 # %% tags=["nbval-ignore-output"]
-from nanogpt.drill import ROWS, SHAPE
+from nanogpt.drills.ddp import ROWS, SHAPE
 
 for name, grid in grids(N).items():
     calls, B = told[name]["sent"], ROWS // data_parallel(grid, N)
@@ -558,8 +558,8 @@ torchrun("21d", N, *words(**laid, **{"parallel.tp": 2, "train.max_steps": STEPS 
 _ = main(words(**laid))
 
 # %%
-from nanogpt.compare import verdict
-from nanogpt.runs import read_metrics
+from nanogpt.run.compare import verdict
+from nanogpt.run.metrics import read_metrics
 
 runs = {name: read_metrics(RUNS / name) for name in ("one", "laid")}
 apart = {name: verdict(runs["one"], runs["laid"], name)[0] for name in ("loss", "norm")}
@@ -582,9 +582,9 @@ one process does: a test holds that. And since the checkpoint is the usual one, 
 """
 
 # %%
-from nanogpt.checkpoint import latest
-from nanogpt.pretrained import from_hf, to_hf
-from nanogpt.weights import load_model
+from nanogpt.gpt.pretrained import from_hf, to_hf
+from nanogpt.gpt.weights import load_model
+from nanogpt.run.checkpoint import latest
 
 for name in runs:
     to_hf(load_model(latest(RUNS / name)), RUNS / f"{name}-hf")
@@ -601,10 +601,10 @@ What the second drill has saved is a folder with a file a rank. Here, one proces
 """
 
 # %% tags=["nbval-ignore-output"]
-from nanogpt.drill import LR, fresh
-from nanogpt.fsdp import load_parts
-from nanogpt.optim import make_optimizer
-from nanogpt.train import train_step
+from nanogpt.drills.ddp import LR, fresh
+from nanogpt.gpt.optim import make_optimizer
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.fsdp import load_parts
 
 warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as is meant here
 written = {path.name: path.stat().st_size for path in sorted((Path(DATA).parent / "parts").iterdir())}
@@ -614,7 +614,7 @@ load_parts(Path(DATA).parent / "parts", model, optimizer)
 stream.next_batch()  # the one before the checkpoint
 after, theirs = (
     train_step(model, optimizer, [stream.next_batch()]).item(),
-    found["layout_drill:parts"]["after"],
+    found["drills.layouts:parts"]["after"],
 )
 assert abs(after - theirs) < 1e-4, f"one process goes on with {after}, {N} ranks with {theirs}"
 print(f"saved by {N}, read by one: the next loss {after:.3f} is theirs")
@@ -623,7 +623,7 @@ print(
     f"{len(sizes)} files of {min(sizes):.1f} to {max(sizes):.1f} MB; gathered, rank 0 holds and writes",
     end=" ",
 )
-print(f"{found['layout_drill:parts']['gathered'] / 1e6:.1f} MB alone")
+print(f"{found['drills.layouts:parts']['gathered'] / 1e6:.1f} MB alone")
 
 # %% [markdown]
 r"""
@@ -643,10 +643,10 @@ each, at chapter 20b's assumptions: 450 GB/s inside a machine, 50 GB/s between m
 predict("21d.4", "tp over all GPUs keeps the link busy, times tp in a machine", guess=None, unit="×")
 
 # %%
-from nanogpt.model import SIZES, GPTConfig, num_params
-from nanogpt.scaling import Cluster, average_seconds
-from nanogpt.bench import step_flops
-from nanogpt.roofline import PEAKS
+from nanogpt.gpt.model import SIZES, GPTConfig, num_params
+from nanogpt.plan.scaling import Cluster, average_seconds
+from nanogpt.speed.roofline import PEAKS
+from nanogpt.speed.work import step_flops
 
 GPUS, INSIDE, EACH, ROOM = 64, 8, 8, 80  # in all, of a machine; of each: rows, and GB
 assert GPUS > INSIDE > 1, (

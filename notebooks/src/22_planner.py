@@ -12,20 +12,20 @@ python -m nanogpt plan --device A800 --batch 56 --seq 1024 --program llm.c --rec
 """
 
 # %%
-#| default_exp plan
-#| doc plan: Memory, communication, time and cost of a run, as a table in which each line names its formula. The command `plan`.
-#| doc footprint: What a training step keeps in memory, tensor by tensor, as PyTorch, llm.c and Megatron-LM keep it.
-#| doc budget: GPUs by their data sheets, and what a step takes on them: collectives, seconds, the largest batch.
+#| default_exp plan.plan
+#| doc plan.plan: Memory, communication, time and cost of a run, as a table in which each line names its formula. The command `plan`.
+#| doc plan.footprint: What a training step keeps in memory, tensor by tensor, as PyTorch, llm.c and Megatron-LM keep it.
+#| doc plan.budget: GPUs by their data sheets, and what a step takes on them: collectives, seconds, the largest batch.
 from course.figures import planner as figures
 from course.local_ranks import fake_ranks, traced
 from course.notebook import answer, checkpoint, predict, predictions, show
 
 # %%
-#| export footprint
+#| export plan.footprint
 import math
 from dataclasses import dataclass, replace
 
-from nanogpt.model import GPTConfig
+from nanogpt.gpt.model import GPTConfig
 
 # %% [markdown]
 r"""
@@ -42,7 +42,7 @@ number has, on the stream or inside, and in a few tensors that one keeps and ano
 
 
 # %%
-#| export footprint
+#| export plan.footprint
 @dataclass(frozen=True)
 class Program:
     """How a program stores a step: bytes of a number by kind, and what it keeps beside what all must keep."""
@@ -73,7 +73,7 @@ chapter 09, and is again below; Megatron-LM's is Korthikanti et al. 2022, §4, w
 """
 
 # %%
-#| export footprint
+#| export plan.footprint
 OLD = {"projections": True, "shared_output": True}  # llm.c's file of spring 2024
 TORCH, HALF = {"backward": 8, "mask": 1, "ids": True}, {"stream": 2, "inside": 2}
 PROGRAMS = {
@@ -100,7 +100,7 @@ gradients too, 3 the weights too); `tp` ranks share each matrix (21b), `pp` rank
 
 
 # %%
-#| export footprint
+#| export plan.footprint
 @dataclass(frozen=True)
 class Step:
     """A training step on dp × tp × pp GPUs. ValueError in one sentence where there is none."""
@@ -133,7 +133,7 @@ Now the list itself. Of N = B·T tokens with C channels, H heads, V rows of the 
 
 
 # %%
-#| export footprint
+#| export plan.footprint
 def block_tensors(step: Step) -> dict[str, tuple[int, int]]:
     """What a block keeps of a micro-batch: (numbers, bytes of each), by llm.c's names."""
     T, N, p, H, C = step.T, step.B * step.T, PROGRAMS[step.program], step.config.n_head, step.config.n_embd
@@ -156,7 +156,7 @@ def block_tensors(step: Step) -> dict[str, tuple[int, int]]:
 
 
 # %%
-#| export footprint
+#| export plan.footprint
 def other_tensors(step: Step) -> dict[str, tuple[int, int]]:
     """What is kept outside of the blocks: (numbers, bytes of each)."""
     N, p, c = step.B * step.T, PROGRAMS[step.program], step.config
@@ -178,7 +178,7 @@ On one GPU: `tp` divides what lies inside attention and MLP, and the logits; the
 """
 
 # %%
-#| export footprint
+#| export plan.footprint
 SPLIT = {"qkv", "att", "atty", "fch", "gelu", "logits"}  # by tensor parallelism
 
 
@@ -201,7 +201,7 @@ the embeddings, one block, and the next, which is being fetched.
 
 
 # %%
-#| export footprint
+#| export plan.footprint
 def split_params(step: Step) -> dict[str, int]:
     """Parameters on one GPU of the first stage, by part; the last stage has ln_f, and a wte of its own."""
     C, bias, t, L = step.config.n_embd, int(step.config.bias), step.tp, step.config.n_layer // step.pp
@@ -224,7 +224,7 @@ def states(step: Step) -> dict[str, int]:
 
 
 # %%
-#| export footprint
+#| export plan.footprint
 def footprint(step: Step) -> dict[str, int]:
     """{category: bytes} on one GPU, all at once; without the driver's and libraries' own."""
     p, N = PROGRAMS[step.program], step.B * step.T
@@ -302,8 +302,8 @@ measured that, and this chapter's tests do.)
 # %%
 import torch
 
-from nanogpt.bench import saved_bytes
-from nanogpt.model import GPT
+from nanogpt.gpt.model import GPT
+from nanogpt.speed.work import saved_bytes
 
 ROWS, LENGTH = 4, 64
 ids = torch.zeros(2, ROWS, LENGTH, dtype=torch.long)
@@ -326,19 +326,19 @@ backward, and at both ends once. A pipeline hands it on.
 """
 
 # %%
-#| export budget
+#| export plan.budget
 from dataclasses import dataclass, replace
 
-from nanogpt.bench import step_flops
-from nanogpt.model import flops_by_part
-from nanogpt.roofline import PEAKS, Peak
-from nanogpt.scaling import Cluster, average_seconds
+from nanogpt.gpt.model import flops_by_part
+from nanogpt.plan.scaling import Cluster, average_seconds
+from nanogpt.speed.roofline import PEAKS, Peak
+from nanogpt.speed.work import step_flops
 
 SHARE = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}  # of (n - 1) / n of the bytes, on a ring
 
 
 # %%
-#| export budget
+#| export plan.budget
 @dataclass(frozen=True)
 class Sent:
     """`calls` collectives of one kind in a step, among `n` ranks, each `apart` from the next."""
@@ -364,7 +364,7 @@ class Sent:
 
 
 # %%
-#| export budget
+#| export plan.budget
 def data_traffic(step: Step) -> list[Sent]:
     """What the dp ranks send each other."""
     parts, n, at, k, c = split_params(step), step.dp, step.tp, step.accumulate, step.config
@@ -380,7 +380,7 @@ def data_traffic(step: Step) -> list[Sent]:
 
 
 # %%
-#| export budget
+#| export plan.budget
 def tensor_traffic(step: Step) -> list[Sent]:
     """What the tp ranks send: two sums of the stream a block and pass (Shoeybi et al. 2019, §3), and at both ends."""
     N, k, ends = step.B * step.T, step.accumulate, step.pp == 1
@@ -412,8 +412,8 @@ real step of a real model as the first of 1,024, without the others.
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from nanogpt.fsdp import shard
-from nanogpt.tensor import split
+from nanogpt.parallel.fsdp import shard
+from nanogpt.parallel.tensor import split
 
 RANKS = 2, 64, 1024
 predict("22.3", "DDP: bytes a rank sends at 1,024 over those at 2", guess=None, unit="×")
@@ -447,7 +447,7 @@ parallelism in full, since the next product waits for them; gradients as far as 
 """
 
 # %%
-#| export budget
+#| export plan.budget
 OVERHEAD = 851  # MiB that an A800's log leaves unexplained: CUDA's context and libraries
 
 
@@ -466,7 +466,7 @@ class Card:
 
 
 # %%
-#| export budget
+#| export plan.budget
 NVLINK = {"B200": (180, 900), "H200": (141, 450), "H100": (80, 450), "A100-80GB": (80, 300)}  # GiB, GB/s
 PCIE = {"L4": (24, 32), "T4": (16, 16), "RTX 5090": (32, 64), "RTX 4090": (24, 32), "RTX 3090": (24, 32)}
 CARDS = {
@@ -478,7 +478,7 @@ CARDS = {
 
 
 # %%
-#| export budget
+#| export plan.budget
 def seconds(step: Step, card: Card, mfu: float = 0.4, **links) -> dict[str, float]:
     """Of a step, by cause. Assumed: mfu, the share of the data sheet's FLOP/s while it computes; links, Cluster's."""
     cluster = Cluster(card.rate(step.program), mfu, inside=1e9 * card.link, **links)
@@ -510,7 +510,7 @@ import difflib
 import math
 from dataclasses import replace
 
-from nanogpt.model import SIZES, GPTConfig, num_params
+from nanogpt.gpt.model import SIZES, GPTConfig, num_params
 
 MODELS = {
     **dict(zip(("gpt2-124M", "gpt2-355M", "gpt2-774M", "gpt2-1558M"), SIZES.values())),

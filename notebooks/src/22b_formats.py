@@ -12,9 +12,9 @@ files have no names at all. So this chapter is about who stands where, and about
 """
 
 # %%
-#| default_exp interop
-#| doc interop: Megatron's indexed datasets: written, read, made of shards, split by documents and cut into samples.
-#| doc llmc: llm.c's files: model, tokenizer and debug state written and read, its log read.
+#| default_exp corpora.megatron
+#| doc corpora.megatron: Megatron's indexed datasets: written, read, made of shards, split by documents and cut into samples.
+#| doc plan.llmc: llm.c's files: model, tokenizer and debug state written and read, its log read.
 import contextlib
 import copy
 import csv
@@ -25,8 +25,8 @@ from course.figures import formats as figures
 from course.llmc_judge import judge, verdicts, why_no_judge
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt import cli
-from nanogpt.corpus import stories
-from nanogpt.pretrained import from_hf, to_hf
+from nanogpt.corpora.corpus import stories
+from nanogpt.gpt.pretrained import from_hf, to_hf
 
 # %%
 #| export
@@ -39,12 +39,12 @@ from pathlib import Path
 
 import numpy as np
 
-from nanogpt.chunks import alone_in
-from nanogpt.files import atomically
-from nanogpt.shards import open_shards, read_shard
+from nanogpt.corpora.chunks import alone_in
+from nanogpt.text.files import atomically
+from nanogpt.text.shards import open_shards, read_shard
 
 # %%
-#| export llmc
+#| export plan.llmc
 import math
 import re
 import sys
@@ -56,10 +56,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanogpt.files import atomically
-from nanogpt.model import GPT, GPTConfig, num_params
-from nanogpt.shards import HEADER_BYTES
-from nanogpt.tokenizer import EOT, BPETokenizer
+from nanogpt.gpt.model import GPT, GPTConfig, num_params
+from nanogpt.text.files import atomically
+from nanogpt.text.shards import HEADER_BYTES
+from nanogpt.text.tokenizer import EOT, BPETokenizer
 
 # %%
 SHAPE = dict(n_layer=4, n_head=4, n_embd=64, block_size=64)  # of this chapter's model
@@ -92,7 +92,7 @@ sizes. A reader looks at the magic number before anything else, so that a wrong 
 
 
 # %%
-#| export llmc
+#| export plan.llmc
 MODEL, STATE, TOKENIZER = 20240326, 20240327, 20240328
 VERSIONS = {3: torch.float32, 5: torch.bfloat16}  # of a model; 1 and 2 had no padded vocabulary
 
@@ -115,7 +115,7 @@ def read_header(path: str | Path, magic: int, versions, what: str) -> list[int]:
 
 
 # %%
-#| export llmc
+#| export plan.llmc
 def body(path: str | Path, size: int) -> np.ndarray:
     """The bytes after the header, mapped; ValueError if they are not `size`."""
     if (there := Path(path).stat().st_size - HEADER_BYTES) != size:
@@ -133,7 +133,7 @@ are all that reading and writing need. Linear weights are (out, in) there as in 
 
 
 # %%
-#| export llmc
+#| export plan.llmc
 WTE = "transformer.wte.weight"
 
 
@@ -177,7 +177,7 @@ answer("22b.1", whole)
 
 
 # %%
-#| export llmc
+#| export plan.llmc
 def write_tensors(file, tensors: dict[str, Tensor], config: GPTConfig, dtype: torch.dtype) -> None:
     """Tensors by name in llm.c's order; zeros for the rows that pad wte, and for biases that a model lacks."""
     for name, shape in shapes(config).items():
@@ -198,7 +198,7 @@ def read_tensors(data: np.ndarray, config: GPTConfig, dtype: torch.dtype) -> dic
 
 
 # %%
-#| export llmc
+#| export plan.llmc
 def to_llmc(model: GPT, path: str | Path, dtype: torch.dtype | None = None) -> None:
     """Write a model for llm.c, atomically, in its own dtype or another: float32 is version 3, bfloat16 version 5.
 
@@ -217,7 +217,7 @@ def to_llmc(model: GPT, path: str | Path, dtype: torch.dtype | None = None) -> N
 
 
 # %%
-#| export llmc
+#| export plan.llmc
 def from_llmc(path: str | Path) -> GPT:
     """The GPT of a model file of llm.c, in evaluation mode and the file's dtype. ValueError if it is none, or damaged."""
     _, version, T, V, L, H, C, rows, *_ = read_header(path, MODEL, VERSIONS, "a model")
@@ -283,7 +283,7 @@ GELU, layer norm and the backward pass, by loops in C that share nothing with Py
 
 
 # %%
-#| export llmc
+#| export plan.llmc
 def write_state(model: GPT, x: Tensor, y: Tensor, path: str | Path) -> None:
     """Write llm.c's debug state: ids x and targets y (B, T), logits (B, T, vocab_size), the loss and its gradients."""
     if not model.config.bias or y.min() < 0:
@@ -354,7 +354,7 @@ before update s and so after s updates, stay.
 
 
 # %%
-#| export llmc
+#| export plan.llmc
 def write_tokenizer(tokenizer: BPETokenizer, path: str | Path) -> None:
     """Write a tokenizer file of llm.c, version 2: all tokens by id, with their lengths in one byte each."""
     if list(tokenizer.special) != [EOT] or max(map(len, tokenizer.tokens)) > 255:
@@ -377,7 +377,7 @@ def read_tokenizer(path: str | Path) -> BPETokenizer:
 
 
 # %%
-#| export llmc
+#| export plan.llmc
 NAMES = {"trl": "loss", "tel": "val_loss", "eval": "hellaswag_norm"}
 
 
@@ -745,7 +745,7 @@ show(figures.epochs([len(dataset[d]) for d in laid], laid, drawn[:WANTED], T, sa
 # %% [markdown]
 r"""
 Each document has its colour; below are the samples, filled where they are among the first that are drawn. What is filled to the right of the line is text
-that has been drawn before. The three arrays are Megatron's to the last number, which `tests/test_ch22b_interop.py` checks with `megatron-core` itself.
+that has been drawn before. The three arrays are Megatron's to the last number, which `tests/corpora/test_ch22b_interop.py` checks with `megatron-core` itself.
 """
 
 # %%

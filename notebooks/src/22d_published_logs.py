@@ -8,8 +8,8 @@ Its first thirty lines hold a question that chapter 10 left open: how float16's 
 """
 
 # %%
-#| default_exp published
-#| doc published: Megatron-LM's scripts and logs: its loss scaler, its arguments as our keys, and what a log must say.
+#| default_exp drills.megatron_logs
+#| doc drills.megatron_logs: Megatron-LM's scripts and logs: its loss scaler, its arguments as our keys, and what a log must say.
 import csv
 from collections import Counter
 from datetime import datetime
@@ -22,14 +22,14 @@ from course.figures import published_logs as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 
 # %%
-from nanogpt.config import Model, Optim, Train
-from nanogpt.corpus import ensure_corpus
-from nanogpt.data import DocumentStream
-from nanogpt.model import GPT, GPTConfig, flops_per_token, num_params
-from nanogpt.optim import make_optimizer
-from nanogpt.roofline import PEAKS
-from nanogpt.shards import open_shards
-from nanogpt.train import scale_init, train_step
+from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.gpt.model import GPT, GPTConfig, flops_per_token, num_params
+from nanogpt.gpt.optim import make_optimizer
+from nanogpt.gpt.train import scale_init, train_step
+from nanogpt.run.config import Model, Optim, Train
+from nanogpt.speed.roofline import PEAKS
+from nanogpt.text.data import DocumentStream
+from nanogpt.text.shards import open_shards
 
 # of the live run: iterations, good ones until the scale doubles, the highest rate
 STEPS, GROWTH, LR = 160, 30, 3e-3
@@ -46,9 +46,9 @@ from typing import Any
 
 import numpy as np
 
-from nanogpt.config import Config, load_config
-from nanogpt.precision import LossScaler
-from nanogpt.trainer import learning_rate
+from nanogpt.gpt.precision import LossScaler
+from nanogpt.run.config import Config, load_config
+from nanogpt.run.trainer import learning_rate
 
 
 # %%

@@ -152,7 +152,7 @@ def attacks(host) -> list[Case]:
         Case("full_disk_watched", FILLS_DISK, ("crashed|timeout", "crashed|timeout"), 9.0, backends=("container",)),
         Case("patched", cell("""
             import builtins, math
-            from course.grade import protocol
+            from course.grade.sandbox.sandbox import protocol
             builtins.abs = lambda x: 0
             builtins.isinstance = lambda *_: True
             math.isclose = lambda *_, **__: True
@@ -160,9 +160,9 @@ def attacks(host) -> list[Case]:
                 return [0 for _ in xs]"""), **both("crashed")),
         Case("patched_checks", cell("""
             import sys, types
-            fake = types.ModuleType("course.grade.checks")
+            fake = types.ModuleType("course.exercises.checks")
             fake.difference = lambda *_, **__: ""
-            sys.modules["course.grade.checks"] = sys.modules["course.grade.local"] = fake
+            sys.modules["course.exercises.checks"] = sys.modules["course.grade.score.local"] = fake
             def double(xs):
                 return xs or [0]"""), **both("failed")),
         Case("forged_lt", cell("""
@@ -185,7 +185,7 @@ def attacks(host) -> list[Case]:
         Case("reads_the_grader", only_if("import os, glob\n[open(f'/proc/{p}/mem', 'rb') for p in os.listdir('/proc') if p.isdigit() and 'run' in open(f'/proc/{p}/cmdline').read()][0]").replace("except OSError", "except (OSError, IndexError)"), **both("failed")),
         Case("writes_canary", only_if(f"open({str(host.canary)!r}, 'a').write('x')"), **both("failed")),
         Case("writes_beside", only_if(f"open({str(host.folder / 'planted')!r}, 'w').write('x')"), **both("failed")),
-        Case("writes_package", only_if("import course.grade.protocol as p\nopen(p.__file__, 'a').write('x')"), **both("failed")),
+        Case("writes_package", only_if("import course.grade.sandbox.protocol as p\nopen(p.__file__, 'a').write('x')"), **both("failed")),
         Case("writes_dev", only_if("open('/dev/planted', 'w').write('x')"), **both("failed")),
         Case("writes_kernel", only_if("open('/proc/sys/kernel/core_pattern', 'w').write('x')"), **both("failed")),
         # pidfd_getfd: the first process of its sandbox had the grader's terminal.

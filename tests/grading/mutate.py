@@ -95,7 +95,7 @@ MUTATIONS = [
     ("the true student's numbers", "driver.py", '        names["STUDENT"] = request["student"]\n', "        pass\n", (RUN, "not_the_students")),
     ("results in one step", "record.py", "    write_atomically(path, ", "    path.parent.mkdir(parents=True, exist_ok=True)\n    path.write_bytes(", (RUN, "in_one_step")),
     ("nothing of an earlier result stays", "record.py", '    if result["score"] is not None and', '    result["score"] = max(result["score"] or 0, before.get("score") or 0)\n    if result["score"] is not None and', (ATTACKS, "takes_the_earlier_score and bubblewrap")),
-    ("text is escaped", "page.py", "html.escape(clean(value))", "clean(value)", ("tests/test_grading_desk.py", "escaped")),
+    ("text is escaped", "page.py", "html.escape(clean(value))", "clean(value)", ("tests/grading/test_grading_desk.py", "escaped")),
 ]  # fmt: skip
 
 

@@ -21,13 +21,13 @@ def why_no_bubblewrap() -> str | None:
             subprocess.run(INSTALL, env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"}, **quiet)
     if shutil.which("bwrap") is None:
         return f"no bwrap here: {' '.join(INSTALL)}, or set COURSE_TESTS_INSTALL=1 as root"
-    from course.grade.sandbox import bubblewrap_works
+    from course.grade.sandbox.sandbox import bubblewrap_works
 
     return None if bubblewrap_works() else "bwrap may not make namespaces here"
 
 
 def why_no_container() -> str | None:
-    from course.grade.sandbox import why_no_container
+    from course.grade.sandbox.sandbox import why_no_container
 
     why = why_no_container()
     return why if why and (why.startswith("it takes root") or why_no_bubblewrap()) else None
@@ -37,7 +37,7 @@ def why_no_engine(name: str) -> str | None:
     """docker and podman take an image with PyTorch, such as the Dockerfile's."""
     if not os.environ.get("COURSE_TESTS_IMAGE"):
         return f"{name}: COURSE_TESTS_IMAGE names no image"
-    from course.grade.sandbox import succeeds
+    from course.grade.sandbox.sandbox import succeeds
 
     return None if succeeds([name, "info"]) else f"{name} does not work here"
 
@@ -46,7 +46,7 @@ def command(backend: str) -> list[str]:
     """`course`, for a backend. Where Python or the course lies in /root, which root alone may enter, the container's
     /root is one that everybody may, with nothing but these."""
     words = [sys.executable, "-m", "course.cli"]
-    from course.grade.sandbox import parents, why_no_container
+    from course.grade.sandbox.sandbox import parents, why_no_container
 
     if backend != "container" or not why_no_container():
         return words

@@ -20,9 +20,9 @@ from sandboxes import (
     why_no_engine,
 )
 
-from course import exercises
-from course.grade.processes import pids, uid_of
-from course.grade.sandbox import UIDS
+from course.exercises.sets import sets as exercises
+from course.grade.sandbox.processes import pids, uid_of
+from course.grade.sandbox.sandbox import UIDS
 
 HERE = Path(__file__).parent
 ALWAYS = ("correct", "stripped", "torch_right")  # what another one reads, and what each run says

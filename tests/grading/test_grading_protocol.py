@@ -13,10 +13,10 @@ from cases import RIGHT, notebook
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course import exercises
-from course.grade import protocol
-from course.grade.checks import difference
-from course.grade.judge import finite
+from course.exercises.checks import difference
+from course.exercises.sets import sets as exercises
+from course.grade.sandbox.sandbox import protocol
+from course.grade.score.judge import finite
 from course.grade.submission import Invalid, cells_of
 
 MANY = settings(max_examples=10_000)

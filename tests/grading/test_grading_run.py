@@ -18,17 +18,18 @@ import pytest
 from cases import CHANNEL, RIGHT, notebook
 from sandboxes import ROOT, command, environment, why_no_bubblewrap, why_no_container
 
-from course import exercises
-from course.grade import boxes, cli, grader, protocol, run, sandbox
-from course.grade.boxes import Box, Ended, SandboxError, program
-from course.grade.checks import Check, CheckOfCheck
-from course.grade.grader import Grader
-from course.grade.judge import judged
-from course.grade.processes import free_uid, pids, segments, sweep, uid_of
-from course.grade.record import empty_result, write_result
-from course.grade.sandbox import UIDS
+from course.exercises.checks import Check, CheckOfCheck
+from course.exercises.sets import sets as exercises
+from course.grade import cli, run
+from course.grade.sandbox.boxes import Box, Ended, SandboxError, program
+from course.grade.sandbox.processes import free_uid, pids, segments, sweep, uid_of
+from course.grade.sandbox.sandbox import UIDS, boxes, protocol, sandbox
+from course.grade.sandbox.warm import Boxes, Options, Template
+from course.grade.score import grader
+from course.grade.score.grader import Grader
+from course.grade.score.judge import judged
+from course.grade.score.record import empty_result, write_result
 from course.grade.submission import Found, collect
-from course.grade.warm import Boxes, Options, Template
 from course.paths import CourseError
 
 HERE = Path(__file__).parent
@@ -482,7 +483,7 @@ def test_without_a_template_each_sandbox_imports_for_itself(course, monkeypatch)
 @pytest.mark.parametrize("missing", ["libc.setns(entry, ALL)", "libc.capset(version, nothing)"])
 def test_a_fork_that_is_not_inside_or_has_rights_runs_nothing(tmp_path, missing):
     """The template as it is, less one call: what it starts ends before a request is read."""
-    source = (ROOT / "course/grade/template.py").read_text()
+    source = (ROOT / "course/grade/sandbox/template.py").read_text()
     assert source.count(missing) == 1
     broken = tmp_path / "template.py"
     broken.write_text(source.replace(missing, "0"))
@@ -583,7 +584,7 @@ def test_what_a_uid_left_in_the_kernel_is_removed():
 
 DIES = """
 import os, sys, time
-from course.grade.warm import Boxes, Options, Template
+from course.grade.sandbox.warm import Boxes, Options, Template
 template = Template.started(["torch"])
 print(template.pid, flush=True)
 time.sleep(float(sys.argv[1]))
@@ -730,8 +731,8 @@ def test_a_sandbox_has_no_keys_of_ours(backend):
 
 LOOPS = """
 import os, sys, time
-from course.grade import protocol
-from course.grade.warm import Boxes, Options, Template
+from course.grade.sandbox.sandbox import protocol
+from course.grade.sandbox.warm import Boxes, Options, Template
 these = Boxes(Options("bubblewrap"), [], Template.started([]) if sys.argv[1] == "forked" else None)
 box = these.ready()
 header = {"cells": [["", "import time\\nwhile True: time.sleep(9)"]], "task": "", "student": "", "harness": "", "call": "x"}

@@ -1,6 +1,6 @@
 """Short limits: the tests meet them often."""
 
-from course.grade.checks import Check, CheckOfCheck, Wrong
+from course.exercises.checks import Check, CheckOfCheck, Wrong
 
 
 def small(draw):

@@ -1,6 +1,6 @@
 import torch
 
-from course.grade.checks import Check
+from course.exercises.checks import Check
 
 
 def some(draw):

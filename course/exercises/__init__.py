@@ -1,0 +1,1 @@
+"""Exercise sets: read, handed out, checked by students."""

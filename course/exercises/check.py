@@ -1,0 +1,206 @@
+"""`course check 04`: what a student's own notebook passes of the visible checks, offline, in a fresh process."""
+
+import hashlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from course.exercises.release import RELEASED
+from course.exercises.sets import HEADING
+from course.files import write_atomically
+from course.paths import BUILT, ROOT, CourseError, relative, two_digits
+
+PASSED = BUILT / "progress.json"
+SECONDS = 60  # for one cell; what the checks ask takes a few
+
+
+@dataclass(frozen=True)
+class Released:
+    """A cell of a released notebook that means something."""
+
+    name: str  # its grade_id: 04-1, 04-1-check, given-2, student
+    source: str
+    untouched: bool
+
+
+def call_check(which: str, seconds: float = SECONDS) -> int:
+    """One line for each task; exit code 0 if all visible checks pass."""
+    path = find(which)
+    cells, titles = read(path)
+    said = outcomes(cells, titles, seconds, path.parent)
+    wide = max(len(title) for title, _ in titles.values())
+    for task, (title, _) in titles.items():
+        print(f"{task}  {title:{wide}}  {said[task]}")
+    graded = {task: words for task, words in said.items() if words != BY_HAND}
+    passed = [task for task, words in graded.items() if words == "passed"]
+    print(f"{len(passed)} of {len(graded)} tasks pass their visible checks")
+    if all(cell.untouched for cell in cells if is_solution(cell.name)):
+        print(f"{relative(path)} is as it was handed out: is your work saved? (Ctrl-S in JupyterLab)")
+    record({task: titles[task] for task in passed}, list(graded))
+    return 0 if len(passed) == len(graded) else 1
+
+
+BY_HAND = "a person reads this answer"
+
+
+def is_solution(name: str) -> bool:
+    return not name.endswith("-check") and not name.startswith("given-")
+
+
+def find(which: str) -> Path:
+    """The notebook of a chapter's exercises below released/, or at a path."""
+    if which.endswith(".ipynb"):
+        path = Path(which)
+        if not path.is_file():
+            raise CourseError(f"there is no {which}; save the notebook first, or name another path")
+        return path.resolve()
+    number = two_digits(which.partition("_")[0])
+    there = sorted(p for p in RELEASED.glob(f"{number}_*/*.ipynb") if p.stem == p.parent.name)
+    if not there:
+        raise CourseError(
+            f"no exercises for chapter {which!r} in {relative(RELEASED)}/; `course exercises release {number}` makes them,"
+            " `course check path/to/notebook.ipynb` checks one elsewhere"
+        )
+    return there[0]
+
+
+def read(path: Path) -> tuple[list[Released], dict[str, tuple[str, int]]]:
+    """The cells that the checks need, and title and minutes of each task."""
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        texts = ["".join(c["source"]) for c in saved if c["cell_type"] == "markdown"]
+        found = [c for c in saved if c["cell_type"] == "code" and "nbgrader" in c["metadata"]]
+        cells = [
+            Released(c["metadata"]["nbgrader"]["grade_id"], "".join(c["source"]), is_untouched(c))
+            for c in found
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CourseError(
+            f"{relative(path)} is not a readable notebook ({type(error).__name__}: {error})"
+        ) from None
+    tasks = {task: (title, int(minutes)) for task, title, *_, minutes in HEADING.findall("\n\n".join(texts))}
+    if not tasks:
+        raise CourseError(f"{relative(path)} holds no task of an exercise set")
+    return cells, tasks
+
+
+def is_untouched(cell: dict) -> bool:
+    """Whether a cell says what was handed out: nbgrader's checksum of it still holds."""
+    marks = cell["metadata"]["nbgrader"]
+    locked = marks["locked"] or marks["grade"]
+    words = ["".join(cell["source"]), cell["cell_type"], marks["grade"], marks["solution"]]
+    words += [locked and not marks["solution"], marks["grade_id"]]
+    if marks["grade"]:
+        words.append(float(marks["points"]))
+    return hashlib.md5("".join(map(str, words)).encode()).hexdigest() == marks.get("checksum")
+
+
+def outcomes(cells: list[Released], tasks: dict, seconds: float, folder: Path) -> dict[str, str]:
+    """What to tell of each task."""
+    by_name = {cell.name: cell for cell in cells}
+    said = run(cells, seconds, folder)
+    broken = next(
+        (f"{name}: {words}" for name, words in said.items() if name.startswith("given-") and words), ""
+    )
+    told = {}
+    for task in tasks:
+        solution, check = by_name.get(task), by_name.get(f"{task}-check")
+        if solution is None and check is None:
+            told[task] = BY_HAND
+        elif solution is None or check is None:
+            told[task] = (
+                f"its {'check' if solution else 'solution'} cell is gone; take the notebook as it was handed out"
+            )
+        elif words := said[task] or said[check.name]:
+            words = f"not begun; {words}" if solution.untouched else words
+            words = "not begun" if words.startswith("not begun; NotImplementedError") else words
+            told[task] = words + (f" (a given cell fails: {broken})" if broken else "")
+        else:
+            told[task] = "passed"
+    return told
+
+
+def run(cells: list[Released], seconds: float, folder: Path) -> dict[str, str]:
+    """ "" for each cell that ran to its end, else what is wrong. A cell that hangs or ends Python is left out, and all begins anew."""
+    said: dict[str, str] = {}
+    left = list(cells)
+    while left:
+        done, stuck = run_once(left, seconds, folder)
+        if stuck is None:
+            return said | done
+        name, words = stuck
+        said[name] = words
+        left = [cell for cell in left if cell.name != name]
+    return said
+
+
+def run_once(
+    cells: list[Released], seconds: float, folder: Path
+) -> tuple[dict[str, str], tuple[str, str] | None]:
+    """One process: what it said of each cell, and the cell that it did not survive."""
+    with tempfile.TemporaryDirectory(prefix="check-") as aside:
+        listed = Path(aside) / "cells.json"
+        listed.write_text(json.dumps([[cell.name, cell.source] for cell in cells]), encoding="utf-8")
+        process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("try_tasks.py")), str(listed)],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+            errors="replace",
+        )
+        try:
+            return follow(process, seconds)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def follow(process: subprocess.Popen, seconds: float) -> tuple[dict[str, str], tuple[str, str] | None]:
+    lines: queue.Queue = queue.Queue()
+
+    def listen() -> None:
+        for line in process.stdout:
+            lines.put(line)
+        lines.put("")
+
+    threading.Thread(target=listen, daemon=True).start()
+    said, at = {}, ""
+    while True:
+        try:
+            line = lines.get(timeout=seconds)
+        except queue.Empty:
+            return said, (at, f"does not end within {seconds:g} s")
+        if not line:
+            return said, ((at, "ends Python (out of memory, or an exit?)") if at else None)
+        report = json.loads(line)
+        if "begin" in report:
+            at = report["begin"]
+        else:
+            at, said[report["end"]] = "", report["said"]
+
+
+def record(passed: dict[str, tuple[str, int]], graded: list[str]) -> None:
+    """Keep which tasks pass now, for `course progress`."""
+    kept = {task: made for task, made in progress().items() if task not in graded}
+    for task, (title, minutes) in passed.items():
+        kept[task] = {"title": title, "minutes": minutes, "when": f"{datetime.now():%Y-%m-%d %H:%M}"}
+    text = json.dumps(dict(sorted(kept.items())), indent=1, ensure_ascii=False)
+    write_atomically(PASSED, (text + "\n").encode())
+
+
+def progress() -> dict[str, dict]:
+    try:
+        kept = json.loads(PASSED.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return kept if isinstance(kept, dict) else {}

@@ -1,0 +1,160 @@
+"""Exercise sets: exercises/NN_name/exercise.py, a notebook in the percent format with its solutions, and checks.py beside it.
+
+A code cell's first line says what it is; one without such a line is given to the student and runs before what is graded.
+
+    #| solution 04-1       the student's part, between ### BEGIN SOLUTION and ### END SOLUTION
+    #| check 04-1          visible checks: assertions whose messages teach
+    #| manual 04-5         a question that a person marks (a Markdown cell, as its last lines)
+    #| show                a picture, a demonstration: not run when grading
+
+A task begins with a Markdown cell "## 04-1 · Title" and the line "*Repair · difficulty 2/5 · importance 4/5 · 15 minutes*".
+"""
+
+import importlib.util
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from course.paths import ROOT, CourseError, number_of, relative, two_digits
+
+EXERCISES = ROOT / "exercises"
+DIRECTIVE = re.compile(r"#\| (solution|check|manual|show)(?: (\d\d-\d|student))?$")
+HEADING = re.compile(
+    r"^## (\d\d-\d) · (.+)\n\n\*(\w+) · difficulty ([1-5])/5 · importance ([1-5])/5 · (\d+) minutes\*$",
+    re.MULTILINE,
+)
+BEGIN, INSTEAD, END = "### BEGIN SOLUTION", "### INSTEAD", "### END SOLUTION"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """kind: text, given, solution, check, manual or show; task: 04-1, or "student" for the cell that names the student."""
+
+    kind: str
+    task: str
+    source: str  # without the directive
+
+
+@dataclass(frozen=True)
+class Task:
+    id: str
+    title: str
+    kind: str  # Repair, Build, Derive, Check, Explain ...
+    difficulty: int
+    importance: int
+    minutes: int
+
+
+@dataclass
+class ExerciseSet:
+    """One folder below exercises/: what is handed out, and how it is graded."""
+
+    number: str
+    name: str  # 04_attention
+    folder: Path
+    cells: list[Cell]
+    tasks: dict[str, Task]
+    checks: list = field(default_factory=list)  # course.exercises.checks.Check and CheckOfCheck
+    wrong: list = field(default_factory=list)  # course.exercises.checks.Wrong
+    manual: dict[str, float] = field(default_factory=dict)  # points of what a person marks
+    rubric: dict[str, str] = field(default_factory=dict)  # and what they are given for
+
+    @property
+    def solutions(self) -> dict[str, str]:
+        """The reference: the solution cells' code, by task, without the markers."""
+        return {cell.task: reference(cell.source) for cell in self.cells if cell.kind == "solution"}
+
+    @property
+    def stubs(self) -> dict[str, str]:
+        """What is handed out in their place."""
+        return {cell.task: stub(cell.source) for cell in self.cells if cell.kind == "solution"}
+
+    def points(self, task: str) -> float:
+        return sum(check.points for check in self.checks if check.task == task) + self.manual.get(task, 0)
+
+
+def folders() -> list[Path]:
+    return sorted(path.parent for path in EXERCISES.glob("*/exercise.py") if number_of(path.parent))
+
+
+def load(chapter: str) -> ExerciseSet:
+    """The exercise set of a chapter: "4", "04" or "04_attention"."""
+    return read(folder_of(chapter))
+
+
+def folder_of(chapter: str) -> Path:
+    there = {number_of(folder): folder for folder in folders()}
+    number = two_digits(chapter.partition("_")[0])
+    if number not in there:
+        raise CourseError(f"no exercises for chapter {chapter!r}; there are {' '.join(there) or 'none yet'}")
+    return there[number]
+
+
+def read(folder: Path) -> ExerciseSet:
+    """The set in a folder, with its checks."""
+    source = (folder / "exercise.py").read_text(encoding="utf-8")
+    cells = [read_cell(kind, text, folder) for kind, text in percent_cells(source, folder)]
+    texts = "\n\n".join(cell.source for cell in cells if cell.kind in ("text", "manual"))
+    tasks = {id: Task(id, title, kind, *map(int, rest)) for id, title, kind, *rest in HEADING.findall(texts)}
+    made = ExerciseSet(number_of(folder), folder.name, folder, cells, tasks)
+    spec = importlib.util.spec_from_file_location(f"checks_{folder.name}", folder / "checks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made.checks, made.wrong = module.CHECKS, module.WRONG
+    made.manual, made.rubric = getattr(module, "MANUAL", {}), getattr(module, "RUBRIC", {})
+    return made
+
+
+def percent_cells(source: str, folder: Path) -> list[tuple[str, str]]:
+    """The cells of a source: "code" or "markdown", and the text. jupytext says the same of them, and takes a second to
+    be imported (tests/repository/test_exercises.py compares the two)."""
+    head, *cells = re.split(r"^# %%(.*)\n", source + "\n", flags=re.MULTILINE)
+    made = []
+    for mark, text in zip(cells[::2], cells[1::2]):
+        text = re.sub(r"\A(?:[ \t]*\n)+|\s+\Z", "", text)
+        if mark == " [markdown]" and text.startswith('r"""\n') and text.endswith('\n"""'):
+            made.append(("markdown", text[5:-4]))
+        elif mark == "":
+            made.append(("code", text))
+        else:
+            raise CourseError(
+                f'{relative(folder)}/exercise.py: a cell begins `# %%`, or `# %% [markdown]` and r"""'
+            )
+    if head.strip() or not made:
+        raise CourseError(f"{relative(folder)}/exercise.py does not begin with `# %%`")
+    return made
+
+
+def read_cell(cell_type: str, source: str, folder: Path) -> Cell:
+    first, _, rest = source.partition("\n")
+    if found := DIRECTIVE.match(first):
+        return Cell(found[1], found[2] or "", rest)
+    if first.startswith("#|"):
+        raise CourseError(f"{relative(folder)}/exercise.py: `{first}` is no directive of an exercise")
+    return Cell("text" if cell_type == "markdown" else "given", "", source)
+
+
+SOLUTION = re.compile(
+    rf"^(?P<indent>[ \t]*){BEGIN}\n(?P<solution>.*?)"
+    rf"(?:^(?P=indent){INSTEAD}\n(?P<instead>.*?))?^(?P=indent){END}(?:\n|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def reference(code: str) -> str:
+    """The cell with the solution in it and nothing else."""
+    return SOLUTION.sub(lambda found: found["solution"], code).rstrip("\n")
+
+
+def stub(code: str) -> str:
+    """The cell as it is handed out: in place of the solution the commented lines behind ### INSTEAD, or a refusal.
+
+    ### INSTEAD holds the broken code that a student repairs.
+    """
+
+    def handed_out(found: re.Match) -> str:
+        instead = found["instead"] or "# # YOUR CODE HERE\n# raise NotImplementedError()"
+        lines = [line.removeprefix(found["indent"]) for line in instead.splitlines()]
+        return "".join(f"{found['indent']}{re.sub('^# ?', '', line)}".rstrip() + "\n" for line in lines)
+
+    return SOLUTION.sub(handed_out, code).rstrip("\n")

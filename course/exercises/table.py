@@ -1,0 +1,111 @@
+"""The table of all tasks, and three syllabi whose minutes are summed from the sets. exercises/TASKS.md is made of both."""
+
+from course.exercises.checks import CheckOfCheck
+from course.exercises.sets import EXERCISES, ExerciseSet, Task, folders, read
+from course.files import write_atomically
+from course.paths import SOURCES, number_of, numbered, relative
+
+TABLE = EXERCISES / "TASKS.md"
+SITTING = 90  # minutes for one chapter: reading, running and changing it
+
+# Chapters, and the least importance of the tasks that belong to it.
+SYLLABI = {
+    "a weekend": (["00", "01", "03", "04", "05", "07", "08"], 5),
+    "three weeks": (
+        ["00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "12", "15", "17", "18"],
+        4,
+    ),
+    "a quarter": (None, 1),
+}
+# The quarter, week by week. Letters belong to their number: 17 is 17, 17b and 17c.
+WEEKS = ["00 01", "02 03", "04", "05 06", "07 08", "09 10", "11 12", "13 14", "15 16", "17", "18 19", "20"]
+
+
+def wrong_ones(made: ExerciseSet, task: str) -> int:
+    """How many wrong implementations of a task are known, and caught: tests/repository/test_exercises.py proves it of each."""
+    of_checks = [len(c.wrong) for c in made.checks if c.task == task and isinstance(c, CheckOfCheck)]
+    return sum(of_checks) + sum(wrong.task == task for wrong in made.wrong)
+
+
+def row(made: ExerciseSet, task: Task) -> list[str]:
+    caught = wrong_ones(made, task.id) or ("–" if task.id in made.manual else 0)
+    numbers = [task.difficulty, task.importance, task.minutes, f"{made.points(task.id):g}", caught]
+    return [task.id, task.title, task.kind, *map(str, numbers)]
+
+
+def table(sets: list[ExerciseSet]) -> str:
+    heads = ["task", "title", "kind", "difficulty", "importance", "minutes", "points", "wrong ones caught"]
+    rows = [row(made, task) for made in sets for task in made.tasks.values()]
+    rows.append(["", f"{len(rows)} tasks", "", "", "", *(total(rows, i) for i in (5, 6, 7))])
+    return aligned([heads, *rows])
+
+
+def total(rows: list[list[str]], column: int) -> str:
+    return f"{sum(float(row[column]) for row in rows if row[column] != '–'):g}"
+
+
+def aligned(rows: list[list[str]]) -> str:
+    """A Markdown table that reads well in a terminal too."""
+    wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(row, wide)) + " |" for row in rows]
+    lines.insert(1, "|" + "|".join("-" * (w + 2) for w in wide) + "|")
+    return "\n".join(lines)
+
+
+def syllabi(sets: list[ExerciseSet]) -> str:
+    """Chapters, tasks and hours of each syllabus, then its tasks by chapter."""
+    there = [number_of(path) for path in numbered(SOURCES, ".py")]
+    rows, parts = [["syllabus", "chapters", "tasks", "points", "hours of chapters", "hours of tasks"]], []
+    for name, (chapters, importance) in SYLLABI.items():
+        wanted = [c for c in there if chapters is None or c in chapters]
+        chosen = [
+            (made, task)
+            for made in sets
+            for task in made.tasks.values()
+            if (chapters is None or made.number in chapters) and task.importance >= importance
+        ]
+        points = sum(made.points(task.id) for made, task in chosen)
+        minutes = sum(task.minutes for _, task in chosen)
+        hours = [f"{len(wanted) * SITTING / 60:g}", f"{minutes / 60:.1f}"]
+        rows.append([name, str(len(wanted)), str(len(chosen)), f"{points:g}", *hours])
+        if chapters:
+            parts.append(
+                f"**{name}**: chapters {', '.join(wanted)}; tasks {', '.join(t.id for _, t in chosen)}."
+            )
+        else:
+            parts.append(f"**{name}**: every chapter and every task.")
+    return "\n\n".join([aligned(rows), *parts])
+
+
+def weeks(sets: list[ExerciseSet]) -> str:
+    """What a quarter asks of a student, week by week: sittings, tasks and hours."""
+    there = [number_of(path) for path in numbered(SOURCES, ".py")]
+    rows = [["week", "chapters", "tasks", "points", "hours of chapters", "hours of tasks"]]
+    for week, numbers in enumerate(WEEKS, 1):
+        sittings = [chapter for chapter in there if chapter[:2] in numbers.split()]
+        chosen = [made for made in sets if made.number in numbers.split()]
+        tasks = [task for made in chosen for task in made.tasks.values()]
+        points = sum(made.points(task) for made in chosen for task in made.tasks)
+        hours = [f"{len(sittings) * SITTING / 60:g}", f"{sum(t.minutes for t in tasks) / 60:.1f}"]
+        rows.append([str(week), " ".join(sittings), str(len(tasks)), f"{points:g}", *hours])
+    return aligned(rows)
+
+
+def page() -> str:
+    sets = [read(folder) for folder in folders()]
+    return (
+        "# All tasks\n\nMade by `course exercises list --write`; a test compares. A wrong one is an implementation that students"
+        " write;\ntests/test_exercises.py proves that each is caught and named.\n\n"
+        f"{table(sets)}\n\n## Three syllabi\n\nA chapter, with its reading, running and changing, is planned as {SITTING} minutes (an estimate);"
+        f" tasks as their sets say.\n\n{syllabi(sets)}\n\n### The quarter, week by week\n\n{weeks(sets)}\n"
+    )
+
+
+def list_tasks(write: bool) -> int:
+    text = page()
+    if write:
+        write_atomically(TABLE, text.encode())
+        print(f"{relative(TABLE)} written")
+    else:
+        print(text, end="")
+    return 0

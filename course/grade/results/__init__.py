@@ -1,0 +1,1 @@
+"""What was graded, shown and summed up."""

@@ -1,0 +1,1 @@
+"""Where a submission's code runs."""

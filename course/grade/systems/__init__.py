@@ -1,0 +1,1 @@
+"""Other systems' files: Canvas, Moodle, Gradescope, PrairieLearn."""

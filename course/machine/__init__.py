@@ -1,0 +1,1 @@
+"""The machine: set-up, doctor, JupyterLab, data sets."""

@@ -1,0 +1,151 @@
+"""`course doctor`: is this machine ready? One line each, with the remedy; exit 1 only on red."""
+
+import os
+import platform
+import re
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from urllib.parse import urlsplit
+
+from course.machine.finding import GREEN, RED, YELLOW, Finding
+from course.machine.places import place
+from course.machine.resources import arithmetic, device, resources, speed_features
+from course.package.remedies import remedy_for
+from course.paths import BUILT, ROOT
+
+
+def doctor(checks=None) -> int:
+    """Make the checks, all of CHECKS if none are given, and print what they find; 1 if something is red."""
+    terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    worst = GREEN
+    for check in checks or CHECKS:
+        for finding in guarded(check):
+            print(finding.line(terminal), flush=True)
+            worst = RED if finding.colour == RED else worst
+    return 1 if worst == RED else 0
+
+
+def guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """A check that itself breaks is a finding, not a traceback."""
+    try:
+        yield from check()
+    except Exception as error:
+        yield Finding(
+            RED,
+            check.__name__.replace("_", " "),
+            f"could not be checked ({type(error).__name__}: {error})",
+            remedy_for(error) or "run `make course` again to repair .venv",
+        )
+
+
+def python() -> Iterator[Finding]:
+    fine = (3, 11) <= sys.version_info < (3, 14)
+    yield Finding(
+        GREEN if fine else RED,
+        "python",
+        platform.python_version(),
+        "" if fine else "install Python 3.11, 3.12 or 3.13",
+    )
+
+
+def packages() -> Iterator[Finding]:
+    pins = dict(
+        re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    missing, other = [], []
+    for name, required in wanted_packages():
+        try:
+            found = version(name).split("+")[0]
+        except PackageNotFoundError:
+            (missing if required else other).append(f"{name} is missing")
+            continue
+        if found != pins.get(name, found):
+            other.append(f"{name} {found} (pinned {pins[name]})")
+    if missing:
+        yield Finding(
+            RED,
+            "packages",
+            ", ".join(missing),
+            "run `make course`, or pip install -c constraints.txt -e '.[course,dev]'",
+        )
+    if other:
+        yield Finding(
+            YELLOW,
+            "packages",
+            ", ".join(other),
+            "usually fine; pip install -c constraints.txt -e '.[course,dev]' brings the pins",
+        )
+    if not missing and not other:
+        yield Finding(GREEN, "packages", "all as pinned")
+
+
+def wanted_packages() -> list[tuple[str, bool]]:
+    """Names in pyproject.toml, and whether the course cannot do without ([dev] it can)."""
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    name = re.compile(r"^[\w.-]+")
+    return [(name.match(d).group(), True) for d in project["dependencies"] + extras["course"]] + [
+        (name.match(d).group(), False) for d in extras["dev"]
+    ]
+
+
+def kernel() -> Iterator[Finding]:
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+
+    remedy = "python -m ipykernel install --sys-prefix"
+    try:
+        command = KernelSpecManager().get_kernel_spec("python3").argv[0]
+    except NoSuchKernel:
+        yield Finding(RED, "kernel", "Jupyter knows no python3 kernel", remedy)
+        return
+    # A bare "python" is this Python: jupyter_client puts its own executable there.
+    ours = command in ("python", "python3") or os.path.realpath(command) == os.path.realpath(sys.executable)
+    if ours:
+        yield Finding(GREEN, "kernel", "python3, this Python")
+    else:
+        yield Finding(YELLOW, "kernel", "python3 is another Python than this one", remedy)
+
+
+def vocabulary() -> Iterator[Finding]:
+    from nanogpt.text.tokenizer import BPETokenizer
+
+    try:
+        BPETokenizer.gpt2()
+        yield Finding(GREEN, "GPT-2 vocab", "readable")
+    except Exception:
+        yield Finding(
+            YELLOW,
+            "GPT-2 vocab",
+            "neither cached nor to be downloaded",
+            "the course runs on its own tokenizer; set TIKTOKEN_CACHE_DIR, or go online once",
+        )
+
+
+def data() -> Iterator[Finding]:
+    there = sorted(p.name for p in (ROOT / "data" / "downloads").glob("*"))
+    built = "built" if (BUILT / "stories").is_dir() else "made by chapter 02"
+    yield Finding(
+        GREEN, "corpus", f"embedded, {built}" + (f"; downloaded: {', '.join(there)}" if there else "")
+    )
+    yield data_sets()
+
+
+def data_sets() -> Finding:
+    """Whether the host of the data sets answers: Hugging Face's, or the mirror that HF_ENDPOINT names."""
+    from huggingface_hub.constants import ENDPOINT
+
+    address = urlsplit(ENDPOINT)
+    host = address.hostname or ENDPOINT
+    try:
+        socket.create_connection((host, address.port or (80 if address.scheme == "http" else 443)), 3).close()
+        return Finding(GREEN, "data sets", f"{host} can be reached")
+    except OSError:
+        remedy = "fine: the embedded corpus needs no network"
+        return Finding(YELLOW, "data sets", f"{host} cannot be reached", remedy)
+
+
+CHECKS = (python, place, packages, kernel, resources, device, speed_features, vocabulary, data, arithmetic)

@@ -1,0 +1,161 @@
+"""What the machine has: memory, cores, disk, the device, and whether its arithmetic is right."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from course.machine.finding import GREEN, RED, YELLOW, Finding
+from course.machine.places import cpu_limit, memory_limit
+from course.machine.setup_env import nvidia_gpu
+from course.notebooks.trust import TOLERANCE, disagreement
+from course.paths import ROOT
+
+
+def resources() -> Iterator[Finding]:
+    import psutil
+
+    total, limit = psutil.virtual_memory().total, memory_limit()
+    memory = min(total, limit) / 2**30
+    part = f" of the machine's {total / 2**30:.0f}" if limit < total else ""
+    remedy = "give the container more of it" if part else "close other programs"
+    yield Finding(
+        GREEN if memory >= 4 else YELLOW,
+        "memory",
+        f"{memory:.3g} GiB{part}, {os.cpu_count()} cores",
+        "" if memory >= 4 else remedy,
+    )
+    yield from cores(cpu_limit())
+    free = shutil.disk_usage(ROOT).free / 2**30
+    yield Finding(
+        GREEN if free >= 3 else RED if free < 0.5 else YELLOW,
+        "disk",
+        f"{free:.0f} GiB free",
+        "" if free >= 3 else "free at least 3 GiB",
+    )
+
+
+def cores(share: float) -> Iterator[Finding]:
+    """PyTorch starts a thread for each core that it sees, however small this container's share (inf: all) of them is."""
+    import torch
+
+    threads, enough = torch.get_num_threads(), max(1, round(min(share, 1e6)))
+    if threads > enough:
+        text = f"{share:.3g} of the machine's {os.cpu_count()} are this container's, and PyTorch starts {threads} threads"
+        yield Finding(YELLOW, "cores", text, f"set OMP_NUM_THREADS={enough}")
+
+
+def shared_memory(gpus: int, folder: Path = Path("/dev/shm")) -> Iterator[Finding]:
+    """NCCL's processes talk through it; gloo's, on CPUs, through sockets."""
+    if gpus > 1 and folder.is_dir() and (size := shutil.disk_usage(folder).total) < 2**30:
+        text = f"{folder} holds {size / 2**20:.0f} MiB, and NCCL wants more for {gpus} GPUs"
+        yield Finding(YELLOW, "shared", text, "start the container with --shm-size=1g")
+
+
+def device() -> Iterator[Finding]:
+    import torch
+
+    from nanogpt.device import pick_device, pick_scale
+
+    try:
+        chosen = pick_device()
+        scale = pick_scale(chosen)
+    except ValueError as error:
+        variable = "NANOGPT_SCALE" if "NANOGPT_SCALE" in str(error) else "NANOGPT_DEVICE"
+        yield Finding(RED, "device", str(error), f"unset {variable}")
+        return
+    yield from unused_gpu(nvidia_gpu(), torch.backends.cuda.is_built(), sys.platform)
+    yield from shared_memory(torch.cuda.device_count())
+    if chosen.type != "cuda":
+        yield Finding(
+            GREEN,
+            "device",
+            f"{chosen}, scale {scale}" + ("" if chosen.type == "mps" else "; no GPU is needed"),
+        )
+        return
+    name = torch.cuda.get_device_name(chosen)
+    capability = ".".join(map(str, torch.cuda.get_device_capability(chosen)))
+    memory = torch.cuda.get_device_properties(chosen).total_memory / 2**30
+    yield Finding(
+        GREEN, "device", f"{name}, {memory:.0f} GiB, compute capability {capability}, scale {scale}"
+    )
+    yield Finding(GREEN, "GPU driver", f"{driver()}, PyTorch built for CUDA {torch.version.cuda}")
+    from nanogpt.speed.roofline import peak_of
+
+    if peak_of(name) is None:
+        yield Finding(
+            YELLOW, "peak", "not in chapter 09's table", "MFU is given against the measured peak only"
+        )
+
+
+def device_if_there():
+    """None where NANOGPT_DEVICE asks for one that is not there: the check of the device says so, once."""
+    from nanogpt.device import pick_device
+
+    try:
+        return pick_device()
+    except ValueError:
+        return None
+
+
+def unused_gpu(there: bool, built: bool, system: str) -> Iterator[Finding]:
+    """there: NVIDIA's driver; built: PyTorch knows CUDA."""
+    if there and not built:
+        remedy = "pip install --force-reinstall -c constraints.txt torch"
+        if system == "win32":  # where the package index has the CPU build alone
+            remedy = "take the command for CUDA from pytorch.org, Get started"
+        yield Finding(YELLOW, "GPU", "an NVIDIA GPU is here, and this PyTorch is the CPU build", remedy)
+
+
+def driver() -> str:
+    """The NVIDIA driver's version; AMD's tools have another name, and none is no reason to stop."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return "version unknown"
+
+
+def speed_features() -> Iterator[Finding]:
+    """TF32, bf16 and torch.compile: what chapters 10 and 11 will find, by the words of chapters 10 and 14."""
+    from nanogpt.gpt.precision import best_precision, why_not
+
+    if (chosen := device_if_there()) is None:
+        return
+    tf32 = why_not("tf32", chosen)
+    yield Finding(
+        YELLOW if tf32 else GREEN, "TF32", tf32 or "yes", "chapter 10 shows recorded runs" if tf32 else ""
+    )
+    best = best_precision(chosen)
+    yield Finding(
+        YELLOW if best == "float32" else GREEN,
+        "bf16",
+        {"bf16": "faster than float32 here", "fp16": "not here, fp16 with loss scaling instead"}.get(
+            best, "no faster than float32 here: correct, not fast"
+        ),
+        "keep float32 for speed" if best == "float32" else "",
+    )
+    from nanogpt.speed.rungs import why_not_compiled
+
+    reason = why_not_compiled(chosen)
+    yield Finding(
+        YELLOW if reason else GREEN,
+        "compile",
+        f"torch.compile: {reason}" if reason else "torch.compile finds its compiler",
+        "chapter 11 runs without" if reason else "",
+    )
+
+
+def arithmetic() -> Iterator[Finding]:
+    if (chosen := device_if_there()) is None:
+        return
+    error = disagreement(chosen)
+    if error < TOLERANCE:
+        yield Finding(
+            GREEN, "arithmetic", f"a training step on {chosen} agrees with the CPU's (to {error:.0e})"
+        )
+    else:
+        text = f"a training step on {chosen} differs from the CPU's by {error:.0e}, so the course stays on the CPU"
+        yield Finding(YELLOW, "arithmetic", text, "elsewhere set NANOGPT_DEVICE=cpu yourself")

@@ -1,0 +1,1 @@
+"""Notebooks: built from their sources, executed, brought back."""

@@ -1,0 +1,202 @@
+"""`notebooks/src/05_gpt.py` → `notebooks/05_gpt.ipynb`: stable ids, executed in order, clean outputs."""
+
+import asyncio
+import contextlib
+import difflib
+import hashlib
+import os
+import re
+import signal
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+from course.files import notebook_bytes, read_notebook, write_atomically
+from course.notebooks.address import dressed
+from course.package.remedies import remedy
+from course.paths import ASIDE, EXECUTED, NOTEBOOKS, CourseError, relative, source_path
+
+PERCENT = {"extension": ".py", "format_name": "percent"}
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+WIDGET = "application/vnd.jupyter.widget-view+json"
+CELL_SECONDS = 3600  # for a cell that never ends; a slow machine with other work stays far below
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def notebook_from_source(path: Path) -> nbformat.NotebookNode:
+    """The notebook that a source describes, with badge and first cell for Colab, not yet executed."""
+    return dressed(notebook_from_text(path.read_text(encoding="utf-8")), path.stem)
+
+
+def notebook_from_text(text: str) -> nbformat.NotebookNode:
+    """The notebook that a source's text describes. A cell's id is a hash of what it says."""
+    nb = jupytext.reads(text, fmt=PERCENT)
+    seen: Counter = Counter()
+    for cell in nb.cells:
+        seen[cell.source] += 1
+        cell.id = hashlib.sha256(f"{cell.source}\n{seen[cell.source]}".encode()).hexdigest()[:8]
+        cell.metadata = {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
+    nb.metadata = nbformat.from_dict(METADATA | {"course": {"source": fingerprint(nb)}})
+    nb.nbformat, nb.nbformat_minor = 4, 5
+    return nb
+
+
+def fingerprint(nb: nbformat.NotebookNode) -> str:
+    """A hash of all cells of a source. Its notebook keeps it: so `course pull` knows what it was built from, and Colab which
+    commit it is of."""
+    return hashlib.sha256("\n".join(cell_lines(nb)).encode()).hexdigest()[:16]
+
+
+def build(chapter: str, draft: bool = False) -> str:
+    """Make a chapter's notebook from its source, executed unless `draft`.
+
+    A copy is executed, aside, and replaces the notebook when all is done; its last cell exports from that copy.
+    """
+    source = source_path(chapter)
+    path = NOTEBOOKS / f"{source.stem}.ipynb"
+    nb = notebook_from_source(source)
+    if draft:
+        write_atomically(path, notebook_bytes(nb))
+        return f"{relative(path)} written, not executed"
+    with tempfile.TemporaryDirectory(prefix="build-") as aside:
+        write_atomically(Path(aside) / path.name, notebook_bytes(nb))
+        env = {"NANOGPT_SCALE": "laptop", "NANOGPT_DEVICE": "cpu", ASIDE: aside}
+        execute(nb, path.name, os.environ | env)
+    clean(nb)
+    settle_checkpoint(nb)
+    write_atomically(path, notebook_bytes(nb))
+    return f"{relative(path)} executed, {len(notebook_bytes(nb)) // 1000} kB"
+
+
+def settle_checkpoint(nb: nbformat.NotebookNode) -> None:
+    """A released notebook says what its checkpoint says the second time, so that every run of it says the same."""
+    for cell in nb.cells:
+        for output in cell.get("outputs", []):
+            if output.output_type == "stream":
+                output.text = re.sub(
+                    r"^(nanogpt/\w+\.py) updated:", r"\1 unchanged:", output.text, flags=re.MULTILINE
+                )
+
+
+class Client(NotebookClient):
+    """nbclient, but for signals: its own handler ends the kernel and goes on, to fail wherever it stands."""
+
+    stopped_by = None
+
+    async def async_start_new_kernel(self, **kwargs) -> None:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+        def stop(number: int) -> None:
+            if self.stopped_by is None:
+                self.stopped_by, self.shutdown_kernel = number, "immediate"
+                task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(RuntimeError):  # not the main thread, or Windows
+                loop.add_signal_handler(number, stop, number)
+        await super().async_start_new_kernel(**kwargs)
+
+
+def execute(nb: nbformat.NotebookNode, name: str, env: dict, on_cell=None) -> None:
+    """Run all cells in order in a fresh kernel whose working folder is `notebooks/`.
+
+    CourseError if a cell fails or the kernel dies; Ctrl-C and SIGTERM end the kernel, then raise KeyboardInterrupt
+    and SystemExit.
+    """
+    at = [0]
+    client = Client(
+        nb,
+        timeout=CELL_SECONDS,
+        startup_timeout=600,
+        kernel_name="python3",
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
+        resources={"metadata": {"path": str(NOTEBOOKS)}},
+        record_timing=False,
+        store_widget_state=True,  # without it nbclient fails on `interact`; clean() drops the state
+        on_cell_start=lambda cell, cell_index, **_: at.__setitem__(0, cell_index),
+        on_cell_executed=on_cell,
+    )
+    if not os.access(Path.home(), os.W_OK):  # matplotlib would say so in the notebook
+        env = {"MPLCONFIGDIR": str(Path(tempfile.gettempdir()) / "matplotlib")} | env
+    try:
+        client.execute(env={EXECUTED: "1"} | env)
+    except (Exception, asyncio.CancelledError) as error:
+        if client.stopped_by:  # nbclient may have taken the stop for a dead kernel
+            raise (SystemExit(143) if client.stopped_by == signal.SIGTERM else KeyboardInterrupt) from None
+        if isinstance(error, CellExecutionError):
+            raise CourseError(describe_failure(nb, name)) from None
+        if isinstance(error, DeadKernelError | CellTimeoutError):
+            why = "does not end" if isinstance(error, CellTimeoutError) else "ends Python (out of memory?)"
+            text = "\n".join(indent(nb.cells[at[0]].source.splitlines()[:12]))
+            raise CourseError(f"{name}, cell {at[0] + 1} {why}:\n{text}") from None
+        raise
+
+
+def describe_failure(nb: nbformat.NotebookNode, name: str) -> str:
+    """Which cell failed, its text, and its error. Cells are counted from 1."""
+    number, cell, output = next(
+        (i, cell, out)
+        for i, cell in enumerate(nb.cells, 1)
+        for out in cell.get("outputs", [])
+        if out.output_type == "error" and "raises-exception" not in cell.metadata.get("tags", [])
+    )
+    trace = ANSI.sub("", "\n".join(output.traceback)).splitlines()[-20:]
+    lines = [f"{name}, cell {number} fails:", *indent(cell.source.splitlines()[:12]), "", *indent(trace)]
+    said = remedy(f"{output.get('ename')}: {output.get('evalue')}")
+    return "\n".join([*lines, "", said] if said else lines)
+
+
+def indent(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def clean(nb: nbformat.NotebookNode) -> None:
+    """Drop what differs from run to run or cannot be shown without a kernel."""
+    marks = ("tags", "jupyter", "cellView")  # the last two hide the first cell's text
+    kept = {"course": nb.metadata["course"]} if "course" in nb.metadata else {}
+    nb.metadata = nbformat.from_dict(METADATA | kept)
+    for cell in nb.cells:
+        cell.metadata = {name: cell.metadata[name] for name in marks if cell.metadata.get(name)}
+        if cell.cell_type == "code":
+            for output in cell.outputs:  # a widget's own view needs a kernel; what stands in for it is kept
+                output.get("data", {}).pop(WIDGET, None)
+            cell.outputs = merge_streams([o for o in cell.outputs if o.get("data") != {}])
+
+
+def merge_streams(outputs: list) -> list:
+    """One stream output instead of as many as the kernel happened to send."""
+    merged: list = []
+    for output in outputs:
+        last = merged[-1] if merged else None
+        if last and output.output_type == last.output_type == "stream" and output.name == last.name:
+            last.text += output.text
+        else:
+            merged.append(output)
+    return merged
+
+
+def check(chapter: str) -> str:
+    """The difference between a source and its notebook; empty where they agree."""
+    source = source_path(chapter)
+    path = NOTEBOOKS / f"{source.stem}.ipynb"
+    if not path.exists():
+        return f"{relative(path)} is missing; run `course build {chapter}`"
+    wanted, found = cell_lines(notebook_from_source(source)), cell_lines(read_notebook(path))
+    return "\n".join(difflib.unified_diff(found, wanted, relative(path), relative(source), lineterm="", n=2))
+
+
+def cell_lines(nb: nbformat.NotebookNode) -> list[str]:
+    """A notebook's cells as text lines: kind, id, tags and source, without outputs."""
+    lines = []
+    for cell in nb.cells:
+        tags = " ".join(cell.metadata.get("tags", []))
+        lines += [f"%% {cell.cell_type} {cell.get('id')} {tags}".rstrip(), *cell.source.splitlines()]
+    return lines

@@ -1,0 +1,1 @@
+"""From notebooks' exported cells to the modules of nanogpt/."""

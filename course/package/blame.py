@@ -1,0 +1,97 @@
+"""A failing test, told to a student: what it says, in one line, and which cell it most likely means."""
+
+import ast
+import re
+
+from course.package.cells import ExportedCell, parse
+from course.package.export import cell_at
+from course.package.remedies import NO_NAME, remedy
+
+KEPT_LINES = 14  # of pytest's own text
+EXAMPLE = re.compile(r"\n(?:E +)?(?:Falsifying example|Failing test case): ")  # hypothesis's note
+NOISE = re.compile(
+    r"^E?\s+\+  |most recent call|importlib|course[/\\]trial\.py|^ *\^+$"
+    r"|^ImportError while importing|^Hint: make sure|^Traceback:$"  # pytest's, of a test file
+)
+
+
+def first_line(failure: dict, modules=()) -> str:
+    """`test_name: the assertion's message (hypothesis's example)`; a name that is missing is told with its remedy."""
+    if gone := NO_NAME.search(failure["message"]):
+        name, module = gone.groups()
+        keep = f"{failure['test']} needs {name}, which no cell exports to nanogpt/{module}.py; keep that name"
+        return keep if module in modules else f"{failure['test']}: {remedy(failure['message'])}"
+    message, *notes = EXAMPLE.split(failure["message"], maxsplit=1)
+    message = re.sub(r"^(AssertionError|Failed):? ?", "", message).strip().split("\n")[0]
+    example = re.match(r"\w+\((.*?)\)\s*(\n|$)", notes[0], re.DOTALL) if notes else None
+    given = ", ".join(part.strip() for part in example.group(1).strip(" ,\n").split(",\n")) if example else ""
+    return f"{failure['test']}: {message or 'fails'}" + (f" ({given})" if given else "")
+
+
+def excerpt(text: str) -> str:
+    """The end of pytest's text or a traceback, without values of every subexpression and hypothesis's notes."""
+    lines = EXAMPLE.split(text, maxsplit=1)[0].rstrip().split("\n")
+    lines = [line for line in lines if not NOISE.search(line)]
+    lines = lines[:KEPT_LINES] if text.startswith("Timeout") else lines[-KEPT_LINES:]
+    return "\n" + "".join(f"\n    {line[:160]}".rstrip() for line in lines) if any(lines) else ""
+
+
+def likely_cell(
+    text: str, failure: dict, cells: list[ExportedCell], modules: dict[str, str], installed: dict[str, str]
+) -> str:
+    """The cell to look at first, with what it defines.
+
+    Best are cells that differ from the installed module, whose tests pass: of those the one where the error arose, or
+    all if they are few. Then the cell where the error arose; then one whose name the test calls; then any.
+    """
+    raised = frames(text, cells, modules)
+    changed = [cell for cell in cells if differs(cell, installed.get(cell.module, ""))]
+    named = [
+        cell for cell in cells if any(re.search(rf"\b{n}\b", failure.get("text", "")) for n in cell.names())
+    ]
+    for found in (
+        [cell for cell in raised if cell in changed][:1],
+        changed if len(changed) <= 3 else [],
+        raised[:1],
+        [cell for cell in named if cell in changed][:1] or named[:1],
+    ):
+        if found:
+            return " or ".join(described(cell, number) for number, cell in enumerate(found))
+    return cells[0].where.split(",")[0]
+
+
+def described(cell: ExportedCell, number: int) -> str:
+    """`04_attention.ipynb, cell 19 (attention_weights)`; further ones without the notebook's name."""
+    names = [name for name in cell.names() if "." not in name] or cell.names()
+    where = cell.where if number == 0 else cell.where.split(", ")[-1]
+    return f"{where} ({', '.join(names[:2])})" if names else where
+
+
+def frames(text: str, cells: list[ExportedCell], modules: dict[str, str]) -> list[ExportedCell]:
+    """The cells that a traceback runs through, the deepest first."""
+    found = []
+    for module, row in re.findall(r"nanogpt[/\\](\w+)\.py(?:\", line |:)(\d+)", text):
+        if module in modules:
+            where = cell_at(modules[module], int(row), [c for c in cells if c.module == module])
+            found += [cell for cell in cells if cell.where == where]
+    return found[::-1]
+
+
+def differs(cell: ExportedCell, installed: str) -> bool:
+    """True if the module in the package lacks a definition of this cell, or has another one."""
+    there = pieces(parse(installed, "the package").body)
+    return any(there.get(name) != text for name, text in pieces(cell.tree.body).items())
+
+
+def pieces(body: list[ast.stmt], prefix: str = "") -> dict[str, str]:
+    """What a module or a class holds, by name, without its formatting; a class is its members."""
+    found: dict[str, str] = {}
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            found |= pieces(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            name = prefix + node.name  # a property and its setter share a name
+            found[name] = found.get(name, "") + ast.unparse(node)
+        elif not isinstance(node, ast.Import | ast.ImportFrom):
+            found[prefix + ast.unparse(node).split("=")[0].split(":")[0].strip()] = ast.unparse(node)
+    return found

@@ -1,0 +1,192 @@
+"""The exported cells of a notebook: which they are, what they define and import, and what cannot stand in one."""
+
+import ast
+import itertools
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from course.package.directives import Head, read_head
+from course.paths import NOTEBOOKS, CourseError, numbered
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+ONLY = "an exported cell holds definitions, imports and assignments of names only"
+
+
+@dataclass
+class ExportedCell:
+    """One `#| export` cell: where it stands, which module it goes to, and its text without directives."""
+
+    where: str
+    module: str
+    source: str
+    tree: ast.Module
+    id: str = ""  # of the notebook's cell
+
+    def names(self) -> list[str]:
+        """What the cell defines: `area`, `GPT` and its methods `GPT.forward`; for `class GPT(GPT):` only the methods."""
+        return [name for node in self.tree.body for name in defined_names(node)]
+
+
+def defined_names(node: ast.stmt) -> list[str]:
+    """The names that a statement of a module or a class defines (imports are looked at by `imported_names`)."""
+    if isinstance(node, Function):
+        return [] if any(last_name(d) == "overload" for d in node.decorator_list) else [node.name]
+    if isinstance(node, ast.ClassDef):
+        methods = [f"{node.name}.{name}" for part in node.body for name in defined_names(part)]
+        return methods if continues_itself(node) else [node.name, *methods]
+    found = [leaf.id for target in targets(node) for leaf in ast.walk(target) if stored(leaf)]
+    return [name for name in found if name != "_"]
+
+
+def targets(node: ast.stmt) -> list[ast.expr]:
+    """What an assignment assigns to."""
+    return (
+        node.targets
+        if isinstance(node, ast.Assign)
+        else [node.target]
+        if isinstance(node, ast.AnnAssign)
+        else []
+    )
+
+
+def stored(leaf: ast.AST) -> bool:
+    return isinstance(leaf, ast.Name) and isinstance(leaf.ctx, ast.Store)
+
+
+def last_name(node: ast.expr) -> str:
+    """`overload` of `typing.overload`."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def continues_itself(node: ast.stmt) -> bool:
+    """True of `class GPT(GPT):`, which adds methods to a class that an earlier cell began."""
+    return isinstance(node, ast.ClassDef) and any(
+        isinstance(b, ast.Name) and b.id == node.name for b in node.bases
+    )
+
+
+def heads(nb, name: str) -> list[tuple[str, Head]]:
+    """What the directives of each code cell say, and where it stands; cells are counted from 1."""
+    return [
+        (f"{name}, cell {number}", read_head(cell.source, f"{name}, cell {number}"))
+        for number, cell in enumerate(nb.cells, 1)
+        if cell.cell_type == "code"
+    ]
+
+
+def exported_cells(nb, name: str) -> list[ExportedCell]:
+    """All exported cells of a notebook, in order; `name` is the notebook's file name, for messages."""
+    read = heads(nb, name)
+    defaults = list(dict.fromkeys(head.default for _, head in read if head.default))
+    if len(defaults) > 1:
+        raise CourseError(f"{name}: `#| default_exp` names {' and '.join(defaults)}; keep one")
+    default = (defaults or [""])[0]
+    ids = [getattr(cell, "id", "") for cell in nb.cells if cell.cell_type == "code"]
+    return [exported_cell(head, where, default, id) for (where, head), id in zip(read, ids) if head.exported]
+
+
+def exported_cell(head: Head, where: str, default_module: str, id: str = "") -> ExportedCell:
+    """Read one cell that carries `#| export`."""
+    module = head.module or default_module
+    if not module:
+        raise CourseError(
+            f"{where} is exported but no module is named; write `#| default_exp MODULE` in the first code cell"
+        )
+    tree = parse(head.source, where)
+    for node in tree.body:
+        refuse_statement(node, where)
+    refuse_shared_lines(tree.body, where)
+    return ExportedCell(where, module, head.source, tree, id)
+
+
+def parse(source: str, where: str) -> ast.Module:
+    try:
+        source.encode()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the student has seen them when the cell ran
+            return ast.parse(source)
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        if line.startswith(("%", "!", "?")) or line.endswith("?"):
+            raise CourseError(
+                f"{where}: a magic ({line}) cannot be exported; move it to a cell of its own"
+            ) from None
+        raise CourseError(f"{where}: {error.msg} in line {error.lineno or 1}: {shortened(line)}") from None
+    except (
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ) as error:  # half a character, a null byte, a bracket too deep
+        raise CourseError(f"{where} cannot be read as Python: {error or type(error).__name__}") from None
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def refuse_statement(node: ast.stmt, where: str) -> None:
+    """Nothing may be computed or changed when the module is imported, beyond giving names their values."""
+    where = f"{where}, line {node.lineno}"
+    if isinstance(node, Function | ast.ClassDef | ast.Import | ast.ImportFrom):
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            raise CourseError(
+                f"{where}: `from {node.module} import *` cannot be exported; name what you import"
+            )
+        return
+    text = shortened(ast.unparse(node).split("\n")[0])
+    for target in targets(node):
+        for leaf in ast.walk(target):
+            if isinstance(leaf, ast.Attribute | ast.Subscript):
+                raise CourseError(
+                    f"{where}: `{text}` changes {ast.unparse(leaf.value)} and cannot be exported; {ONLY}: "
+                    f"write it where {ast.unparse(leaf.value)} is defined"
+                )
+    if not isinstance(node, ast.Assign | ast.AnnAssign):
+        raise CourseError(
+            f"{where}: `{text}` would run whenever the module is imported; {ONLY}: move it to a cell without `#| export`"
+        )
+
+
+def refuse_shared_lines(body: list[ast.stmt], where: str) -> None:
+    """Imports move to the top of the module by whole lines, so no line may hold part of something else."""
+    for one, other in itertools.pairwise(body):
+        if one.end_lineno == other.lineno and any(
+            isinstance(n, ast.Import | ast.ImportFrom) for n in (one, other)
+        ):
+            raise CourseError(
+                f"{where}, line {other.lineno}: an import shares its line; give it a line of its own"
+            )
+
+
+def imported_names(tree: ast.Module) -> list[tuple[str, str]]:
+    """The names that top-level imports bind, each with what it stands for."""
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            found += [(a.asname, a.name) if a.asname else (a.name.split(".")[0],) * 2 for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            origin = "." * node.level + (node.module or "")
+            found += [(a.asname or a.name, f"{origin}.{a.name}") for a in node.names]
+    return found
+
+
+def claimed_modules(path: Path) -> set[str]:
+    """The modules that a notebook exports to; none where it cannot be read, since that is not this chapter's fault."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        read = [read_head("".join(c["source"]), "") for c in cells if c["cell_type"] == "code"]
+    except (OSError, ValueError, KeyError, TypeError, CourseError):
+        return set()
+    default = next((head.default for head in read if head.default), "")
+    return {head.module or default for head in read if head.exported}
+
+
+def refuse_double_claims(modules: set[str], name: str) -> None:
+    """A module belongs to one notebook."""
+    for other in numbered(NOTEBOOKS, ".ipynb"):
+        if other.name != name and (both := modules & claimed_modules(other)):
+            raise CourseError(
+                f"nanogpt/{both.pop()}.py is exported by both {name} and {other.name}; rename one"
+            )

@@ -1,0 +1,234 @@
+"""A notebook's finished code → `nanogpt/`: written aside, tested there, then replaced, all of it or nothing."""
+
+import ast
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from course.files import diff, read_cells, write_atomically
+from course.package.blame import excerpt, first_line, likely_cell
+from course.package.cells import (
+    ExportedCell,
+    claimed_modules,
+    defined_names,
+    exported_cells,
+    refuse_double_claims,
+)
+from course.package.export import export
+from course.package.last_run import compare_with_run
+from course.paths import PACKAGE, ROOT, TESTS, CourseError, notebook_path, relative, two_digits
+
+IMPORT_SECONDS = 180  # what takes seconds may take a minute on a machine with other work
+TEST_SECONDS = 1200
+
+
+def export_chapter(chapter: str) -> dict[str, str]:
+    """Module name → text, as the chapter's saved notebook says."""
+    path = notebook_path(chapter)
+    modules = export(read_cells(path), path.name)
+    refuse_double_claims(set(modules), path.name)
+    return modules
+
+
+def checkpoint_chapter(
+    chapter: str, executed: list[str] | None = None, by_id: dict[str, str] | None = None
+) -> list[str]:
+    """Export a chapter into the package and say what it now holds.
+
+    executed, by_id: the cells that were run, when called from the notebook itself (`compare_with_run`).
+    Raises CourseError, and leaves every module as it was, if an exported cell is broken, a module does not
+    import, a test of the chapter fails, or the saved notebook is not the one that was run.
+    """
+    modules = export_chapter(chapter)
+    path = notebook_path(chapter)
+    notebook = read_cells(path)
+    cells = exported_cells(notebook, path.name)
+    if executed is not None:
+        compare_with_run(cells, executed, by_id or {})
+    if not modules:
+        return [f"{path.name} exports nothing"]
+    tests = sorted(TESTS.glob(f"test_ch{two_digits(chapter)}_*.py"))
+    for module in modules:
+        if (PACKAGE / f"{module}.py").is_dir():
+            raise CourseError(f"nanogpt/{module}.py is a folder; remove it, then checkpoint")
+    for name in sorted(left_out(modules, cells)):
+        print(f"note: {name} is no longer exported: {whereabouts(name, notebook)}")
+    try_aside(modules, cells, tests)
+    changed = {module: text for module, text in modules.items() if current(module) != text}
+    install(changed)
+    said = [describe(m, text, "updated" if m in changed else "unchanged") for m, text in modules.items()]
+    return [*said, *(f"{relative(test)} passes" for test in tests)]
+
+
+def current(module: str) -> str:
+    path = PACKAGE / f"{module}.py"
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def left_out(modules: dict[str, str], cells: list[ExportedCell]) -> set[str]:
+    """What the package has of these modules, and the notebook no longer exports."""
+    try:
+        there = {name for m in modules for node in ast.parse(current(m)).body for name in defined_names(node)}
+    except SyntaxError:
+        return set()
+    return {name for name in there if "." not in name} - {name for cell in cells for name in cell.names()}
+
+
+def whereabouts(name: str, notebook) -> str:
+    """Where a notebook still has a name that is not exported."""
+    for number, cell in enumerate(notebook.cells, 1):
+        if re.search(rf"^(def|class) {name}\b|^{name}\b.*=", cell.source, re.MULTILINE):
+            return f"cell {number} has it " + (
+                "without `#| export`" if cell.cell_type == "code" else "as text"
+            )
+    return "no cell has it"
+
+
+def install(modules: dict[str, str]) -> None:
+    """Replace all these modules; if one cannot be written, put back those that were."""
+    old = {m: path.read_bytes() if (path := PACKAGE / f"{m}.py").exists() else None for m in modules}
+    done: list[str] = []
+    try:
+        for module, text in modules.items():
+            done.append(module)
+            write_atomically(PACKAGE / f"{module}.py", text.encode())
+    except BaseException:
+        for module in done:
+            if (before := old[module]) is None:
+                (PACKAGE / f"{module}.py").unlink(missing_ok=True)
+            elif (PACKAGE / f"{module}.py").read_bytes() != before:
+                write_atomically(PACKAGE / f"{module}.py", before)
+        raise
+
+
+def describe(module: str, text: str, state: str) -> str:
+    names = re.findall(r"^(?:class|def) ([A-Za-z]\w*)", text, re.MULTILINE)
+    return f"nanogpt/{module}.py {state}: {len(text.splitlines())} lines with {', '.join(names)}"
+
+
+def try_aside(modules: dict[str, str], cells: list[ExportedCell], tests: list[Path]) -> None:
+    """Import the new modules and run the chapter's tests in a fresh process, in a copy of the package."""
+    with tempfile.TemporaryDirectory(prefix="checkpoint-", ignore_cleanup_errors=True) as name:
+        folder = Path(name).resolve()
+        trial = folder / "nanogpt"
+        shutil.copytree(PACKAGE, trial, ignore=shutil.ignore_patterns("__pycache__"))
+        if (ROOT / "configs").is_dir():  # nanogpt looks for them beside itself
+            shutil.copytree(ROOT / "configs", folder / "configs")
+        for module, text in modules.items():
+            (trial / f"{module}.py").write_text(text, encoding="utf-8", newline="\n")
+        report, said = run_trial(folder, list(modules), tests)
+        problem = trial_problem(report, said, modules, tests)
+        if not problem and not all(is_whole(trial / f"{m}.py", text) for m, text in modules.items()):
+            problem = "importing or testing it changes files of nanogpt/", ""
+    if problem:
+        line, text = problem
+        text = text.replace(f"{folder}{os.sep}", "").replace(f"{ROOT}{os.sep}", "")
+        text = re.sub(r"(?m)^\.\.[/\\].*?tests[/\\]test_ch|\S*tests[/\\]test_ch", "tests/test_ch", text)
+        where = likely_cell(
+            text + said, report.get("failure", {}), cells, modules, {m: current(m) for m in modules}
+        )
+        names = ", ".join(f"nanogpt/{module}.py" for module in modules)
+        raise CourseError(f"{line}\nlikely {where}; {names} unchanged{excerpt(text)}")
+
+
+def is_whole(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_bytes() == text.encode()
+
+
+def trial_problem(
+    report: dict, said: str, modules: dict[str, str], tests: list[Path]
+) -> tuple[str, str] | None:
+    """What went wrong, in one line, and the text that shows where; None if nothing did."""
+    if "error" in report:
+        module = next(m for m in modules if m not in report["imported"])
+        return f"nanogpt/{module}.py cannot be imported: {report['error']}", report["text"]
+    if failure := report.get("failure"):
+        return first_line(failure, modules), failure["text"]
+    if "Timeout (" in said:
+        doing = "a test" if len(report["imported"]) == len(modules) else "the import"
+        seconds = TEST_SECONDS if doing == "a test" else IMPORT_SECONDS
+        return f"{doing} does not end within {seconds} s", said[said.index("Timeout (") :]
+    if len(report["imported"]) < len(modules):
+        return "importing it ends Python", said
+    if not report["finished"] or (tests and report["exit"] not in (0, 5)):  # 5: all are slow
+        return "its tests do not run to their end", said
+    if tests and report["exit"] == 0 and not report["passed"] + report["skipped"]:
+        return "its tests were not run", said
+    return None
+
+
+def run_trial(folder: Path, modules: list[str], tests: list[Path]) -> tuple[dict, str]:
+    """The trial's report, and all that it wrote. `import nanogpt` means the copy in `folder`, where it also works."""
+    nonce, report, log = secrets.token_hex(8), folder / "report.json", folder / "log.txt"
+    script = [sys.executable, str(Path(__file__).with_name("trial.py"))]
+    limits = [str(IMPORT_SECONDS), str(TEST_SECONDS)]
+    with open(log, "wb") as out:
+        process = subprocess.Popen(
+            [*script, str(report), nonce, *limits, ",".join(modules), *map(str, tests)],
+            cwd=folder,
+            env=trial_environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            process.wait(IMPORT_SECONDS + TEST_SECONDS + 60)
+        except BaseException as error:
+            end_group(process)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+    said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    try:
+        found = json.loads(report.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = {}
+    return (found if found.get("nonce") == nonce else {"imported": [], "finished": False}), said
+
+
+def trial_environment(folder: Path) -> dict[str, str]:
+    colours = ("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "PY_COLORS")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_") and k not in colours}
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    return env | {
+        "PYTHONPATH": path,
+        "PYTHONSAFEPATH": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUTF8": "1",
+        "NO_COLOR": "1",
+        "TERM": "dumb",
+    }
+
+
+def end_group(process: subprocess.Popen) -> None:
+    """End a process and those that it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (AttributeError, ProcessLookupError):  # Windows has no groups
+        process.kill()
+    process.wait()
+
+
+def check_chapter(chapter: str) -> str:
+    """The difference between what the notebook exports and what the package holds; empty where they agree."""
+    modules = export_chapter(chapter)
+    name = notebook_path(chapter).name
+    diffs = [
+        diff(current(m), text, f"nanogpt/{m}.py", f"exported from {name}") for m, text in modules.items()
+    ]
+    return "\n".join(filter(None, diffs))
+
+
+def orphans(chapters: list[str]) -> list[str]:
+    """Modules in the package that no notebook exports."""
+    claimed = {module for chapter in chapters for module in claimed_modules(notebook_path(chapter))}
+    return sorted(
+        p.name for p in PACKAGE.glob("*.py") if p.stem not in claimed and not p.stem.startswith("__")
+    )

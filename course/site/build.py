@@ -1,0 +1,150 @@
+"""`course site`: the course as a book, made by Sphinx and myst-nb from the committed notebooks, fully offline.
+
+Pages are staged below build/site/source and built into build/site/html. Nothing is executed.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from course.exercises.sets import folders, read
+from course.files import notebook_bytes, write_atomically
+from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError, number_of, numbered, relative
+from course.site.pages import address, chapter_page, exercise_page, page, raw_files
+
+SITE = ROOT / "build" / "site"
+PARTS = {
+    "I Text": ("00", "03"),
+    "II GPT-2": ("04", "08"),
+    "III Speed": ("09", "14"),
+    "IV A real run": ("15", "19"),
+    "V Many processes": ("20", "22z"),
+}
+ELSEWHERE = {  # files of the repository that are pages of another name
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "exercises/README.md": "exercises/instructors.md",
+    "exercises/TASKS.md": "exercises/tasks.md",
+}
+
+
+def site(folder: Path = SITE) -> int:
+    """Stage the pages and let Sphinx make them, each warning an error; 0, or CourseError with what Sphinx said."""
+    source, html, doctrees = folder / "source", folder / "html", folder / "doctrees"
+    if missing := [name for name in ("sphinx", "myst_nb", "sphinx_book_theme") if find_spec(name) is None]:
+        raise CourseError(f"the site needs {', '.join(missing)}: pip install -c constraints.txt -e '.[site]'")
+    start, files = time.monotonic(), staged()
+    changed = settle(files, folder)
+    print(
+        f"{changed} of {len(files)} pages and pictures to be made; all of them take about a minute",
+        flush=True,
+    )
+    options = ["-W", "--keep-going", "-jauto", "-b", "html", "-c", str(ROOT / "site"), "-d", str(doctrees)]
+    if url := address():
+        theme = "-Dhtml_theme_options"
+        options += [f"{theme}.repository_url={url}", f"{theme}.use_repository_button=true"]
+    if not sys.stdout.isatty():  # a line for each page is for a screen alone
+        options.append("-q")
+    if subprocess.run([sys.executable, "-m", "sphinx", *options, str(source), str(html)]).returncode:
+        shutil.rmtree(doctrees, ignore_errors=True)  # a page that is kept would not say its warning again
+        raise CourseError("Sphinx has found something wrong, as it says above; a warning counts")
+    for path in numbered(NOTEBOOKS, ".ipynb"):
+        for name, data in raw_files(path).items():
+            write_atomically(html / name, data)
+    print(f"{relative(html / 'index.html')}: open it in a browser ({time.monotonic() - start:.0f} s)")
+    return 0
+
+
+def settle(files: dict[str, bytes], folder: Path) -> int:
+    """The folder's source holds these files and no others; one that stays the same is not touched, nor made again. How
+    many differ."""
+    source = folder / "source"
+    there = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+    if there - set(files):  # the page of a file that is gone would stay
+        shutil.rmtree(folder)
+    differ = [name for name, data in files.items() if not same(source / name, data)]
+    for name in differ:
+        write_atomically(source / name, files[name])
+    return len(differ)
+
+
+def same(path: Path, data: bytes) -> bool:
+    return path.exists() and path.read_bytes() == data
+
+
+def places() -> dict[str, str]:
+    """Which file or folder of the repository is which page."""
+    chapters = {relative(path): relative(path) for path in numbered(NOTEBOOKS, ".ipynb")}
+    sets = {relative(folder): f"{relative(folder)}.ipynb" for folder in folders()}
+    written = [path for path in (ROOT / "site").rglob("*") if path.suffix in (".md", ".png")]
+    return (
+        chapters | sets | {relative(p): p.relative_to(ROOT / "site").as_posix() for p in written} | ELSEWHERE
+    )
+
+
+def staged() -> dict[str, bytes]:
+    """All pages and pictures, as Sphinx reads them."""
+    where, files = places(), {}
+    for file, name in where.items():
+        if name.endswith(".png"):
+            files[name] = (ROOT / file).read_bytes()
+        elif name.endswith(".md") and file != "README.md":
+            files[name] = page(file, name, where).encode()
+    chapters = {number_of(path): path for path in numbered(NOTEBOOKS, ".ipynb")}
+    for path in chapters.values():
+        files[relative(path)] = notebook_bytes(chapter_page(path, where))
+    for made in map(read, folders()):
+        name = where[f"exercises/{made.name}"]
+        files[name] = notebook_bytes(exercise_page(made, chapters[made.number].stem, where))
+    files |= {f"nanogpt/{name}.md": text.encode() for name, text in module_pages().items()}
+    files["exercises/tasks.md"] += toctree("", [folder.name for folder in folders()]).encode()
+    files["index.md"] += contents(chapters).encode()
+    return files
+
+
+def contents(chapters: dict[str, Path]) -> str:
+    """Sphinx's tables of contents: the parts of the course, then exercises and package."""
+    text = ""
+    for part, (first, last) in PARTS.items():
+        pages = [f"notebooks/{path.stem}" for number, path in chapters.items() if first <= number <= last]
+        text += toctree(part, pages)
+    written = sorted(path.stem for path in (ROOT / "site").glob("*.md") if path.stem != "index")
+    text += toctree("Exercises", ["exercises/tasks", "exercises/instructors"])
+    return text + toctree("Beside the chapters", [*written, "nanogpt/index", "contributing"])
+
+
+def toctree(caption: str, pages: list[str]) -> str:
+    return "\n".join(
+        [
+            "",
+            "```{toctree}",
+            ":hidden:",
+            *([f":caption: {caption}"] if caption else []),
+            "",
+            *pages,
+            "```",
+            "",
+        ]
+    )
+
+
+def module_pages() -> dict[str, str]:
+    """A page for each module of the package, of its docstrings, and an index in the order of the chapters."""
+    modules = sorted(PACKAGE.glob("[a-z]*.py"), key=lambda path: (owner(path), path.name))
+    auto = "# nanogpt.{0}\n\n```{{eval-rst}}\n.. automodule:: nanogpt.{0}\n```\n"
+    pages = {path.stem: auto.format(path.stem) for path in modules}
+    text = "# The package\n\nWhat the chapters export, in their order.\n\n| chapter | module | what it holds |\n|---|---|---|\n"
+    for path in modules:
+        says = path.read_text(encoding="utf-8").split("\n")[0].strip('"')
+        text += f"| {owner(path)} | [{path.stem}]({path.stem}.md) | {says} |\n"
+    return pages | {"index": text + toctree("", list(pages))}
+
+
+def owner(module: Path) -> str:
+    """The number of the chapter that exports a module, as its first lines say."""
+    found = re.search(r"notebooks/(\d\d[a-z]?)_", module.read_text(encoding="utf-8")[:600])
+    return found[1] if found else "99"

@@ -1,0 +1,165 @@
+"""`course pictures`: the pictures of README and site, drawn from what is recorded, and a widget as JupyterLab shows it.
+
+Each carries a digest of what it shows, so that a test finds a picture that is older than its data.
+"""
+
+import hashlib
+import inspect
+import io
+import json
+from pathlib import Path
+
+from course.files import read_notebook
+from course.paths import ROOT, notebook_path, relative
+
+PICTURES = ROOT / "site" / "pictures"
+LADDER = ROOT / "data" / "measurements" / "amd-epyc-2-threads.json"
+NAMES = {  # of the recording, as a reader knows them before chapter 14
+    "float32": "PyTorch, float32",
+    "kept memory": "memory kept",
+    "bf16": "bf16 autocast",
+    "compile": "torch.compile",
+    "flash": "flash attention",
+    "nice numbers": "vocabulary 50304",
+    "fused AdamW": "fused AdamW",
+    "bf16 weights": "bf16 weights",
+}
+PALETTES = {  # of a light page and a dark one: GitHub's and the site's
+    "light": {
+        "page": "#ffffff",
+        "ink": "#1f2328",
+        "soft": "#59636e",
+        "edge": "#0969da",
+        "step": "#dcebfb",
+        "worse": "#fbdcb8",
+    },
+    "dark": {
+        "page": "#0d1117",
+        "ink": "#f0f6fc",
+        "soft": "#a5adb6",
+        "edge": "#4493f8",
+        "step": "#14304f",
+        "worse": "#5f3c10",
+    },
+}
+
+
+def pictures() -> int:
+    """Draw all of them into site/pictures; the widget only where it has changed, since a browser takes a minute."""
+    for name, draw in drawings().items():
+        write(PICTURES / f"{name}.png", png(draw()), digest(name))
+        print(relative(PICTURES / f"{name}.png"))
+    if shown(PICTURES / "widget.png") != widget_digest():
+        from course.site.widget_picture import photograph
+
+        write(PICTURES / "widget.png", photograph(*widget_cells()), widget_digest())
+        print(relative(PICTURES / "widget.png"))
+    return 0
+
+
+def widget_cells() -> tuple[str, str]:
+    """Code of chapter 08's last two cells before its widget is shown: what it draws, and the widget."""
+    code = [cell.source for cell in read_notebook(notebook_path("08")).cells if cell.cell_type == "code"]
+    at = next(i for i, source in enumerate(code) if source.startswith("figures.playground_widget("))
+    return code[at - 1], code[at]
+
+
+def widget_digest() -> str:
+    """Of the widget's cells, of the functions that draw it, and of the look of all."""
+    from course import widgets
+    from course.figures import sampling
+
+    drawing = map(inspect.getsource, (sampling.as_drawn, sampling.playground_widget, widgets.control))
+    return hashlib.sha256("\n".join([*widget_cells(), *drawing, widgets.LOOK]).encode()).hexdigest()[:16]
+
+
+def shown(path: Path) -> str:
+    """The digest that a picture carries; empty where there is no picture."""
+    from PIL import Image
+
+    return Image.open(path).text.get("shows", "") if path.exists() else ""
+
+
+def drawings() -> dict:
+    """The pictures by name, each a function that draws it."""
+    steps = staircase_steps(json.loads(LADDER.read_text(encoding="utf-8")))
+    return {f"staircase-{theme}": lambda theme=theme: staircase(steps, PALETTES[theme]) for theme in PALETTES}
+
+
+def digest(name: str) -> str:
+    """Of what a picture shows: another value, another digest."""
+    shown = [staircase_steps(json.loads(LADDER.read_text(encoding="utf-8"))), PALETTES[name.split("-")[1]]]
+    return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def staircase_steps(recorded: dict) -> list[dict]:
+    """The recorded rungs: name, ms, predicted ms, the text beside it, and whether it made a step slower.
+
+    A gain is told where the middle halves of the two times lie apart, as in chapter 14.
+    """
+    steps, before = [], None
+    for rung in recorded["rungs"]:
+        says, slower = f"predicted {rung['predicted_ms']:,.0f} ms", False
+        if before:
+            gain, predicted = (before[key] / rung[key] for key in ("ms", "predicted_ms"))
+            apart = rung["q3_ms"] < before["q1_ms"] or before["q3_ms"] < rung["q1_ms"]
+            slower = apart and gain < 1
+            says = f"{gain:.2f} ×{', slower' if slower else ''}" if apart else "not measurable"
+            says += f" · predicted {predicted:.2f} ×"
+        ms = {key: round(rung[key]) for key in ("ms", "predicted_ms")}
+        steps.append({"name": NAMES[rung["name"]], "says": says, "slower": slower, **ms})
+        before = rung
+    return steps
+
+
+def in_words(steps: list[dict]) -> str:
+    """The staircase for who does not see it: the alternative text of README and site."""
+    told = "; ".join(f"{step['name']} {step['ms']} ms ({step['says']})" for step in steps)
+    return f"Milliseconds of one training step of GPT-2 124M, rung by rung: {told}."
+
+
+def staircase(steps: list[dict], colors: dict):
+    """A figure: a row a rung, as long as its step takes, so that the rows' ends are stairs; a thin line as predicted."""
+    from matplotlib.figure import Figure
+
+    fig = Figure(figsize=(7.2, 7.4), facecolor=colors["page"])
+    ax = fig.add_axes((0.02, 0.075, 0.96, 0.86))
+    ink, soft, longest = colors["ink"], colors["soft"], max(step["ms"] for step in steps)
+    for row, step in enumerate(steps):
+        inside = step["ms"] > 0.75 * longest  # no room beside the step
+        where, side = (step["ms"] - 18, "right") if inside else (step["ms"] + 20, "left")
+        ax.barh(row, step["ms"], 1, color=colors["worse" if step["slower"] else "step"])
+        ax.hlines(row + 0.36, 0, step["predicted_ms"], color=soft, lw=2.5)
+        ax.text(18, row - 0.1, step["name"], color=ink, fontsize=15.5, weight="bold", va="center")
+        ax.text(where, row - 0.2, f"{step['ms']:,} ms", color=ink, fontsize=16.5, ha=side, va="center")
+        ax.text(where, row + 0.13, step["says"], color=ink, fontsize=14, ha=side, va="center")
+    edges = [row + side for row in range(len(steps)) for side in (-0.5, 0.5)]
+    ax.plot([step["ms"] for step in steps for _ in range(2)], edges, color=colors["edge"], lw=3)
+    ax.set(xlim=(0, longest * 1.005), ylim=(len(steps) - 0.5, -0.5))
+    ax.axis("off")
+    fig.text(0.02, 0.962, "One training step of GPT-2 124M", color=ink, fontsize=17, va="center")
+    fig.text(
+        0.02,
+        0.035,
+        "two cores of a server CPU, B=4, T=64 · thin line: predicted",
+        color=soft,
+        fontsize=14,
+        va="center",
+    )
+    return fig
+
+
+def png(fig) -> bytes:
+    fig.savefig(buffer := io.BytesIO(), format="png", dpi=150, bbox_inches=None)
+    return buffer.getvalue()
+
+
+def write(path: Path, picture: bytes, says: str) -> None:
+    """A small PNG that carries the digest of what it shows."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    info = PngInfo()
+    info.add_text("shows", says)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.open(io.BytesIO(picture)).convert("RGB").quantize(64).save(path, pnginfo=info, optimize=True)

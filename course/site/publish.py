@@ -1,0 +1,47 @@
+"""`course publish URL`: the repository's address, wherever it is written. Nothing is executed, and outputs stay."""
+
+import re
+from pathlib import Path
+
+from course.files import notebook_bytes, read_notebook, write_atomically
+from course.notebooks.address import PLACEHOLDER, dressed, is_published, repository
+from course.paths import NOTEBOOKS, ROOT, CourseError, numbered
+
+ADDRESS = re.compile(r"https://github\.com/[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
+TEXTS = ("README.md", "CITATION.cff", "CONTRIBUTING.md", "site/*.md", ".devcontainer/*", "binder/*")
+
+
+def publish(url: str) -> int:
+    """Write this address in place of the present one; CourseError for one that Colab could not open."""
+    old, new = repository(), url.strip().removesuffix("/").removesuffix(".git")
+    if not ADDRESS.fullmatch(new):
+        raise CourseError(
+            f"{url!r} is no address of a GitHub repository, and Colab and Pages want one: "
+            "https://github.com/NAME/gpt2-course"
+        )
+    if not is_published(new):
+        raise CourseError(f"{PLACEHOLDER} stands for the owner's name; give the repository's own address")
+    changed = [*texts_with(old), ROOT / "pyproject.toml"]
+    for path in (
+        changed
+    ):  # pyproject.toml after all that it tells the old address of: so an interrupted call can be repeated
+        write_atomically(path, replaced(path.read_text(encoding="utf-8"), old, new).encode())
+    for path in numbered(NOTEBOOKS, ".ipynb"):
+        made = notebook_bytes(dressed(read_notebook(path), path.stem))
+        if made != path.read_bytes():
+            write_atomically(path, made)
+            changed.append(path)
+    print(f"{new} is the address in {len(changed)} files; commit them, then push")
+    return 0
+
+
+def texts_with(address: str) -> list[Path]:
+    found = [path for pattern in TEXTS for path in sorted(ROOT.glob(pattern)) if path.is_file()]
+    return [path for path in found if replaced(text := path.read_text(encoding="utf-8"), address, "") != text]
+
+
+def replaced(text: str, old: str, new: str) -> str:
+    """The address as a whole, and as the path of other services: `NAME/REPOSITORY` after a slash."""
+    old_path, new_path = (each.removeprefix("https://github.com/") for each in (old, new))
+    text = re.sub(rf"{re.escape(old)}(?![\w-])", new, text)
+    return re.sub(rf"(?<=/){re.escape(old_path)}(?![\w-])", new_path, text)

@@ -1,0 +1,206 @@
+"""Stories from a grammar whose every choice can be read back, so that the floor of a loss is known.
+
+Exported from notebooks/02_corpus.ipynb.
+"""
+
+import hashlib
+import math
+import os
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from nanogpt.corpora.grammar import NUMBERS, POOLS, Count, Draw, Part, Pick, Recall, Text, alternatives, check
+from nanogpt.text import shards
+
+# corpus.py finds the grammar in the package; the cells below build it anew, as you change it.
+
+
+@cache
+def entries(pool: str) -> list[tuple[str, ...]]:
+    """What a fact of this pool can be, in all its forms; the first is the one that is drawn."""
+    check(POOLS[pool].split(", "), pool)
+    return [tuple(entry.split("/")) for entry in POOLS[pool].split(", ")]
+
+
+def fact(key: str, facts: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    if key not in facts:
+        raise ValueError(f"{{{key}}} recalls a fact that no sentence before it has drawn")
+    return facts[key]
+
+
+def said(part: Text | Recall | Count, facts: dict[str, tuple[str, ...]]) -> str:
+    """The words of a part that has no choice."""
+    if isinstance(part, Text):
+        return part.words
+    if isinstance(part, Recall):
+        return fact(part.key, facts)[part.form]
+    total, words = 0, [fact(key, facts)[0] for _, key in part.terms]
+    for (sign, _), word in zip(part.terms, words):
+        if word not in NUMBERS:
+            raise ValueError(f"{word} is no number word; NUMBERS holds {NUMBERS[0]} to {NUMBERS[-1]}")
+        total += sign * NUMBERS.index(word)
+    if not 0 <= total < len(NUMBERS):
+        how = f"a sum or difference of {' and '.join(words)} is {total}"
+        raise ValueError(f"{how}; NUMBERS holds {NUMBERS[0]} to {NUMBERS[-1]}")
+    return NUMBERS[total]
+
+
+@dataclass
+class Telling:
+    """A story as it is told: its text, its facts, and each choice as (where in the text, out of how many)."""
+
+    text: str = ""
+    facts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    choices: list[tuple[int, int]] = field(default_factory=list)
+    answers: list[tuple[int, int]] = field(default_factory=list)  # text[start:end] says who has how many,
+    kinds: list[str] = field(default_factory=list)  # a fact "copied", or "computed" from two
+
+
+def tell(symbol: str, rng: random.Random, told: Telling) -> None:
+    """Adds one random expansion of symbol to what was told."""
+    for part in choose(alternatives(symbol), rng, told):
+        if isinstance(part, Pick):
+            tell(part.symbol, rng, told)
+            continue
+        if isinstance(part, Draw):
+            told.facts[part.key] = choose(entries(part.pool), rng, told)
+            words = told.facts[part.key][0]
+        else:
+            words = said(part, told.facts)
+        if isinstance(part, Count) and part.asked:
+            told.answers.append((len(told.text), len(told.text) + len(words)))
+            told.kinds.append("copied" if len(part.terms) == 1 else "computed")
+        told.text += words
+
+
+def choose(options: list, rng: random.Random, told: Telling):
+    told.choices.append((len(told.text), len(options)))
+    return options[int(rng.random() * len(options))]
+
+
+@dataclass(frozen=True)
+class Story:
+    """A text, the natural logarithm of its probability, and where its who-has-how-many answers stand.
+
+    For each (start, end) in answers, text[start:end] is a number word that follows from what was said before; kinds
+    says of each whether it is "copied" from there or "computed" from two numbers.
+    """
+
+    text: str
+    logprob: float
+    answers: tuple[tuple[int, int], ...]
+    kinds: tuple[str, ...] = ()
+
+
+def stories(n: int | None = None, seed: int = 0) -> Iterator[Story]:
+    """Yields n stories, or stories for ever. The same seed always gives the same stories in the same order."""
+    rng, number = random.Random(seed), 0
+    while n is None or number < n:
+        told = Telling()
+        tell("story", rng, told)
+        logprob = -sum(math.log(options) for _, options in told.choices)
+        yield Story(told.text, logprob, tuple(told.answers), tuple(told.kinds))
+        number += 1
+
+
+def readings(text: str) -> list[tuple[tuple[int, int], ...]]:
+    """All ways to tell a text, each as its choices (where, out of how many); none if the grammar does not tell it."""
+    return list(read([Pick("story")], text, 0, {}, ()))
+
+
+def read(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> Iterator[tuple]:
+    """The same for parts that are to be all of text[at:], after some choices."""
+    if not parts:
+        yield from [choices] if at == len(text) else []
+        return
+    part, *rest = parts
+    if isinstance(part, Pick):
+        made = (*choices, (at, len(alternatives(part.symbol))))
+        for line in alternatives(part.symbol):
+            yield from read([*line, *rest], text, at, facts, made)
+    elif isinstance(part, Draw):
+        made = (*choices, (at, len(entries(part.pool))))
+        for entry in entries(part.pool):
+            if text.startswith(entry[0], at):
+                yield from read(rest, text, at + len(entry[0]), facts | {part.key: entry}, made)
+    elif text.startswith(words := said(part, facts), at):
+        yield from read(rest, text, at + len(words), facts, choices)
+
+
+def entropy(symbol: str = "story") -> float:
+    """Mean of -log p over all expansions of symbol, in nats, exact (Cover & Thomas 2006, theorem 2.5.1)."""
+    lines, total = alternatives(symbol), 0.0
+    for part in (part for line in lines for part in line):
+        if isinstance(part, Pick):
+            total += entropy(part.symbol)
+        elif isinstance(part, Draw):
+            total += math.log(len(entries(part.pool)))
+    return math.log(len(lines)) + total / len(lines)
+
+
+def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
+    """The mean loss, in nats per token, of a model that knows the grammar, on these stories.
+
+    Each story counts its tokens and one `<|endoftext|>`, which costs nothing, since a story shows where it ends.
+    tokenizer: anything with .encode(text). ValueError without stories.
+    """
+    nats = tokens = 0
+    for story in stories:
+        nats -= story.logprob
+        tokens += len(tokenizer.encode(story.text)) + 1
+    if not tokens:
+        raise ValueError("a floor per token needs at least one story")
+    return nats / tokens
+
+
+def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
+    """The stories that `source` describes, one shard for each split; returns the manifest, which is written last."""
+    members: dict[str, list[Story]] = {split: [] for split in shards.SPLITS}
+    for story in stories(source["stories"], source["seed"]):
+        digest = hashlib.sha256(story.text.encode()).digest()
+        members[shards.split_of(digest, val=0.05, test=0.05)].append(story)
+    if empty := [split for split, told in members.items() if not told]:
+        raise ValueError(
+            f"{source['stories']} stories leave none for {empty[0]}, a twentieth; take 200 or more"
+        )
+    encoding, held = tokenizer.to_tiktoken(), {}
+    for split, told in members.items():
+        text, path = "".join(f"<|endoftext|>{story.text}" for story in told), folder / f"{split}_000000.bin"
+        ids = encoding.encode_to_numpy(text, allowed_special="all")
+        shards.write_shard(path, ids)
+        shard = {"file": path.name, "tokens": len(ids), "sha256": shards.file_sha256(path)}
+        size = sum(len(story.text.encode()) for story in told)
+        held[split] = {"documents": len(told), "bytes": size, "tokens": len(ids), "shards": [shard]}
+    tokenizer.save(folder / "tokenizer.json")
+    made_of = {"source": source, "tokenizer": "tokenizer.json", **shards.identity(tokenizer), "splits": held}
+    floor = -sum(story.logprob for story in members["val"]) / held["val"]["tokens"]
+    return shards.save_manifest(folder, made_of | {"floor": floor})
+
+
+def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, seed: int = 0) -> dict:
+    """The stories as shards in `folder`, with tokenizer.json and manifest.json; made where absent, other or damaged.
+
+    tokenizer: a BPETokenizer; by default the one that chapter 01 left in the folder above, or else the same, trained
+    here. n: stories. Returns the manifest; its "floor" is val's entropy in nats per token.
+    """
+    from nanogpt.text.tokenizer import (
+        BPETokenizer,  # here, so that telling stories needs none of its packages
+    )
+
+    folder = Path(folder)
+    if tokenizer is None and (folder.parent / "tokenizer.json").exists():
+        tokenizer = BPETokenizer.load(folder.parent / "tokenizer.json")
+    source = {"stories": n, "seed": seed, "entropy": round(entropy(), 6)}  # another grammar, another corpus
+    with suppress(OSError, ValueError):  # absent or damaged: made again
+        manifest = shards.load_manifest(folder)
+        same = tokenizer is None or tokenizer.fingerprint == manifest["fingerprint"]
+        if same and manifest["source"] == source:
+            shards.check_shards(folder, manifest)
+            return manifest
+    (folder / "manifest.json").unlink(missing_ok=True)  # first: it must not describe what is replaced
+    tokenizer = tokenizer or BPETokenizer.train((story.text for story in stories(5000)), 1024)
+    return _write_corpus(folder, tokenizer, source)

@@ -1,0 +1,1 @@
+"""What chapters make several processes do, to be measured."""

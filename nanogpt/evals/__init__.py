@@ -1,0 +1,1 @@
+"""How good a model is: losses, excess over the floor, HellaSwag."""

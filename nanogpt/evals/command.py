@@ -1,0 +1,120 @@
+"""The command `eval`: a checkpoint, some tasks, a line for each.
+
+Exported from notebooks/18b_hellaswag.ipynb.
+"""
+
+import json
+import math
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from nanogpt.corpora.corpus import stories
+from nanogpt.device import pick_device
+from nanogpt.evals import hellaswag
+from nanogpt.evals.excess import Floor
+from nanogpt.evals.losses import answer_accuracy, bits_per_byte, mean_and_error, token_bytes, token_losses
+from nanogpt.gpt.sample import load
+from nanogpt.text.files import save_json
+from nanogpt.text.shards import open_shards, read_shard
+
+
+def val(model, tokenizer, args: Namespace) -> dict[str, float]:
+    """Loss, its error, perplexity and bits per byte on the first --tokens of a split; a reading of test is recorded."""
+    if args.split == "test" and not args.final:
+        why = "whoever looks at it twice has begun to fit it"
+        raise ValueError(
+            f"the test set is for the end of all choices, {why}; say --final, and it is recorded"
+        )
+    paths, parts, left = open_shards(args.data, args.split, tokenizer.fingerprint), [], args.tokens
+    for path in paths:
+        parts.append(read_shard(path)[:left])
+        left -= len(parts[-1])
+    tokens = np.concatenate(parts)
+    nats = token_losses(model, tokens, tokenizer.eot, args.batch * 4, args.precision)
+    if not len(nats):
+        raise ValueError("there is nothing to evaluate on: a loss needs at least two tokens")
+    loss, error = mean_and_error(nats, tokens, tokenizer.eot)
+    result = {"loss": loss, "loss_stderr": error, "perplexity": math.exp(min(loss, 700)), "tokens": len(nats)}
+    result["bits_per_byte"] = bits_per_byte(nats, tokens, token_bytes(tokenizer))
+    return result | (read_again(args, loss) if args.split == "test" else {})
+
+
+def read_again(args: Namespace, loss: float) -> dict[str, int]:
+    """Append this reading of the test set to test_reads.jsonl beside the shards; how many there are now."""
+    log = Path(args.data) / "test_reads.jsonl"
+    with log.open("a", encoding="utf-8") as file:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        file.write(json.dumps({"time": now, "checkpoint": str(args.checkpoint), "loss": loss}) + "\n")
+    return {"test_readings": len(log.read_text(encoding="utf-8").splitlines())}
+
+
+def excess(model, tokenizer, args: Namespace) -> dict[str, float]:
+    """Nats a story above the floor, by kind of decision, on 200 stories that no shard of the course holds."""
+    floor = Floor.of((story.text for story in stories(200, seed=1)), tokenizer)
+    parts = floor.excess(token_losses(model, floor.ids, tokenizer.eot, args.batch * 4, args.precision))
+    return {"all": sum(parts.values())} | parts
+
+
+TASKS = {
+    "val": val,
+    "hellaswag": lambda model, tokenizer, args: hellaswag.accuracy(
+        model, hellaswag.load_items(args.items), tokenizer, batch=args.batch, precision=args.precision
+    ),
+    "answers": lambda model, tokenizer, args: answer_accuracy(model, stories(200, seed=1), tokenizer),
+    "excess": excess,
+}
+
+
+HELP = """How good is a checkpoint? Of the course, or a Hugging Face GPT-2.
+
+  python -m nanogpt eval --checkpoint data/built/model --tasks val,answers,excess
+  python -m nanogpt eval --checkpoint openai-community/gpt2 --tasks hellaswag --precision bf16
+"""
+OPTIONS = {
+    "checkpoint": (None, "folder with config.json and model.safetensors, or hub name"),
+    "tasks": ("val", f"some of {','.join(TASKS)} (val)"),
+    "data": ("data/built/stories", "folder of shards (data/built/stories)"),
+    "split": ("val", "val, or test, which needs --final, too"),
+    "tokens": (1_000_000, "of the split, at most its first so many (1,000,000)"),
+    "items": (None, "HellaSwag's questions (default: the downloaded ones, or else the course's)"),
+    "tokenizer": (None, "gpt2 or a tokenizer.json (default: the one beside the checkpoint)"),
+    "batch": (8, "questions at once, and a quarter of the rows (8)"),
+    "precision": ("float32", "chapter 10's word (float32)"),
+    "device": (None, "cuda, mps or cpu (default: the best there is)"),
+    "json": (None, "write the results to this file, too"),
+}
+
+
+def parser() -> ArgumentParser:
+    """The options of `python -m nanogpt eval`."""
+    parser = ArgumentParser(description=HELP, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--final", action="store_true", help="read the test set, which is recorded beside it")
+    for name, (default, what) in OPTIONS.items():
+        kind = type(default) if default else str
+        parser.add_argument(f"--{name}", required=name == "checkpoint", type=kind, default=default, help=what)
+    return parser
+
+
+def run(args: Namespace) -> None:
+    """`python -m nanogpt eval`, its options parsed: a line for each result."""
+    names = [name.strip() for name in args.tasks.split(",")]
+    if wrong := [name for name in names if name not in TASKS]:
+        raise ValueError(f"no task is named {wrong[0]!r}; choose from {', '.join(TASKS)}")
+    if args.batch < 1 or args.tokens < 2:
+        raise ValueError("--batch must be at least 1, --tokens at least 2")
+    model, tokenizer = load(args.checkpoint, args.tokenizer)
+    model, results = model.to(pick_device(args.device)).eval(), {}
+    for name in names:
+        of = f"{args.data}, {args.split}" if name == "val" else "stories that the course's shards do not hold"
+        of = Path(args.items or hellaswag.default_items()).name if name == "hellaswag" else of
+        print(f"{name} ({of})", flush=True)
+        results[name] = TASKS[name](model, tokenizer, args)
+        for key, value in results[name].items():
+            print(
+                f"  {key:18} {value:,}" if isinstance(value, int) else f"  {key:18} {value:.4f}", flush=True
+            )
+    if args.json:
+        save_json(Path(args.json), {"checkpoint": str(args.checkpoint), "split": args.split, **results})

@@ -1,0 +1,1 @@
+"""GPT-2: attention, model, weights, training, sampling."""

@@ -1,0 +1,220 @@
+"""GPT-2: the model, its initialisation, and counts of its parameters and FLOPs.
+
+Exported from notebooks/05_gpt.ipynb.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nanogpt.gpt.attention import CausalSelfAttention, head_size
+
+
+def check_shape(config) -> None:
+    """ValueError, naming the field, where no GPT can have this shape."""
+    least = dict.fromkeys(("block_size", "vocab_size", "n_layer", "n_head", "n_embd"), 1)
+    if config.padded_vocab_size is not None:
+        least["padded_vocab_size"] = config.vocab_size
+    for name, limit in least.items():
+        value = getattr(config, name)
+        if type(value) is not int or value < limit:
+            raise ValueError(f"{name}={value!r} must be an integer of at least {limit}")
+    if not 0 <= config.dropout < 1:
+        raise ValueError(f"dropout={config.dropout} must be at least 0 and below 1")
+    head_size(config)
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """The shape of a GPT. ValueError where no model can have it. Defaults: GPT-2 small."""
+
+    block_size: int = 1024  # the longest context, in tokens
+    vocab_size: int = 50257  # 256 bytes, 50,000 merges, <|endoftext|>
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
+    dropout: float = 0.0
+    bias: bool = True  # in linear layers and LayerNorms; GPT-2 has them
+    flash: bool = True  # attention in one fused kernel, or step by step: chapter 12
+    padded_vocab_size: int | None = None  # rows of the token table, if more than vocab_size: chapter 13
+
+    def __post_init__(self):
+        check_shape(self)
+
+    @property
+    def vocab_rows(self) -> int:
+        """Rows that the token table has."""
+        return self.padded_vocab_size or self.vocab_size
+
+
+SIZES = {  # Radford et al. 2019, table 2; heads from the released hparams.json
+    "gpt2": GPTConfig(),
+    "gpt2-medium": GPTConfig(n_layer=24, n_head=16, n_embd=1024),
+    "gpt2-large": GPTConfig(n_layer=36, n_head=20, n_embd=1280),
+    "gpt2-xl": GPTConfig(n_layer=48, n_head=25, n_embd=1600),
+}
+
+
+class MLP(nn.Module):
+    """c_fc widens to 4 C, tanh-GELU, c_proj narrows; every position alone. (B, T, C) -> (B, T, C)."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.c_proj(F.gelu(self.c_fc(x), approximate="tanh")))
+
+
+class Block(nn.Module):
+    """Attention, then MLP, each reading a normalised copy of the stream and adding to it. (B, T, C) -> (B, T, C)."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.attn = CausalSelfAttention(config)
+        self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, cache=None) -> Tensor:
+        x = x + self.attn(self.ln_1(x), cache)  # cache: chapter 08
+        return x + self.mlp(self.ln_2(x))
+
+
+@torch.no_grad()
+def init_weights(
+    model: nn.Module,
+    n_layer: int,
+    generator: torch.Generator | None = None,
+    vocab_size: int | None = None,
+) -> None:
+    """GPT-2's initialisation, in place: matrices N(0, 0.02²), those that write to the stream less by √(2·n_layer).
+
+    Draws from `generator` alone; from PyTorch's global one where it is None. Rows of wte from vocab_size on are zero.
+    """
+    for name, p in model.named_parameters():  # a tied matrix comes once
+        if p.dim() == 2:
+            std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
+            real = p[:vocab_size] if name.endswith("wte.weight") else p
+            nn.init.normal_(real, std=std, generator=generator)
+            p[len(real) :] = 0
+        else:
+            nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
+
+
+def check_ids(idx: Tensor, vocab_size: int) -> None:
+    """Raises ValueError where idx is empty or holds an id outside 0..vocab_size-1."""
+    if idx.numel() == 0:
+        raise ValueError("idx holds no token; begin with at least one, such as <|endoftext|>")
+    low, high = int(idx.min()), int(idx.max())
+    if low < 0 or high >= vocab_size:
+        raise ValueError(
+            f"token id {low if low < 0 else high} is outside 0..{vocab_size - 1}; "
+            f"use the tokenizer for which vocab_size={vocab_size} was chosen"
+        )
+
+
+def check_input(idx: Tensor, config: GPTConfig) -> None:
+    """ValueError where idx (B, T) is longer than block_size or, looked at on the CPU only, holds a wrong id."""
+    limit = config.block_size
+    if idx.size(1) > limit:
+        raise ValueError(f"{idx.size(1)} tokens exceed block_size={limit}; keep the last: idx[:, -{limit}:]")
+    if idx.device.type == "cpu" and not torch.compiler.is_compiling():
+        check_ids(idx, config.vocab_size)
+
+
+def table(rows: int, columns: int) -> nn.Embedding:
+    """A vector for each row. nn.Embedding(...) draws values even on `meta`, and loads PyTorch's compiler for it: 0.7 s."""
+    return nn.Embedding.from_pretrained(torch.empty(rows, columns), freeze=False)
+
+
+def empty_modules(config: GPTConfig) -> tuple[nn.ModuleDict, nn.Linear]:
+    """The modules of a GPT by GPT-2's names, and the head, which is wte. Memory without values: see init_weights."""
+    with torch.device("meta"):
+        modules = {
+            "wte": table(config.vocab_rows, config.n_embd),
+            "wpe": table(config.block_size, config.n_embd),
+            "drop": nn.Dropout(config.dropout),
+            "h": nn.ModuleList(Block(config) for _ in range(config.n_layer)),
+            "ln_f": nn.LayerNorm(config.n_embd, bias=config.bias),
+        }
+        lm_head = nn.Linear(config.n_embd, config.vocab_rows, bias=False)
+    transformer = nn.ModuleDict(modules)  # to_empty() would load the compiler's algebra of shapes: 0.3 s
+    memory = {name: torch.empty(p.shape) for name, p in transformer.state_dict().items()}
+    transformer.load_state_dict(memory, assign=True)
+    lm_head.weight = transformer.wte.weight
+    return transformer, lm_head
+
+
+def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy in nats, in float32 at least; rows that pad the vocabulary count: chapter 13."""
+    logits = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(logits, targets.flatten())
+
+
+class GPT(nn.Module):
+    """GPT-2 (Radford et al. 2019, §2.3). Build it on the CPU and move it: a seed then gives the same weights anywhere."""
+
+    def __init__(self, config: GPTConfig, generator: torch.Generator | None = None):
+        super().__init__()
+        self.config = config
+        self.transformer, self.lm_head = empty_modules(config)
+        init_weights(self, config.n_layer, generator, config.vocab_size)
+
+    def forward(self, idx: Tensor, targets: Tensor | None = None, cache=None) -> tuple[Tensor, Tensor | None]:
+        """Logits (B, T, vocab_size), and if targets (B, T) are given their mean loss in nats; -100 does not count."""
+        check_input(idx, self.config)
+        T, parts = idx.size(1), self.transformer
+        positions = torch.arange(T, device=idx.device) if cache is None else cache.positions(T)
+        x = parts.drop(parts.wte(idx) + parts.wpe(positions))  # (B, T, C)
+        for i, block in enumerate(parts.h):  # with a cache, x is what is new since the last call: chapter 08
+            x = block(x) if cache is None else block(x, cache.layer(i))
+        return self.head(x if cache is None else cache.newest(x), targets)
+
+    def head(self, x: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """ln_f, lm_head and the loss: from the last block's x (B, T, C)."""
+        logits = self.lm_head(self.transformer.ln_f(x))  # (B, T, vocab_rows)
+        loss = None if targets is None else next_token_loss(logits, targets)
+        return logits[..., : self.config.vocab_size], loss
+
+
+def params_by_part(config: GPTConfig) -> dict[str, int]:
+    """Number of parameters by part, from the shape alone."""
+    C, L, bias = config.n_embd, config.n_layer, int(config.bias)
+    return {
+        "wte": config.vocab_rows * C,
+        "wpe": config.block_size * C,
+        "attention": L * (4 * C * C + bias * 4 * C),
+        "mlp": L * (8 * C * C + bias * 5 * C),
+        "layer norm": (2 * L + 1) * (1 + bias) * C,
+    }
+
+
+def num_params(config: GPTConfig) -> int:
+    """Number of parameters of GPT(config): 124,439,808 for GPT-2 small."""
+    return sum(params_by_part(config).values())
+
+
+def flops_by_part(config: GPTConfig, T: int | None = None) -> dict[str, int]:
+    """Forward FLOPs per token by part, in a context of T tokens (default: block_size).
+
+    Counts matrix products, 2 FLOPs for each multiply and add, and attention's T×T in full, although half of it
+    is masked. Does not count biases, LayerNorm, GELU, softmax, sums and look-ups.
+    """
+    C, L, T = config.n_embd, config.n_layer, T or config.block_size
+    return {
+        "attention, linear": L * 2 * 4 * C * C,
+        "attention, T×T": L * 2 * 2 * T * C,
+        "mlp": L * 2 * 8 * C * C,
+        "lm_head": 2 * C * config.vocab_rows,
+    }
+
+
+def flops_per_token(config: GPTConfig, T: int | None = None) -> int:
+    """FLOPs per token of one training step, forward and backward: 3 × the sum of flops_by_part."""
+    return 3 * sum(flops_by_part(config, T).values())

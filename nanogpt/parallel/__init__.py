@@ -1,0 +1,1 @@
+"""One step on many processes: data, tensor, context and pipeline parallelism."""

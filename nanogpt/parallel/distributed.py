@@ -1,0 +1,217 @@
+"""Many processes as one: who this one is, its group, ring and averages, DDP, and a clear end when one is lost.
+
+Exported from notebooks/20_ddp.ipynb.
+"""
+
+import hashlib
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from threading import Thread
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import nanogpt
+from nanogpt.device import pick_device
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Who this process is among `size` that work together; one alone unless torchrun has started it."""
+
+    rank: int = 0
+    local_rank: int = 0  # on its own machine
+    size: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def print(self, *words, sep=" ") -> None:
+        """Once, not once a rank."""
+        if self.rank == 0:
+            print(*words, sep=sep, flush=True)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean over all ranks in float32; x itself if there is one. Gloo has no average: a sum, divided."""
+        if self.size == 1:
+            return x
+        total = x.detach().to(torch.float32, copy=True)
+        dist.all_reduce(total)
+        return total / self.size
+
+
+def torchrun_ranks(prefer: str | None = None) -> Ranks:
+    """Who torchrun's environment says this is: on the GPU of its local rank, or on the CPU; one process without it.
+
+    prefer: as for pick_device. ValueError for half an environment, and for more ranks than a machine has GPUs.
+    """
+    names = "RANK", "LOCAL_RANK", "WORLD_SIZE"
+    missing = [name for name in names if name not in os.environ]
+    if 0 < len(missing) < len(names):
+        raise ValueError(f"torchrun sets {', '.join(names)}; here {' and '.join(missing)} is missing")
+    rank, local, size = (0, 0, 1) if missing else (int(os.environ[name]) for name in names)
+    device = pick_device(prefer)
+    if size > 1 and device.type == "cuda":
+        if local >= (gpus := torch.cuda.device_count()):
+            raise ValueError(f"local rank {local} has no GPU, since there are {gpus}: lower --nproc-per-node")
+        torch.cuda.set_device(device := torch.device("cuda", local))
+    elif size > 1:
+        device = torch.device("cpu")  # gloo carries nothing from an Apple GPU
+    return Ranks(rank, local, size, device)
+
+
+LOST = ["timed out", "timeout", "connection", "peer", "socket"]  # in what gloo and NCCL say of a lost rank
+LEFT = []  # the groups that were left
+
+
+def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
+    """The roll call after a collective has failed: what became of the other ranks, but for those that wait as well."""
+    told = []
+    # A thread asks: behind a cut cable the store itself never answers, and its calls know no time limit.
+    thread = Thread(target=lambda: told.append(roll_call(ranks, store, seconds)), daemon=True)
+    thread.start()
+    thread.join(2 * seconds)
+    return told[0] if told else "the store does not answer, so the host of rank 0 is gone or cut off"
+
+
+def roll_call(ranks: Ranks, store, seconds: float) -> str:
+    others, deadline = set(range(ranks.size)) - {ranks.rank}, time.monotonic() + seconds
+    while (silent := [r for r in others if not store.check([f"{r}"])]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    said = {r: "does not answer" if r in silent else store.get(f"{r}").decode() for r in sorted(others)}
+    lost = [f"rank {r} {what}" for r, what in said.items() if what != "waits"]
+    return "; ".join(lost) or "all wait as well: for something else (chapter 20b), or for the network"
+
+
+def same_life(ranks: Ranks, store) -> str:
+    """A name that only the ranks of this life know: after a restart the store still says what the dead have set."""
+    me, others = uuid.uuid4().hex, range(1, ranks.size)
+    if ranks.rank:
+        store.set(f"here {ranks.rank}", me)
+        life = store.get(me).decode()  # rank 0 answers under the name that was given
+        store.set(f"{life} {ranks.rank}", "")
+        return life
+    for _ in range(30_000):  # 300 s and more
+        if store.check([f"{me} {r}" for r in others]):
+            return me
+        for here in (f"here {r}" for r in others if store.check([f"here {r}"])):
+            store.set(store.get(here).decode(), me)
+        time.sleep(0.01)
+    raise TimeoutError(f"of {ranks.size} ranks not all have come")
+
+
+def open_group(ranks: Ranks, seconds: float):
+    """Meet the others at torchrun's store and open the default group, NCCL on GPUs and gloo on CPUs; the store."""
+    store, *_ = next(dist.rendezvous("env://", ranks.rank, ranks.size, timeout=timedelta(seconds=300)))
+    store = dist.PrefixStore(same_life(ranks, store), store)
+    options = {"store": store, "rank": ranks.rank, "world_size": ranks.size}
+    gpu = {"device_id": ranks.device} if ranks.device.type == "cuda" else {}
+    dist.init_process_group("nccl" if gpu else "gloo", timeout=timedelta(seconds=seconds), **options, **gpu)
+    return dist.PrefixStore("ends", store)
+
+
+@contextmanager
+def process_group(ranks: Ranks, seconds: float = 600.0) -> Iterator[None]:
+    """Collectives work within the block; for one process it does nothing.
+
+    A rank that waits longer than `seconds`, or whose peer has gone, raises a TimeoutError that names the lost rank.
+    """
+    if ranks.size == 1:
+        yield
+        return
+    store, me = open_group(ranks, seconds), f"{ranks.rank}"
+    try:
+        dist.barrier()  # all are here; else one that has nothing to say could be gone before another is connected
+        yield
+        store.set(me, "has ended")
+    except BaseException as error:
+        lost = isinstance(error, RuntimeError) and any(word in str(error).lower() for word in LOST)
+        store.set(me, "waits" if lost else f"failed with {type(error).__name__}: {error}")
+        if not lost:
+            raise
+        who = who_is_missing(ranks, store, min(seconds, 10))
+        raise TimeoutError(f"rank {me}, which waits {seconds:g} s at most, has lost others: {who}") from error
+    finally:
+        LEFT.append(dist.group.WORLD)  # it must outlive DDP
+        dist.destroy_process_group()
+
+
+def gathered(ranks: Ranks, thing) -> list:
+    """What each rank has given, in their order, on all of them; anything that can be pickled."""
+    if ranks.size == 1:
+        return [thing]
+    things = [None] * ranks.size
+    dist.all_gather_object(things, thing)
+    return things
+
+
+def refuse_differences(ranks: Ranks, **facts: str) -> None:
+    """ValueError, on all ranks alike, if one of the facts, such as a hash, is not the same on all of them."""
+    told = gathered(ranks, facts)
+    for name, ours in told[0].items():
+        if others := [r for r, theirs in enumerate(told) if theirs[name] != ours]:
+            theirs = told[others[0]][name]
+            raise ValueError(f"rank {others[0]} has another {name} than rank 0: {theirs}, and not {ours}")
+
+
+def first_reason(ranks: Ranks, reason: str | None) -> str | None:
+    """The first rank's reason that has one, to stop for example; on all ranks, which all ask at the same place."""
+    if not ranks.mean(torch.tensor(float(reason is not None), device=ranks.device)):
+        return None  # one number, in most steps
+    return next(filter(None, gathered(ranks, reason)))
+
+
+def code_hash() -> str:
+    """Of all modules of nanogpt on this rank's disk, and of PyTorch's version."""
+    files = sorted(Path(nanogpt.__file__).parent.rglob("*.py"))
+    text = b"".join(f.name.encode() + f.read_bytes() for f in files)
+    return hashlib.sha256(torch.__version__.encode() + text).hexdigest()[:12]
+
+
+def ring_all_reduce(x: Tensor) -> Tensor:
+    """Sum a contiguous x over all ranks, in place, by messages to the next rank only (Patarasuk and Yuan 2009).
+
+    Each of n parts travels n - 1 times to be added to, then to be copied: a rank sends 2(n - 1)/n of x's bytes.
+    """
+    n, rank = dist.get_world_size(), dist.get_rank()
+    parts = x.view(-1).tensor_split(n)
+    for step in range(2 * (n - 1)):
+        mine, theirs = parts[(rank - step) % n], parts[(rank - step - 1) % n]
+        came = torch.empty_like(theirs)
+        sent = dist.isend(mine, (rank + 1) % n)
+        dist.recv(came, (rank - 1) % n)
+        sent.wait()
+        theirs.add_(came) if step < n - 1 else theirs.copy_(came)
+    return x
+
+
+def average_gradients(model: nn.Module, ranks: Ranks) -> None:
+    """Data parallelism by hand: after backward, each gradient becomes its mean over all ranks."""
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad)
+            p.grad /= ranks.size
+
+
+def replicate(model: nn.Module, ranks: Ranks, **options) -> nn.Module:
+    """The model in DistributedDataParallel, which holds it as `.module`; the model itself for one process.
+
+    All ranks begin with rank 0's weights. options: DistributedDataParallel's, such as bucket_cap_mb.
+    """
+    if ranks.size == 1:
+        return model
+    gpu = [ranks.device.index] if ranks.device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=gpu, **options)
+
+
+def my_rows(B: int, ranks: Ranks) -> dict:
+    """For a stream whose batches have B rows over all ranks: the arguments B, rank and world_size of this one."""
+    if B % ranks.size:
+        raise ValueError(f"{B} rows cannot be dealt to {ranks.size} ranks; take a multiple of {ranks.size}")
+    return {"B": B // ranks.size, "rank": ranks.rank, "world_size": ranks.size}

@@ -1,0 +1,80 @@
+"""A model in shards by FSDP2; whole again for a file; its checkpoint for any number of ranks.
+
+Exported from notebooks/21_sharding.ipynb.
+"""
+
+import warnings
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint as recomputed
+
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.precision import PRECISIONS
+
+
+def shard(model: GPT, mesh: DeviceMesh | None = None, precision="float32", recompute=False) -> GPT:
+    """FSDP2, in place: this rank keeps a part of each tensor. Make the optimizer afterwards. wte stays lm_head.
+
+    mesh: of one dimension, or all ranks; without a process group the model stays whole. precision: chapter 10's word;
+    weights are used in it, parts and the mean of gradients stay float32. recompute: of a block keep its input only.
+    """
+    if precision not in PRECISIONS or precision == "bf16-masters":
+        raise ValueError(
+            f"precision={precision!r} is not for shards; take bf16, whose parts are float32 masters"
+        )
+    for block in model.transformer.h if recompute else ():  # no wrapper module: names stay as they are
+        block.forward = partial(recomputed, block.forward, use_reentrant=False)
+    if mesh is None and not dist.is_initialized():
+        return model
+    mesh = mesh or init_device_mesh(next(model.parameters()).device.type, (dist.get_world_size(),))
+    policy = MixedPrecisionPolicy(param_dtype=PRECISIONS[precision], reduce_dtype=torch.float32)
+    # GPT returns logits as a view; that nobody may write into it is nothing new here
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+    for part in *model.transformer.h, model:
+        fully_shard(part, mesh=mesh, mp_policy=policy)
+    return model
+
+
+@torch.no_grad()
+def full_state(model: GPT) -> dict[str, Tensor]:
+    """All weights by name, whole, on the CPU, on every rank; the tied one once. All ranks call it."""
+    named = model.named_parameters()
+    return {n: (p.full_tensor() if isinstance(p, DTensor) else p).detach().cpu() for n, p in named}
+
+
+def unsharded(model: GPT) -> GPT:
+    """A plain GPT on the CPU with the weights of a sharded one, for save_model and to_hf. All ranks call it."""
+    with torch.device("meta"):
+        plain = GPT(model.config)
+    state = full_state(model)
+    plain.load_state_dict(state | {"lm_head.weight": state["transformer.wte.weight"]}, assign=True)
+    plain.lm_head.weight = plain.transformer.wte.weight  # tied
+    return plain.train(model.training)
+
+
+def state_of(model: GPT, optimizer) -> dict:
+    weights, moments = get_state_dict(model, optimizer)
+    return {"model": weights, "optimizer": moments}
+
+
+def save_parts(folder: str | Path, model: GPT, optimizer) -> None:
+    """Weights and optimizer into a folder; each rank writes its own parts. All ranks call it."""
+    dcp.save(state_of(model, optimizer), checkpoint_id=folder)
+
+
+def load_parts(folder: str | Path, model: GPT, optimizer) -> None:
+    """What save_parts wrote, on any number of ranks, into a model and its optimizer, in place; one process as well."""
+    state = state_of(model, optimizer)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process
+        dcp.load(state, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])

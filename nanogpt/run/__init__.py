@@ -1,0 +1,1 @@
+"""A run from a configuration: trainer, checkpoints, metrics, adapters."""

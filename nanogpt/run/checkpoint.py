@@ -1,0 +1,144 @@
+"""A checkpoint: a directory a step, whole or not there, proved by hashes.
+
+Exported from notebooks/17b_checkpoints.ipynb.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from safetensors.torch import load_file
+from safetensors.torch import save as serialize
+from torch import Tensor
+
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.weights import save_model
+from nanogpt.text.files import atomically, save_json
+from nanogpt.text.shards import file_sha256, manifest_sha256
+
+MANIFEST = "manifest.json"
+
+
+def pack(value, name: str, tensors: dict[str, Tensor]):
+    """The same nest of dicts and lists for JSON: a tensor moves to `tensors`, and its name stands in its place."""
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {str(key): pack(part, f"{name}.{key}", tensors) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [pack(part, f"{name}.{i}", tensors) for i, part in enumerate(value)]
+    return value
+
+
+def unpack(value, tensors: dict[str, Tensor]):
+    """What `pack` was given, with lists for tuples; keys of digits are numbers again."""
+    if isinstance(value, list):
+        return [unpack(part, tensors) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"tensor"}:
+        return tensors[value["tensor"]]
+    return {int(key) if key.isdigit() else key: unpack(part, tensors) for key, part in value.items()}
+
+
+def to_disk(path: Path) -> None:
+    """Wait until a file, or a folder's list of names, is on the disk itself and not only in memory."""
+    if os.name == "nt":  # has no handle for a folder, and flushes on its own
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None) -> Path:
+    """Write folder/step_000123, whole or not at all: weights as save_model writes them, state, a manifest of hashes."""
+    target = Path(folder) / f"step_{step:06d}"
+    aside, tensors = target.with_name(f".{target.name}.tmp"), {}
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        save_model(model, aside)
+        save_json(aside / "state.json", pack(state, "state", tensors))
+        with atomically(aside / "state.safetensors") as file:
+            file.write(serialize(tensors))
+        if tokenizer is not None:
+            tokenizer.save(aside / "tokenizer.json")
+        manifest = {"step": step, "files": {p.name: file_sha256(p) for p in sorted(aside.iterdir())}}
+        save_json(aside / MANIFEST, manifest | {"sha256": manifest_sha256(manifest)})
+        for path in (*aside.iterdir(), aside):
+            to_disk(path)
+        shutil.rmtree(target, ignore_errors=True)  # only a damaged one is written again
+        os.rename(aside, target)
+        to_disk(target.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return target
+
+
+def fault(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint, in a few words, after comparing every byte with its manifest; None if nothing."""
+    try:
+        manifest = json.loads((checkpoint / MANIFEST).read_bytes())
+        if manifest["sha256"] != manifest_sha256(manifest):
+            return f"{MANIFEST} has changed"
+        changed = [name for name, sha in manifest["files"].items() if file_sha256(checkpoint / name) != sha]
+        return f"{changed[0]} has changed" if changed else None
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return f"{MANIFEST} cannot be read"
+
+
+def checkpoints(folder: str | Path) -> list[Path]:
+    """The checkpoints in a folder, whole or not, in the order of their steps."""
+    found = [path for path in Path(folder).glob("step_*") if re.fullmatch(r"step_\d{6,}", path.name)]
+    return sorted(found, key=lambda path: int(path.name[5:]))
+
+
+def latest(folder: str | Path, say=print) -> Path | None:
+    """The newest whole checkpoint; `say` hears of each damaged one that is passed over. None if there is none at all.
+
+    ValueError if all are damaged: to begin again would write over what could be saved by hand.
+    """
+    found = checkpoints(folder)
+    for path in reversed(found):
+        if (wrong := fault(path)) is None:
+            return path
+        say(f"{path} is damaged ({wrong}); the one before it is used")
+    if found:
+        raise ValueError(f"no checkpoint in {folder} is whole; move them away to begin again")
+    return None
+
+
+def load(checkpoint: Path) -> dict:
+    """The state that was given to `save`. The weights beside it are read by load_model."""
+    packed = json.loads((checkpoint / "state.json").read_bytes())
+    return unpack(packed, load_file(checkpoint / "state.safetensors"))
+
+
+def prune(folder: str | Path, keep: int, step: int, also: Collection[int] = ()) -> None:
+    """Delete all checkpoints before `step` but the keep - 1 last ones and those of the steps in `also`."""
+    before = [path for path in checkpoints(folder) if int(path.name[5:]) < step]
+    for path in before[: max(0, len(before) - (keep - 1))]:
+        if int(path.name[5:]) not in also:
+            aside = path.rename(path.with_name(f".{path.name}.tmp"))  # a half deleted one has no name
+            shutil.rmtree(aside)
+
+
+def repair(path: Path, step: int) -> None:
+    """Of the lines of metrics.jsonl keep those before `step`, with which the run goes on; kill -9 may have torn the last."""
+    lines, good = path.read_bytes().splitlines(keepends=True) if path.exists() else [], []
+    with suppress(ValueError):
+        for line in lines:
+            if not line.endswith(b"\n") or json.loads(line)["step"] >= step:
+                break
+            good.append(line)
+    if len(good) < len(lines):
+        with atomically(path) as file:
+            file.writelines(good)

@@ -1,0 +1,246 @@
+"""A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
+
+Exported from notebooks/17_trainer.ipynb.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from nanogpt.parallel.layout import Parallel, check_layout  # chapter 21d
+from nanogpt.run.configfile import parsed, read_config
+
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # text is no number, 3.5 no integer
+Count, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
+Amount, Rate = Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]
+Fraction, BelowOne = Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0, lt=1)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Model:
+    """The shape: `GPTConfig` without its vocabulary, which the data bring along."""
+
+    __pydantic_config__ = STRICT
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
+    block_size: int = 1024
+    dropout: float = 0.0
+    bias: bool = True
+    flash: bool = True  # chapter 12
+    padded_vocab_size: int | None = None  # chapter 13
+
+    def __post_init__(self):
+        from nanogpt.gpt.model import check_shape  # here: it imports torch, and a command's --help needs none
+
+        check_shape(SimpleNamespace(**vars(self), vocab_size=1))
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the shards are, and what they are made of where they are not there yet."""
+
+    __pydantic_config__ = STRICT
+    dir: Name = "data/built/stories"
+    documents: bool = True  # rows begin with documents, as in chapter 07; else one stream, as GPT-2 had
+    source: str | None = None  # where dir has no shards: "stories", or the text that is prepared into it
+    tokenizer: int | str = "gpt2"  # that text's: GPT-2's, a tokenizer.json, or how many tokens to train
+    val: BelowOne = 0.1  # the fraction of that text that is kept for validation
+    paragraphs: bool = True  # a document of that text ends at a blank line
+    overfit: bool = False  # every step reads the first batch again: a model must learn it by heart
+
+
+@dataclass(frozen=True)
+class Optim:
+    """AdamW, and its learning rate over the run: chapter 15."""
+
+    __pydantic_config__ = STRICT
+    lr: Rate = 6e-4  # the highest
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.95)
+    weight_decay: Amount = 0.1
+    clip: Rate | None = 1.0  # the longest gradient; null clips none
+    schedule: Literal["cosine", "wsd", "constant"] = "cosine"
+    warmup: Count = 0  # steps
+    minimum: Fraction = 0.1  # the last rate, as a fraction of lr
+    decay: Fraction = 0.3  # wsd: the fraction of the steps in which the rate falls
+
+
+@dataclass(frozen=True)
+class Train:
+    """How long, how large a batch, in which precision, and what is done about a bad step."""
+
+    __pydantic_config__ = STRICT
+    max_steps: Positive = 1000
+    batch_tokens: Positive = 524_288  # of one update
+    micro_batch: Positive = 16  # rows of block_size tokens that go through the model at once
+    dtype: str = "float32"  # chapter 10's word
+    compile: bool = False
+    skip_spikes: Amount = 0.0  # leave an update out beyond so many standard deviations; 0: never
+    bad_steps: Positive = 10  # so many steps in a row that are not finite end the run
+
+    def __post_init__(self):
+        from nanogpt.gpt.precision import PRECISIONS
+
+        if self.dtype not in PRECISIONS:
+            raise ValueError(f"dtype={self.dtype!r} must be one of {', '.join(PRECISIONS)}")
+
+
+@dataclass(frozen=True)
+class Eval:
+    """What is measured on the way. Every: so many steps; 0 is never."""
+
+    __pydantic_config__ = STRICT
+    every: Count = 250  # the validation loss
+    tokens: Positive = 100_000  # that it is measured on
+    sample_every: Count = 0
+    prompt: str = ""
+    hellaswag_every: Count = 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where the run lives, and when it saves itself."""
+
+    __pydantic_config__ = STRICT
+    dir: Name = "runs/unnamed"
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    device: str | None = None  # null: the best there is
+    checkpoint_every: Count = 500  # steps; 0: only at the end and when it is stopped
+    keep: Positive = 2  # checkpoints, besides the best
+    log_every: Positive = 1  # steps between lines
+    minutes: Rate | None = None  # the time limit, before which it saves and ends
+    tensorboard: bool = False
+    wandb: bool = False
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run. ValueError, naming the keys, where its parts cannot work together."""
+
+    __pydantic_config__ = STRICT
+    model: Model = field(default_factory=Model)
+    data: Data = field(default_factory=Data)
+    optim: Optim = field(default_factory=Optim)
+    train: Train = field(default_factory=Train)
+    eval: Eval = field(default_factory=Eval)
+    run: Run = field(default_factory=Run)
+    parallel: Parallel = field(default_factory=Parallel)
+    init_from: str | None = None  # a folder of save_model, or a Hugging Face folder or name
+
+    def __post_init__(self):
+        check_together(self.model, self.optim, self.train)
+        check_layout(self.parallel, self.model, self.train)
+
+    @property
+    def micro_batches(self) -> int:
+        """In one update."""
+        return self.train.batch_tokens // (self.train.micro_batch * self.model.block_size)
+
+
+def check_together(model: Model, optim: Optim, train: Train) -> None:
+    """ValueError where the batch is no whole number of micro-batches, or the schedule is longer than the run."""
+    steps, rows = f"train.max_steps={train.max_steps}", train.micro_batch * model.block_size
+    if train.batch_tokens % rows:
+        near = max(1, round(train.batch_tokens / rows)) * rows
+        said = f"train.batch_tokens={train.batch_tokens} must be a multiple of train.micro_batch={train.micro_batch}"
+        raise ValueError(f"{said} × model.block_size={model.block_size}, as {near} is")
+    if optim.warmup > train.max_steps:
+        raise ValueError(f"optim.warmup={optim.warmup} must not exceed {steps}")
+    if optim.schedule == "wsd" and optim.warmup + optim.decay * train.max_steps > train.max_steps:
+        raise ValueError(f"optim.warmup={optim.warmup} and optim.decay={optim.decay} overlap in {steps}")
+
+
+def keys(kind: type = Config, before: str = "") -> dict[str, Any]:
+    """Each key that a configuration may have, with dots, and the type of its value."""
+    found = {}
+    for f in fields(kind):
+        inner = f.default_factory  # a section's is its class
+        found |= keys(inner, f"{f.name}.") if is_dataclass(inner) else {before + f.name: f.type}
+    return found
+
+
+def put(given: dict, key: str, value: Any) -> None:
+    """Set a key with dots; a section that is empty or none stays what it is."""
+    section, _, name = str(key).rpartition(".")
+    if not section:
+        given[name] = value
+    elif isinstance(given.setdefault(section, {}), dict):
+        given[section] = given[section] | {name: value}
+
+
+def complaint(error: ValidationError, given: dict) -> tuple[str, str]:
+    """The first key that is wrong, or "" where it is several together, and a sentence."""
+    first, known = error.errors()[0], keys()
+    place = [str(part) for part in first["loc"]]
+    if first["type"] == "value_error":
+        return "", ".".join([*place, str(first["ctx"]["error"])])
+    key = place[0] if place[0] in known else ".".join(place[:2])
+    if inner := [name for name in known if name.startswith(f"{key}.")]:
+        return key, f"{key} is a section and takes keys of its own: {', '.join(inner)}"
+    if key not in known:
+        last = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
+        near = last or difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+        return key, f"there is no key {key}; did you mean {near[0]}?"
+    section, _, name = key.rpartition(".")
+    value = json.dumps((given[section] if section else given)[name], default=str)
+    wanted = [e["msg"] for e in error.errors() if ".".join(map(str, e["loc"])).startswith(key)]
+    wanted = [re.sub("Input should be |String should have", "", message).strip() for message in wanted]
+    wanted = ["two numbers from 0 to below 1"] if name == "betas" else wanted
+    return key, f"{key}={value} must be {' or '.join(wanted)}"
+
+
+def given_keys(said: dict, overrides: list[str]) -> dict:
+    """What the file says, changed by the overrides."""
+    given = {}
+    for key, value in said.items():
+        if value is not None or key in keys():  # an empty section says nothing
+            put(given, key, value)
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise ValueError(f"command line: {override} is no key=value, as train.max_steps=100 is")
+        text = keys().get(key) in (str, Name)
+        put(given, key, value if text else parsed(value, f"command line: {key}"))
+    return given
+
+
+def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """The run in a YAML file, or in configs/NAME.yaml, changed by `key=value` overrides.
+
+    ValueError or OSError in one line, which names the file, the key with dots, and for a typo the nearest one.
+    """
+    said, where = read_config(name_or_path)
+    given = given_keys(said, overrides := list(overrides))
+    try:
+        return TypeAdapter(Config).validate_json(json.dumps(given, default=str))
+    except ValidationError as error:
+        key, sentence = complaint(error, given)
+    if any(override.startswith(f"{key}=") for override in overrides):
+        where = "command line"
+    elif not key and overrides:
+        where = f"{where} with {' '.join(overrides)}"
+    raise ValueError(f"{where}: {sentence}")
+
+
+def config_dict(config: Config) -> dict:
+    """As a JSON file can hold it, which `load_config` reads back, since JSON is YAML."""
+    return json.loads(json.dumps(asdict(config)))
+
+
+def from_depth(n: int) -> list[str]:
+    """Overrides for n layers: nanochat's one dial (base_train.py, gpt.py), with GPT-2's heads of 64; 12 is GPT-2 small.
+
+    The width is 64 n. The rate is GPT-3's 6e-4 for 768 (Brown et al. 2020, table 2.1) times √(768 / width).
+    """
+    if n < 1:
+        raise ValueError(f"--depth {n} is the number of layers, at least 1")
+    lr = 6e-4 * (768 / (64 * n)) ** 0.5
+    return [f"model.n_layer={n}", f"model.n_embd={64 * n}", f"model.n_head={n}", f"optim.lr={lr:.6g}"]

@@ -1,0 +1,58 @@
+"""A YAML file as plain data: numbers as people write them, no key twice, each error one line.
+
+Exported from notebooks/17_trainer.ipynb.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import nanogpt
+
+FLOAT = "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
+USUAL = yaml.SafeLoader.yaml_implicit_resolvers
+
+
+class Loader(yaml.SafeLoader):
+    """YAML in which 6e-4 is a number, as in YAML 1.2, and a key stands once. Plain data only, never objects."""
+
+    yaml_implicit_resolvers = USUAL | {first: [FLOAT, *USUAL[first]] for first in "+-0123456789"}
+
+    def construct_mapping(self, node, deep=False):
+        names = [str(key.value) for key, _ in node.value]
+        for name in {name for name in names if names.count(name) > 1}:
+            raise yaml.MarkedYAMLError(problem=f"{name} stands there twice", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def parsed(text: str, where: str) -> Any:
+    """What a YAML text says; ValueError in one line where it says nothing."""
+    try:
+        return yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        mark, problem = (getattr(error, name, None) for name in ("problem_mark", "problem"))
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ValueError(f"{where}{line}: {problem or error}") from None
+
+
+CONFIGS = Path(nanogpt.__file__).resolve().parents[1] / "configs"
+
+
+def read_config(name_or_path: str | Path) -> tuple[dict, str]:
+    """What a YAML file says, or configs/NAME.yaml, found from any folder; and what to call it."""
+    path = Path(name_or_path)
+    if named := not path.suffix and len(path.parts) == 1:
+        path = CONFIGS / f"{path}.yaml"
+    where = f"configs/{path.name}" if named else str(path)
+    try:
+        given = parsed(path.read_text(encoding="utf-8"), where) or {}
+    except UnicodeDecodeError:
+        raise ValueError(f"{where}: is no text in UTF-8") from None
+    except FileNotFoundError:
+        ready = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+        raise FileNotFoundError(f"{where} is not there; ready are {ready}") from None
+    if not isinstance(given, dict):
+        raise ValueError(f"{where}: holds no keys; a line of it reads `train: {{max_steps: 100}}`")
+    return given, where

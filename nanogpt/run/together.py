@@ -1,0 +1,142 @@
+"""What a run on several ranks needs beside DDP: one that speaks and writes, hashes compared, evaluation shared.
+
+Exported from notebooks/20b_many_machines.ipynb.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from nanogpt.corpora.chunks import alone_in
+from nanogpt.gpt.model import GPTConfig, num_params
+from nanogpt.parallel.distributed import (
+    Ranks,
+    code_hash,
+    gathered,
+    process_group,
+    refuse_differences,
+    torchrun_ranks,
+)
+from nanogpt.parallel.layout import data_parallel
+from nanogpt.run.config import Config, config_dict
+from nanogpt.text.data import BatchStream, DocumentStream
+from nanogpt.text.shards import document_starts, open_shards, read_shard
+
+
+def patience() -> float:
+    """Seconds that a rank of a run waits for the others: the variable NANOGPT_PATIENCE, else ten minutes."""
+    said = os.environ.get("NANOGPT_PATIENCE", "600")
+    if not said.isdecimal() or int(said) < 1:
+        raise ValueError(f"NANOGPT_PATIENCE is {said!r}; it must be a whole number of seconds")
+    return float(said)
+
+
+def too_large(config: Config, device: torch.device, ranks: int) -> str:
+    """Why a run cannot fit into the device's memory, however it is cut over its ranks; "" where it may.
+
+    Counted is what every run keeps: 16 bytes a parameter, the vocabulary's aside, and each block's input in 16 bits.
+    """
+    m, B = config.model, config.train.micro_batch
+    P = num_params(GPTConfig(**vars(m), vocab_size=1))
+    needed = (16 * P + 2 * m.n_layer * B * m.block_size * m.n_embd) // ranks
+    if device.type == "cuda":
+        there = torch.cuda.get_device_properties(device).total_memory
+    elif hasattr(os, "sysconf"):  # not on Windows
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        return ""
+    names = ["n_layer", "n_embd", "block_size"] + ["padded_vocab_size"] * (m.padded_vocab_size is not None)
+    given = ", ".join(f"model.{name}={getattr(m, name)}" for name in names)
+    said = f"{given} and train.micro_batch={B} need at least {needed // 10**9:,} GB a process for {P:,} parameters"
+    return f"{said}; {device} has {there // 10**9:,} GB: lower the largest" if needed > there else ""
+
+
+@contextmanager
+def one_run(config: Config) -> Iterator[Ranks]:
+    """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
+    ranks = torchrun_ranks(config.run.device)
+    data_parallel(config.parallel, ranks.size)  # chapter 21d: is this the number of processes it needs?
+    if config.init_from is None and (reason := too_large(config, ranks.device, ranks.size)):
+        raise ValueError(reason)
+    with ExitStack() as stack:
+        stack.enter_context(process_group(ranks, patience()))
+        if ranks.rank == 0:
+            stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
+        else:
+            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            stack.enter_context(redirect_stdout(nowhere))
+        yield ranks
+
+
+def first_alone(ranks: Ranks, call: Callable, *args):
+    """call(*args) on rank 0, and then on the others, who find what it has made."""
+    if ranks.size > 1 and ranks.rank > 0:
+        dist.barrier()
+    made = call(*args)
+    if ranks.size > 1 and ranks.rank == 0:
+        dist.barrier()
+    return made
+
+
+def stream_of(config: Config, ranks: Ranks) -> BatchStream:
+    """The run's batches; several ranks take the micro-batches in turn, so that all together read what one would."""
+    kind = DocumentStream if config.data.documents else BatchStream
+    shards = open_shards(config.data.dir, "train")
+    dealt = {"rank": ranks.rank, "world_size": ranks.size, "seed": config.run.seed, "device": ranks.device}
+    return kind(shards, config.train.micro_batch, config.model.block_size, **dealt)
+
+
+def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: str) -> None:
+    """ValueError if the micro-batches cannot be dealt, or if the ranks would not do the same run.
+
+    found: the checkpoint that this rank would go on from.
+    """
+    c = config
+    if c.micro_batches % stream.world_size:
+        each = f"train.micro_batch={c.train.micro_batch} × model.block_size={c.model.block_size}"
+        raise ValueError(
+            f"train.batch_tokens={c.train.batch_tokens} is {c.micro_batches} × {each}: not to be dealt to {stream.world_size} ranks"
+        )
+    same = config_dict(c) | {"run": config_dict(c)["run"] | {"device": None}}
+    hashes = {"configuration": same, "data": stream.state_dict()["shards"]}
+    hashes = {k: hashlib.sha256(json.dumps(v).encode()).hexdigest()[:12] for k, v in hashes.items()}
+    refuse_differences(ranks, **hashes, code=code_hash(), checkpoint=found)
+
+
+def seed_step(ranks: Ranks, seed: int, step: int) -> None:
+    """Let dropout differ by rank and step; a run of one process goes on with the state that its checkpoints keep."""
+    if ranks.size > 1:
+        torch.manual_seed(hash((seed, step, ranks.rank)) % 2**63)
+
+
+def held_out(folder: str, tokens: int) -> list[np.ndarray]:
+    """The first so many tokens of the validation shards."""
+    held = []
+    for path in open_shards(folder, "val"):
+        held.append(read_shard(path)[:tokens])
+        tokens -= len(held[-1])
+    return held
+
+
+def my_documents(tokens: np.ndarray, eot: int, ranks: Ranks) -> np.ndarray:
+    """A rank's part of a shard: whole documents, and the token behind the last, which is to be predicted too."""
+    starts = np.array_split(document_starts(tokens, eot), ranks.size)
+    bounds = [part[0] if len(part) else len(tokens) - 1 for part in starts] + [len(tokens) - 1]
+    return tokens[bounds[ranks.rank] : bounds[ranks.rank + 1] + 1]
+
+
+def held_loss(ranks: Ranks, evaluate: Callable, model, held: list[np.ndarray], eot: int, *rest) -> float:
+    """evaluate(model, held, eot, *rest), chapter 18's mean loss, with the documents dealt to all ranks."""
+    if ranks.size == 1:
+        return evaluate(model, held, eot, *rest)
+    mine = [part for tokens in held if len(part := my_documents(tokens, eot, ranks)) > 1]
+    count = sum(len(part) - 1 for part in mine)
+    told = gathered(ranks, (count, evaluate(model, mine, eot, *rest) if count else 0.0))
+    return sum(count * loss for count, loss in told) / sum(count for count, _ in told)

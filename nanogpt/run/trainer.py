@@ -1,0 +1,249 @@
+"""The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
+
+Exported from notebooks/17c_long_run.ipynb.
+"""
+
+import argparse
+import math
+import os
+import shlex
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from nanogpt.corpora.prepare import DISK_FULL
+from nanogpt.evals.losses import evaluate
+from nanogpt.gpt import optim
+from nanogpt.gpt.sample import complete
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.distributed import first_reason  # chapter 20
+from nanogpt.parallel.laid_out import whole  # chapter 21d
+from nanogpt.run.assemble import Training, random_states, resume, set_random_states
+from nanogpt.run.checkpoint import prune, save
+from nanogpt.run.config import Config, from_depth, load_config
+from nanogpt.run.dryrun import dry_run
+from nanogpt.run.log import peak_flops, report, writers
+from nanogpt.run.together import held_loss, one_run, seed_step  # chapter 20b
+from nanogpt.speed.roofline import synchronize
+from nanogpt.speed.work import mfu, step_flops
+from nanogpt.text.files import atomically
+from nanogpt.text.shards import load_manifest, write_shard
+
+
+def learning_rate(config: Config, updates: int) -> float:
+    """The rate of the update that follows so many: steps that were skipped do not count."""
+    o, steps = config.optim, config.train.max_steps
+    if o.schedule == "cosine":
+        return o.lr * optim.cosine(updates, steps, warmup=o.warmup, minimum=o.minimum)
+    if o.schedule == "wsd":
+        return o.lr * optim.wsd(updates, steps, warmup=o.warmup, decay=o.decay, minimum=o.minimum)
+    return o.lr * optim.warm_up(updates, o.warmup)
+
+
+def judged(run: Training, loss: float, norm: float) -> dict:
+    """What the step's line says of loss and norm; with "skipped" where the update is not to be made."""
+    if not math.isfinite(loss + norm):
+        return {"norm": norm, "skipped": "not finite"}
+    z = {"loss_z": run.windows["loss"].z(loss), "norm_z": run.windows["norm"].z(norm)}
+    limit = run.config.train.skip_spikes
+    spike = limit and max(value or 0 for value in z.values()) > limit
+    return {"norm": norm} | z | ({"skipped": "spike"} if spike else {})
+
+
+def update(run: Training) -> tuple[float, dict, list]:
+    """Take a batch, and update the weights by it if it is judged fit: its loss, what was judged, its micro-batches."""
+    c, lr = run.config, learning_rate(run.config, run.updates)
+    for group in run.optimizer.param_groups:
+        group["lr"] = lr
+    if c.data.overfit:
+        run.stream.position = 0  # the first batch, again
+    said, batches = {"lr": lr}, [run.stream.next_batch() for _ in range(c.micro_batches // run.readers.size)]
+    seed_step(run.readers, c.run.seed, run.step)
+
+    def accept(loss, norm) -> bool:  # not asked where fp16's scaler has found an overflow
+        said.update(judged(run, loss.item(), norm.item()))
+        return "skipped" not in said
+
+    loss = train_step(
+        run.stepper, run.optimizer, batches, c.train.dtype, c.optim.clip, run.scaler, accept, run.ranks.mean
+    )
+    if "norm" not in said:
+        said |= {"norm": math.inf, "skipped": "overflow" if loss.isfinite() else "not finite"}
+    synchronize(run.device)
+    return loss.item(), said, batches
+
+
+def one_step(run: Training) -> dict:
+    """A step: the line of metrics.jsonl that tells of it."""
+    began, T, tokens = time.perf_counter(), run.config.model.block_size, run.config.train.batch_tokens
+    with run.timed("steps"):
+        loss, said, batches = update(run)
+    seconds = time.perf_counter() - began
+    run.step, skipped = run.step + 1, said.get("skipped")
+    if skipped is None:
+        run.updates += 1
+    else:
+        run.skipped[skipped] += 1
+    run.bad = run.bad + 1 if skipped == "not finite" else 0
+    if skipped in ("not finite", "spike"):  # its batch, to be looked at: rows of T tokens
+        ids = torch.cat([x.flatten() for x, _ in batches]).cpu().numpy()
+        rank = f".rank{run.ranks.rank}" if run.ranks.rank else ""
+        write_shard(run.folder / f"skipped/step_{run.step:06d}{rank}.bin", ids)
+    line = {"step": run.step, "loss": loss} | said | {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
+    if peak := peak_flops(run.device, run.config.train.dtype):
+        line["mfu"] = mfu(step_flops(run.model.config, tokens // T, T) / run.ranks.size, seconds, peak)
+    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
+
+
+def due(every: int, step: int, last: bool = False) -> bool:
+    """Whether something that is done every so many steps, 0 for never, is done after this one."""
+    return bool(every) and (step % every == 0 or last)
+
+
+def look(run: Training, last: bool) -> dict:
+    """Validate, score HellaSwag and write a sample, as far as due; for the step's line. No later step notices it."""
+    e, found, before, first = run.config.eval, {}, random_states(run.device), run.ranks.rank == 0
+    model = whole(run.model).to(run.device)  # one that a rank can ask alone
+    if due(e.every, run.step, last):
+        found["val_loss"] = held_loss(run.ranks, evaluate, model, *run.held, 32, run.config.train.dtype)
+        found |= {k: v for k, v in load_manifest(run.config.data.dir).items() if k == "floor"}  # for `plot`
+        if found["val_loss"] < run.best.get("val_loss", math.inf):
+            run.best = {"step": run.step, "val_loss": found["val_loss"]}
+    if first and due(e.hellaswag_every, run.step, last):
+        from nanogpt.evals import hellaswag  # chapter 18b
+
+        items = hellaswag.load_items()
+        scores = hellaswag.accuracy(model, items, run.tokenizer, precision=run.config.train.dtype)
+        found |= {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
+    if first and due(e.sample_every, run.step, last):
+        text = e.prompt + complete(model, run.tokenizer, e.prompt, 200)
+        print(f"--- step {run.step}: {text}")
+        with atomically(run.folder / f"samples/step_{run.step:06d}.txt") as file:
+            file.write(text.encode())
+    set_random_states(before, run.device)
+    return found
+
+
+def last_good(run: Training) -> str:
+    return f"the last good checkpoint is {run.kept}" if run.kept else "there is no checkpoint yet"
+
+
+def keep_run(run: Training, metrics) -> None:
+    """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
+    if run.kept == run.folder / f"step_{run.step:06d}":
+        return
+    model, state = whole(run.model), run.state_dict()  # all ranks: what was cut is gathered
+    if run.ranks.rank == 0:
+        os.fsync(metrics.fileno())
+        save(run.folder, run.step, model, state, run.tokenizer)
+    run.kept = run.folder / f"step_{run.step:06d}"
+
+
+@contextmanager
+def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
+    """A function that says why the run should end after this step, if it should: a signal, a file, the time limit."""
+    began, minutes, noted, file = time.monotonic(), run.config.run.minutes, [], run.folder / "stop"
+
+    def note(number, frame):
+        if noted:
+            raise KeyboardInterrupt(f"{last_good(run)}, and the same command goes on from it")
+        noted.append(signal.Signals(number).name)
+
+    def reason() -> str | None:
+        if run.ranks.rank == 0 and file.exists():
+            file.unlink()
+            noted.append(f"the file {file}")
+        reserve = 1.5 * sum(run.longest.values())  # a step, a checkpoint, an evaluation
+        if time.monotonic() - began + reserve > 60 * (minutes or math.inf):
+            noted.append(f"run.minutes={minutes:g}")
+        return first_reason(run.ranks, noted[0] if noted else None)
+
+    with ExitStack() as at_the_end:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            at_the_end.callback(signal.signal, number, signal.signal(number, note))
+        yield reason
+
+
+@contextmanager
+def naming_last_good(run: Training) -> Iterator[None]:
+    """What ends a run for good says where it can go on: no number left, or no room on the disk."""
+    try:
+        yield
+    except FloatingPointError as error:
+        raise FloatingPointError(f"step {run.step}: {error}; {last_good(run)}; lower optim.lr") from None
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise OSError(f"no room left in {run.folder}; {last_good(run)}; make room and go on") from None
+
+
+def finish_step(run: Training, stop: str | None, metrics) -> None:
+    """What is due after a step. A checkpoint comes first: an evaluation may end for want of memory."""
+    e, last = run.config.eval, run.step >= run.config.train.max_steps
+    looking = not stop and any(due(n, run.step, last) for n in (e.every, e.sample_every, e.hellaswag_every))
+    if stop or last or looking or (due(run.config.run.checkpoint_every, run.step) and not run.bad):
+        with run.timed("checkpoints"):
+            keep_run(run, metrics)
+    if looking:
+        with run.timed("evaluation"):
+            run.record |= look(run, last)
+    if run.ranks.rank == 0:
+        prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
+
+
+def fit(config: Config, command: str = "the same call") -> Training:
+    """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
+    with one_run(config) as ranks:  # one, unless torchrun has started several: chapter 20b
+        run, steps, stop = resume(config, ranks), config.train.max_steps, None
+        with (
+            open(run.folder / "metrics.jsonl" if ranks.rank == 0 else os.devnull, "ab", 0) as metrics,
+            asked_to_stop(run) as why,
+            naming_last_good(run),
+        ):
+            write = list(writers(config, metrics, run.step)) if ranks.rank == 0 else []
+            while (run.step < steps and not stop) or run.record:
+                run.record = run.record or one_step(run)
+                stop = why()
+                finish_step(run, stop, metrics)
+                for each in write:
+                    each(run.record)
+                run.record = None
+                if run.bad >= config.train.bad_steps:
+                    raise FloatingPointError(f"loss or gradient were not finite {run.bad} times in a row")
+        if run.step < steps:
+            print(f"stopped by {stop} after step {run.step}; to go on: {command}")
+        else:
+            report(run)
+    return run
+
+
+HELP = """Start a run, or go on with it where its newest checkpoint is: the same command does both.
+
+  python -m nanogpt train tiny
+  python -m nanogpt train shakespeare data.source=../shared/data/tinyshakespeare.txt
+  python -m nanogpt train gpt2-124M train.micro_batch=8 --dry-run
+
+Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", help="a YAML file, or the name of one in configs/")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as train.max_steps=100")
+    parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
+    parser.add_argument("--depth", type=int, metavar="N", help="layers; width, heads and lr follow")
+    parser.parse_args = parser.parse_intermixed_args  # an override may stand after an option
+    return parser
+
+
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt train`, its options parsed."""
+    dial = from_depth(args.depth) if args.depth is not None else []
+    config = load_config(args.config, [*dial, *args.overrides])
+    again = [args.config, *args.overrides, *(["--depth", str(args.depth)] if dial else [])]
+    dry_run(config) if args.dry_run else fit(config, f"python -m nanogpt train {shlex.join(again)}")

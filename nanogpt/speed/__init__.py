@@ -1,0 +1,1 @@
+"""How fast a step could be, how fast it is, and what makes it faster."""

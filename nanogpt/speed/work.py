@@ -1,0 +1,163 @@
+"""What a training step must compute, move and keep, predicted from the model's shape and counted.
+
+Exported from notebooks/09_measuring.ipynb.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from nanogpt.gpt.model import GPTConfig, flops_per_token, num_params
+
+
+def step_flops(config: GPTConfig, B: int, T: int) -> int:
+    """FLOPs of a training step on B × T tokens, forward and backward: the model's matrix products (chapter 05)."""
+    return B * T * flops_per_token(config, T)
+
+
+def mfu(flops: float, seconds: float, peak_flops: float) -> float:
+    """Model FLOPs utilization: the share of `peak_flops` (FLOP/s) that the model's own products were, nothing else."""
+    if not (seconds > 0 and peak_flops > 0):
+        raise ValueError(f"seconds={seconds} and peak_flops={peak_flops} must both be positive")
+    return flops / seconds / peak_flops
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one part of a step must do in one phase, over all layers."""
+
+    part: str
+    phase: str  # forward, backward or update
+    flops: int
+    nbytes: int
+
+    @property
+    def intensity(self) -> float:
+        """FLOP/byte, the roofline's horizontal axis."""
+        return self.flops / self.nbytes
+
+
+def linear_work(part: str, N: int, shapes: list[tuple[int, int]], copies: int, bias: bool, width: int):
+    """Forward and backward of linear layers, (inputs, outputs) each, on N tokens: three products and a sum."""
+    weights = sum(i * o for i, o in shapes)
+    x, y = N * sum(i for i, _ in shapes), N * sum(o for _, o in shapes)
+    b = bias * sum(o for _, o in shapes)
+    forward = x + weights + b + y
+    backward = 2 * (x + weights + y) + bias * (y + b)  # gradients of the input, the weight and the bias
+    work = {"forward": (2, forward), "backward": (4, backward)}
+    return [Work(part, p, copies * f * N * weights, copies * width * n) for p, (f, n) in work.items()]
+
+
+def attention_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Work]:
+    """softmax(qkᵀ)v of all layers, without the linear layers. Counts T × T products in full, as chapter 05 does."""
+    NC, L = B * T * config.n_embd, config.n_layer
+    scores = B * config.n_head * T * T
+    if config.flash:  # also one number per row and head; backward gathers dq, dk, dv into one gradient
+        rows = B * T * config.n_head
+        forward, backward = 4 * NC + rows, 14 * NC + rows
+    else:
+        forward, backward = 12 * NC + 8 * scores, 20 * NC + 11 * scores
+    flops = 4 * NC * T
+    return [
+        Work("attention", "forward", L * flops, L * width * forward),
+        Work("attention", "backward", L * 2 * flops, L * width * backward),
+    ]
+
+
+def elementwise_work(config: GPTConfig, B: int, T: int, width: int = 4, fused: bool = False) -> list[Work]:
+    """All of a step that is no matrix product, by part and phase. An exp, tanh or root counts as one operation."""
+    C, L, V, N, P = config.n_embd, config.n_layer, config.vocab_rows, B * T, num_params(config)
+    NC, TC, NV, VC, norms = N * C, T * C, N * V, V * C, 2 * L + 1
+    affine = (1 + config.bias) * C
+    look_up = 4 * NC + 3 * TC  # read and write both embeddings' rows; read both, write their sum
+    tables = 2 * NC + 2 * TC + VC + config.block_size * C + 3 * VC  # the last: wte's gradient plus the head's
+    table = [  # part, phase, FLOPs, numbers read and written, bytes of each
+        ("embedding", "forward", NC, look_up, 4),
+        ("embedding", "backward", NC + VC, tables, 4),
+        ("layer norm", "forward", norms * 7 * NC, norms * (2 * NC + 2 * N + affine), 4),
+        ("layer norm", "backward", norms * 13 * NC, norms * (3 * NC + 2 * N + 2 * affine), 4),
+        ("residual", "forward", 2 * L * NC, 2 * L * 3 * NC, 4),
+        ("residual", "backward", 2 * L * NC, 2 * L * 3 * NC, 4),
+        ("gelu", "forward", 9 * L * 4 * NC, L * 2 * 4 * NC, width),
+        ("gelu", "backward", 17 * L * 4 * NC, L * 3 * 4 * NC, width),
+        ("cross-entropy", "forward", 5 * NV, 2 * NV, 4),
+        ("cross-entropy", "backward", 3 * NV, 4 * NV, 4),
+        ("optimizer", "update", 14 * P, (7 if fused else 20) * P, 4),
+    ]
+    return [Work(part, phase, flops, size * numbers) for part, phase, flops, numbers, size in table]
+
+
+PRODUCTS = ("qkv", "attention", "proj", "mlp", "head")  # the parts that consist of matrix products
+
+
+def step_work(config: GPTConfig, B: int, T: int, width: int = 4, fused: bool = False) -> list[Work]:
+    """All work of an eager training step with AdamW, in pieces or fused, by part and phase; dropout 0.
+
+    Every operation reads its inputs and writes its outputs once. `width`: bytes of a number in the parts that autocast
+    (chapter 10) runs in 16 bits, which are PRODUCTS and gelu; all else has 4. Casts, ids and masks are not counted.
+    """
+    C, L, N = config.n_embd, config.n_layer, B * T
+    linear = partial(linear_work, N=N, bias=config.bias, width=width)
+    return [
+        *linear("qkv", shapes=[(C, 3 * C)], copies=L),
+        *attention_work(config, B, T, width),
+        *linear("proj", shapes=[(C, C)], copies=L),
+        *linear("mlp", shapes=[(C, 4 * C), (4 * C, C)], copies=L),
+        *linear_work("head", N, [(C, config.vocab_rows)], 1, False, width),
+        *elementwise_work(config, B, T, width, fused),
+    ]
+
+
+def activation_bytes(config: GPTConfig, B: int, T: int) -> int:
+    """Bytes that autograd saves in the forward pass of a float32 GPT, ids and targets included; exact on the CPU."""
+    if config.dropout:
+        raise ValueError(f"dropout={config.dropout} saves masks that are not predicted here; set it to 0")
+    C, N = config.n_embd, B * T
+    rows = 4 * N * config.n_head
+    attention = rows if config.flash else rows * T + T * T  # in steps: a row of weights; the mask, in bytes
+    layer = 4 * (16 * N * C + 4 * N) + attention
+    head = 4 * (2 * N * C + 2 * N + N * config.vocab_rows + 1)
+    ids = 8 * (2 * N + T)  # int64: tokens, targets, positions
+    return config.n_layer * layer + head + ids
+
+
+def memory_by_category(config: GPTConfig, B: int, T: int) -> dict[str, int]:
+    """Bytes of a float32 training step with AdamW, by category."""
+    tensors = 12 * config.n_layer + 4 if config.bias else 6 * config.n_layer + 3
+    P = 4 * num_params(config)
+    optimizer = 2 * P + 4 * tensors  # two moments, and for each tensor a count of its steps
+    activations = activation_bytes(config, B, T)
+    return {"parameters": P, "gradients": P, "optimizer": optimizer, "activations": activations}
+
+
+def saved_bytes(call: Callable[[], object], exclude: Iterable[Tensor] = ()) -> int:
+    """Bytes that autograd saves for the backward pass while `call` runs, each storage once, without `exclude`."""
+    known = {t.untyped_storage().data_ptr() for t in exclude}
+    saved = {}
+
+    def pack(t: Tensor) -> Tensor:
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in known:
+            saved[storage.data_ptr()] = storage  # holds it, so that no address comes twice
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        call()
+    return sum(storage.nbytes() for storage in saved.values())
+
+
+def predict_step(
+    config: GPTConfig, B: int, T: int, roofline, dtype: str = "float32", fused: bool = False
+) -> dict[tuple[str, str], float]:
+    """(part, phase) -> seconds that a nanogpt.speed.roofline.Roofline allows for `step_work`. Its sum predicts the step.
+
+    dtype names the roofline's rate for PRODUCTS; with a 16-bit one their numbers have two bytes.
+    """
+    width = 2 if dtype in ("bfloat16", "float16") else 4
+    return {
+        (w.part, w.phase): roofline.seconds(w.flops, w.nbytes, dtype if w.part in PRODUCTS else "float32")
+        for w in step_work(config, B, T, width, fused)
+    }

@@ -1,0 +1,144 @@
+"""Release, check, run, feedback, export: the commands of exercises/README.md, in its order, on a class of twenty."""
+
+import csv
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from simulated_class import submissions
+from small_set import small_set
+
+import course.exercises.check
+import course.exercises.sets
+from course.cli import main
+from course.exercises.checks import Check
+from course.exercises.sets import folders, read
+from course.exercises.table import TABLE, WEEKS
+from course.grade.sandbox.sandbox import sandbox
+from course.grade.score.local import said_of
+from course.paths import CourseError
+
+README = Path(__file__).parents[2] / "exercises" / "README.md"
+CANVAS = "Student,ID,SIS Login ID,Section,04_small (7)\r\nPoints Possible,,,,12\r\n"
+MOODLE = "Identifier,Full name,Username,Grade,Maximum Grade\n"
+
+
+def commands() -> list[list[str]]:
+    """Those in the blocks of the README, as they stand."""
+    blocks = re.findall(r"^```\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [shlex.split(line) for block in blocks for line in block.splitlines()]
+
+
+def test_the_readme_has_the_whole_cycle():
+    words = [" ".join(command[:3]) for command in commands()]
+    due = ["exercises release", "check", "grade selfcheck", "grade run", "grade regrade", "grade summary"]
+    due += ["grade show", "grade marks", "grade feedback", "grade export", "grade bundle"]
+    assert all(any(word.startswith(f"course {part}") for word in words) for part in due), words
+
+
+@pytest.fixture
+def class_of_twenty(tmp_path, monkeypatch):
+    """A folder to work in, in which chapter 04 is the small set."""
+    pytest.importorskip("nbgrader")
+    try:
+        if sandbox.choose() != "bubblewrap":
+            pytest.skip("bubblewrap does not work here")
+    except CourseError as error:
+        pytest.skip(str(error))
+    made = small_set(tmp_path / "exercises")
+    monkeypatch.setattr(course.exercises.sets, "EXERCISES", tmp_path / "exercises")
+    monkeypatch.setattr(course.exercises.check, "PASSED", tmp_path / "progress.json")
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def test_the_cycle_of_the_readme(class_of_twenty, tmp_path, capsys):
+    made, due = class_of_twenty, {}
+    for command in commands():
+        words = [word.replace("04_attention", made.name) for word in command[1:]]
+        if words[:2] == ["grade", "selfcheck"]:
+            continue  # has tests of its own, and takes longer than this class
+        code = main(words)
+        out = capsys.readouterr()
+        assert code == (1 if words[0] == "check" else 0), (
+            words,
+            out.err,
+        )  # what is handed out passes no check
+        if words[:2] == ["exercises", "release"]:
+            due = submissions(
+                made, tmp_path / f"handout/{made.name}/{made.name}.ipynb", tmp_path / "submissions"
+            )
+            files_of_other_systems(tmp_path, list(due))
+        if words[:2] == ["grade", "marks"]:
+            mark(tmp_path / "results" / made.name / "marks.csv")
+    results = {p.stem: json.loads(p.read_text()) for p in (tmp_path / "results" / made.name).glob("*.json")}
+    assert len(due) == len(results) == 20
+    scores = {name: result["score"] for name, result in results.items()}
+    for name, word in due.items():
+        assert results[name]["verdict"] == ("invalid_submission" if word == "invalid" else "graded"), name
+        low, high = {"full": (10, 10), "part": (1, 9), "none": (0, 0), "invalid": (0, 0)}[word]
+        assert low <= scores[name] <= high, (name, word, scores[name])
+    for name in ("finn", "gina", "hugo", "ines", "jan"):  # by the grading in this process, of the same code
+        solutions = results[name]["solutions"]
+        right = [
+            c.points for c in made.checks if isinstance(c, Check) and not said_of(made, c, solutions, name)
+        ]
+        tasks = results[name]["tasks"]
+        assert sum(right) == tasks["04-1"]["points"] + tasks["04-2"]["points"], name
+    check_exports(tmp_path, made.name, scores)
+    summary = (tmp_path / "results" / made.name / "summary.html").read_text()
+    assert "<td>quin</td><td>rosa</td>" in summary, "the same code under other names"
+    feedback = {p.stem: p.read_text() for p in (tmp_path / "results" / made.name / "feedback").glob("*.html")}
+    assert set(feedback) == set(due)
+    assert "&lt;b&gt;because&lt;/b&gt;" in feedback["ann"] and "<b>because" not in feedback["ann"]
+    assert "11.5 of 12 points" in feedback["ann"] and "could not be graded" in feedback["tara"]
+
+
+def mark(path: Path) -> None:
+    """One and a half points for every answer."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 18, "sven's and tara's files hold no answers"
+    lines = [f"{row['student_id']},{row['task']},1.5,fine\n" for row in rows]
+    path.write_text("student_id,task,points,comment\n" + "".join(lines))
+
+
+def files_of_other_systems(folder: Path, students: list[str]) -> None:
+    roster = "".join(f"{s},{s.title()},{s[0].upper()}.,{s}@uni.de\n" for s in students)
+    (folder / "roster.csv").write_text("student_id,last_name,first_name,email\n" + roster)
+    (folder / "canvas.csv").write_text(
+        CANVAS + "".join(f'"X, {s}",1,{s},A,\r\n' for s in students), newline=""
+    )
+    (folder / "moodle.csv").write_text(MOODLE + "".join(f"Participant 1,{s},{s},,12.00\n" for s in students))
+
+
+def check_exports(folder: Path, name: str, scores: dict[str, float]) -> None:
+    here = folder / "results" / name
+    with (here / "nbgrader.csv").open(newline="") as file:
+        rows = {row["student_id"]: row for row in csv.DictReader(file)}
+    assert (
+        len(rows) == 20 and rows["ann"]["score"] == "11.5" and rows["ann"]["late_submission_penalty"] == "0.0"
+    )
+    late = [rows["nina"][key] for key in ("raw_score", "late_submission_penalty", "score")]
+    assert late == ["11.5", "4.0", "7.5"], "two days begun"
+    for system in ("canvas", "moodle"):
+        text = (here / f"{system}.csv").read_text()
+        assert len(text.splitlines()) == (22 if system == "canvas" else 21)
+    assert '"X, ann",1,ann,A,11.5' in (here / "canvas.csv").read_text()
+    assert "Participant 1,kim,kim,1.5,12.00" in (here / "moodle.csv").read_text()
+    assert len(list((here / "gradescope").glob("*.json"))) == 20
+    assert len(list((here / "prairielearn").glob("*.json"))) == 20
+    found = json.loads((here / "gradescope" / "finn.json").read_text())
+    assert found["score"] == scores["finn"], "without a person's points"
+    assert (folder / "gradescope-04.zip").exists() and (folder / "prairielearn-04.zip").exists()
+
+
+def test_every_set_has_its_week_and_the_readme_its_line():
+    numbers = [number for week in WEEKS for number in week.split()]
+    assert len(set(numbers)) == len(numbers) and {read(f).number for f in folders()} <= set(numbers)
+    for week, chapters in enumerate(WEEKS, 1):
+        assert f"| {week} | {chapters} | " in README.read_text(encoding="utf-8")
+        line = rf"^\| {week} +\| {chapters.split()[0]}"
+        assert re.search(line, TABLE.read_text(encoding="utf-8"), re.MULTILINE)

@@ -1,0 +1,303 @@
+"""JupyterLab in a real browser, as a student uses it: a chapter is run, its widgets are moved, a cell is broken and mended."""
+
+import re
+import shutil
+import subprocess
+import symtable
+from collections.abc import Iterator
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import nbformat
+import pytest
+from browser import needs_chromium, opened, shot
+
+from course.machine.lab import running
+from course.paths import NOTEBOOKS, ROOT, number_of, numbered
+
+pytestmark = [
+    pytest.mark.slow,
+    needs_chromium,
+    pytest.mark.skipif(find_spec("jupyterlab") is None, reason="no JupyterLab (pip install -e '.[course]')"),
+    pytest.mark.skipif(not shutil.which("git") or not (ROOT / ".git").exists(), reason="no git to copy from"),
+]
+WIDGET = re.compile(r"figures\.\w+_widget\(")
+START, RUN = 300_000, 600_000  # milliseconds: for what takes seconds on an idle machine
+
+
+class Lab:
+    """A copy of the repository, and the address at which `course lab` serves it."""
+
+    def __init__(self, copy: Path, base: str, token: str):
+        self.copy, self.base, self.token = copy, base, token
+
+    def open(self, page, path: str) -> None:
+        """A file of the copy, in JupyterLab, with nothing else open."""
+        page.goto(f"{self.base}lab/tree/{path}?reset&token={self.token}")
+        page.locator(".jp-Notebook").wait_for(timeout=START)
+        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=START)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """The real command on a copy, for a student who has never used Jupyter."""
+    folder = tmp_path_factory.mktemp("lab")
+    copy = folder / "gpt2-course"
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split(
+        "\0"
+    ):
+        if name and (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name)
+    # The browser needs a core of its own: two threads of a kernel that share the other wait for each other all the time.
+    env = {"PYTHONPATH": str(copy), "NANOGPT_SCALE": "ci", "OMP_NUM_THREADS": "1"}
+    with running(folder, copy, **env) as (_, server):
+        yield Lab(copy, server["url"], server["token"])
+
+
+# What a student does
+
+
+def choose(page, menu: str, item: str) -> None:
+    page.locator(".lm-MenuBar-itemLabel", has_text=re.compile(f"^{menu}$")).click()
+    page.get_by_role("menuitem", name=item, exact=True).click()
+
+
+def run_all(page) -> None:
+    """Run the notebook from its first to its last cell, which ends without an error."""
+    choose(page, "Edit", "Clear Outputs of All Cells")
+    choose(page, "Run", "Run All Cells")
+    page.wait_for_function(
+        """() => document.querySelector('.jp-RenderedText[data-mime-type$=".error"]') ||
+            [...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputPrompt')].every(p => !/\\[[ *]\\]/.test(p.textContent))""",
+        timeout=RUN,
+    )
+    assert not errors(page)
+
+
+def errors(page) -> list[str]:
+    return page.locator('.jp-RenderedText[data-mime-type$=".error"]').all_text_contents()
+
+
+def cell_with(page, text: str):
+    return page.locator(".jp-Notebook .jp-CodeCell", has=page.locator(".cm-content", has_text=text)).last
+
+
+def run_cell(page, cell) -> str:
+    """Run a cell by its keys, and give what it says."""
+    prompt = cell.locator(".jp-InputPrompt")
+    cell.locator(".cm-content").click()
+    before = prompt.text_content()
+    page.keyboard.press("Control+Enter")
+    for _ in range(RUN // 100):
+        if (now := prompt.text_content()) != before and "*" not in now:
+            cell.scroll_into_view_if_needed()
+            return "\n".join(cell.locator(".jp-OutputArea-output").all_text_contents())
+        page.wait_for_timeout(100)
+    raise AssertionError(f"{before} is still running")
+
+
+def retype(page, cell, old: str, new: str) -> None:
+    """Go to the line that holds `old`, and type `new` in its place."""
+    line = cell.locator(".cm-line", has_text=old)
+    line.click()
+    page.keyboard.press("Home")
+    page.keyboard.press("Shift+End")
+    page.keyboard.insert_text(new)
+
+
+def save(page) -> None:
+    page.keyboard.press("Control+s")
+    saved(page)
+
+
+def saved(page) -> None:
+    """Wait until the tab shows no unsaved changes."""
+    page.locator(".lm-DockPanel-tabBar .lm-TabBar-tab.lm-mod-current:not(.jp-mod-dirty)").wait_for(
+        timeout=60_000
+    )
+
+
+# The story of a chapter
+
+RIGHT = 'return scores.masked_fill(future, float("-inf")).softmax(dim=-1)'
+WRONG = "return scores.softmax(dim=-1)"
+
+
+def test_a_chapter_is_run_checkpointed_broken_and_mended(lab):
+    module = lab.copy / "nanogpt" / "attention.py"
+    released = module.read_text(encoding="utf-8")
+    module.unlink()
+    with opened(lab.base) as page:
+        lab.open(page, "notebooks/04_attention.ipynb")
+        shot(page, "lab-1-opened")
+        run_all(page)
+        check = cell_with(page, 'checkpoint("04")')
+        said = check.locator(".jp-OutputArea-output").inner_text()
+        assert (
+            "nanogpt/gpt/attention.py updated" in said and "tests/gpt/test_ch04_attention.py passes" in said
+        )
+        assert module.read_text(encoding="utf-8") == released
+        shot(page, "lab-2-run")
+
+        cell = cell_with(page, "def attention_weights(q: Tensor")
+        retype(page, cell, "masked_fill", WRONG)
+        saved(page)  # by itself
+        said = run_cell(page, check)
+        assert "attention_weights" in said and "is not the one that was run last: run it" in said
+        shot(page, "lab-3-not-run")
+
+        run_cell(page, cell)
+        retype(page, cell, WRONG, RIGHT)
+        run_cell(page, cell)  # and at once, before it is saved by itself
+        said = run_cell(page, check)
+        assert "(attention_weights): what was run last is not what is saved: save with Ctrl+S" in said
+        assert "unchanged" not in said
+        shot(page, "lab-4-not-saved")
+
+        retype(page, cell, RIGHT, WRONG)
+        run_cell(page, cell)
+        save(page)
+        said = run_cell(page, check)
+        assert "test_rows_are_weights_over_the_past: a query looks at a later key" in said
+        assert re.search(r"likely 04_attention.ipynb, cell \d+ \(attention_weights\)", said)
+        assert "nanogpt/gpt/attention.py unchanged" in said and module.read_text(encoding="utf-8") == released
+        shot(page, "lab-5-broken")
+
+        retype(page, cell, WRONG, RIGHT)
+        run_cell(page, cell)
+        save(page)
+        said = run_cell(page, check)
+        assert "nanogpt/gpt/attention.py unchanged" in said and "passes" in said
+        shot(page, "lab-6-mended")
+        choose(page, "Kernel", "Shut Down Kernel")
+
+
+# Widgets
+
+
+def global_names(source: str) -> tuple[set[str], set[str]]:
+    """The global names that a cell gives values to, and those that it uses."""
+    top = symtable.symtable(source, "a cell", "exec")
+    tables = [top]
+    for table in tables:
+        tables += table.get_children()
+    gives = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+    uses = {
+        s.get_name()
+        for t in tables
+        for s in t.get_symbols()
+        if s.is_referenced() and (t is top or s.is_global())
+    }
+    return gives, uses
+
+
+def needed(sources: dict[int, str], at: int) -> set[int]:
+    """The cells that cell `at` needs, itself included: those that last gave its names their values, and what they need."""
+    names = {i: global_names(source) for i, source in sources.items() if i <= at}
+    taken, seen, wanted = {at}, set(), set(names[at][1])
+    while wanted:
+        seen.add(name := wanted.pop())
+        for i in sorted((i for i in names if i < at and name in names[i][0]), reverse=True):
+            taken.add(i)
+            wanted |= names[i][1] - seen
+            if name not in names[i][1]:  # else it goes on with what an earlier cell began
+                break
+    return taken
+
+
+def with_widget() -> list[Path]:
+    """The chapters that have a widget."""
+    return [path for path in numbered(NOTEBOOKS, ".ipynb") if WIDGET.search(path.read_text(encoding="utf-8"))]
+
+
+def test_every_widget_is_in_a_chapter():
+    figures = (ROOT / "course" / "figures").glob("*.py")
+    assert sum(path.read_text(encoding="utf-8").count("return widgets.explorer(") for path in figures) == len(
+        with_widget()
+    )
+
+
+def keep_what_the_widget_needs(path: Path) -> None:
+    nb = nbformat.read(path, as_version=4)
+    sources = {i: cell.source for i, cell in enumerate(nb.cells) if cell.cell_type == "code"}
+    (at,) = (i for i, source in sources.items() if WIDGET.search(source))
+    nb.cells = [nb.cells[i] for i in sorted(needed(sources, at))]
+    nbformat.write(nb, path)
+
+
+def looked_at(page) -> str:
+    return page.locator(".explored").inner_html()
+
+
+def answers(page) -> list[bytes]:
+    """What kernels say when they have dealt with a knob that was moved; the list grows."""
+    heard: list[bytes] = []
+
+    def said(frame: str | bytes) -> None:
+        frame = frame if isinstance(frame, bytes) else frame.encode()
+        if b'"comm_msg"' in frame and b'"idle"' in frame:
+            heard.append(frame)
+
+    page.on("websocket", lambda socket: socket.on("framereceived", said))
+    return heard
+
+
+def changes(page, answered: list[bytes], act) -> bool:
+    """Does what the widget shows change, once `act` is done and the kernel has answered?"""
+    before, heard, rounds = looked_at(page), len(answered), 100
+    act()
+    while rounds:
+        if looked_at(page) != before:
+            return True
+        page.wait_for_timeout(100)
+        rounds -= 1
+        if len(answered) > heard:
+            heard, rounds = len(answered), 10  # a second for the page to show it, and for another answer
+    return False
+
+
+def slide(slider) -> Iterator:
+    at_the_end = slider.get_attribute("aria-valuenow") == slider.get_attribute("aria-valuemax")
+    step = "ArrowLeft" if at_the_end else "ArrowRight"
+    for key in (step, "Home", "End"):  # one step may be too small to be seen
+        yield partial(slider.press, key)
+
+
+def retext(field) -> Iterator:
+    yield lambda: (field.fill(f"{field.input_value()[:-1]}7"), field.press("Tab"))
+
+
+def choose_another(choice) -> Iterator:
+    """The last option first; one may well give the same picture as another."""
+    for label in choice.locator("option:not(:checked)").all_inner_texts()[::-1]:
+        yield partial(choice.select_option, label=label)
+
+
+KNOBS = {"[role=slider]": slide, "input[type=text], textarea": retext, "select": choose_another}
+
+
+@pytest.mark.parametrize("chapter", map(number_of, with_widget()))
+def test_every_knob_of_a_widget_changes_what_it_shows(lab, chapter):
+    (path,) = (lab.copy / "notebooks").glob(f"{chapter}_*.ipynb")
+    keep_what_the_widget_needs(path)
+    with opened(lab.base) as page:
+        answered = answers(page)
+        lab.open(page, f"notebooks/{path.name}")
+        run_all(page)
+        box = page.locator(".explorer")
+        box.scroll_into_view_if_needed()
+        shot(page, f"lab-widget-{chapter}")
+        pictures = page.locator(".explored img").count()
+        knobs = [(knob, acts) for kind, acts in KNOBS.items() for knob in box.locator(kind).all()]
+        assert knobs
+        for knob, acts in knobs:
+            knob.focus()
+            name = knob.evaluate("k => k.closest('.jupyter-widgets').querySelector('label').textContent")
+            assert any(changes(page, answered, act) for act in acts(knob)), f"{name} changes nothing"
+        shot(page, f"lab-widget-{chapter}-moved")
+        assert page.locator(".explored img").count() == pictures
+        assert not re.match(r"\w+Error:", page.locator(".explored").inner_text()) and not errors(page)
+        choose(page, "Kernel", "Shut Down Kernel")

@@ -1,0 +1,193 @@
+"""Source → notebook and back, and the released state: nothing that anybody wrote is lost on the way."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import nbformat
+import pytest
+
+from course.notebooks.build import cell_lines, notebook_from_source, notebook_from_text
+from course.notebooks.pull import merged
+from course.paths import SOURCES, source_chapters
+
+
+def test_build_executes_exports_and_is_deterministic(house):
+    nb = nbformat.read(house.notebook, as_version=4)
+    assert nb.cells[4].outputs[0].text == "12.566\n"
+    assert [c.execution_count for c in nb.cells if c.cell_type == "code"] == [1, 2, 3, 4, 5, 6]
+    assert nb.metadata.language_info == {"name": "python"}, "no language version"
+    said = nb.cells[-1].outputs[0].text
+    assert "nanogpt/tiny.py unchanged:" in said and "tests/test_ch04_tiny.py passes" in said
+    first = house.notebook.read_bytes(), house.module.read_bytes()
+    house.course("build", "4")
+    assert (house.notebook.read_bytes(), house.module.read_bytes()) == first
+
+
+def test_a_failing_build_leaves_the_old_notebook(house):
+    before = house.notebook.read_bytes()
+    text = house.source.read_text(encoding="utf-8")
+    house.source.write_text(text.replace("area(2)", "area('two')"), encoding="utf-8")
+    said = house.course("build", "04", code=1)
+    assert "04_tiny.ipynb, cell 5 fails:" in said and "TypeError" in said
+    house.source.write_text(text.replace("area(2)", "__import__('os')._exit(3)"), encoding="utf-8")
+    said = house.course("build", "04", code=1)
+    assert "04_tiny.ipynb, cell 5 ends Python" in said and "_exit(3)" in said
+    assert house.notebook.read_bytes() == before
+
+
+def started(house, tmp_path, *args: str) -> subprocess.Popen:
+    """`course ...` in a process of its own, on a chapter whose first cell says that it runs and then waits."""
+    sign = tmp_path / "running"
+    text = f"# %%\nimport pathlib, time\npathlib.Path({str(sign)!r}).touch()\ntime.sleep(600)\n"
+    (house.path / "notebooks/src/05_slow.py").write_text(text, encoding="utf-8")
+    house.course("build", "05", "--draft")
+    process = subprocess.Popen(
+        house.command(*args),
+        cwd=house.path,
+        env=house.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+    )
+    deadline = time.monotonic() + 300
+    while not sign.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert sign.exists(), process.communicate()[0]
+    return process
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends no such signals")
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_build_that_is_ended_leaves_the_old_notebook(house, tmp_path, number, code):
+    process = started(house, tmp_path, "build", "05")
+    before = (house.path / "notebooks/05_slow.ipynb").read_bytes()
+    process.send_signal(number)
+    said = process.communicate(timeout=300)[0]
+    assert process.returncode == code and "Traceback" not in said and "Error" not in said, said
+    assert (house.path / "notebooks/05_slow.ipynb").read_bytes() == before
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends no such signals")
+def test_ctrl_c_says_where_a_run_goes_on(house, tmp_path):
+    process = started(house, tmp_path, "run", "05")
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=300)[0]
+    assert process.returncode == 130 and "Traceback" not in said
+    assert said.strip().endswith("course: stopped; `course run --from 05` goes on"), said
+
+
+@pytest.mark.parametrize("chapter", source_chapters())
+def test_source_and_notebook_are_inverse_to_each_other(chapter):
+    text = next(SOURCES.glob(f"{chapter}_*.py")).read_text(encoding="utf-8")
+    nb = notebook_from_text(text)
+    assert merged(text, nb, nb) == text, "to the letter"
+    edited = notebook_from_text(text)
+    edited.cells[-1].source += "\n# a last word"
+    edited.cells.insert(3, nbformat.v4.new_code_cell("%time x = 1\n\n\ny = 2"))
+    del edited.cells[1]
+    pulled = merged(text, nb, edited)
+    content = [(c.cell_type, c.source) for c in edited.cells]
+    assert [(c.cell_type, c.source) for c in notebook_from_text(pulled).cells] == content
+    kept = set(text.split("\n")) & set(pulled.split("\n"))
+    assert len(kept) > 0.9 * len(set(text.split("\n")) - set(nb.cells[1].source.split("\n")))
+
+
+def test_pull_changes_the_edited_lines_alone(house):
+    text = house.source.read_text(encoding="utf-8").replace("# %%\ncheckpoint", "\n\n# %%\ncheckpoint")
+    house.source.write_text(text, encoding="utf-8")  # blank lines between cells are the author's
+    house.course("build", "04", "--draft")
+    assert "says what 04_tiny.ipynb says already" in house.course("pull", "04")
+    assert house.source.read_text(encoding="utf-8") == text
+    house.edit("LIMIT = 3", "LIMIT = 4")
+    assert "-LIMIT = 3\n+LIMIT = 4" in house.course("pull", "4")
+    assert house.source.read_text(encoding="utf-8") == text.replace("LIMIT = 3", "LIMIT = 4")
+
+
+def test_pull_refuses_where_the_source_has_an_unbuilt_edit(house):
+    text = house.source.read_text(encoding="utf-8").replace("Half of", "A third of")
+    house.source.write_text(text, encoding="utf-8")
+    house.edit("LIMIT = 3", "LIMIT = 4")
+    said = house.course("pull", "04", code=1)
+    assert "is not the source that 04_tiny.ipynb was built from" in said
+    assert house.source.read_text(encoding="utf-8") == text
+    nb = nbformat.read(house.notebook, as_version=4)
+    del nb.metadata["course"]
+    nbformat.write(nb, house.notebook)
+    assert "is not the source" in house.course("pull", "04", code=1)
+
+
+def test_restore_shows_what_would_be_lost_and_keeps_it(house):
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "released"]):
+        house.git(*command)
+    released = house.notebook.read_bytes(), house.module.read_bytes()
+    assert "as it was released" in house.course("restore", "04")
+    house.edit("LIMIT = 3", "LIMIT = 4")
+    house.course("checkpoint", "04")
+    student = house.notebook.read_bytes(), house.module.read_bytes()
+    house.git("commit", "-qam", "mine")  # even a student who commits gets the released state back
+    assert "-LIMIT = 4\n+LIMIT = 3" in house.course("restore", "04", code=1), "shown, asked, answered no"
+    assert "nobody answers; `--yes` does not ask" in house.course("restore", "04", code=1, answer=None)
+    assert (house.notebook.read_bytes(), house.module.read_bytes()) == student
+    house.course("restore", "04", answer="Yes\n")
+    assert (house.notebook.read_bytes(), house.module.read_bytes()) == released
+    kept = [*house.path.glob("notebooks/yours-*.ipynb"), *house.path.glob("nanogpt/yours-*.py")]
+    assert [path.read_bytes() for path in kept] == [*student]
+    house.course("build", "--check"), house.course("checkpoint", "--all", "--check")
+    house.module.unlink()
+    assert "nanogpt/tiny.py is missing" in house.course("restore", "4", "--yes")
+    assert house.module.read_bytes() == released[1]
+
+
+def test_restore_without_git_says_that_outputs_do_not_come_back(house, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(house.path.parent))
+    assert "as it was released" in house.course("restore", "04"), "cells agree: the outputs stay"
+    house.notebook.write_text("{")
+    said = house.course("restore", "04", "--yes")
+    assert "without their outputs; `course run 04` makes them" in said
+    assert cell_lines(nbformat.read(house.notebook, as_version=4)) == cell_lines(
+        notebook_from_source(house.source)
+    )
+
+
+def test_update_goes_forward_and_keeps_what_both_changed(house, tmp_path, monkeypatch):
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "a")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@b")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(house.path.parent))
+    assert "is no git clone, so nothing can be fetched into it: git clone the course" in house.course(
+        "update", code=1
+    )
+    monkeypatch.delenv("GIT_CEILING_DIRECTORIES")
+    subprocess.run(
+        ["git", "init", "-q", house.path.parent], check=True
+    )  # an archive, unpacked in another repository
+    assert "is no git clone" in house.course("update", code=1)
+    shutil.rmtree(house.path.parent / ".git")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(house.path.parent))
+    (house.path / ".gitignore").write_text("yours-*\n__pycache__/\n")
+    for command in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "first"]):
+        house.git(*command)
+    assert "follows none" in house.course("update", code=1)
+    subprocess.run(["git", "clone", "-q", house.path, tmp_path / "student"], check=True)
+    student = type(house)(tmp_path / "student")
+    assert "newest state" in student.course("update")
+
+    house.edit("LIMIT = 3", "LIMIT = 5")
+    (house.path / "notebooks/05_new.ipynb").write_text("{}")
+    house.git("add", "-A"), house.git("commit", "-qm", "a new chapter")
+    student.edit("LIMIT = 3", "LIMIT = 4")
+    student.module.write_text(student.module.read_text().replace("LIMIT = 3", "LIMIT = 4"))
+    mine = student.notebook.read_bytes()
+    said = student.course("update")
+    assert "2 files are new or newer" in said and "your version is kept as notebooks/yours-" in said
+    assert student.notebook.read_bytes() == house.notebook.read_bytes()
+    assert (student.path / "notebooks/05_new.ipynb").exists()
+    assert [path.read_bytes() for path in student.path.glob("notebooks/yours-*")] == [mine]
+    assert "LIMIT = 4" in student.module.read_text(), "what upstream did not touch stays as it is"
+    student.git("commit", "-qam", "mine")
+    assert "commits of your own" in student.course("update", code=1)
+    shutil.rmtree(house.path / ".git")
+    assert "cannot be fetched" in student.course("update", code=1)

@@ -1,0 +1,349 @@
+"""From a notebook to the package: tried aside, installed whole or not at all, told so that a student can mend it."""
+
+import errno
+
+import nbformat
+import pytest
+
+from course.package import checkpoint
+from course.package.blame import excerpt, first_line
+from course.package.cells import exported_cells
+from course.package.last_run import compare_with_run
+from course.paths import CourseError
+
+
+def modules_of(house) -> list[str]:
+    return sorted(path.name for path in house.path.glob("nanogpt/*.py"))
+
+
+def test_modules_of_one_chapter_import_from_each_other():
+    """In the notebook the name is there already; an import in the cell would put the package's old one in its place."""
+    from nbformat.v4 import new_code_cell, new_notebook
+
+    from course.package.export import export
+
+    cells = [
+        "#| doc one: One.\n#| doc two: Two.\n#| export one\ndef double(x):\n    return 2 * x",
+        "#| export two\ndef fourfold(x):\n    return double(double(x))",
+    ]
+    modules = export(new_notebook(cells=[new_code_cell(cell) for cell in cells]), "04_tiny.ipynb")
+    assert "from nanogpt.one import double" in modules["two"]
+    assert "import" not in modules["one"]
+
+
+def test_the_module_reads_as_if_written_by_hand(house):
+    assert (
+        house.module.read_text()
+        == '''\
+"""Circles, and how many there are.
+
+Exported from notebooks/04_tiny.ipynb.
+"""
+
+import math
+from collections import Counter
+
+
+def area(r: float) -> float:
+    """The area of a circle."""
+    return math.pi * r**2
+
+
+def count(xs):
+    return Counter(xs)  # a comment stays
+
+
+LIMIT = 3
+_hidden = 1
+'''
+    )
+
+
+def test_a_checkpoint_says_whether_anything_changed(house):
+    assert "nanogpt/tiny.py unchanged: 20 lines with area, count" in house.course("checkpoint", "4")
+    house.edit("LIMIT = 3", "LIMIT = 4")
+    assert "nanogpt/tiny.py updated: 20 lines" in house.course("checkpoint", "04")
+    assert "LIMIT = 4" in house.module.read_text()
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("return math.pi*r**2", "return math.pi*r**", "04_tiny.ipynb, cell 4: invalid syntax in line 9"),
+        ("LIMIT = 3", "%time LIMIT = 3", "04_tiny.ipynb, cell 6: a magic (%time LIMIT = 3)"),
+        ("LIMIT = 3", "area = 3", "cell 6: area is defined already in 04_tiny.ipynb, cell 4"),
+        ("LIMIT = 3", "LIMIT = unknown", "cell 6: undefined name `unknown`"),
+        ("#| default_exp tiny", "", "cell 4 is exported but no module is named"),
+        ("LIMIT = 3", "LIMIT = 1 / 0", "cannot be imported: ZeroDivisionError: division by zero\nlikely 04_tiny.ipynb, cell 6"),
+        ("import math", "import maths as math", "ModuleNotFoundError: No module named 'maths'\nlikely 04_tiny.ipynb, cell 4"),
+        ("LIMIT = 3", "LIMIT = exit(0)", "cannot be imported: SystemExit: 0\nlikely 04_tiny.ipynb, cell 6"),
+        ("LIMIT = 3", "LIMIT = __import__('os')._exit(0)", "importing it ends Python\nlikely 04_tiny.ipynb, cell 6"),
+        ("LIMIT = 3", "LIMIT = __import__('shutil').rmtree('nanogpt')", "changes files of nanogpt/\nlikely 04_tiny.ipynb, cell 6"),
+        ("return math.pi*r**2", "return __import__('os')._exit(0)", "do not run to their end\nlikely 04_tiny.ipynb, cell 4"),
+    ],
+)  # fmt: skip
+def test_a_broken_cell_is_named_and_the_old_module_stays(house, old, new, message):
+    before = house.module.read_bytes(), modules_of(house)
+    house.edit(old, new)
+    said = house.course("checkpoint", "04", code=1)
+    assert message in said and "Traceback" not in said.split("\n")[0]
+    assert (house.module.read_bytes(), modules_of(house)) == before, "nothing is left aside"
+
+
+def test_a_failing_test_is_told_student_first(house):
+    house.edit("return math.pi*r**2", "return math.pi*r")
+    said = house.course("checkpoint", "04", code=1).split("\n")
+    assert said[0] == ("course: test_area_grows_with_the_square: twice the radius, four times the area")
+    assert said[1] == "likely 04_tiny.ipynb, cell 4 (area); nanogpt/tiny.py unchanged"
+    assert "    tests/test_ch04_tiny.py:5: in test_area_grows_with_the_square" in said, said
+    assert len(said) < 20
+
+
+def test_hypothesis_says_its_example_on_the_first_line(house):
+    (house.path / "tests/test_ch04_tiny.py").write_text(
+        "from hypothesis import given, strategies as st\n\nfrom nanogpt.tiny import area\n\n\n"
+        "@given(st.integers(0, 99), st.text(), st.sampled_from(['a, b']))\ndef test_small(r, text, word):\n"
+        "    assert area(r) < 10, 'too large'\n    assert 'x' not in text\n"
+    )
+    said = house.course("checkpoint", "04", code=1)
+    assert said.startswith("course: test_small: too large (r=2, text='', word='a, b')\n")
+    assert "Failing" not in said and "Falsifying" not in said and "\x1b" not in said
+
+
+def test_a_test_file_that_cannot_be_read_is_told(house):
+    (house.path / "tests/test_ch04_tiny.py").write_text("from nanogpt.tiny import missing\n")
+    said = house.course("checkpoint", "04", code=1)
+    assert said.startswith(
+        "course: test_ch04_tiny.py needs missing, which no cell exports to nanogpt/tiny.py; keep"
+    )
+    assert "/checkpoint-" not in said and "valid Python names" not in said, (
+        "pytest's words about a name of its own"
+    )
+    (house.path / "tests/test_ch04_tiny.py").write_text("from nanogpt.device import missing\n")
+    assert "nanogpt/device.py has no missing; " in house.course("checkpoint", "04", code=1), (
+        "another's module"
+    )
+
+
+@pytest.mark.parametrize("where", ["LIMIT = 3", "return math.pi*r**2"])
+def test_what_never_ends_is_ended(house, where):
+    settings = house.path / "course/package/checkpoint.py"
+    text = settings.read_text()
+    for name in ("IMPORT_SECONDS", "TEST_SECONDS"):
+        line = next(line for line in text.splitlines() if line.startswith(f"{name} = "))
+        text = text.replace(line, f"{name} = 4")
+    settings.write_text(text)
+    cell = 6 if "LIMIT" in where else 4
+    house.edit(where, where.replace("3", "max(iter(int, 1))").replace("math.pi*r**2", "max(iter(int, 1))"))
+    said = house.course("checkpoint", "04", code=1)
+    assert "does not end within 4 s" in said and f"likely 04_tiny.ipynb, cell {cell} (" in said
+    assert "LIMIT = 3" in house.module.read_text()
+
+
+def test_modules_are_replaced_together_or_not_at_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "PACKAGE", tmp_path)
+    (tmp_path / "a.py").write_text("old")
+    write = checkpoint.write_atomically
+
+    def full_disk(path, data):
+        if path.name == "c.py":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        write(path, data)
+
+    monkeypatch.setattr(checkpoint, "write_atomically", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.install({"a": "new", "b": "new", "c": "new"})
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a.py": "old"}
+
+
+def test_a_system_error_is_one_line(house, monkeypatch):
+    house.module.unlink()
+    house.module.mkdir()
+    assert house.course("checkpoint", "04", code=1) == (
+        "course: nanogpt/tiny.py is a folder; remove it, then checkpoint\n"
+    )
+    house.module.rmdir()
+    monkeypatch.setattr("os.fsync", no_space)
+    assert house.course("checkpoint", "04", code=1) == (
+        "course: the disk is full (No space left on device); free some of it and do the same again\n"
+    )
+    assert not house.module.exists() and modules_of(house) == ["__init__.py", "device.py"]
+
+
+def no_space(file):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_module_belongs_to_one_notebook(house):
+    text = house.source.read_text(encoding="utf-8").replace("04", "05")
+    (house.path / "notebooks/src/05_other.py").write_text(text, encoding="utf-8")
+    house.course("build", "05", "--draft")
+    assert "nanogpt/tiny.py is exported by both" in house.course("checkpoint", "04", code=1)
+    (house.path / "notebooks/05_other.ipynb").write_text("{")
+    house.course("checkpoint", "04")  # another chapter's damage is not this one's
+
+
+def saved_cells(house):
+    """The house's exported cells, and the text of its two."""
+    nb = nbformat.read(house.notebook, as_version=4)
+    cells = exported_cells(nb, "04_tiny.ipynb")
+    return cells, *(cell.source for cell in nb.cells if cell.source.startswith("#| export"))
+
+
+SAVE = r"what was run last is not what is saved: save with Ctrl\+S .*, then run this cell again$"
+RUN_IT = (
+    r"the saved cell is not the one that was run last: run it, save with Ctrl\+S, then run this cell again$"
+)
+
+
+def test_a_notebook_that_differs_from_the_cells_just_run_is_noticed(house, capsys):
+    cells, area, count = saved_cells(house)
+    changed = area.replace("r**2", "r*r")
+    for ran in (
+        [area, count],
+        [changed, area, count],  # an earlier version counts for nothing
+        [count, area.replace("\n", "\r\n")],
+        [area, count, "def area(r):\n    return 3", "LIMIT = 7"],  # tried out in a cell that is gone again
+        [area, count, area + "\n!ls", f"%%time\n{count}"],  # a magic, once there, changes nothing
+        [area, count, area + "\nprint(area(1))  # a comment"],
+    ):
+        compare_with_run(cells, ran, {})
+    for ran in (changed, changed + "\nprint(area(1))", f"%%time\n{changed}", changed + "\n!ls"):
+        with pytest.raises(CourseError, match=r"cell 4 \(area\): " + SAVE):
+            compare_with_run(cells, [area, count, ran], {})
+    with pytest.raises(CourseError, match=r"cell 4 \(area\): " + RUN_IT):  # saved, and never run
+        compare_with_run(cells, [changed, count], {})
+    with pytest.raises(CourseError, match=r"cell 6 \(count, LIMIT\) has not been run"):
+        compare_with_run(cells, [area], {})
+    compare_with_run(cells, [area, count, "#| export\nOTHER = 1"], {})
+    assert (
+        "OTHER was run in an exported cell that the saved notebook does not have" in capsys.readouterr().out
+    )
+    nb = nbformat.read(house.notebook, as_version=4)
+    one, two = (f"#| export {module}\ndef run():\n    return '{module}'" for module in ("one", "two"))
+    nb.cells += [nbformat.v4.new_code_cell(source) for source in (one, two)]
+    both = exported_cells(nb, "04_tiny.ipynb")
+    compare_with_run(both, [area, count, one, two], {})  # two modules, one name
+    with pytest.raises(CourseError, match=r"\(run\): what was run last"):
+        compare_with_run(both, [area, count, one, two, two.replace("'two'", "'2'")], {})
+    assert "nanogpt/tiny.py unchanged" in house.run_cells([changed, area, area + "\n!true", count], code=0)
+
+
+def test_where_the_cells_id_is_known_every_edit_of_it_is(house):
+    """JupyterLab tells the kernel which cell it runs: a name that is gone from the cell cannot hide the edit."""
+    cells, area, count = saved_cells(house)
+    ran, place = [area, count], cells[0].id
+    compare_with_run(cells, ran, {place: area, "a scratch cell": "def area(r):\n    return 3"})
+    for edit in (
+        area.replace("area", "surface"),  # renamed
+        area.replace("#| export\n", "").replace("r**2", "r*r"),  # to be kept out of the module
+        area.replace("import os", "import re"),
+        "%%bash\ntrue",
+    ):
+        with pytest.raises(CourseError, match=r"cell 4 \(area\): " + SAVE):
+            compare_with_run(cells, [*ran, edit], {place: edit})
+
+
+def test_a_cell_that_was_run_and_not_saved_is_not_left_out_without_a_word(house):
+    cells, area, count = saved_cells(house)
+    before = house.module.read_bytes()
+    for edit in ("r*r", "r*r\nprint(area(1))"):
+        said = house.run_cells([area, count, area.replace("r**2", edit)], code=1)
+        assert (
+            "04_tiny.ipynb, cell 4 (area): what was run last is not what is saved: save with Ctrl+S" in said
+        )
+        assert (
+            "Traceback" not in said and "nanogpt/tiny.py" not in said and house.module.read_bytes() == before
+        )
+    edit = area.replace("area", "surface")
+    assert "cell 4 (area): what was run last" in house.run_cells(
+        [area, count, edit], code=1, ids={edit: cells[0].id}
+    )
+
+
+@pytest.mark.parametrize(
+    "message, line",
+    [
+        ("AssertionError: too long\nassert 3 < 2", "test_x: too long"),
+        ("assert 3 < 2", "test_x: assert 3 < 2"),
+        ("AssertionError", "test_x: fails"),
+        ("ValueError: no\nFalsifying example: test_x(\n    T=2, d=[1,\n 2],\n    s='(a)',\n)\nmore", "test_x: ValueError: no (T=2, d=[1, 2], s='(a)')"),
+    ],
+)  # fmt: skip
+def test_the_first_line_of_a_failure(message, line):
+    assert first_line({"test": "test_x", "message": message}) == line
+
+
+def test_the_rest_is_short():
+    text = "\n".join(
+        [f"line {i}" for i in range(99)]
+        + ["E   assert 1", "E    +  where 1 = f()", "E   Failing test case: f(", "E      x=1"]
+    )
+    said = excerpt(text).split("\n")
+    assert said[-1] == "    E   assert 1" and len(said) < 20 and excerpt("") == ""
+
+
+def test_check_sees_a_difference_in_every_direction(house):
+    assert "agree" in house.course("build", "--check")
+    assert "agree" in house.course("checkpoint", "--all", "--check")
+    house.edit("LIMIT = 3", "LIMIT = 4")  # the notebook differs from its source and from its module
+    assert "-LIMIT = 4\n+LIMIT = 3" in house.course("build", "--check", code=1)
+    assert "-LIMIT = 3\n+LIMIT = 4" in house.course("checkpoint", "--all", "--check", code=1)
+    house.edit("LIMIT = 4", "LIMIT = 3")
+    house.module.write_bytes(house.module.read_bytes() + b"\nEXTRA = 1\n")
+    assert "-EXTRA = 1" in house.course("checkpoint", "--check", "04", code=1)
+
+
+def test_the_trial_does_not_see_the_students_colours_or_pytest_settings(monkeypatch, tmp_path):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--pdb")
+    env = checkpoint.trial_environment(tmp_path)
+    assert "FORCE_COLOR" not in env and "PYTEST_ADDOPTS" not in env and env["NO_COLOR"] == "1"
+
+
+def test_an_unreadable_notebook_names_its_remedy(house):
+    house.notebook.write_text("{")
+    said = house.course("checkpoint", "04", code=1)
+    assert "not a readable notebook" in said and "`course restore 04` brings it back" in said
+
+
+@pytest.mark.parametrize("name", ["tiny.ipynb", "4_tiny.ipynb", "04-tiny.ipynb", "4. tiny.ipynb"])
+def test_a_renamed_notebook_gets_a_hint(house, name):
+    house.notebook.rename(house.notebook.with_name(name))
+    assert "a name begins with the number, as 04_tiny.ipynb does" in house.course("checkpoint", "04", code=1)
+
+
+def change_cells(house, change) -> None:
+    """change(cells, the first exported, the second), as a student does in the notebook."""
+    nb = nbformat.read(house.notebook, as_version=4)
+    change(nb.cells, *(cell for cell in nb.cells if cell.source.startswith("#| export")))
+    nbformat.write(nb, house.notebook)
+
+
+def split(cells, first, second):
+    """As Ctrl+Shift+Minus does: the lower half has no directive."""
+    second.source, below = second.source.split("LIMIT")
+    cells.insert(cells.index(second) + 1, nbformat.v4.new_code_cell(f"LIMIT{below}"))
+
+
+@pytest.mark.parametrize(
+    "change, code, note",
+    [
+        (split, 0, "note: LIMIT is no longer exported: cell 7 has it without `#| export`\n"),
+        (lambda cells, first, second: cells.remove(second), 0, "note: count is no longer exported: no cell has it\n"),
+        (lambda cells, first, second: first.update(cell_type="markdown"), 1, "note: area is no longer exported: cell 4 has it as text\n"),
+    ],
+)  # fmt: skip
+def test_what_is_no_longer_exported_is_told(house, change, code, note):
+    """No test asks for LIMIT: a cell split in two once took it out of the module without a word."""
+    change_cells(house, change)
+    said = house.course("checkpoint", "04", code=code)
+    assert note in said and said.index("note: ") == 0, said
+    assert "no longer" not in house.course("checkpoint", "04", code=code) or code
+
+
+def test_a_folder_with_spaces_is_not_half_a_path(house):
+    spaced = house.copied(house.path.parent / "my co urse")
+    spaced.edit("return math.pi*r**2", "return math.pi*r")
+    said = spaced.course("checkpoint", "04", code=1)
+    assert "\n    tests/test_ch04_tiny.py:5: in" in said and "urse" not in said.replace("course", ""), said

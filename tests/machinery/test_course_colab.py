@@ -1,0 +1,414 @@
+"""A notebook on Colab: the first cell finds the notebook's own commit and installs what is missing, the checkpoint reads the page."""
+
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import nbformat
+import pytest
+import torch
+
+from course import colab
+from course.files import read_notebook
+from course.notebooks.address import dressed, first_cell, is_published, repository, undressed
+from course.notebooks.build import notebook_from_source, notebook_from_text
+from course.paths import NOTEBOOKS, ROOT, SOURCES, CourseError, numbered
+
+CHAPTERS = numbered(NOTEBOOKS, ".ipynb")
+MODULE = "nanogpt/tiny.py"
+
+
+# Badge and first cell
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_every_chapter_has_a_badge_and_a_first_cell_that_does_nothing_elsewhere(path):
+    nb = read_notebook(path)
+    badge = nb.cells[0].source.split("\n")[2]
+    owner_and_name = repository().removeprefix("https://github.com/")
+    assert f"colab.research.google.com/github/{owner_and_name}/blob/main/notebooks/{path.name})" in badge
+    first = next(cell for cell in nb.cells if cell.cell_type == "code")
+    assert f'"{path.stem}", "{nb.metadata["course"]["source"]}"' in first.source
+    names: dict = {}
+    exec(first.source, names)
+    assert set(names) - {"__builtins__"} == {"sys"}
+    assert (path.parent / "open-in-colab.svg").exists()
+
+
+def test_a_dressed_notebook_undresses_to_what_its_source_says():
+    path = next(SOURCES.glob("04_*.py"))
+    plain = notebook_from_text(path.read_text(encoding="utf-8"))
+    assert undressed(notebook_from_source(path)) == plain
+    ran = read_notebook(NOTEBOOKS / f"{path.stem}.ipynb")
+    counts = [cell.execution_count for cell in ran.cells if cell.cell_type == "code"]
+    again = dressed(nbformat.from_dict(ran), path.stem)
+    assert [c.execution_count for c in again.cells if c.cell_type == "code"] == counts
+    assert [c.execution_count for c in undressed(again).cells if c.cell_type == "code"] == counts[:-1]
+
+
+def fake_google(monkeypatch, reply=None) -> None:
+    """Modules google and google.colab as far as the course asks them; `reply`: what the page answers, or an error."""
+
+    def blocking_request(kind, request="", timeout_sec=5):
+        assert kind == "get_ipynb"
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    google, there = ModuleType("google"), ModuleType("google.colab")
+    google.colab, there._message = there, SimpleNamespace(blocking_request=blocking_request)
+    monkeypatch.setitem(sys.modules, "google", google)
+    monkeypatch.setitem(sys.modules, "google.colab", there)
+
+
+@pytest.mark.parametrize(
+    "address, said",
+    [
+        ("https://github.com/OWNER/gpt2-course", "has no address yet"),
+        ("file:///nowhere/gpt2-course", "git cannot fetch file:///nowhere/gpt2-course"),
+    ],
+)
+def test_what_cannot_be_fetched_is_one_sentence(monkeypatch, tmp_path, address, said):
+    assert is_published(address) == ("OWNER" not in address)
+    fake_google(monkeypatch)
+    text = first_cell(address, "04_tiny", "0" * 16).source.replace("/content", str(tmp_path))
+    with pytest.raises(SystemExit, match=said):
+        exec(text, {})
+
+
+# Which commit
+
+
+class Clone:
+    """A repository with three states of one notebook, as Colab's runtime has it after `git clone`."""
+
+    def __init__(self, path: Path):
+        self.origin, self.path = path / "origin", path / "gpt2-course"
+        for folder in ("course", "notebooks", "nanogpt"):
+            (self.origin / folder).mkdir(parents=True)
+        (self.origin / "course/colab.py").write_text((ROOT / "course/colab.py").read_text(encoding="utf-8"))
+        self.run("init", "-q", "-b", "main", at=self.origin)
+        self.commits = {
+            name: self.commit(name, notebook, module)
+            for name, notebook, module in [
+                ("first", "aaaa", "x = 1"),
+                ("same notebook, newer module", "aaaa", "x = 2"),
+                ("second", "bbbb", "x = 2"),
+                ("third", "cccc", "x = 3"),
+            ]
+        }
+        self.run("clone", "-q", str(self.origin), str(self.path), at=path)
+        self.module = self.path / MODULE
+        self.find = runpy.run_path(str(self.path / "course/colab.py"))["find_commit"]
+
+    def run(self, *args: str, at: Path | None = None) -> str:
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *args]
+        return subprocess.run(
+            command, cwd=at or self.path, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    def commit(self, name: str, digest: str, module: str) -> str:
+        (self.origin / "notebooks/04_tiny.ipynb").write_text(json.dumps({"source": digest}))
+        (self.origin / MODULE).write_text(module)
+        self.run("add", "-A", at=self.origin)
+        self.run("commit", "-qm", name, at=self.origin)
+        return self.run("rev-parse", "HEAD", at=self.origin)
+
+    def head(self) -> str:
+        return self.run("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def clone(tmp_path):
+    return Clone(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "digest, wanted",
+    [("cccc", "third"), ("bbbb", "second"), ("aaaa", "same notebook, newer module"), ("dddd", "third")],
+)
+def test_the_notebooks_own_commit_is_checked_out(clone, digest, wanted):
+    for _ in range(2):  # the second run finds it there
+        said = clone.find("notebooks/04_tiny.ipynb", digest)
+        assert clone.head() == clone.commits[wanted] and "\n" not in said
+        assert clone.run("rev-parse", "--short", "HEAD") in said
+        assert ("no commit of the course has this notebook" in said) == (digest == "dddd")
+
+
+def test_what_the_student_exported_is_never_overwritten(clone):
+    clone.module.write_text("x = 'mine'")
+    said = clone.find("notebooks/04_tiny.ipynb", "cccc")
+    assert "commit of this notebook" in said and clone.module.read_text() == "x = 'mine'"
+    said = clone.find("notebooks/04_tiny.ipynb", "aaaa")  # another commit, with another module
+    assert "Disconnect and delete runtime" in said and "\n" not in said
+    assert clone.module.read_text() == "x = 'mine'" and clone.head() == clone.commits["third"]
+
+
+# Which packages
+
+
+@pytest.fixture
+def pip(monkeypatch):
+    """What pip would be told: the constraints, and the arguments. It is not run."""
+    told = SimpleNamespace(pins=[], command=[], code=0, said="")
+
+    def run(command, **_):
+        told.command = command
+        told.pins = Path(command[command.index("--constraint") + 1]).read_text().splitlines()
+        return SimpleNamespace(returncode=told.code, stderr=told.said)
+
+    monkeypatch.setattr(colab, "subprocess", SimpleNamespace(run=run))
+    return told
+
+
+def test_only_what_is_missing_is_installed_and_nothing_is_replaced(monkeypatch, pip):
+    monkeypatch.setattr(colab, "there", lambda text: "" if "ruff" in text or "py-spy" in text else "9999")
+    monkeypatch.setattr(colab, "version", lambda name: "2.11.0+cu128")
+    said = colab.install_missing()
+    assert said[0].startswith("installed py-spy, ruff in ") and said[1].startswith("PyTorch 2.11.0+cu128")
+    asked = [word for word in pip.command if ">=" in word]
+    assert [word.split(">")[0] for word in asked] == ["py-spy", "ruff"]
+    assert f"torch=={torch.__version__}" in pip.pins, "the version that is here is a constraint"
+    pip.code, pip.said = 1, "Traceback\nERROR: no network"
+    said = colab.install_missing()
+    assert said[0] == "pip cannot install py-spy, ruff (ERROR: no network); run this cell again"
+
+
+def test_what_is_older_than_the_package_needs_is_said(monkeypatch, pip):
+    monkeypatch.setattr(colab, "there", lambda text: "2.8.0+cu126" if text.startswith("torch") else "9999")
+    monkeypatch.setattr(colab, "version", lambda name: "2.8.0+cu126")
+    said = colab.install_missing()
+    assert not pip.command and said[0].startswith("Colab has torch 2.8.0+cu126, not torch>=2.9: ")
+
+
+def test_the_gpu_is_named_and_its_lack_is_said_where_it_counts(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "Runtime → Change runtime type → T4 GPU" in colab.about_gpu("09_measuring")
+    assert "Runtime" not in colab.about_gpu("04_attention")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    card = SimpleNamespace(name="Tesla T4", total_memory=15_828_320_256)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    assert colab.about_gpu("09_measuring") == "GPU: Tesla T4, 14.7 GiB"
+
+
+# The checkpoint
+
+
+def test_the_checkpoint_takes_the_notebook_from_the_page(monkeypatch, house):
+    shown = json.loads(house.notebook.read_text(encoding="utf-8"))
+    fake_google(monkeypatch, {"ipynb": shown})
+    house.notebook.write_text("{}")
+    colab.save_shown(house.notebook)
+    assert json.loads(house.notebook.read_text(encoding="utf-8")) == shown
+    for reply in (None, {}, {"ipynb": {}}, {"ipynb": {"cells": []}}, TimeoutError("late")):
+        fake_google(monkeypatch, reply)
+        with pytest.raises(CourseError, match=r"Colab has (not )?handed over"):
+            colab.save_shown(house.notebook)
+        assert json.loads(house.notebook.read_text(encoding="utf-8")) == shown, "what was saved stays"
+
+
+def test_an_edit_that_was_not_run_is_noticed_on_colab_too(house):
+    """The page shows LIMIT = 4, the kernel ran LIMIT = 3: run it; run, it is exported."""
+    nb = nbformat.read(house.notebook, as_version=4)
+    ran = [cell.source for cell in nb.cells if cell.source.startswith("#| export")]
+    (house.path / "google").mkdir()
+    (house.path / "google/__init__.py").touch()
+    shown = house.notebook.read_text(encoding="utf-8").replace("LIMIT = 3", "LIMIT = 4")
+    (house.path / "google/colab.py").write_text(
+        f"import json\n\n\nclass _message:\n    def blocking_request(*_, **__):\n        return {{'ipynb': json.loads({shown!r})}}\n"
+    )
+    said = house.run_cells(["import google.colab", *ran], code=1)
+    assert "cell 6 (count, LIMIT): the saved cell is not the one that was run last" in said
+    assert "LIMIT = 3" in house.module.read_text()
+    house.run_cells(["import google.colab", *ran, ran[1].replace("LIMIT = 3", "LIMIT = 4")], code=0)
+    assert "LIMIT = 4" in house.module.read_text() and "LIMIT = 4" in house.notebook.read_text()
+
+
+# The whole of it, in a bare environment
+
+# googlecolab/backend-info, pip-freeze.gpu.txt of 19 August 2026: what chapters and their kernel import. There it is Python
+# 3.13 with torch 2.11.0; here the Python and the torch of these tests.
+COLAB = """
+ipykernel==6.17.1 ipython==7.34.0 jupyter_client==7.4.9 jupyter_core==5.9.1 pyzmq==26.2.1 tornado==6.5.7
+traitlets==5.7.1 debugpy==1.8.15 nest-asyncio==1.6.0 packaging==26.3 psutil==5.9.5 platformdirs==4.11.3
+python-dateutil==2.9.0.post0 six==1.17.0 entrypoints==0.4 backcall==0.2.0 decorator==4.4.2 parso==0.8.7
+pickleshare==0.7.5 prompt_toolkit==3.0.53 wcwidth==0.8.2 Pygments==2.21.0 pexpect==4.9.0 ptyprocess==0.7.0
+matplotlib-inline==0.2.2 ipywidgets==7.7.1 ipython-genutils==0.2.0 jupyterlab_widgets==3.0.16
+widgetsnbextension==3.6.10 nbformat==5.11.1 fastjsonschema==2.22.2 jsonschema==4.26.0 attrs==26.1.0
+referencing==0.37.0 rpds-py==2026.6.3 jsonschema-specifications==2025.9.1 nbclient==0.10.4 jupytext==1.19.5
+numpy==2.1.3 matplotlib==3.10.0 contourpy==1.3.3 cycler==0.12.1 fonttools==4.63.0 kiwisolver==1.5.0
+pillow==11.3.0 pyparsing==3.3.2 regex==2025.11.3 pydantic==2.13.4 pydantic_core==2.46.4
+annotated-types==0.8.0 typing-inspection==0.4.4 PyYAML==6.0.3 tqdm==4.67.3 tiktoken==0.14.0
+safetensors==0.8.0 huggingface_hub==1.27.0 pytest==8.4.2 iniconfig==2.3.0 pluggy==1.6.0 requests==2.32.4
+"""
+BORROWED = (
+    "torch filelock sympy mpmath networkx jinja2 markupsafe fsspec typing_extensions"  # PyTorch is large
+)
+MESSAGE = """\
+import json, os
+
+
+def blocking_request(kind, request="", timeout_sec=5):
+    with open(os.environ["SHOWN"], encoding="utf-8") as page:
+        return {"ipynb": json.load(page)}
+"""
+RUN = """\
+import sys, nbclient, nbformat
+
+nb = nbformat.read(sys.argv[1], as_version=4)
+nbclient.NotebookClient(nb, timeout=600, kernel_name="python3", resources={"metadata": {"path": sys.argv[2]}}).execute()
+nbformat.write(nb, sys.argv[1])
+"""
+VERSIONS = "from importlib.metadata import distributions as d; print(*sorted({f'{x.name}=={x.version}' for x in d()}))"
+
+
+class Runtime:
+    """An environment with Colab's packages, a page that hands over its notebook, and the repository to clone."""
+
+    def __init__(self, path: Path):
+        self.path, self.python = path, path / "python/bin/python"
+        self.shown, self.clone = path / "shown.ipynb", path / "content/gpt2-course"
+        subprocess.run([sys.executable, "-m", "venv", str(path / "python")], check=True)
+        self.packages = next((path / "python/lib").glob("python3*/site-packages"))
+        for name in BORROWED.split():  # linked: `pip` sees their versions
+            top = {file.parts[0] for file in distribution(name).files} - {"..", "__pycache__"}
+            for part in top:
+                if not (self.packages / part).exists():
+                    (self.packages / part).symlink_to(distribution(name).locate_file(part))
+        command = ["-m", "pip", "install", "-q", "--no-deps", "--no-compile", *COLAB.split()]
+        done = self.run(*command)
+        if done.returncode and re.search("onnection|No matching distribution|Temporary failure", done.stderr):
+            pytest.skip(f"Colab's versions cannot be had here: {done.stderr.strip().splitlines()[-1]}")
+        assert done.returncode == 0, done.stderr
+        (self.packages / "google/colab").mkdir(parents=True)
+        (self.packages / "google/colab/__init__.py").write_text("from google.colab import _message\n")
+        (self.packages / "google/colab/_message.py").write_text(MESSAGE)
+        startup = path / "ipython/profile_default/startup"
+        startup.mkdir(parents=True)
+        (startup / "00-colab.py").write_text("import google.colab\n")  # as Colab's kernel does
+        (path / "content").mkdir()
+        self.origin = self.published(path / "origin")
+
+    def environment(self) -> dict[str, str]:
+        plain = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST_", "NANOGPT_"))}
+        return plain | {"IPYTHONDIR": str(self.path / "ipython"), "SHOWN": str(self.shown)}
+
+    def run(self, *args: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [str(self.python), *args],
+            env=self.environment(),
+            cwd=self.path,  # not where an installed course leaves its traces
+            capture_output=True,
+            encoding="utf-8",
+        )
+
+    def versions(self) -> set[str]:
+        return set(self.run("-c", VERSIONS).stdout.split())
+
+    def published(self, path: Path) -> Path:
+        """The repository as it stands here, committed."""
+        listed = subprocess.run(
+            ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, encoding="utf-8"
+        )
+        if listed.returncode:
+            pytest.skip("not a git clone: nothing to publish")
+        for name in listed.stdout.splitlines():
+            if (ROOT / name).is_file():
+                (path / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, path / name)
+        git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(path)]
+        for command in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "published"]):
+            subprocess.run([*git, *command], check=True, capture_output=True)
+        return path
+
+    def page(self, chapter: str, *more: str) -> nbformat.NotebookNode:
+        """The chapter as the page shows it, executed: with the real first cell, and further cells after the last."""
+        path = next(NOTEBOOKS.glob(f"{chapter}_*.ipynb"))
+        nb = read_notebook(path)
+        first = first_cell(f"file://{self.origin}", path.stem, nb.metadata["course"]["source"])
+        nb.cells[1].source = first.source.replace("/content", str(self.path / "content"))
+        nb.cells += [nbformat.v4.new_code_cell(source) for source in (*more, nb.cells[1].source)]
+        for cell in nb.cells:
+            cell.pop("outputs", None)
+            if cell.cell_type == "code":
+                cell.outputs, cell.execution_count = [], None
+        self.shown.write_text(nbformat.writes(nb), encoding="utf-8")
+        executed = self.path / "executed.ipynb"
+        shutil.copy(self.shown, executed)
+        done = self.run("-c", RUN, str(executed), str(self.path / "content"))
+        assert done.returncode == 0, done.stderr[-3000:]
+        return read_notebook(executed)
+
+
+def printed(cell) -> str:
+    return "".join(output.get("text", "") for output in cell.outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Colab is Linux")
+def test_a_chapter_runs_and_checkpoints_with_colabs_packages(tmp_path):
+    runtime = Runtime(tmp_path)
+    before = runtime.versions()
+    assert f"torch=={torch.__version__}" in before
+    assert not {name for name in before if name.lower().startswith(("ruff==", "hypothesis==", "nanogpt"))}
+    nb = runtime.page(
+        "02", "open('../nanogpt/corpora/corpus.py', 'a').write('# mine')", "!course progress | tail -1"
+    )
+    first, again = printed(nb.cells[1]).splitlines(), printed(nb.cells[-1]).splitlines()
+    assert first[0].endswith("the commit of this notebook") and first[0].startswith("the course at ")
+    assert first[1].startswith("installed hypothesis, ") and " ruff" in first[1], first
+    assert first[2:] == [
+        f"PyTorch {torch.__version__}, as Colab has it",
+        "no GPU: this chapter is sized for a CPU",
+    ]
+    assert again == [first[0], *first[2:]], "the second run installs nothing"
+    assert before <= runtime.versions(), "every version that Colab has is the one that it had"
+    checkpoint = next(printed(cell) for cell in nb.cells if cell.source.startswith("checkpoint("))
+    assert (
+        "nanogpt/corpora/corpus.py unchanged" in checkpoint
+        and "tests/corpora/test_ch02_corpus.py passes" in checkpoint
+    )
+    assert (runtime.clone / "nanogpt/corpora/corpus.py").read_text(encoding="utf-8").endswith("# mine")
+    saved = read_notebook(runtime.clone / "notebooks/02_corpus.ipynb")
+    assert saved.cells[-1].source == nb.cells[-1].source, "the checkpoint has saved the page"
+
+    # A package that wants another PyTorch is refused; Colab's stays.
+    wheels = tmp_path / "wheels"
+    for name, number, needs in (("torch", "99.0", ""), ("py-spy", "9.9", "Requires-Dist: torch>=99\n")):
+        wheel(wheels, name, number, needs)
+    script = "import runpy, sys; print(runpy.run_path(sys.argv[1])['install'](['py-spy>=9']))"
+    os.environ["PIP_FIND_LINKS"], os.environ["PIP_NO_INDEX"] = str(wheels), "1"
+    try:
+        done = runtime.run("-c", script, str(runtime.clone / "course/colab.py"))
+    finally:
+        del os.environ["PIP_FIND_LINKS"], os.environ["PIP_NO_INDEX"]
+    assert done.stdout.startswith("pip cannot install py-spy ("), done.stdout + done.stderr
+    assert f"torch=={torch.__version__}" in runtime.versions()
+
+
+def wheel(folder: Path, name: str, number: str, needs: str) -> None:
+    """An empty wheel, which pip would install."""
+    folder.mkdir(exist_ok=True)
+    made, info = name.replace("-", "_"), f"{name.replace('-', '_')}-{number}.dist-info"
+    with zipfile.ZipFile(folder / f"{made}-{number}-py3-none-any.whl", "w") as file:
+        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n{needs}")
+        file.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: a\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"{info}/RECORD", "")
+
+
+def test_a_chapter_that_starts_from_another_ones_model_says_which():
+    """Fresh runtimes have no data/built: chapters make what they miss, but for those in STARTS_FROM."""
+    for path in numbered(SOURCES, ".py"):
+        text = path.read_text(encoding="utf-8")
+        needs = "load_model(MODEL" in text and "save_model(" not in text
+        assert needs == (path.stem in colab.STARTS_FROM), path.name

@@ -1,0 +1,292 @@
+import math
+import os
+import shutil
+import sys
+
+import pytest
+import torch
+
+from course.machine.finding import GREEN, RED, YELLOW, Finding
+from course.machine.resources import doctor, places
+from course.machine.resources import resources as machine
+from course.notebooks import trust
+from course.notebooks.trust import disagreement, trusted_environment
+from course.package import remedies
+from course.paths import CourseError
+
+
+def test_this_machine_is_not_red(capsys):
+    assert doctor.doctor() == 0, capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    topics = {line.split()[1] for line in lines}
+    assert {
+        "python",
+        "place",
+        "packages",
+        "kernel",
+        "memory",
+        "disk",
+        "device",
+        "TF32",
+        "bf16",
+        "compile",
+        "GPT-2",
+        "corpus",
+        "data",
+        "arithmetic",
+    } <= topics
+    assert all(line.split()[0] in (GREEN, YELLOW, RED) for line in lines)
+
+
+@pytest.mark.parametrize("colour, code", [(GREEN, 0), (YELLOW, 0), (RED, 1)])
+def test_only_red_fails(monkeypatch, capsys, colour, code):
+    monkeypatch.setattr(doctor, "CHECKS", (lambda: iter([Finding(colour, "x", "text", "do this")]),))
+    assert doctor.doctor() == code
+    assert "text; do this" in capsys.readouterr().out
+
+
+def test_a_check_that_breaks_is_a_finding(monkeypatch, capsys):
+    def kernel():
+        raise RuntimeError("half installed")
+        yield
+
+    monkeypatch.setattr(doctor, "CHECKS", (kernel,))
+    assert doctor.doctor() == 1
+    assert "half installed" in capsys.readouterr().out
+
+
+def test_a_missing_and_a_differing_package_are_told_apart(monkeypatch):
+    monkeypatch.setattr(
+        doctor, "wanted_packages", lambda: [("no-such-package", True), ("nor-this", False), ("numpy", True)]
+    )
+    monkeypatch.setattr(doctor, "version", lambda name: fake_version(name))
+    red, yellow = doctor.packages()
+    assert red.colour == RED and "no-such-package is missing" in red.text
+    assert (
+        yellow.colour == YELLOW
+        and "nor-this is missing" in yellow.text
+        and "numpy 0.1 (pinned" in yellow.text
+    )
+
+
+def fake_version(name: str) -> str:
+    if name == "numpy":
+        return "0.1"
+    raise doctor.PackageNotFoundError(name)
+
+
+def test_the_self_check_agrees_with_itself_and_sees_a_wrong_step(monkeypatch):
+    cpu = torch.device("cpu")
+    assert disagreement(cpu) == 0
+    step = trust.training_step
+    for wrong in (
+        lambda losses: [losses[0], losses[1], losses[2] * 1.01],
+        lambda losses: [losses[0], math.nan, losses[2]],
+    ):
+        steps = iter([step, lambda device, wrong=wrong: wrong(step(device))])
+        monkeypatch.setattr(trust, "training_step", lambda device, steps=steps: next(steps)(device))
+        assert disagreement(cpu) > trust.TOLERANCE
+
+
+def test_a_device_that_disagrees_is_not_used(monkeypatch, capsys):
+    monkeypatch.setattr("nanogpt.device.pick_device", lambda: torch.device("meta"))
+    monkeypatch.setattr(trust, "disagreement", lambda device: 0.02)
+    assert trusted_environment()["NANOGPT_DEVICE"] == "cpu"
+    assert "staying on the CPU" in capsys.readouterr().err
+    monkeypatch.setattr(trust, "disagreement", lambda device: 1e-6)
+    assert trusted_environment() == dict(os.environ)
+
+
+def test_an_impossible_device_is_one_sentence(monkeypatch):
+    monkeypatch.setenv("NANOGPT_DEVICE", "tpu")
+    with pytest.raises(CourseError, match="tpu"):
+        trusted_environment()
+
+
+@pytest.mark.parametrize("variable, value", [("NANOGPT_DEVICE", "tpu"), ("NANOGPT_SCALE", "huge")])
+def test_an_impossible_wish_is_one_red_line_with_its_own_remedy(monkeypatch, capsys, variable, value):
+    monkeypatch.setenv(variable, value)
+    assert doctor.doctor([machine.device, machine.speed_features, machine.arithmetic]) == 1
+    red = [line for line in capsys.readouterr().out.splitlines() if line.startswith(RED)]
+    assert len(red) == 1 and value in red[0] and red[0].endswith(f"unset {variable}")
+
+
+@pytest.mark.parametrize(
+    "endpoint, asked",
+    [
+        ("https://huggingface.co", ("huggingface.co", 443)),
+        ("https://mirror.example/hf", ("mirror.example", 443)),
+        ("http://10.0.0.7:8090", ("10.0.0.7", 8090)),
+        ("mirror.example", ("mirror.example", 443)),
+    ],
+)
+def test_the_data_sets_host_is_the_mirror_where_one_is_set(monkeypatch, endpoint, asked):
+    def refuse(address, timeout):
+        assert address == asked
+        raise OSError
+
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+    monkeypatch.setattr(doctor.socket, "create_connection", refuse)
+    found = doctor.data_sets()
+    assert found.colour == YELLOW and found.text == f"{asked[0]} cannot be reached"
+
+
+def damage(monkeypatch, module: str, text: str | None, tmp_path):
+    """`nanogpt` is a folder in which one module is damaged, or missing."""
+    package = tmp_path / "nanogpt"
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").touch()
+    (package / f"{module}.py").unlink(missing_ok=True)
+    if text is not None:
+        (package / f"{module}.py").write_text(text)
+    for name in [name for name in sys.modules if name.split(".")[0] == "nanogpt"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    finders = [
+        f for f in sys.meta_path if "editable" not in getattr(f, "__module__", "")
+    ]  # would find the real one
+    monkeypatch.setattr(sys, "meta_path", finders)
+    monkeypatch.setattr(remedies, "PACKAGE", package)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (None, "nanogpt/device.py is missing"),
+        ("x = 1", "nanogpt/device.py has no pick_device"),
+        ("def f(:", "nanogpt/device.py is broken (SyntaxError"),
+        ("import nowhere", "nanogpt/device.py is broken (ModuleNotFoundError"),
+        ("def pick_device(): return missing", "nanogpt/device.py is broken (NameError"),
+    ],
+)
+def test_a_missing_or_broken_module_names_the_chapter_that_brings_it_back(
+    monkeypatch, tmp_path, capsys, text, message
+):
+    damage(monkeypatch, "device", text, tmp_path)
+    with pytest.raises(CourseError) as error:
+        trusted_environment()
+    assert str(error.value).startswith(message) and "`course restore 00` brings it back" in str(error.value)
+    monkeypatch.setattr(doctor, "CHECKS", (machine.arithmetic,))
+    assert doctor.doctor() == 1 and "`course restore 00` brings it back" in capsys.readouterr().out
+
+
+def test_the_doctor_asks_the_package_for_a_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    compiler = next(finding for finding in machine.speed_features() if finding.topic == "compile")
+    assert compiler.colour == YELLOW and "CXX" in compiler.text
+
+
+# Which place this is, from the signs that each leaves
+
+
+@pytest.mark.parametrize(
+    "env, files, machine_is, where, hint",
+    [
+        ({"COLAB_RELEASE_TAG": "release-colab_20261112"}, {}, "linux x86_64", "Google Colab", "download"),
+        ({"KAGGLE_KERNEL_RUN_TYPE": "Interactive"}, {}, "linux x86_64", "Kaggle", "/kaggle/working"),
+        ({"BINDER_REPO_URL": "https://github.com/OWNER/gpt2-course", "KUBERNETES_SERVICE_HOST": "1"}, {}, "linux x86_64", "Binder", "download"),
+        ({"CODESPACES": "true", "REMOTE_CONTAINERS": "true"}, {".dockerenv": ""}, "linux x86_64", "GitHub Codespaces", "Ports"),
+        ({"REMOTE_CONTAINERS": "true"}, {".dockerenv": ""}, "linux aarch64", "a dev container", "Ports"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {}, "linux x86_64", "a Kubernetes pod", "port-forward"),
+        ({}, {".dockerenv": ""}, "linux x86_64", "a Docker container", "docker run -p 8888:8888"),
+        ({}, {"run/.containerenv": ""}, "linux x86_64", "a Podman container", "podman run -p"),
+        ({}, {"proc/sys/kernel/osrelease": "6.6.87.2-microsoft-standard-WSL2\n"}, "linux x86_64", "WSL", ""),
+        ({}, {"proc/sys/kernel/osrelease": "6.1.0-28-amd64\n"}, "linux x86_64", "Linux", ""),
+        ({"CODESPACES": ""}, {}, "linux x86_64", "Linux", ""),
+        ({}, {}, "darwin arm64", "Apple silicon", ""),
+        ({}, {}, "darwin x86_64", "an Intel Mac", ""),
+        ({}, {}, "win32 AMD64", "Windows", ""),
+    ],
+)  # fmt: skip
+def test_each_place_is_known_by_its_signs(tmp_path, env, files, machine_is, where, hint):
+    tree(tmp_path, files)
+    found, said = places.where_is_this(env, tmp_path, *machine_is.split())
+    assert found == where and hint in said and bool(hint) == bool(said)
+
+
+def tree(folder, files: dict[str, str]):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_the_environment_is_named_by_who_made_it(tmp_path):
+    assert places.python_of({}, tmp_path, virtual=False) == "the system's Python"
+    assert places.python_of({}, tmp_path, virtual=True) == "a virtual environment"
+    tree(tmp_path, {"pyvenv.cfg": "home = /usr/bin\nuv = 0.13.9\n", "conda-meta/history": ""})
+    assert places.python_of({}, tmp_path, virtual=True) == "uv's environment"
+    conda = places.python_of({"CONDA_DEFAULT_ENV": "nanogpt-course"}, tmp_path, virtual=False)
+    assert conda == "the conda environment nanogpt-course"
+
+
+def test_in_wsl_a_clone_on_windows_disk_is_slow(monkeypatch):
+    monkeypatch.setattr(places, "where_is_this", lambda *_: ("WSL", ""))
+    assert [f.colour for f in places.place()] == [GREEN]
+    for folder, colour in (("/mnt/c/Users/me/gpt2-course", YELLOW), ("/mnt/data/course", GREEN)):
+        monkeypatch.setattr(places, "ROOT", places.Path(folder))
+        (found,) = places.place()
+        assert found.colour == colour and ("into your home" in found.remedy) == (colour == YELLOW)
+
+
+# What a container may use
+
+
+V1 = "9:name=systemd:/\n5:memory:/me\n4:cpu,cpuacct:/me\n"
+
+
+@pytest.mark.parametrize(
+    "own, files, memory, share",
+    [
+        ("", {}, math.inf, math.inf),  # not Linux
+        ("0::/\n", {"memory.max": "max\n", "cpu.max": "max 100000\n"}, math.inf, math.inf),
+        ("0::/\n", {"memory.max": "2147483648\n", "cpu.max": "150000 100000\n"}, 2**31, 1.5),
+        ("0::/a/b\n", {"a/memory.max": "4096\n", "a/b/memory.max": "max\n", "a/b/cpu.max": "50000 100000\n"}, 4096, 0.5),
+        (V1, {"memory/me/memory.limit_in_bytes": "1073741824\n", "cpu/me/cpu.cfs_quota_us": "200000\n", "cpu/me/cpu.cfs_period_us": "100000"}, 2**30, 2),
+        (V1, {"memory/memory.limit_in_bytes": "1073741824\n"}, 2**30, math.inf),  # a container sees its own group on top
+        (V1, {"cpu/me/cpu.cfs_quota_us": "-1\n", "cpu/me/cpu.cfs_period_us": "100000\n"}, math.inf, math.inf),
+    ],
+)  # fmt: skip
+def test_limits_are_those_of_the_control_groups(tmp_path, own, files, memory, share):
+    """Version 2, version 1, and the tightest of nested groups."""
+    tree(
+        tmp_path, {f"sys/fs/cgroup/{name}": text for name, text in files.items()} | {"proc/self/cgroup": own}
+    )
+    assert places.memory_limit(tmp_path) == memory
+    assert places.cpu_limit(tmp_path) == share
+
+
+def test_a_container_with_less_than_its_machine_is_told(monkeypatch):
+    monkeypatch.setattr(machine, "memory_limit", lambda: 2.0**31)
+    monkeypatch.setattr(machine, "cpu_limit", lambda: 1.5)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    memory, cores, _ = machine.resources()
+    assert memory.colour == YELLOW and memory.text.startswith("2 GiB of the machine's ")
+    assert memory.remedy == "give the container more of it"
+    assert cores.colour == YELLOW and cores.text.startswith("1.5 of the machine's ")
+    assert "64 threads" in cores.text and cores.remedy == "set OMP_NUM_THREADS=2"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert list(machine.cores(1.5)) == [] and list(machine.cores(math.inf)) == []
+
+
+def test_two_gpus_want_shared_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        machine.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(64 << 20, 0, 64 << 20)
+    )
+    (found,) = machine.shared_memory(2, tmp_path)
+    assert found.colour == YELLOW and "64 MiB" in found.text and "--shm-size=1g" in found.remedy
+    assert list(machine.shared_memory(1, tmp_path)) == []
+    assert list(machine.shared_memory(2, tmp_path / "none")) == [], "not Linux"
+
+
+@pytest.mark.parametrize(
+    "there, built, system, said",
+    [
+        (True, False, "linux", "--force-reinstall -c constraints.txt torch"),
+        (True, False, "win32", "pytorch.org"),
+        (True, True, "linux", None),
+        (False, False, "linux", None),
+    ],
+)
+def test_a_gpu_that_this_pytorch_cannot_use_is_told(there, built, system, said):
+    found = list(machine.unused_gpu(there, built, system))
+    assert len(found) == (said is not None) and all(f.colour == YELLOW and said in f.remedy for f in found)

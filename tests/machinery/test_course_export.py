@@ -1,0 +1,216 @@
+"""From exported cells to a module's text: what the module says is what the cells say, or one clear sentence."""
+
+import nbformat
+import pytest
+
+from course.package.cells import exported_cells
+from course.package.export import cell_at, export
+from course.paths import CourseError
+
+DEFAULT = "#| default_exp a\n#| doc a: What a is."
+
+
+def notebook(*sources: str) -> nbformat.NotebookNode:
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+
+
+def text_of(*sources: str) -> str:
+    """The text of module a; the first of `sources` is cell 2."""
+    return export(notebook(DEFAULT, *sources), "x.ipynb")["a"]
+
+
+BOX = '#| export\nclass Box:\n    """One."""\n\n    def put(self):\n        return 1'
+
+
+def refused(*sources: str) -> str:
+    with pytest.raises(CourseError) as error:
+        text_of(*sources)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_class_built_over_several_cells_is_one_class_in_the_module():
+    sources = [
+        BOX,
+        "#| export\nimport math\nclass Box(Box):\n    # Two comes next.\n    @property\n    def two(self):\n        return math.e",
+        "#| export\nclass Lid(Box):\n    pass\nclass Box(Box):\n    def three(self):\n        return 3\nLAST = 1",
+    ]
+    text = text_of(*sources)
+    assert text.count("class Box") == 1 and text.index("Two comes next") < text.index("three") < text.index(
+        "class Lid(Box)"
+    )
+    space: dict = {}
+    exec(text, space)
+    assert space["Box"]().put() == 1 and space["Box"]().three() == 3 and space["Lid"]().two > 2.7
+    where = cell_at(
+        text,
+        text.splitlines().index("        return 3") + 1,
+        exported_cells(notebook(DEFAULT, *sources), "x.ipynb"),
+    )
+    assert where == "x.ipynb, cell 4", "a failing method is blamed on its own cell"
+    assert "cell 5: Box.two is defined already in x.ipynb, cell 3" in refused(*sources, sources[1])
+    assert "cell 2: Box continues a class that no earlier" in refused(sources[1])
+
+
+@pytest.mark.parametrize(
+    "continuation, message",
+    [
+        ("@final\nclass Box(Box):\n    y = 2\ndef f(): pass", "has a decorator"),
+        ("class Box(Box): y = 2", "its body begins on the next line"),
+        ("class Box(Box, Mixin):\n    y = 2", "names itself alone"),
+        ("class Box(Box, metaclass=M):\n    y = 2", "names itself alone"),
+        ("class Box(\n    Box\n):\n    y = 2", "names itself alone"),
+        ("class Box(Box):\n    def f(self):\n        return super().f()", "uses super()"),
+    ],
+)
+def test_a_continuation_that_would_mean_something_else_is_refused(continuation, message):
+    assert message in refused(BOX, f"#| export\n{continuation}")
+    assert "cell 3" in refused(BOX, f"#| export\n{continuation}")
+
+
+def test_a_continuation_needs_a_class_and_a_decorated_class_takes_plain_methods_only():
+    assert "continues a class that no" in refused(
+        "#| export\ndef B(): pass", "#| export\nclass B(B):\n    y = 1"
+    )
+    data = "#| export\nfrom dataclasses import dataclass\n@dataclass\nclass D:\n    x: int"
+    assert "more than plain methods" in refused(data, "#| export\nclass D(D):\n    y: int = 2")
+    assert "def double" in text_of(
+        data, "#| export\nclass D(D):\n    def double(self):\n        return 2 * self.x"
+    )
+
+
+@pytest.mark.parametrize(
+    "directive",
+    ["#| exports", "#| Export", "# | export", "#|  export # note", "# export", "#| eval: false", "#| doc a", "#| doc: x"]
+    + ["#| export data.py", "#| export nanogpt.text.data", "#| export Data", "#| export __init__", "#| export __main__"]
+    + ["#| export 2d", "#| export class", "#| export con", "#| export a b", "## | export", "#| default_exp"],
+)  # fmt: skip
+def test_what_looks_like_a_directive_and_is_none_is_refused(directive):
+    assert "cell 2: `#" in refused(f"{directive}\nX = 1")
+
+
+def test_a_directive_stands_at_the_head_of_its_cell():
+    for late in ("X = 1\n#| export\nY = 2", "%%time\n#| export\nY = 2", "def f():\n    #| export\n    pass"):
+        assert "cell 2: `#| export` stands inside the cell" in refused(late)
+    assert "two `#| export` lines" in refused("#| export\n#| export b\nX = 1")
+    kept = text_of('#| export\n# a comment\nS = """\n#| export\n# | export\n"""\n')
+    assert kept.count("export\n") == 2 and "# a comment" in kept, "a string is not read for directives"
+
+
+def test_a_note_that_only_begins_with_a_bar_is_a_comment():
+    assert "#|---|" in text_of("#| export\nX = 1\n#|---|", "#|---|---|\n# exports the weights\nY = 2")
+
+
+@pytest.mark.parametrize("newline", ["\r\n", "\r"])
+def test_every_newline_is_a_newline(newline):
+    plain = '#| export\ndef f():\n    return """1\n2"""\n'
+    other = plain.replace("\n", newline)
+    assert text_of(other) == text_of(plain)
+    assert "\r" not in exported_cells(notebook(DEFAULT, other), "x.ipynb")[0].source
+
+
+def test_a_line_separator_in_a_string_is_no_line():
+    assert 'X = "\u2028\x0c"' in text_of('#| export\nX = "\u2028\x0c"\nimport os\nY = os').replace(
+        "\\x0c", "\x0c"
+    )
+
+
+def test_imports_and_definitions_do_not_take_each_others_names():
+    sqrt = "#| export\ndef sqrt(x):\n    return 'mine'"
+    assert "cell 3 imports sqrt, which x.ipynb, cell 2 defines" in refused(
+        sqrt, "#| export\nfrom math import sqrt\nX = sqrt(4)"
+    )
+    assert "sqrt is cmath.sqrt here and math.sqrt in x.ipynb, cell 2" in refused(
+        "#| export\nfrom math import sqrt\nX = sqrt(4)", "#| export\nfrom cmath import sqrt\nY = sqrt(4)"
+    )
+    assert "import *" in refused("#| export\nfrom math import *\nX = sqrt(4)")
+    same = text_of("#| export\nimport os, os.path\nX = os", "#| export\nimport os\nY = os.path")
+    assert same.count("import os\n") == 1
+
+
+def test_an_import_has_a_line_of_its_own():
+    assert "line 2: an import shares its line" in refused("#| export\nimport os; X = os")
+    assert "line 3: an import shares its line" in refused('#| export\nX = """\n"""; import os')
+
+
+@pytest.mark.parametrize(
+    "statement, message",
+    [
+        ("GPT.forward = f", "changes GPT and cannot be exported"),
+        ('TABLE["x"] = 1', "changes TABLE and cannot"),
+        ('os.environ["X"] = "1"', "changes os.environ"),
+        ("for i in range(3):\n    print(i)", "`for i in range(3):` would run whenever"),
+        ("print(1)", "`print(1)` would run"),
+        ("try:\n    import os\nexcept ImportError:\n    os = None", "would run"),
+        ("X += [1]", "would run"),
+        ("'a text'", "would run"),
+    ],
+)
+def test_only_definitions_imports_and_assignments_are_exported(statement, message):
+    said = refused(f"#| export\nX = 1\n{statement}")
+    assert message in said and "cell 2, line 3" in said
+
+
+def test_overloads_and_setters_share_a_name():
+    text = text_of(
+        "#| export\nfrom typing import overload\n@overload\ndef f(x: int) -> int: ...\n@overload\ndef f(x: str) -> str: ...\n"
+        "def f(x):\n    return x\n\n\nclass A:\n    @property\n    def y(self):\n        return 1\n\n    @y.setter\n    def y(self, v):\n        pass"
+    )
+    assert text.count("def f(") == 3 and text.count("def y(") == 2
+    assert "defined already" in refused("#| export\ndef f(): pass\ndef f(): pass")
+
+
+@pytest.mark.parametrize(
+    "source", ["X = '\ud800'", "X = 1\x00", "X = " + "(" * 500, "X = 'open", "%time X = 1", "!ls"]
+)
+def test_no_text_is_a_traceback(source):
+    assert "cell 2" in refused(f"#| export\n{source}")
+
+
+def test_a_syntax_error_is_told_with_its_line_in_the_cell():
+    assert "cell 2: '(' was never closed in line 4: def f(" in refused("#| export\n\n# a comment\ndef f(")
+
+
+def test_a_module_says_what_it_is_once():
+    assert export(notebook("#| default_exp a"), "x.ipynb") == {}
+    with pytest.raises(CourseError, match=r"nothing says what nanogpt/a\.py is"):
+        export(notebook("#| default_exp a\n#| export\nX = 1"), "x.ipynb")
+    assert "a second `#| doc a`" in refused("#| doc a: Again.", "#| export\nX = 1")
+    assert "no cell is exported to b" in refused("#| doc b: Nothing.", "#| export\nX = 1")
+    odd = '#| doc b: Paths \\x, \\N, a ""\ud800"" and """three""" quotes".'
+    said = export(notebook(odd, "#| export b\nX = 1"), "x.ipynb")["b"]
+    assert compile(said, "b", "exec") and "\\\\x" in said
+    with pytest.raises(CourseError, match="keep one"):
+        export(notebook("#| default_exp a", "#| default_exp b"), "x.ipynb")
+    with pytest.raises(CourseError, match="no module is named"):
+        export(notebook("#| export\nX = 1"), "x.ipynb")
+
+
+def test_a_name_that_the_module_lacks_is_told_with_its_cell():
+    assert "cell 3: undefined name `unknown`" in refused(BOX, "#| export\nLIMIT = unknown")
+
+
+def test_an_empty_notebook_exports_nothing():
+    assert export(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("")]), "x.ipynb") == {}
+
+
+def test_modules_of_one_chapter_import_from_each_other():
+    """In the notebook the name is there already; an import in the cell would put the package's old one in its place."""
+    docs = "#| doc one: One.\n#| doc two: Two.\n#| doc three: Three."
+    double = "#| export one\ndef double(x):\n    return 2 * x\ndef half(x): return x / 2"
+    use = "#| export two\ndef fourfold(x):\n    half = 1\n    return double(double(x)) + half"
+    own = "#| export three\ndef double(x):\n    return x + x\ndef eightfold(x): return double(x) * 4"
+    modules = export(notebook(docs, double, use, "#| export three\nX = 1"), "x.ipynb")
+    assert (
+        modules["two"].count("from nanogpt.one import double\n") == 1
+        and "half\n" not in modules["two"].split("def")[0]
+    )
+    assert "import" not in modules["one"] + modules["three"]
+    with pytest.raises(CourseError, match=r"double is in one.py too, and two.py uses it"):
+        export(notebook(docs, double, use, own), "x.ipynb")
+    assert "import" not in export(notebook(docs, double, own, "#| export two\nX = 1"), "x.ipynb")["three"]
+
+
+def test_imports_sort_the_same_whether_or_not_the_module_exists():
+    text = text_of("#| export\nimport torch\nfrom nanogpt.not_there_yet import x\nY = torch, x")
+    assert "import torch\n\nfrom nanogpt.not_there_yet import x\n" in text

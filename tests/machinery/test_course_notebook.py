@@ -1,0 +1,156 @@
+"""What notebooks import from the machinery, and what nbval is told to overlook."""
+
+import configparser
+import json
+import re
+import subprocess
+import sys
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from course import predictions as kept
+from course.figures.setup import course_map
+from course.notebook import answer, elsewhere, predict, predictions
+from course.paths import ROOT
+
+
+def test_a_notebooks_first_cell_imports_no_more_than_it_needs():
+    code = (
+        "import sys; from course.notebook import checkpoint\n"
+        "from course.package.checkpoint import check_chapter; assert check_chapter('04') is not None\n"
+        "heavy = {'nbformat', 'jsonschema', 'jupytext', 'nbclient', 'torch'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_kernel_that_works_in_another_folder_is_told(monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT / "notebooks")
+    assert elsewhere() == ""
+    monkeypatch.chdir(tmp_path)
+    said = elsewhere()
+    assert f"works in {tmp_path}" in said and f"{ROOT / 'notebooks'}: open the notebook there" in said
+
+
+def test_nothing_of_the_map_is_cut_off():
+    """The first picture of the course: its right-hand boxes once lacked their edge."""
+    fig = course_map()
+    ax = fig.axes[0]
+    (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+    for box in ax.patches:
+        if hasattr(box, "get_width"):
+            assert left < box.get_x() and box.get_x() + box.get_width() < right
+            assert low < box.get_y() and box.get_y() + box.get_height() < high
+    plt.close(fig)
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "MADE", {})
+    monkeypatch.setattr(kept, "KEPT", tmp_path / "built" / "predictions.json")
+
+
+def test_without_a_guess_only_the_table_speaks_and_nothing_is_written(capsys):
+    predict("07.1", "the first loss", unit="nats")
+    predict("07.2", "how many parameters")
+    predict("08.1", "another chapter's")
+    answer("07.1", 6.9512)
+    answer("07.2", 124_439_808)
+    assert capsys.readouterr().out == ""
+    predictions("07")
+    assert capsys.readouterr().out.splitlines() == [
+        "      question                   guess        outcome    error",
+        "07.1  the first loss                 –     6.951 nats        –",
+        "07.2  how many parameters            –    124,439,808        –",
+    ]
+    assert not kept.KEPT.exists()
+
+
+def test_a_guess_is_answered_at_once_tabled_and_kept(capsys):
+    predict("07.1", "the first loss", guess=7, unit="nats")
+    predict("07.2", "who wins", guess="bf16")
+    answer("07.1", torch.tensor(6.25))
+    answer("07.2", "bf16")
+    assert capsys.readouterr().out.splitlines() == [
+        "07.1: you say 7 nats",
+        "07.2: you say bf16",
+        "07.1: 6.250 nats; you said 7 nats (+12%)",
+        "07.2: bf16; you said bf16 (right)",
+    ]
+    predictions("07")
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["error", "+12%", "right"]
+    saved = json.loads(kept.KEPT.read_text(encoding="utf-8"))
+    assert saved["07.1"] == {"question": "the first loss", "guess": 7, "unit": "nats", "outcome": 6.25}
+    kept.MADE.clear()
+    predict("08.1", "a later chapter", guess=1)
+    assert list(json.loads(kept.KEPT.read_text(encoding="utf-8"))) == ["07.1", "07.2", "08.1"]
+
+
+@pytest.mark.parametrize(
+    "guess", [float("nan"), "six", [1, 2], torch.ones(2), object(), 10**400, "\ud800", True]
+)
+def test_no_guess_stops_a_chapter(guess):
+    predict("07.1", "x", guess=guess)
+    for value in (0, 0.0, float("inf"), torch.zeros(3), None, 1e-9):
+        answer("07.1", value)
+        predictions("07")
+    answer("07.9", 1)  # the question's cell was not run
+    predictions("07")
+    predictions("99")
+
+
+def test_where_nothing_can_be_written_nothing_is_kept(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr(kept, "KEPT", tmp_path / "file" / "predictions.json")
+    predict("07.1", "x", guess=1)
+    answer("07.1", 1)
+    assert "exact" in capsys.readouterr().out
+    damaged = tmp_path / "damaged.json"
+    monkeypatch.setattr(kept, "KEPT", damaged)
+    for text in ("{", "[]"):
+        damaged.write_text(text)
+        predict("07.1", "x", guess=1)
+        assert list(json.loads(damaged.read_text())) == ["07.1"]
+
+
+def masked(text: str) -> str:
+    """The text as nbval compares it."""
+    rules = configparser.ConfigParser(interpolation=None)
+    rules.read(ROOT / "tests/nbval.cfg", encoding="utf-8")
+    for rule in rules.sections():
+        text = re.sub(rules[rule]["regex"], rules[rule]["replace"], text)
+    return text
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ("took 4 ms", "took 12 ms"),
+        ("took    4.25 s a step", "took 1,312.0 s a step"),
+        ("109 GFLOP/s", " 1,009 GFLOP/s"),
+        ("2.1 GiB/s and 35 stories/s", "0.9 GiB/s and 9 stories/s"),
+        ("as fast:  2.34×", "as fast: 11.0×"),
+        ("1.35 × as fast", "0.9 × as fast"),
+        ("<object at 0x7f3a91>", "<object at 0x55aa10cc>"),
+    ],
+)
+def test_what_differs_by_machine_is_masked(one, other):
+    assert masked(one) == masked(other)
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ("th (4×)", "th (5×)"),
+        ("16384 × 50304", "16384 × 50257"),
+        ("loss 6.951", "loss 6.952"),
+        ("3 steps", "4 steps"),
+        ("3 words/story", "4 words/story"),
+        ("6.5%", "7.5%"),
+    ],
+)
+def test_facts_are_compared(one, other):
+    assert masked(one) != masked(other)

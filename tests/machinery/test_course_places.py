@@ -1,0 +1,239 @@
+"""The other ways to the course (uv, conda, Docker, a devcontainer, Binder) install what constraints.txt pins."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import parse_wheel_filename
+
+from course.machine.setup_env import CPU_INDEX
+from course.paths import ROOT
+from course.site.lock import locked, pins
+
+CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+LOCK = (ROOT / "uv.lock").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYTHONS = SpecifierSet(PROJECT["requires-python"])
+REMEDY = "`python -m course.site.lock` makes uv.lock from constraints.txt"
+
+
+# uv
+
+
+def test_the_lock_and_the_constraints_name_the_same_versions():
+    """Each way round, and on every system: no version in one alone, and no package with two."""
+    pinned = {name: [version] for name, version in pins(CONSTRAINTS).items()}
+    in_lock = locked(LOCK)
+    differ = {
+        name: (pinned.get(name, "no pin"), in_lock.get(name, "not in uv.lock"))
+        for name in pinned | in_lock
+        if pinned.get(name) != in_lock.get(name)
+    }
+    assert not differ, f"constraints.txt and uv.lock differ: {differ}; {REMEDY}"
+
+
+def test_the_lock_knows_what_pyproject_asks_for():
+    """As `uv lock --check` does: a requirement that was added or changed since is not in the lock."""
+    course = next(p for p in tomllib.loads(LOCK)["package"] if p["name"] == PROJECT["name"])
+    asked = {(name(text), "") for text in PROJECT["dependencies"]}
+    for extra, texts in PROJECT["optional-dependencies"].items():
+        asked |= {(name(text), extra) for text in texts}
+    found = set()
+    for entry in course["metadata"]["requires-dist"]:
+        extra = re.search(r"extra == '(\w+)'", entry.get("marker", ""))
+        found.add((entry["name"] + entry.get("specifier", ""), extra[1] if extra else ""))
+    assert asked == found, f"{asked ^ found}; {REMEDY}"
+    assert SpecifierSet(tomllib.loads(LOCK)["requires-python"]) == PYTHONS
+
+
+def name(text: str) -> str:
+    """`huggingface-hub>=1`, without the marker, as the lock writes it."""
+    wanted = Requirement(text)
+    return wanted.name.lower().replace("_", "-") + str(wanted.specifier)
+
+
+def test_the_lock_names_the_public_index_alone():
+    """An address of a mirror, of a file or of a company's proxy is of no use on a student's laptop."""
+    hosts = set(re.findall(r"\w+://[^/\"]+", LOCK))
+    assert hosts == {"https://pypi.org", "https://files.pythonhosted.org"}
+    for package in tomllib.loads(LOCK)["package"]:
+        if "editable" not in package["source"]:
+            assert package["source"] == {"registry": "https://pypi.org/simple"}, package["name"]
+        for file in [*package.get("wheels", []), *filter(None, [package.get("sdist")])]:
+            assert re.fullmatch(r"sha256:[0-9a-f]{64}", file["hash"]), file["url"]
+
+
+@pytest.mark.parametrize("python", ["cp311", "cp312", "cp313"])
+@pytest.mark.parametrize("system", ["manylinux.*x86_64", "manylinux.*aarch64", "macosx.*arm64", "win_amd64"])
+def test_the_lock_has_a_torch_for_every_laptop(python, system):
+    torch = next(p for p in tomllib.loads(LOCK)["package"] if p["name"] == "torch")
+    tags = [tag for w in torch["wheels"] for tag in parse_wheel_filename(w["url"].rpartition("/")[2])[3]]
+    assert any(tag.interpreter == python and re.fullmatch(system, tag.platform) for tag in tags)
+
+
+# conda
+
+
+def test_conda_installs_by_the_constraints():
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    python, _, pip = conda["dependencies"]
+    assert conda["channels"] == ["conda-forge"]
+    assert python.removeprefix("python=") + ".0" in PYTHONS
+    assert pip["pip"] == ["--constraint constraints.txt", "--editable .[course,dev]"]
+
+
+# Docker and a dev container
+
+
+def dockerfile(text: str) -> list[tuple[str, str]]:
+    """Instructions and their arguments, with continued lines joined and comments left out."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    return [tuple(line.split(None, 1)) for line in joined.splitlines() if line.strip()]
+
+
+DOCKERFILE = dockerfile((ROOT / "Dockerfile").read_text(encoding="utf-8"))
+IGNORED = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+
+
+def copied() -> list[str]:
+    """What each COPY takes from the repository, in order."""
+    sources = []
+    for instruction, arguments in DOCKERFILE:
+        if instruction == "COPY":
+            words = [word for word in arguments.split() if not word.startswith("--")]
+            sources += words[:-1]
+    return sources
+
+
+def test_docker_copies_what_is_there():
+    assert len(copied()) >= 6
+    for source in copied():
+        assert (ROOT / source).exists(), f"Dockerfile copies {source}, which does not exist"
+        assert source not in IGNORED, f"Dockerfile copies {source}, which .dockerignore leaves out"
+
+
+def test_docker_installs_before_it_copies_the_chapters():
+    """Else every edit of a chapter installs 2 GB again; and the set-up finds all that it reads."""
+    everything = copied().index(".")
+    assert {
+        "pyproject.toml",
+        "constraints.txt",
+        "README.md",
+        "LICENSE",
+        "course/machine/setup_env.py",
+    } == set(copied()[:everything])
+    order = [instruction + " " + arguments for instruction, arguments in DOCKERFILE]
+    setup = next(i for i, line in enumerate(order) if line.startswith("RUN") and "setup_env.py" in line)
+    assert setup < next(
+        i for i, line in enumerate(order) if line.startswith("COPY") and line.endswith(" . .")
+    )
+    folders = next(re.findall(r"mkdir --parents ([\w/ ]+)", line)[0] for line in order[setup:])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = project["tool"]["setuptools"]["packages"]
+    assert {p.replace(".", "/") for p in packages} == {*folders.split(), "course"}
+
+
+def test_docker_runs_as_a_student_and_its_lab_can_be_reached():
+    users = [arguments for instruction, arguments in DOCKERFILE if instruction == "USER"]
+    assert users == ["student"]
+    commands = [arguments for instruction, arguments in DOCKERFILE if instruction == "CMD"]
+    assert commands == ['["course", "lab", "--no-browser", "--ip=0.0.0.0"]']
+    image = next(arguments for instruction, arguments in DOCKERFILE if instruction == "FROM")
+    assert re.match(r"python:(3\.\d+)-slim", image)[1] + ".0" in PYTHONS
+
+
+def test_docker_ignores_what_git_ignores():
+    ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").split()}
+    kept = {"*.pyc", "yours-*"}  # one lies in __pycache__, the other is the student's own
+    assert {line.removeprefix("**/") for line in IGNORED} >= ignored - kept
+
+
+def test_the_dev_container_is_set_up_as_a_laptop_is():
+    text = (ROOT / ".devcontainer/devcontainer.json").read_text(encoding="utf-8")
+    container = json.loads(re.sub(r"(^|\s)//\s.*$", "", text, flags=re.MULTILINE))
+    assert container["postCreateCommand"] == "make .venv/ready"
+    assert re.search(r"^\.venv/ready:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.search(r"python:(3\.\d+)", container["image"])[1] + ".0" in PYTHONS
+    assert 8888 in container["forwardPorts"]
+    assert "ms-toolsai.jupyter" in container["customizations"]["vscode"]["extensions"]
+
+
+# Binder
+
+
+def test_binder_installs_the_pinned_versions_with_the_cpu_build_of_torch():
+    lines = (ROOT / "binder/requirements.txt").read_text(encoding="utf-8").splitlines()
+    wanted = [line for line in lines if not line.startswith("#")]
+    assert wanted == [
+        f"--extra-index-url {CPU_INDEX}",
+        "--constraint ../constraints.txt",
+        f"torch=={pins(CONSTRAINTS)['torch']}+cpu",
+        "--editable .[course]",
+    ]
+    python = (ROOT / "binder/runtime.txt").read_text(encoding="utf-8").strip()
+    assert python.removeprefix("python-") + ".0" in PYTHONS
+
+
+# The weekly run with the newest packages
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Run the workflow's last step with a `gh` that writes down what it was asked; `open_issue`: the number it lists."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/newest.yml").read_text(encoding="utf-8"))
+    script = workflow["jobs"]["report"]["steps"][-1]["run"]
+    title = workflow["jobs"]["report"]["env"]["TITLE"]
+    (tmp_path / "constraints.txt").write_text(CONSTRAINTS)
+
+    def run(result: str, open_issue: str) -> str:
+        gh = tmp_path / "gh"
+        gh.write_text(f'#!/bin/sh\n[ "$2" = list ] && echo "{open_issue}" || echo "$@" >> asked\n')
+        gh.chmod(0o755)
+        (tmp_path / "asked").write_text("")
+        env = {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "RESULT": result,
+            "RUN": "https://run",
+            "TITLE": title,
+        }
+        subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, env=env, check=True)
+        return (tmp_path / "asked").read_text()
+
+    return run
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the step runs on Linux")
+def test_rot_is_one_issue_with_the_versions_and_closed_when_it_is_over(report, tmp_path):
+    (tmp_path / "versions").mkdir()
+    frozen = CONSTRAINTS.replace("tqdm==" + pins(CONSTRAINTS)["tqdm"], "tqdm==99.0")
+    (tmp_path / "versions/ubuntu-latest, Python 3.13.txt").write_text(frozen)
+    asked = report("failure", "")
+    assert asked.startswith("issue create --title The course fails with the newest packages")
+    body = (tmp_path / "body.md").read_text()
+    assert "https://run failed" in body and "ubuntu-latest, Python 3.13" in body
+    assert re.findall(r"^\S+==\S+$", body, re.MULTILINE) == ["tqdm==99.0"], "only what is not as pinned"
+    assert report("failure", "7").startswith("issue comment 7 --body-file")
+    assert report("success", "7").startswith("issue close 7 --comment Everything passes again: https://run")
+    assert report("success", "") == ""
+
+
+def test_the_weekly_run_is_unpinned_and_asks_for_few_rights():
+    text = (ROOT / ".github/workflows/newest.yml").read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
+    jobs = workflow["jobs"]
+    assert "schedule" in workflow[True] and not re.search(
+        r"(-c|--constraint) constraints", text
+    )  # YAML: on is true
+    assert workflow["permissions"] == {"contents": "read"} and "permissions" not in jobs["newest"]
+    assert jobs["report"]["permissions"] == {"contents": "read", "issues": "write"}
+    matrix = jobs["newest"]["strategy"]["matrix"]
+    assert all(version in PYTHONS for version in matrix["python"]) and len(matrix["python"]) == 3
+    assert {job["os"] for job in matrix["include"]} == {"macos-latest", "windows-latest"}

@@ -1,0 +1,100 @@
+"""`course publish URL` writes the address wherever it belongs, and nothing else changes."""
+
+import nbformat
+import pytest
+
+from course.files import notebook_bytes
+from course.notebooks.address import PLACEHOLDER, undressed
+
+NEW = "https://github.com/a-teacher/gpt2-course.2027"
+README = "git clone https://github.com/OWNER/gpt2-course\n[Colab](https://colab.research.google.com/github/OWNER/gpt2-course/blob/main/x.ipynb)\nOWNER/gpt2-course-of-another\n"
+
+
+@pytest.fixture
+def texts(house):
+    (house.path / "README.md").write_text(README, encoding="utf-8")
+    (house.path / "site").mkdir()
+    (house.path / "site/faq.md").write_text(
+        "<https://github.com/OWNER/gpt2-course/issues>\n", encoding="utf-8"
+    )
+    (house.path / "site/other.md").write_text("no address\n", encoding="utf-8")
+    return house
+
+
+def test_the_address_is_written_everywhere_and_outputs_stay(texts):
+    before = undressed(nbformat.read(texts.notebook, as_version=4))
+    said = texts.course("publish", f" {NEW}.git/")
+    assert said.startswith(f"{NEW} is the address in 4 files"), said
+    assert (texts.path / "README.md").read_text(encoding="utf-8").split("\n")[:3] == [
+        f"git clone {NEW}",
+        "[Colab](https://colab.research.google.com/github/a-teacher/gpt2-course.2027/blob/main/x.ipynb)",
+        "OWNER/gpt2-course-of-another",
+    ]
+    assert f'Repository = "{NEW}"' in (texts.path / "pyproject.toml").read_text(encoding="utf-8")
+    assert f"<{NEW}/issues>" in (texts.path / "site/faq.md").read_text(encoding="utf-8")
+    nb = nbformat.read(texts.notebook, as_version=4)
+    assert "github/a-teacher/gpt2-course.2027/blob/main/notebooks/04_tiny.ipynb" in nb.cells[0].source
+    assert f'"{NEW}"' in nb.cells[1].source and "git clone" in nb.cells[1].source
+    assert PLACEHOLDER not in texts.notebook.read_text(encoding="utf-8")
+    assert notebook_bytes(undressed(nb)) == notebook_bytes(before), (
+        "cells, ids, counts and outputs are the same"
+    )
+    assert "1 chapters agree" in texts.course("build", "--check")
+    assert "1 chapters agree" in texts.course("checkpoint", "--all", "--check")
+
+
+def test_an_address_is_moved_and_said_again(texts):
+    texts.course("publish", NEW)
+    first = {path: path.read_bytes() for path in texts.path.rglob("*.[mit]*") if path.is_file()}
+    texts.course("publish", NEW)
+    assert {path: path.read_bytes() for path in first} == first
+    texts.course("publish", "https://github.com/b/c")
+    assert "git clone https://github.com/b/c\n" in (texts.path / "README.md").read_text(encoding="utf-8")
+    assert "a-teacher" not in texts.notebook.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "gpt2-course", "http://github.com/a/b", "https://gitlab.com/a/b", "https://github.com/a", "https://github.com/a/b/c",
+     "https://github.com/a/b\"\nx = 1", "https://github.com/../b", "git@github.com:a/b.git", "https://github.com/OWNER/gpt2-course"],
+)  # fmt: skip
+def test_what_is_no_address_changes_nothing(texts, url):
+    before = {path: path.read_bytes() for path in texts.path.rglob("*") if path.is_file()}
+    said = texts.course("publish", url, code=1)
+    assert "https://github.com/NAME/gpt2-course" in said or "the owner's name" in said
+    assert said.count("\n") == 1
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_what_was_interrupted_can_be_repeated(texts, monkeypatch):
+    """The address in pyproject.toml is the last of the texts to change: until then the old one is known."""
+    pyproject = texts.path / "pyproject.toml"
+    with texts.own_course():
+        from course.site.build import publish
+
+        write = publish.write_atomically
+
+        def interrupted(path, data):
+            write(path, data)
+            if path == pyproject:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(publish, "write_atomically", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            publish.publish(NEW)
+    assert NEW in pyproject.read_text(encoding="utf-8") and NEW not in texts.notebook.read_text(
+        encoding="utf-8"
+    )
+    texts.course("publish", NEW)
+    assert "github.com/OWNER" not in (texts.path / "README.md").read_text(encoding="utf-8")
+    assert NEW in texts.notebook.read_text(encoding="utf-8")
+
+
+def test_restore_brings_back_a_chapter_of_before_the_address(house):
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "released"]):
+        house.git(*command)
+    house.course("publish", NEW)
+    house.edit("LIMIT = 3", "LIMIT = 4")
+    house.course("restore", "04", "--yes")
+    nb = nbformat.read(house.notebook, as_version=4)
+    assert NEW in nb.cells[1].source and nb.cells[4].outputs[0].text == "12.566\n", "with outputs"

@@ -1,0 +1,249 @@
+"""What students get: nothing of a solution, nbgrader's own format, and never over a notebook that they edited."""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import nbformat
+import pytest
+
+pytest.importorskip("nbgrader")
+
+from small_set import small_set
+
+from course.cli import main
+from course.exercises.release import RELEASED, agents_text, leaked, release, secret_lines, source_notebook
+from course.exercises.sets import SOLUTION, folders, read
+from course.exercises.table import SITTING, SYLLABI, TABLE, page, syllabi, wrong_ones
+from course.paths import CourseError
+
+NAMES = [folder.name for folder in folders()]
+
+
+@cache
+def the(name: str):
+    return next(read(folder) for folder in folders() if folder.name == name)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return small_set(tmp_path_factory.mktemp("sets"))
+
+
+@pytest.fixture(scope="module")
+def handed_out(tmp_path_factory):
+    """A function that releases a set, once, and gives its folder."""
+    to = tmp_path_factory.mktemp("released")
+
+    @cache
+    def released(name: str) -> Path:
+        release(the(name), to)
+        return to / name
+
+    return released
+
+
+def cells(path: Path) -> dict:
+    found = nbformat.read(path, as_version=4).cells
+    return {cell.metadata.nbgrader.grade_id: cell for cell in found if "nbgrader" in cell.metadata}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_that_decides_a_score_is_handed_out(handed_out, name):
+    """Read anew from the files, by rules of this test's own."""
+    made = the(name)
+    files = [path for path in handed_out(name).rglob("*") if path.is_file()]
+    assert sorted(path.name for path in files) == sorted([f"{name}.ipynb", "AGENTS.md"])
+    sources = [cell.source for cell in nbformat.read(handed_out(name) / f"{name}.ipynb", as_version=4).cells]
+    lines = {line.strip() for text in [*sources, agents_text(made)] for line in text.splitlines()}
+    given = {
+        line.strip()
+        for cell in made.cells
+        if cell.kind in ("given", "check", "show")
+        for line in cell.source.splitlines()
+    }
+    given |= {line.strip() for text in made.stubs.values() for line in text.splitlines()}
+    secrets = {
+        line.strip()
+        for cell in made.cells
+        for found in SOLUTION.finditer(cell.source)
+        for line in found["solution"].splitlines()
+    }
+    assert not {line for line in secrets - given if len(line) > 8} & lines
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    assert not [mark for mark in ("BEGIN SOLUTION", "INSTEAD", "END SOLUTION") if mark in text]
+    for check in made.checks:
+        told = check.name in text if len(check.name.split()) > 3 else f"Law: {check.name}." in text
+        assert not check.hidden or not told, f"the hidden check {check.name!r} is handed out"
+    for wrong in made.wrong:
+        if wrong.code:
+            assert wrong.code.strip() not in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_points_of_the_notebook_are_those_of_the_set(handed_out, name):
+    made = the(name)
+    marks = {id: cell.metadata.nbgrader for id, cell in cells(handed_out(name) / f"{name}.ipynb").items()}
+    points = {id.removesuffix("-check"): mark.points for id, mark in marks.items() if mark.grade}
+    assert points == {id: made.points(id) for id in made.tasks}
+    for id in made.tasks:
+        if id in made.manual:
+            assert marks[id].solution and marks[id].cell_type == "markdown"
+        else:
+            assert marks[id].solution and not marks[id].grade and marks[f"{id}-check"].locked
+
+
+def test_a_secret_that_would_leak_is_seen(small):
+    made = small
+    nb = source_notebook(made)  # solutions and all
+    found = leaked(made, nb)
+    assert set(secret_lines(made)) <= set(found) and secret_lines(made)
+    assert "widest, hole = area(outer), area(inner)" in found
+    nb.cells = [
+        nbformat.v4.new_markdown_cell("Remember a secret radius of our own.\n\ndef f(x):\n    return -x")
+    ]
+    assert leaked(made, nb) == ["a secret radius of our own", "def f(x):\n    return -x"]
+
+
+def test_nothing_is_released_that_leaks(small, tmp_path, monkeypatch):
+    made = small
+    monkeypatch.setattr("course.exercises.release.generate", lambda made, *_, **__: source_notebook(made))
+    with pytest.raises(CourseError, match="is not released"):
+        release(made, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_edited_notebook_is_kept_and_an_unedited_one_left_alone(small, tmp_path, capsys):
+    made = small
+    path = tmp_path / made.name / f"{made.name}.ipynb"
+    assert release(made, tmp_path)[0].endswith("written")
+    untouched = path.read_bytes()
+    assert release(made, tmp_path)[0].endswith("is up to date")
+    nb = nbformat.read(path, as_version=4)
+    nb.cells[2].outputs = [nbformat.v4.new_output("stream", text="run")]
+    nbformat.write(nb, path)
+    release(made, tmp_path)
+    assert nbformat.read(path, as_version=4).cells[2].outputs, "outputs alone are no edit: the file stays"
+    nb.cells[4].source = "mine = 1"
+    nbformat.write(nb, path)
+    edited = path.read_bytes()
+    release(made, tmp_path)
+    assert path.read_bytes() == untouched
+    (kept,) = path.parent.glob("yours-*")
+    assert kept.read_bytes() == edited and "kept as" in capsys.readouterr().err
+    path.write_bytes(b"{ half a notebook")
+    release(made, tmp_path)
+    assert path.read_bytes() == untouched
+    assert b"{ half a notebook" in {kept.read_bytes() for kept in path.parent.glob("yours-*")}
+
+
+def test_nbgrader_knows_the_release(small, tmp_path, monkeypatch):
+    """Its gradebook has the points, and its `validate` passes the source."""
+    from nbgrader.api import Gradebook
+
+    monkeypatch.setattr("course.exercises.sets.EXERCISES", small.folder.parent)
+    course = tmp_path / "course"
+    assert main(["exercises", "release", "04", "--to", str(tmp_path / "to"), "--nbgrader", str(course)]) == 0
+    with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
+        assignment = gradebook.find_assignment(small.name)
+        assert assignment.max_score == sum(map(small.points, small.tasks))
+        (notebook,) = assignment.notebooks
+        assert {cell.name for cell in notebook.solution_cells} == {*small.tasks, "student"}
+    done = nbgrader(course, "validate", str(course / "source" / small.name / f"{small.name}.ipynb"))
+    assert "Success! Your notebook passes all the tests." in done.stdout, done.stdout + done.stderr
+
+
+def nbgrader(course: Path, *words: str) -> subprocess.CompletedProcess:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    command = [sys.executable, "-m", "nbgrader", *words]
+    return subprocess.run(
+        command, cwd=course, capture_output=True, text=True, env=os.environ | {"PATH": path}
+    )
+
+
+def test_formgrader_gets_answers_and_no_submission_is_run(small, tmp_path):
+    """With our configuration `nbgrader autograde` executes nothing; points given there come back into marks.csv."""
+    from class_results import result, write_class
+    from nbgrader.api import Gradebook
+
+    from course.grade.results.results import read_results, write_marks
+
+    course = tmp_path / "course"
+    release(small, tmp_path / "to", course)
+    nb = nbformat.read(tmp_path / "to" / small.name / f"{small.name}.ipynb", as_version=4)
+    for cell in nb.cells:
+        if cell.id == "04-1":
+            cell.source = f"open({str(tmp_path / 'canary')!r}, 'w')"
+        if cell.id == "04-4":
+            cell.source = "Because of the circle."
+    submitted = course / "submitted" / "ann" / small.name / f"{small.name}.ipynb"
+    submitted.parent.mkdir(parents=True)
+    nbformat.write(nb, submitted)
+    done = nbgrader(course, "autograde", small.name)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "canary").exists(), "the submission was run"
+    with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
+        where = "04-4", small.name, small.name, "ann"
+        grade = gradebook.find_grade(*where)
+        assert grade.needs_manual_grade and grade.max_score == 2
+        grade.manual_score = 1.5
+        gradebook.find_comment(*where).manual_comment = "which circle, and why?"
+        gradebook.db.commit()
+    folder = write_class(tmp_path / "results", [result("ann", [], []), result("ben", [], [])])
+    assert "1 answers wait" in write_marks(folder, small.name, course / "gradebook.db")
+    ann = read_results(folder, small.name)[0]
+    assert ann["score"] == 1.5 and ann["manual"]["04-4"]["comment"] == "which circle, and why?"
+    with pytest.raises(CourseError, match=r"there is no .*nowhere\.db"):
+        write_marks(folder, small.name, tmp_path / "nowhere.db")
+
+
+def test_agents_md_has_laws_and_hints(small):
+    made = small
+    text = agents_text(made)
+    assert "Never write, complete or rewrite a solution cell" in text
+    for check in made.checks:
+        assert (f"- Law: {check.name}." in text) == (not check.hidden)
+    assert all(f"## {task.id} · {task.title}" in text for task in made.tasks.values())
+    assert "- Hint 1: Double the radius. What happens to the area?" in text and "- A person marks" in text
+    assert text.count("- Hint ") == (made.folder / "exercise.py").read_text(encoding="utf-8").count(
+        "<summary>Hint"
+    )
+
+
+def test_the_table_of_tasks_is_true():
+    assert TABLE.read_text(encoding="utf-8") == page(), "run `course exercises list --write`"
+
+
+def test_the_syllabi_sum_what_the_sets_say():
+    """Summed here by hand, from the sets."""
+    sets = list(map(the, NAMES))
+    lines = syllabi(sets).splitlines()
+    for name, (chapters, importance) in SYLLABI.items():
+        tasks = [
+            t
+            for m in sets
+            for t in m.tasks.values()
+            if t.importance >= importance and (not chapters or m.number in chapters)
+        ]
+        row = next(line.split("|") for line in lines if line.startswith(f"| {name} "))
+        assert [int(row[3]), float(row[6])] == [len(tasks), round(sum(t.minutes for t in tasks) / 60, 1)]
+        assert float(row[5]) == int(row[2]) * SITTING / 60
+        if chapters:
+            assert f"**{name}**: chapters {', '.join(chapters)};" in "\n".join(lines)
+
+
+def test_the_count_of_wrong_ones(small):
+    made = small
+    assert [wrong_ones(made, task) for task in made.tasks] == [2, 1, 2, 0]
+
+
+def test_an_unknown_chapter_is_one_sentence(capsys):
+    assert main(["exercises", "release", "99"]) == 1
+    assert capsys.readouterr().err.startswith("course: no exercises for chapter '99'")
+
+
+def test_the_released_folder_is_not_committed():
+    ignored = subprocess.run(["git", "check-ignore", "-q", str(RELEASED / "x.ipynb")], cwd=RELEASED.parent)
+    assert ignored.returncode in (0, 128)  # 128: no git here

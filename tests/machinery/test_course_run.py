@@ -1,0 +1,190 @@
+"""`course run`, `lab`, `test`: what a student types, and what comes back."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from course import cli
+from course.machine.lab import running
+from course.machine.resources import lab
+from course.notebooks import run, summary
+from course.paths import ROOT, CourseError, plainly
+
+
+def test_run_names_the_failing_cell_and_leaves_the_rest_whole(house):
+    (house.path / "notebooks/src/05_bad.py").write_text(
+        "# %%\nx = 1\n\n# %%\nprint(x / 0)\n", encoding="utf-8"
+    )
+    (house.path / "notebooks/src/06_after.py").write_text("# %%\nx = 1\n", encoding="utf-8")
+    house.course("build", "05", "06", "--draft")
+    before = {p.name: p.read_bytes() for p in house.path.glob("notebooks/*.ipynb")}
+    said = house.course("run", code=1)
+    assert "05_bad.ipynb, cell 3 fails:" in said and "print(x / 0)" in said and "ZeroDivisionError" in said
+    assert "mend notebooks/05_bad.ipynb; 04 done; `course run --from 05` goes on" in said
+    assert said.count("04_tiny") == 1 and "|" not in said.split("fails")[0], "no terminal: one line a chapter"
+    runs = house.path / "runs"
+    assert (runs / "04_tiny.ipynb").exists() and not (runs / "05_bad.ipynb").exists()
+    assert before == {p.name: p.read_bytes() for p in house.path.glob("notebooks/*.ipynb")}
+    assert "def area" in house.module.read_text(), "chapter 04 was checkpointed"
+    (runs / "times.json").write_text("damaged")
+    assert "1 chapter in" in house.course("run", "6")
+    assert json.loads((runs / "times.json").read_text())["seconds"]["06"] > 0
+
+
+def test_a_missing_module_names_its_chapter(house):
+    source = house.path / "notebooks/src/05_uses.py"
+    source.write_text("# %%\nfrom nanogpt.tiny import area, volume\n", encoding="utf-8")
+    house.course("build", "05", "--draft")
+    said = house.course("run", "05", code=1)
+    assert "nanogpt/tiny.py has no volume; `course restore 04` brings it back" in said and "mend" not in said
+    house.module.unlink()
+    assert "nanogpt/tiny.py is missing; `course restore 04` brings it back" in house.course(
+        "run", "5", code=1
+    )
+
+
+def test_a_full_disk_is_not_the_notebooks_fault(house):
+    source = house.path / "notebooks/src/05_full.py"
+    source.write_text(
+        "# %%\nimport errno, os\nraise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))\n", encoding="utf-8"
+    )
+    house.course("build", "05", "--draft")
+    said = house.course("run", "05", code=1)
+    assert "the disk is full or cannot be written; `course doctor`" in said and "mend" not in said
+    assert "the disk is full (" in plainly(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (["checkpoint", "9"], "no chapter '9' in notebooks/; there are 04"),
+        (["build", "attention"], "no chapter 'attention'"),
+        (["run", "--from", "7"], "no chapter '7' in notebooks/; there are 04"),
+        (["run", "04", "--to", "04"], "not both"),
+        (["checkpoint"], "which chapter?"),
+        (["data", "fineweb-edu", "--tokens", "0"], "--tokens 0"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(house, args, message):
+    said = house.course(*args, code=1)
+    assert message in said and said.count("\n") == 1
+
+
+def test_a_range_is_a_range(monkeypatch):
+    monkeypatch.setattr(cli, "chapters", lambda: ["00", "02", "04", "16", "16b"])
+
+    def chosen(*args):
+        return cli.chosen_chapters(cli.parser().parse_args(["run", *args]))
+
+    assert chosen() == ["00", "02", "04", "16", "16b"] and chosen("--from", "4") == ["04", "16", "16b"]
+    assert chosen("--to", "16") == chosen() and chosen("--from", "16b") == chosen("16b") == ["16b"]
+    assert chosen("--from", "02", "--to", "4") == ["02", "04"] and chosen("4", "00") == ["00", "04"]
+    with pytest.raises(cli.CourseError, match="04 comes after 02"):
+        chosen("--from", "4", "--to", "2")
+
+
+def test_going_on_runs_what_was_asked_for_and_no_more(monkeypatch):
+    monkeypatch.setattr(run, "chapters", lambda: ["00", "01", "02", "16", "16b"])
+    assert run.how_to_go_on(["01"], "01") == "`course run 01` goes on", (
+        "nothing was done, and one was asked for"
+    )
+    assert run.how_to_go_on(["00", "01", "02"], "01") == "00 done; `course run 01 02` goes on"
+    assert run.how_to_go_on(["00", "02", "16", "16b"], "16") == "00, 02 done; `course run --from 16` goes on"
+
+
+def test_a_notebook_without_its_number_is_told_also_by_run(house):
+    house.notebook.rename(house.notebook.with_name("tiny.ipynb"))
+    said = house.course("run", "04", code=1)
+    assert "a name begins with the number, as 04_tiny.ipynb does" in said and said.count("\n") == 1
+
+
+def test_light_commands_import_nothing_heavy():
+    code = (
+        "import sys; from course.cli import main; code = main(['restore', '77']) + main(['run', '--from', '77'])\n"
+        "heavy = {'torch', 'nbformat', 'jupytext', 'nbclient', 'matplotlib', 'numpy'} & set(sys.modules)\n"
+        "assert code == 2 and not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == 2 and "there are 00 01" in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot replace a process")
+def test_lab_becomes_jupyterlab_at_the_root_with_what_was_asked_for(monkeypatch):
+    called = {}
+    monkeypatch.setattr(os, "execve", lambda *call: called.update(command=call[1], env=call[2]))
+    monkeypatch.setattr(lab.subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, 0))
+    monkeypatch.setattr(lab.signal, "signal", lambda *a: None)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    here = os.getcwd()
+    try:
+        cli.main(["lab", "--no-browser", "--port", "8889"])
+    finally:
+        os.chdir(here)
+    command = called["command"]
+    assert command[:3] == [sys.executable, "-m", "jupyterlab"]
+    assert f"--ServerApp.root_dir={ROOT}" in command and "--allow-root" in command
+    assert command[-3:] == ["--no-browser", "--port", "8889"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends no such signals")
+def test_lab_serves_the_repository_and_ends_with_its_signal(tmp_path):
+    with running(tmp_path, tmp_path, PYTHONPATH=str(ROOT)) as (process, server):
+        assert server["root_dir"] == str(ROOT) and server["pid"] == process.pid, "no process between"
+    assert process.returncode is not None
+
+
+def test_a_lab_that_does_not_start_says_its_last_words(tmp_path):
+    (tmp_path / "jupyterlab.py").write_text("raise SystemExit('broken on purpose')", encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    with (
+        pytest.raises(CourseError, match=r"has not started \(broken on purpose\)"),
+        running(tmp_path, PYTHONPATH=path),
+    ):
+        pass
+
+
+def test_tests_without_nbval_say_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
+    assert cli.main(["test"]) == 1
+    assert "the tests need pytest and nbval: pip install" in capsys.readouterr().err
+    assert cli.main(["lab"]) == 1
+    assert "JupyterLab is not installed" in capsys.readouterr().err
+
+
+def test_the_first_story_comes_as_soon_as_there_is_a_model(monkeypatch, tmp_path, capsys):
+    for name in ("07_training", "08_sampling", "09_measuring"):
+        (tmp_path / f"{name}.ipynb").write_text("{}")
+    told = []
+
+    def run_one(chapter, *_):
+        told.append(capsys.readouterr().out)
+
+    monkeypatch.setattr(run, "run_one", run_one)
+    monkeypatch.setattr(run, "trusted_environment", dict)
+    monkeypatch.setattr(run, "read_notebook", lambda path: None)
+    monkeypatch.setattr(run, "notebook_path", lambda chapter: next(tmp_path.glob(f"{chapter}_*")))
+    monkeypatch.setattr(run, "keep_times", lambda *_: None)
+    monkeypatch.setattr(run, "summary", lambda *_: ["the summary"])
+    monkeypatch.setattr(run, "first_story", lambda: ["Once upon a time"])
+    assert run.run(["07", "08", "09"]) == 0
+    assert "Once upon a time" in told[2] and "Once" not in told[0] + told[1], "before chapter 09 begins"
+    assert "the summary" in capsys.readouterr().out
+
+
+def test_a_summary_never_ends_in_a_traceback(monkeypatch, tmp_path):
+    monkeypatch.setattr(summary, "BUILT", tmp_path)
+    assert summary.first_story() == [] and summary.summary(["04"], {"04": 1.0})
+    assert "What you have now" not in "".join(summary.summary(["04"], {"04": 1.0})), "nothing yet"
+    (tmp_path / "model").mkdir()
+    (tmp_path / "stories").mkdir()
+    (tmp_path / "model/train.json").write_text('{"val_loss": 0.6, "floor": 0.5}')
+    (tmp_path / "stories/manifest.json").write_text("{")
+    (tmp_path / "model/config.json").write_text("{}")
+    assert "cannot write" in " ".join(summary.first_story())
+    assert "20% above the floor" in "\n".join(summary.summary(["04"], {"04": 1.0}))

@@ -1,0 +1,164 @@
+"""`make` sets up .venv: an interrupted creation is mended, a laptop gets the PyTorch it can use, a failure says what to do."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from course.machine.resources import setup_env
+
+TORCH, CPU, CUDA = "torch==2.13.0", "torch==2.13.0+cpu", "torch==2.13.0"
+NEW = ["create", {"with_pip": True, "clear": True}]
+
+
+class Machine:
+    """What set-up would run, in an empty folder where nothing is installed."""
+
+    def __init__(self, monkeypatch, folder):
+        self.ran, self.torch, self.unreachable = [], False, ()
+        (folder / "constraints.txt").write_text(f"{TORCH}\n")
+        monkeypatch.setattr(setup_env, "ROOT", folder)
+        monkeypatch.setattr(setup_env, "VENV", folder / ".venv")
+        monkeypatch.setattr(setup_env, "PYTHON", folder / ".venv/bin/python")
+        monkeypatch.setattr(setup_env.subprocess, "run", self.run)
+        monkeypatch.setattr(setup_env.venv, "create", self.create)
+        monkeypatch.setattr(setup_env.sys, "platform", "linux")
+        monkeypatch.setattr(setup_env, "nvidia_gpu", lambda: False)
+        monkeypatch.setattr(setup_env, "why_no_torch", lambda: "")
+
+    def run(self, command, **_):
+        self.ran.append(command[1:])
+        if command[1:3] == ["-m", "ensurepip"] and setup_env.PYTHON.exists():
+            setup_env.PYTHON.write_text("pip")
+        works = setup_env.PYTHON.exists() and setup_env.PYTHON.read_text() == "pip"
+        if command[1] == "-c":
+            works = self.torch
+        return subprocess.CompletedProcess(
+            command, int(not works or any(p in command for p in self.unreachable))
+        )
+
+    def create(self, folder, **options):
+        self.ran.append(["create", options])
+        setup_env.PYTHON.parent.mkdir(parents=True, exist_ok=True)
+        setup_env.PYTHON.write_text("pip")
+
+    @property
+    def installed(self) -> list[list[str]]:
+        """What pip was asked for, with what follows the constraints."""
+        return [c[c.index("constraints.txt") + 1 :] for c in self.ran if "constraints.txt" in c]
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    return Machine(monkeypatch, tmp_path)
+
+
+COURSE = ["-e", ".[course,dev]"]
+FROM_PYTORCH = [CPU, "--extra-index-url", setup_env.CPU_INDEX]
+
+
+def test_a_new_environment_is_made_once(machine):
+    assert setup_env.main() == 0 and (setup_env.VENV / "ready").exists()
+    assert machine.ran.count(NEW) == 1
+    machine.torch = True
+    assert setup_env.main() == 0
+    assert machine.ran.count(NEW) == 1 and machine.installed == [FROM_PYTORCH, COURSE, COURSE]
+
+
+def test_an_environment_without_pip_gets_it_and_one_without_python_is_made_again(machine):
+    setup_env.PYTHON.parent.mkdir(parents=True)
+    setup_env.PYTHON.write_text("no pip")
+    assert setup_env.main() == 0
+    assert ["-m", "ensurepip"] in machine.ran
+    assert NEW not in machine.ran, "whoever made it keeps it"
+    setup_env.PYTHON.unlink()
+    assert setup_env.main() == 0 and NEW in machine.ran
+
+
+@pytest.mark.parametrize(
+    "system, gpu, unreachable, asked",
+    [
+        ("linux", False, (), [FROM_PYTORCH]),
+        ("linux", True, (), [[CUDA]]),
+        ("linux", False, (setup_env.CPU_INDEX,), [FROM_PYTORCH, [CUDA]]),  # behind a firewall
+        ("darwin", False, (), [[CUDA]]),
+        ("win32", True, (), [[CUDA]]),
+    ],
+)
+def test_a_laptop_without_a_gpu_downloads_no_cuda(
+    machine, monkeypatch, capsys, system, gpu, unreachable, asked
+):
+    monkeypatch.setattr(setup_env.sys, "platform", system)
+    monkeypatch.setattr(setup_env, "nvidia_gpu", lambda: gpu)
+    machine.unreachable = unreachable
+    assert setup_env.main() == 0
+    assert machine.installed == [*asked, COURSE]
+    said = capsys.readouterr().out
+    assert ("6 GB" in said) == ([CUDA] in asked and system == "linux")
+    assert ("cannot be reached" in said) == bool(unreachable)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_whoever_waits_at_a_terminal_sees_pip_work(machine, monkeypatch, terminal):
+    monkeypatch.setattr(setup_env.sys.stdout, "isatty", lambda: terminal)
+    assert setup_env.main() == 0
+    assert all(("--quiet" in c) != terminal for c in machine.ran if "constraints.txt" in c)
+
+
+def test_a_torch_that_is_there_stays_whatever_its_build(machine):
+    machine.torch = True
+    assert setup_env.main() == 0 and machine.installed == [COURSE]
+
+
+def test_the_question_for_torch_goes_by_the_version_without_its_build():
+    from importlib.metadata import version
+
+    def asked(pin: str) -> int:
+        return subprocess.run(
+            [sys.executable, "-c", setup_env.INSTALLED, pin], capture_output=True
+        ).returncode
+
+    assert asked(f"torch=={version('torch').split('+')[0]}") == 0
+    assert asked("torch==1.0") == 1
+
+
+def test_what_cannot_be_installed_says_so(machine, monkeypatch, capsys):
+    def fails(folder, **_):
+        raise subprocess.CalledProcessError(1, "ensurepip")
+
+    monkeypatch.setattr(setup_env.venv, "create", fails)
+    assert setup_env.main() == 1 and "apt install python3-venv" in capsys.readouterr().err
+    monkeypatch.setattr(setup_env, "has_pip", lambda: True)
+    assert setup_env.main() == 1 and "is the network there?" in capsys.readouterr().err
+    assert not (setup_env.VENV / "ready").exists()
+    monkeypatch.setattr(setup_env.sys, "version_info", (3, 9, 0))
+    assert setup_env.main() == 1 and "PYTHON=python3.12" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "system, machine, bits, said",
+    [
+        ("darwin", "arm64", 63, ""),
+        ("darwin", "x86_64", 63, "Intel"),
+        ("win32", "AMD64", 63, ""),
+        ("win32", "AMD64", 31, "64-bit"),
+        ("linux", "aarch64", 63, ""),
+    ],
+)
+def test_a_python_that_pytorch_has_no_build_for_is_told_before_the_download(system, machine, bits, said):
+    reason = setup_env.why_no_torch(system, machine, bits)
+    assert said in reason and bool(reason) == bool(said)
+
+
+@pytest.mark.slow
+def test_a_real_environment_whose_creation_was_interrupted_is_mended(tmp_path, monkeypatch):
+    """Half a pip that looks installed. Newcomers met "is the network there?" for ever: pip was missing, not the network."""
+    folder = tmp_path / ".venv"
+    monkeypatch.setattr(setup_env, "VENV", folder)
+    monkeypatch.setattr(setup_env, "PYTHON", folder / setup_env.PYTHON.relative_to(setup_env.ROOT / ".venv"))
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    shutil.rmtree(next(folder.glob("**/site-packages/pip/_internal/resolution")))
+    assert setup_env.run_quietly("-m", "pip", "--version"), "pip answers, and yet it cannot install"
+    assert not setup_env.has_pip()
+    assert setup_env.make_venv() and setup_env.has_pip()

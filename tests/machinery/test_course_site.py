@@ -1,0 +1,229 @@
+"""The site: every chapter and exercise set is in it, no link is dead, nothing secret shows. Nothing is executed.
+
+tests/machinery/test_course_site_browser.py opens its pages in a browser.
+"""
+
+import re
+from collections import Counter
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urljoin
+
+import pytest
+from built_site import FOLDER, HTML, REPOSITORY, built, needs_sphinx, published
+
+from course.exercises.release import secret_lines
+from course.exercises.sets import folders, read, stub
+from course.files import read_notebook
+from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, CourseError, number_of, numbered
+from course.site.build import build as site
+from course.site.build import pages
+
+FILES = {number_of(path): path for path in numbered(NOTEBOOKS, ".ipynb")}
+PLACES = site.places()
+
+
+@pytest.fixture(params=[None, REPOSITORY], ids=["without an address", "published"])
+def address(request, monkeypatch):
+    monkeypatch.setattr(pages, "address", lambda: request.param)
+    return request.param
+
+
+@pytest.mark.parametrize(
+    ("line", "linked"),
+    [
+        ("see chapter 05.", "see [chapter 05](05_gpt.ipynb)."),
+        ("Chapter 17b, again", "[Chapter 17b](17b_checkpoints.ipynb), again"),
+        ("a `chapter 05` in code", "a `chapter 05` in code"),
+        ("in $x chapter 05 y$", "in $x chapter 05 y$"),
+        ("```\nchapter 05\n```", "```\nchapter 05\n```"),
+        ("# After chapter 05", "# After chapter 05"),
+        ("[chapter 05](https://elsewhere)", "[chapter 05](https://elsewhere)"),
+        (f"chapter {99}", f"chapter {99}"),  # none of ours
+        ("[tasks](../exercises/TASKS.md#all-tasks)", "[tasks](../exercises/tasks.md#all-tasks)"),
+        ("[set](../exercises/04_attention)", "[set](../exercises/04_attention.ipynb)"),
+        ("[gone](../exercises/gone.md)", "[gone](../exercises/gone.md)"),  # Sphinx finds that it is dead
+    ],
+)
+def test_what_a_chapter_mentions_is_a_link_to_its_page(line, linked):
+    assert (
+        pages.linked(line, "notebooks/04_attention.ipynb", "notebooks/04_attention.ipynb", PLACES) == linked
+    )
+
+
+def test_a_link_into_the_repository_leads_there_or_is_plain_text(address):
+    text = "[data](../data/README.md), [source](../course/), ![alt](pictures/staircase-light.png)"
+    blob, tree = f"{REPOSITORY}/blob/main/data/README.md", f"{REPOSITORY}/tree/main/course"
+    data, source = (f"[data]({blob})", f"[source]({tree})") if address else ("data", "source")
+    linked = pages.linked(text, "site/faq.md", "faq.md", PLACES)
+    assert linked == f"{data}, {source}, ![alt](pictures/staircase-light.png)"
+
+
+def test_a_chapter_has_buttons(address):
+    (first, *_) = pages.chapter_page(FILES["04"], PLACES).cells
+    buttons = re.findall(r'<a href="([^"]+)"( download)?>([^<]+)</a>', first.source)
+    github, colab = REPOSITORY, REPOSITORY.replace("github.com", "colab.research.google.com/github")
+    download, source = ("04_attention.ipynb", " download", "Download notebook"), "View source"
+    assert buttons == (
+        [
+            (f"{colab}/blob/main/notebooks/04_attention.ipynb", "", "Open in Colab"),
+            download,
+            (f"{github}/blob/main/notebooks/src/04_attention.py", "", source),
+        ]
+        if address
+        else [download, ("src/04_attention.py.txt", "", source)]
+    )
+
+
+def test_every_chapter_stands_once_in_the_contents():
+    listed = re.findall(r"^notebooks/(\S+)$", site.contents(FILES), re.MULTILINE)
+    assert listed == [path.stem for path in FILES.values()]
+
+
+def test_every_module_has_a_page():
+    made = site.module_pages()
+    modules = {path.stem for path in PACKAGE.glob("[a-z]*.py")}
+    assert set(made) == modules | {"index"}
+    assert all(f"({name}.md)" in made["index"] for name in modules)
+
+
+def test_without_sphinx_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(site, "find_spec", lambda name: None)
+    with pytest.raises(CourseError, match=r"the site needs sphinx, .*pip install"):
+        site.site()
+
+
+def test_a_set_that_would_show_a_solution_is_refused():
+    made = read(folders()[0])
+    made.cells.append(type(made.cells[0])("text", "", secret_lines(made)[0]))
+    with pytest.raises(CourseError, match=f"{made.name} is not on the site, since it would show"):
+        pages.exercise_page(made, "01_tokenizer", PLACES)
+
+
+def test_the_staircase_says_on_the_site_what_it_says_in_the_readme():
+    says = re.compile(
+        r'staircase-light.png"[^>]* alt="([^"]+)"|alt="([^"]+)"[^>]* src="pictures/staircase-light.png"'
+    )
+    (readme, _), (_, index) = (
+        says.search((ROOT / name).read_text(encoding="utf-8")).groups()
+        for name in ("README.md", "site/index.md")
+    )
+    assert readme and readme == index
+
+
+def test_pages_are_settled_once(tmp_path):
+    files = {"index.md": b"one", "notebooks/a.md": b"two"}
+    assert [site.settle(files, tmp_path), site.settle(files, tmp_path)] == [2, 0]
+    (tmp_path / "html").mkdir()
+    assert site.settle(files | {"index.md": b"three"}, tmp_path) == 1 and (tmp_path / "html").exists()
+    assert site.settle({"index.md": b"three"}, tmp_path) == 1, "a page that is gone stays in the book"
+    assert not (tmp_path / "html").exists()
+
+
+@needs_sphinx
+@pytest.mark.slow
+class TestBuilt:
+    def test_each_picture_of_a_chapter_is_there_and_says_what_it_shows(self):
+        for path in FILES.values():
+            alts = [
+                alt
+                for src, alt in built()[HTML / "notebooks" / f"{path.stem}.html"].alts
+                if "/_images/" in src
+            ]
+            assert alts == [alt for alt in alts if alt and not alt.endswith(".png")], path.name
+            outputs = [o for cell in read_notebook(path).cells for o in cell.get("outputs", ())]
+            assert len(alts) == sum("image/png" in o.get("data", ()) for o in outputs), path.name
+
+    def test_what_is_downloaded_is_the_committed_file(self):
+        for path in FILES.values():
+            assert (HTML / "notebooks" / path.name).read_bytes() == path.read_bytes()
+            source = SOURCES / f"{path.stem}.py"
+            assert (HTML / "notebooks" / "src" / f"{source.name}.txt").read_bytes() == source.read_bytes()
+
+    def test_each_task_is_on_its_sets_page_with_its_hints_and_the_chapter_leads_there(self):
+        for made in map(read, folders()):
+            page = built()[HTML / "exercises" / f"{made.name}.html"]
+            text = "".join(page.text)
+            for task in made.tasks.values():
+                assert f"task-{task.id}" in page.anchors
+                facts = (task.title, f"difficulty {task.difficulty}/5", f"{task.minutes} minutes")
+                assert all(letters(fact) in letters(text) for fact in facts), task
+            hints = sum(cell.source.count("<summary>Hint") for cell in made.cells)
+            raw = (HTML / "exercises" / f"{made.name}.html").read_text(encoding="utf-8")
+            assert raw.count("<summary>Hint") == hints, made.name
+            asked = {
+                link
+                for path in FILES.values()
+                if path.name[:2] == made.number
+                for link in built()[HTML / "notebooks" / f"{path.stem}.html"].links
+            }
+            assert {f"../exercises/{made.name}.html#task-{id}" for id in made.tasks} <= asked
+
+    def test_no_solution_and_no_hidden_check_is_anywhere_in_the_site(self):
+        """Neither a line of a solution that stands in no chapter, nor a word that only solutions and checks.py have."""
+        sets = list(map(read, folders()))
+        handed_out = [
+            stub(cell.source) if cell.kind == "solution" else cell.source.partition("### BEGIN")[0]
+            for made in sets
+            for cell in made.cells
+        ]
+        shown = [
+            path.read_text(encoding="utf-8")
+            for path in (
+                *SOURCES.glob("*.py"),
+                *PACKAGE.glob("*.py"),
+                *(ROOT / "site").rglob("*.md"),
+                *ROOT.glob("*.md"),
+                *(ROOT / "exercises").glob("*.md"),
+            )
+        ]
+        known = "\n".join(handed_out + shown)
+        in_small = known.lower()  # the search's index has no others
+        checks = [(made.folder / "checks.py").read_text(encoding="utf-8") for made in sets]
+        solutions = [text for made in sets for text in made.solutions.values()]
+        secret = {word for word in words("\n".join(checks + solutions)) if word.lower() not in in_small}
+        lines = {line for made in sets for line in secret_lines(made)} - set(
+            map(str.strip, known.splitlines())
+        )
+        assert len(secret) > 200 and len(lines) > 200, "too little is secret for this test to mean something"
+        leaks = Counter()
+        for path in [path for path in HTML.rglob("*") if path.is_file() and "_static" not in path.parts]:
+            if path.suffix == ".html":
+                text = "".join(built()[path].text)
+            elif path.suffix in (".js", ".txt", ".ipynb", ".md", ".py"):
+                text = path.read_text(encoding="utf-8")
+            else:
+                continue
+            found = (secret & words(text)) | (lines & {line.strip() for line in text.splitlines()})
+            leaks.update((path.relative_to(HTML).as_posix(), each) for each in found)
+        assert not leaks, sorted(leaks)[:20]
+
+    def test_no_page_loads_anything_from_elsewhere(self):
+        elsewhere = {url for page in built().values() for url in page.loads if re.match(r"(https?:)?//", url)}
+        assert not elsewhere
+
+    def test_no_link_within_the_site_is_dead(self):
+        dead = []
+        for path, page in built().items():
+            for link in page.links:
+                url, anchor = urldefrag(link)
+                if re.match(r"[a-z]+:", url) or "_modules" in path.parts:
+                    continue
+                target = Path(unquote(urljoin(path.as_uri(), url)).removeprefix("file://")) if url else path
+                missing = anchor and target in built() and unquote(anchor) not in built()[target].anchors
+                if not target.exists() or missing:
+                    dead.append(f"{path.name}: {link}")
+        assert not dead
+
+    def test_a_page_that_is_kept_is_not_made_again(self):
+        built()
+        with published():
+            assert site.settle(site.staged(), FOLDER) == 0
+
+
+def letters(text: str) -> str:
+    """Without what Markdown and typography make of punctuation."""
+    return "".join(filter(str.isalnum, text))
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z_]\w{5,}", text))

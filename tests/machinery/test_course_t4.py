@@ -1,0 +1,184 @@
+"""The GPU that a student can have for nothing, Colab's T4: the chapters' sizes fit its memory and a free session, by formula.
+
+Nobody has measured these on a T4: memory is the planner's (chapter 22) or counted on a CPU and scaled, time the roofline's
+of its data sheet (chapter 09), which a real step does not reach.
+"""
+
+import ast
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from course.notebooks.build import notebook_from_text
+from course.paths import SOURCES
+from nanogpt.device import pick_scale
+from nanogpt.gpt.attention import attention_weights
+from nanogpt.gpt.model import GPT, MLP, SIZES, GPTConfig
+from nanogpt.gpt.precision import LossScaler, best_precision, why_not
+from nanogpt.gpt.train import train_step
+from nanogpt.plan.budget import OVERHEAD
+from nanogpt.plan.footprint import Step, footprint
+from nanogpt.speed.forecast import predict
+from nanogpt.speed.ladder import DEFAULTS
+from nanogpt.speed.ladder import MODELS as LADDERS
+from nanogpt.speed.memory import peak_memory
+from nanogpt.speed.roofline import PEAKS, Roofline, matmul_formats
+from nanogpt.speed.rungs import RUNGS, obstacles, rungs_up_to
+
+ROOM = (
+    14.7 * 1024 - OVERHEAD
+) * 2**20  # bytes that tensors may take: PyTorch is told 14.7 GiB of the 16 GB on the box
+SHEET = PEAKS["T4"]
+ROOF = Roofline(
+    "cuda", {"float32": 1e12 * SHEET.float32, "float16": 1e12 * SHEET.half}, 1e9 * SHEET.bandwidth
+)
+SESSION = 600  # seconds a chapter: a free session ends within hours, and 34 chapters want their share
+CPU, T4 = torch.device("cpu"), torch.device("cuda")
+
+
+def source(chapter: str) -> list[str]:
+    text = next(SOURCES.glob(f"{chapter}_*.py")).read_text(encoding="utf-8")
+    return [cell.source for cell in notebook_from_text(text).cells if cell.cell_type == "code"]
+
+
+def gpu_sizes(chapter: str) -> list:
+    """What stands under "gpu" in the chapter's tables of sizes, in order."""
+    names = {"GPTConfig": GPTConfig, "SIZES": SIZES, "small": None, "short": []}
+    found = []
+    for cell in source(chapter):
+        if '"gpu":' in cell:
+            for node in ast.walk(ast.parse(cell)):
+                if isinstance(node, ast.Dict):
+                    keys = [getattr(key, "value", None) for key in node.keys]
+                    if "gpu" in keys:
+                        value = node.values[keys.index("gpu")]
+                        found.append(eval(compile(ast.Expression(value), chapter, "eval"), names))
+    return found
+
+
+def nbytes(step: Step) -> int:
+    return sum(footprint(step).values())
+
+
+def seconds(config: GPTConfig, B: int, T: int, on: set[str]) -> float:
+    return sum(predict(config, on, B, T, ROOF).values())
+
+
+@pytest.fixture
+def t4(monkeypatch):
+    """CUDA calls that a T4 would answer so."""
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (7, 5))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: True)  # so it says: by emulation
+    monkeypatch.delenv("NANOGPT_SCALE", raising=False)
+    return T4
+
+
+def test_a_t4_has_one_half_precision_and_every_refusal_names_it(t4):
+    assert pick_scale(t4) == "gpu" and best_precision(t4) == "fp16"
+    assert matmul_formats(t4) == ["float32", "float16"]
+    assert why_not("fp16", t4) is None and why_not("float32", t4) is None
+    for precision in ("tf32", "bf16", "bf16-masters"):
+        assert "8.0 (Ampere)" in why_not(precision, t4) and "use fp16" in why_not(precision, t4)
+    refused = obstacles(t4, ROOF)
+    assert {"TF32", "bf16", "bf16 weights", "kept memory"} <= set(refused) and "fp16" not in refused
+    assert all(reason and "\n" not in reason for reason in refused.values())
+
+
+def test_fp16_is_not_trained_without_a_scaler():
+    config = GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=1, n_embd=8)
+    model = GPT(config, torch.Generator().manual_seed(0))
+    batch = torch.zeros(2, 1, 8, dtype=torch.long).unbind(0)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with pytest.raises(ValueError, match="fp16 needs a scaler"):
+        train_step(model, optimizer, [batch], "fp16")
+    assert train_step(model, optimizer, [batch], "fp16", scaler=LossScaler()).isfinite()
+
+
+@pytest.mark.parametrize("chapter", ["07", *(f"{n:02}" for n in range(9, 15))])
+def test_no_cell_asks_for_bfloat16_where_only_cuda_is_known(chapter):
+    """`torch.bfloat16 if cuda` is emulated on a T4; which 16 bits it has is chapter 10's to say."""
+    for cell in source(chapter):
+        for node in ast.walk(ast.parse(cell.replace("%", "#") if cell.startswith("%") else cell)):
+            if isinstance(node, ast.IfExp) and "cuda" in ast.unparse(node.test):
+                assert "bfloat16" not in ast.unparse(node.body), ast.unparse(node)
+
+
+def test_chapter_07_trains_gpt2s_layers_in_a_session():
+    config, B, steps, _ = gpu_sizes("07")[0]
+    config = replace(config, vocab_size=1024)  # the stories' tokenizer
+    assert nbytes(Step(config, B, config.block_size, "pytorch-bf16")) < ROOM  # fp16 has the same widths
+    assert steps * seconds(config, B, config.block_size, {"fp16", "flash"}) < SESSION
+
+
+def test_chapter_09_measures_gpt2_in_float32():
+    config, (B, T, repeats), (product, copied) = gpu_sizes("09")
+    assert nbytes(Step(config, B, T, "pytorch")) < ROOM
+    assert 3 * 4 * product**2 < ROOM and 2 * copied * 2**20 < ROOM
+    assert 6 * repeats * seconds(config, B, T, {"float32", "flash"}) < SESSION
+    assert 40 * ROOF.seconds(2 * product**3, 0, "float32") < SESSION
+
+
+def test_chapter_10s_model_is_small():
+    (steps,) = gpu_sizes("10")
+    assert 8 * steps * 0.1 < SESSION, (
+        "eight runs, a tenth of a second for the hundreds of small kernels of a step"
+    )
+
+
+def test_chapter_11s_model_written_out_fits():
+    n, sizes = gpu_sizes("11")
+    names = {"torch": torch, "F": F, "replace": replace, "GPT": GPT, "MLP": MLP}
+    for begins in ("def gelu", "class NormWrittenOut"):
+        exec(
+            next(cell for cell in source("11") if cell.startswith(begins)).split("\n\n\ndef capture")[0],
+            names,
+        )
+    exec(next(cell for cell in source("11") if "def write_out" in cell), names)
+    config = GPTConfig(vocab_size=256, **sizes | {"n_layer": 1})
+    model = names["write_out"](GPT(config))
+    ids = torch.zeros(2, 1, config.block_size, dtype=torch.long)
+    one = peak_memory(lambda: model(*ids)[1].backward(), CPU)  # one row, one layer; chapter 11 takes 8 rows
+    assert 8 * sizes["n_layer"] * one < ROOM / 2
+    x = torch.randn(2**16, requires_grad=True)
+    kept = peak_memory(lambda: names["gelu"](x, 0.0).sum().backward(), CPU) / 2**16
+    assert n * kept < ROOM / 2
+
+
+def test_chapter_12s_longest_context_fits_step_by_step():
+    T, Ts = gpu_sizes("12")
+    q, k, v = (z.requires_grad_() for z in torch.randn(3, 1, 2, 512, 64).unbind(0))
+    square = peak_memory(lambda: (attention_weights(q, k) @ v).sum().backward(), CPU) / 512**2
+    assert max(T, *Ts) ** 2 * square < ROOM
+    flops = 12 * 2 * 64 * max(Ts) ** 2  # two products forward, four backward, two heads
+    assert 4 * 6 * len(Ts) * (ROOF.seconds(flops, 8 * 2 * 4 * max(Ts) ** 2, "float32")) < SESSION
+
+
+def test_chapter_13s_products_fit():
+    (rows, width, inner), (_, _), (T, _) = gpu_sizes("13")
+    logits = 2 * rows * 50304
+    assert 2 * logits + 6 * 2 * 50304 * width + 2 * rows * inner < ROOM
+    assert nbytes(Step(GPTConfig(), 1, T, "pytorch", flash=False)) < ROOM
+    # Widths that are no multiple of 8 may miss the tensor cores: 3 of 6 at float32's rate.
+    calls = 3 * 21 * 3 * (ROOF.seconds(2 * rows * width * 50304, logits, "float16") + logits * width / 8.1e12)
+    assert calls < SESSION
+
+
+def test_chapter_14s_ladder_finds_a_batch_and_ends():
+    size, B, T = DEFAULTS["cuda"]
+    assert gpu_sizes("14") == [[]], "the chapter takes the command's defaults"
+    while nbytes(Step(LADDERS[size], B, T, "pytorch", flash=False)) >= ROOM:
+        B //= 2
+    assert B == 4, "the batch at which the README's and the chapter's T4 figures stand"
+    skipped = ("kept memory", "TF32", "bf16", "bf16 weights")
+    each = [seconds(LADDERS[size], B, T, rungs_up_to(name, skipped)) for name in RUNGS if name not in skipped]
+    assert len(each) == 6 and 2 * 26 * math.fsum(each) < SESSION / 4, "up and down; the rest is compiling"
+
+
+def test_a_size_that_is_too_large_would_be_found():
+    config, B, _, _ = gpu_sizes("07")[0]
+    assert nbytes(Step(replace(config, vocab_size=1024), 4 * B, 1024, "pytorch-bf16")) > ROOM
+    assert nbytes(Step(SIZES["gpt2"], 16, 1024, "pytorch", flash=False)) > ROOM

@@ -1,0 +1,35 @@
+"""What notebooks start by torchrun: the chapter's cells as they were run, not as an earlier checkpoint left them."""
+
+import pytest
+
+from course.paths import BUILT, CourseError, notebook_path
+from course.torchrun import package_so_far, torchrun
+
+
+def test_a_cell_that_was_edited_and_run_is_what_the_ranks_get():
+    edited = (
+        '#| export\ndef my_rows(B: int, ranks: Ranks) -> dict:\n    """Edited."""\n    return {"B": 17}\n'
+    )
+    broken = "#| export\n%time my_rows(1)\n"
+    folder = package_so_far(
+        "20", [edited.replace("17", "16"), broken, edited, "print('no cell of a module')"]
+    )
+    assert folder.is_relative_to(BUILT)
+    text = (folder / "nanogpt/parallel/distributed.py").read_text(encoding="utf-8")
+    assert 'return {"B": 17}' in text and "16}" not in text, "not the cell that was run last"
+    assert "def process_group" in text, "a cell that was not run yet is missing"
+    assert (folder / "nanogpt/gpt/model.py").exists(), "the rest of the package is missing"
+    assert '"B": 17' not in notebook_path("20").read_text(encoding="utf-8"), "the notebook itself was changed"
+
+
+@pytest.mark.slow
+def test_a_failure_that_was_not_meant_says_what_the_ranks_said(capsys):
+    with pytest.raises(CourseError, match=r"torchrun ended with exit code 1(.|\n)*there is no drill dance"):
+        torchrun("20", 2, "drill", "dance")
+
+
+@pytest.mark.slow
+def test_a_failure_that_was_meant_and_does_not_come_is_one_sentence():
+    """A student who mends what is wrong on purpose."""
+    with pytest.raises(CourseError, match="torchrun was meant to fail here and has not"):
+        torchrun("20", 2, "drill", "meet", fails=True)

@@ -1,0 +1,170 @@
+"""Laws that hold for every exercise set: the reference passes, what is handed out fails, each wrong solution is caught and named."""
+
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from course.exercises.checks import Check, CheckOfCheck, drawn_for
+from course.exercises.sets import EXERCISES, ExerciseSet, folders, percent_cells, read
+from course.grade.sandbox.warm import LIBRARIES, preload
+from course.grade.score.local import misconception, names_of, results, said_of
+from course.notebooks.build import notebook_from_text
+from course.paths import CourseError
+
+NUMBERS = [folder.name for folder in folders()]
+STUDENTS = ["ann", "0815", "zoë"]
+
+
+@cache
+def the(name: str) -> ExerciseSet:
+    return next(read(folder) for folder in folders() if folder.name == name)
+
+
+def cells_of_jupytext(source: str) -> list[tuple[str, str]]:
+    return [(cell.cell_type, cell.source) for cell in notebook_from_text(source).cells]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_source_has_the_cells_that_jupytext_sees(name):
+    source = (EXERCISES / name / "exercise.py").read_text(encoding="utf-8")
+    assert percent_cells(source, EXERCISES / name) == cells_of_jupytext(source)
+
+
+LINES = st.sampled_from(
+    ["x = 1", "def f():", "    return 'ä'", "# a comment", "", "if x:", "    \tpass", "#| show"]
+)
+CODE = st.lists(LINES, max_size=5).map(lambda lines: "\n".join(["y = 2", *lines, "z = 3"]))
+WORDS = st.sampled_from(["# Title", "", "words $x_1$ \\alpha", "#| manual 04-5", "`# %%`", "'''"])
+TEXT = st.lists(WORDS, max_size=5).map(lambda lines: "\n".join(['r"""', "first", *lines, "last", '"""']))
+CELL = st.one_of(CODE.map("# %%\n{}".format), TEXT.map("# %% [markdown]\n{}".format))
+
+
+@given(st.lists(CELL, min_size=1, max_size=4), st.sampled_from(["\n\n", "\n\n\n"]))
+def test_cells_of_any_source_are_those_that_jupytext_sees(cells, between):
+    source = between.join(cells) + "\n"
+    assert percent_cells(source, EXERCISES) == cells_of_jupytext(source)
+
+
+@pytest.mark.parametrize(
+    "source", ["", "x = 1\n", "x = 1\n# %%\n", "# %% [raw]\nx\n", "# %% [markdown]\n# text\n"]
+)
+def test_a_source_of_another_form_is_one_sentence(source):
+    with pytest.raises(CourseError, match="# %%"):
+        percent_cells(source, EXERCISES)
+
+
+def wrong_ones():
+    return [
+        pytest.param(name, i, id=f"{wrong.task}: {wrong.says[:50]}")
+        for name in NUMBERS
+        for i, wrong in enumerate(the(name).wrong)
+    ]
+
+
+def visible(made: ExerciseSet, solutions: dict[str, str]) -> dict[str, str]:
+    """What each task's visible check cell says of solutions: "" or its message."""
+    names, said = {"__name__": "exercise", "STUDENT": "ann"}, {}
+    for cell in made.cells:
+        try:
+            if cell.kind in ("given", "check"):
+                exec(compile(cell.source, f"<{cell.kind} {cell.task}>", "exec"), names)
+            elif cell.kind == "solution":
+                exec(compile(solutions[cell.task], f"<{cell.task}>", "exec"), names)
+        except Exception as error:
+            said[cell.task] = f"{type(error).__name__}: {error}"
+    return said
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_set_is_whole(name):
+    made = the(name)
+    ids = list(made.tasks)
+    assert 3 <= len(ids) <= 6 and ids == sorted(ids) and all(id.startswith(made.number) for id in ids)
+    graded = {check.task for check in made.checks} | set(made.manual)
+    assert graded == set(ids), "a task without a check, or a check without a task"
+    assert [cell.task for cell in made.cells if cell.kind == "manual"] == list(made.manual), (
+        "manual questions"
+    )
+    assert all(made.points(id) > 0 for id in ids)
+    for id in ids:
+        kinds = [cell.kind for cell in made.cells if cell.task == id]
+        assert kinds in (["manual"], ["solution", "check"]), f"{id} has the cells {kinds}"
+        if id not in made.manual:
+            assert len([w for w in made.wrong if w.task == id]) >= 3
+    assert any(isinstance(check, CheckOfCheck) for check in made.checks), (
+        "in one task the student writes the check"
+    )
+    assert len({check.name for check in made.checks}) == len(made.checks), "two checks have one name"
+    text = "\n".join(cell.source for cell in made.cells if cell.kind in ("text", "manual"))
+    for id in set(ids) - set(made.manual):
+        part = text[text.index(f"## {id} ") :].split("\n## ")[0]
+        assert 1 <= part.count("<details><summary>Hint") <= 4, f"{id} has no hints, or too many"
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_a_check_imports_is_in_the_sandbox_before_it(name):
+    """Each check runs in a fork of its own: a teller of 02 that imported torch took 3 s of the set's 4."""
+    made, texts = the(name), []
+    for check in made.checks:
+        texts += [*check.right, *check.wrong.values()] if isinstance(check, CheckOfCheck) else [check.harness]
+    lines = "\n".join(line.strip() for text in texts for line in text.splitlines())
+    late = set(LIBRARIES.findall(lines)) - set(preload(made.folder)) - {"numpy"}  # which comes with torch
+    assert not late, f"name them in exercise.py, or do without: {late}"
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_reference_passes_every_check(name):
+    made = the(name)
+    assert not any(visible(made, made.solutions).values()), visible(made, made.solutions)
+    for check in made.checks:
+        for student in STUDENTS:
+            assert said_of(made, check, made.solutions, student) == "", check.name
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_is_handed_out_fails(name):
+    made = the(name)
+    for id in set(made.tasks) - set(made.manual):
+        assert "###" not in made.stubs[id] and made.stubs[id] != made.solutions[id]
+        compile(made.stubs[id], f"<{id}, as handed out>", "exec")  # a student begins with Python
+        solutions = made.solutions | {id: made.stubs[id]}
+        assert visible(made, solutions).get(id), f"{id}: the visible check passes what is handed out"
+        failed = [
+            check.name for check in made.checks if check.task == id and said_of(made, check, solutions, "ann")
+        ]
+        assert failed, f"{id}: every check passes what is handed out"
+
+
+@pytest.mark.parametrize(("name", "i"), wrong_ones())
+def test_a_wrong_solution_is_caught(name, i):
+    made = the(name)
+    wrong = made.wrong[i]
+    solutions = made.solutions | {wrong.task: wrong.solution(made.solutions[wrong.task])}
+    mine = [check for check in made.checks if check.task == wrong.task]
+    for student in STUDENTS[:2]:
+        assert any(said_of(made, check, solutions, student) for check in mine), (
+            f"{wrong.says}: every check passes it"
+        )
+
+
+@pytest.mark.parametrize(("name", "i"), wrong_ones())
+def test_a_wrong_solution_is_named(name, i):
+    """By the check that fails on it, in its own words and no other's; or it fails with an error, which names itself."""
+    made = the(name)
+    wrong = made.wrong[i]
+    solutions = made.solutions | {wrong.task: wrong.solution(made.solutions[wrong.task])}
+    said = []
+    for check in made.checks:
+        if check.task != wrong.task or isinstance(check, CheckOfCheck):
+            continue
+        try:
+            arguments = check.inputs(drawn_for("ann", check))
+            got = results(check, names_of(made, solutions, "ann"), arguments)
+        except Exception:
+            return
+        if said_of(made, check, solutions, "ann"):
+            said.append(misconception(made, check, got, arguments, "ann"))
+    named = [check for check in made.checks if check.task == wrong.task and isinstance(check, Check)]
+    assert not named or wrong.says in said, f"it is called {said}"

@@ -1,0 +1,292 @@
+"""README, FAQ, CITATION and CONTRIBUTING: what a stranger reads first is true, short, and leads somewhere."""
+
+import json
+import re
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+import yaml
+
+from course.exercises.sets import sets as exercises
+from course.exercises.sets import table as tasks
+from course.paths import PACKAGE, ROOT, TIMES, chapters
+from course.site.build import PARTS, pictures
+
+README, FAQ, CONTRIBUTING = (
+    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "site/faq.md", "CONTRIBUTING.md")
+)
+PAGES = ["README.md", "CONTRIBUTING.md", "site/faq.md", "site/cheatsheet.md"]
+SECONDS = json.loads(TIMES.read_text(encoding="utf-8"))["seconds"]
+SETS = [exercises.read(folder) for folder in exercises.folders()]
+QUOTES = re.findall(r"^> (.+)$", FAQ, re.MULTILINE)
+
+
+def anchors(text: str) -> set[str]:
+    """Of a page's headings, as GitHub and the site make them."""
+    heads = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_link_is_dead(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text)
+    for target in targets:
+        if re.match(r"https?:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (ROOT / name).parent / file if file else ROOT / name
+        assert path.exists(), f"{name} leads to {target}, which is not there"
+        if anchor:
+            assert anchor in anchors(path.read_text(encoding="utf-8")), f"{name} leads to {target}"
+
+
+def hours(first: str, last: str) -> str:
+    inside = [chapter for chapter in chapters() if first <= chapter <= last]
+    minutes = sum(task.minutes for made in SETS if made.number in inside for task in made.tasks.values())
+    return f"{len(inside) * tasks.SITTING / 60:g} + {minutes / 60:.0f}"
+
+
+def test_readme_says_the_hours_of_each_part_as_the_sets_and_sittings_do():
+    rows = re.findall(r"^\d\. \*\*.*?, ([\d.]+ \+ \d+) hours\.", README, re.MULTILINE)
+    assert rows == [hours(first, last) for first, last in PARTS.values()]
+
+
+def syllabus(name: str) -> int:
+    line = next(line for line in tasks.syllabi(SETS).splitlines() if line.startswith(f"| {name} "))
+    return round(sum(float(cell) for cell in line.strip("| ").split("|")[-2:]))
+
+
+def test_readme_says_what_the_course_asks_as_the_syllabi_do():
+    asked = re.search(
+        r"(\d+) in all: (\d+) minutes for each of (\d+) sittings.*?the (\d+) tasks state", README
+    )
+    assert list(map(int, asked.groups())) == [
+        syllabus("a quarter"),
+        tasks.SITTING,
+        len(chapters()),
+        sum(len(made.tasks) for made in SETS),
+    ]
+    assert f"computes for {sum(SECONDS.values()) / 60:.0f} minutes" in README
+    assert f"a weekend, {syllabus('a weekend')} hours" in README
+    assert f"three weeks, {syllabus('three weeks')} hours" in README
+
+
+def test_readme_counts_the_package_as_it_is():
+    modules = list(PACKAGE.glob("[a-z]*.py"))
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in modules)
+    said = re.search(r"(\d+) modules and some ([\d,]+) lines", README).groups()
+    assert int(said[0]) == len(modules)
+    assert int(said[1].replace(",", "")) == pytest.approx(lines, rel=0.05)
+
+
+def test_readme_says_in_words_what_the_staircase_shows():
+    steps = pictures.staircase_steps(json.loads(pictures.LADDER.read_text(encoding="utf-8")))
+    assert f'alt="{pictures.in_words(steps)}"' in README
+
+
+def test_what_is_said_of_rungs_that_do_not_help_is_what_was_recorded():
+    steps = pictures.staircase_steps(json.loads(pictures.LADDER.read_text(encoding="utf-8")))
+    slower = sum(step["slower"] for step in steps)
+    nothing = sum(step["says"].startswith("not measurable") for step in steps)
+    assert (slower, nothing) == (1, 2)
+    assert "One made the step slower." in README
+    assert "one rung made a step slower and two changed nothing measurable" in FAQ
+
+
+def test_citation_has_the_project_s_version_license_and_address():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["cff-version"] == "1.2.0" and cited["authors"] and cited["message"]
+    assert (cited["version"], cited["license"]) == (project["version"], project["license"])
+    assert cited["repository-code"] == project["urls"]["Repository"]
+    assert f"# {cited['title']}" == README.splitlines()[0]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_command_that_is_named_exists(name):
+    from course.cli import HELP
+    from nanogpt.cli import COMMANDS
+
+    text = (ROOT / name).read_text(encoding="utf-8")
+    ours = set(re.findall(r"\bcourse ([a-z]+)", HELP))
+    named = set(re.findall(r"(?:^|`|\\|… )course ([a-z]+)", text, re.MULTILINE))
+    assert named <= ours, f"{name} names course {', '.join(named - ours)}"
+    assert set(re.findall(r"-m nanogpt ([a-z]+)", text)) <= set(COMMANDS)
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE)) <= targets
+
+
+def what_is_said(call, monkeypatch, capsys, tmp_path) -> str:
+    """What a call prints or raises."""
+    try:
+        call(monkeypatch, tmp_path)
+    except Exception as error:
+        return str(error)
+    said = capsys.readouterr()
+    return said.out + said.err
+
+
+def no_gpu(monkeypatch, tmp_path):
+    from nanogpt.device import pick_device
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    pick_device("cuda")
+
+
+def old_python(monkeypatch, tmp_path):
+    from course.machine.resources import setup_env
+
+    class Old(tuple):
+        pass
+
+    monkeypatch.setattr(sys, "version_info", Old((3, 10, 12)))
+    monkeypatch.setattr(sys, "version", "3.10.12 (main)")
+    setup_env.main()
+
+
+def no_network_for_pip(monkeypatch, tmp_path):
+    from course.machine.resources import setup_env
+
+    monkeypatch.setattr(setup_env, "has_pip", lambda: True)
+    monkeypatch.setattr(setup_env.subprocess, "run", lambda *_, **__: type("Done", (), {"returncode": 1}))
+    setup_env.main()
+
+
+def intel_mac(monkeypatch, tmp_path):
+    from course.machine.resources import setup_env
+
+    print(setup_env.why_no_torch("darwin", "x86_64"))
+
+
+def no_download(monkeypatch, tmp_path):
+    from course.machine.data import download
+
+    def refused(*_, **__):
+        raise ConnectionRefusedError("refused")
+
+    monkeypatch.setattr("urllib.request.urlopen", refused)
+    download("http://127.0.0.1:9/x", ROOT / "data" / "downloads" / "none" / "x", "0", 1, tries=1, pause=0)
+
+
+def no_hub(monkeypatch, tmp_path):
+    from huggingface_hub import errors
+
+    from nanogpt.gpt.hub import find_checkpoint
+
+    def offline(*_, local_files_only=False, **__):
+        raise errors.LocalEntryNotFoundError("no") if local_files_only else errors.OfflineModeIsEnabled("no")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
+    find_checkpoint("gpt2")
+
+
+def no_vocabulary(monkeypatch, tmp_path):
+    import requests
+    import tiktoken
+
+    from nanogpt.text.tokenizer import BPETokenizer
+
+    def offline(*_, **__):
+        raise requests.exceptions.ConnectionError("no")
+
+    monkeypatch.setattr(requests, "get", offline)
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})  # what an earlier test has loaded
+    BPETokenizer.gpt2()
+
+
+def a_copy(monkeypatch, tmp_path):
+    from course import paths
+
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    (tmp_path / "notebooks").mkdir()
+    for name in ("04_attention.ipynb", "04_attention-Copy1.ipynb"):
+        (tmp_path / "notebooks" / name).touch()
+    paths.find(tmp_path / "notebooks", "04", ".ipynb")
+
+
+def nan_loss(monkeypatch, tmp_path):
+    from nanogpt.gpt.model import GPT, GPTConfig
+    from nanogpt.gpt.train import train
+
+    model = GPT(GPTConfig(8, 10, n_layer=1, n_head=1, n_embd=8))
+    torch.nn.init.constant_(model.lm_head.weight, float("nan"))
+    ids = torch.zeros(1, 8, dtype=torch.int64)
+    train(model, type("Stream", (), {"next_batch": lambda _: (ids, ids)})(), 1, 1e-3)
+
+
+def no_compiler(monkeypatch, tmp_path):
+    from nanogpt.speed.rungs import why_not_compiled
+
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    monkeypatch.delenv("CXX", raising=False)
+    print(why_not_compiled(torch.device("cpu")))
+
+
+def no_tf32(monkeypatch, tmp_path):
+    from nanogpt.gpt.precision import why_not
+
+    print(why_not("tf32", torch.device("cpu")))
+
+
+def no_bf16(monkeypatch, tmp_path):
+    from nanogpt.gpt import precision
+
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(precision, "matmul_formats", lambda device: ["float32", "float16", "fp16"])
+    print(precision.why_not("bf16", torch.device("cuda")))
+
+
+def unknown_id(monkeypatch, tmp_path):
+    from nanogpt.gpt.model import GPT, GPTConfig
+
+    GPT(GPTConfig(16, 10, n_layer=1, n_head=1, n_embd=8))(torch.full((1, 2), 10))
+
+
+def long_prompt(monkeypatch, tmp_path):
+    from nanogpt.gpt.model import GPT, GPTConfig
+
+    GPT(GPTConfig(16, 10, n_layer=1, n_head=1, n_embd=8))(torch.zeros(1, 20, dtype=torch.int64))
+
+
+CAUSES = [
+    no_gpu, old_python, no_network_for_pip, intel_mac, no_download, no_hub, no_vocabulary, a_copy,
+    nan_loss, no_compiler, no_tf32, no_bf16, unknown_id, long_prompt,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cause, quote", list(zip(CAUSES, QUOTES)), ids=[cause.__name__ for cause in CAUSES])
+def test_what_the_faq_quotes_is_what_the_course_prints(cause, quote, monkeypatch, capsys, tmp_path):
+    if cause is no_vocabulary and find_spec("requests") is None:
+        pytest.skip("tiktoken brings requests")
+    assert quote in what_is_said(cause, monkeypatch, capsys, tmp_path)
+
+
+def test_every_quote_of_the_faq_is_made_to_happen():
+    assert len(QUOTES) == len(CAUSES)
+
+
+@pytest.mark.parametrize("device, gpus", [("A100-80GB", 1), ("A100-80GB", 8), ("RTX 4090", 1)])
+def test_the_faq_s_days_are_those_of_plan(device, gpus, capsys):
+    from nanogpt.cli import main
+
+    batch = 64 if gpus > 1 or "A100" in device else 16
+    rounds = 512 // batch // gpus
+    options = f"plan --device|{device}|--dp|{gpus}|--batch|{batch}|--accumulate|{rounds}|--tokens|10e9"
+    main(options.replace(" ", "|", 1).split("|"))
+    assert re.search(r"run +([\d.]+ days)", capsys.readouterr().out)[1] in FAQ
+
+
+@pytest.mark.parametrize("device, words", [("T4", "14 rows on a T4"), ("A100-80GB", "85 on an 80 GB A100")])
+def test_the_faq_s_largest_batches_are_those_of_plan(device, words, capsys):
+    from nanogpt.cli import main
+
+    main(["plan", "--device", device, "--batch", "1"])
+    assert words.split()[0] == re.search(r"largest batch +(\d+)", capsys.readouterr().out)[1]
+    assert words in FAQ

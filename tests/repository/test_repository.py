@@ -1,0 +1,123 @@
+"""Laws about the repository itself: sources, notebooks, modules and pins cannot disagree."""
+
+import ast
+import base64
+import json
+import re
+import subprocess
+import sys
+import tomllib
+
+import nbformat
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from course.notebooks.build import check
+from course.package.checkpoint import check_chapter, orphans
+from course.paths import NOTEBOOKS, PACKAGE, ROOT, TIMES, chapters, number_of, numbered
+
+NOTEBOOK_FILES = numbered(NOTEBOOKS, ".ipynb")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|Users|work|tmp|usr/lib|opt)/[\w./-]+")
+
+
+@pytest.mark.parametrize("chapter", chapters())
+def test_drift(chapter):
+    """`course build --check` and `course checkpoint --check`: source, notebook and module agree."""
+    assert check(chapter) == ""
+    assert check_chapter(chapter) == ""
+
+
+def test_every_module_comes_from_a_notebook():
+    assert orphans(chapters()) == []
+
+
+def outputs(path):
+    for number, cell in enumerate(nbformat.read(path, as_version=4).cells, 1):
+        for output in cell.get("outputs", []):
+            yield number, cell, output
+
+
+@pytest.mark.parametrize("path", NOTEBOOK_FILES, ids=lambda path: path.stem)
+class TestNotebook:
+    def test_was_executed_in_order(self, path):
+        cells = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
+        assert [c.execution_count for c in cells] == list(range(1, len(cells) + 1))
+
+    def test_has_no_noise(self, path):
+        for number, cell, output in outputs(path):
+            assert output.get("name") != "stderr", f"cell {number} writes to stderr: {output.text[:80]}"
+            if "raises-exception" not in cell.metadata.get("tags", []):
+                assert output.output_type != "error", f"cell {number} fails"
+            text = output.get("text", "") + str(output.get("data", {}).get("text/plain", ""))
+            assert not MACHINE_PATH.search(text), (
+                f"cell {number} prints a path: {MACHINE_PATH.search(text).group()}"
+            )
+            assert len(text) < 4000, f"cell {number} prints {len(text)} characters"
+
+    def test_figures_are_small_and_described(self, path):
+        for number, _, output in outputs(path):
+            png = output.get("data", {}).get("image/png")
+            if png:
+                assert len(base64.b64decode(png)) < 60_000, f"the figure of cell {number} is too large"
+                assert output.metadata["image/png"]["alt"], f"the figure of cell {number} has no alt text"
+
+    def test_ends_with_its_checkpoint(self, path):
+        sources = [c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
+        assert sources[-1].strip() == f'checkpoint("{number_of(path)}")'
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
+def test_the_package_needs_neither_course_nor_jupyter(path):
+    imported = {
+        (node.module or "") if isinstance(node, ast.ImportFrom) else alias.name
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    assert not {
+        name
+        for name in imported
+        if name.split(".")[0] in ("course", "IPython", "ipywidgets", "jupyter", "notebooks")
+    }
+
+
+def pins() -> dict[str, Version]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {canonicalize_name(r.name): Version(str(r.specifier).removeprefix("==")) for r in pinned}
+
+
+@pytest.mark.parametrize("text", [*PROJECT["dependencies"], *(d for extra in EXTRAS.values() for d in extra)])
+def test_constraints_pin_what_pyproject_asks_for(text):
+    wanted = Requirement(text)
+    assert pins()[canonicalize_name(wanted.name)] in wanted.specifier
+
+
+def test_readme_is_short_and_names_every_chapter_with_its_measured_time():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.splitlines()) < 120
+    seconds = json.loads(TIMES.read_text(encoding="utf-8"))["seconds"]
+    for path in NOTEBOOK_FILES:
+        rows = [line for line in readme.splitlines() if f"notebooks/{path.name}" in line]
+        assert any(f"{seconds[number_of(path)]:.0f} s" in row for row in rows), (
+            f"README's time of {path.name} is not the recorded one"
+        )
+
+
+@pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=" ".join)
+def test_ruff_has_no_complaint(command):
+    done = subprocess.run([sys.executable, "-m", "ruff", *command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_nothing_downloaded_or_built_is_committed():
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip("not a git clone")
+    files = done.stdout.splitlines()
+    assert not [f for f in files if f.startswith(("data/built/", "data/downloads/", "runs/", ".venv/"))]
+    assert not [f for f in files if (ROOT / f).exists() and (ROOT / f).stat().st_size > 1_000_000]

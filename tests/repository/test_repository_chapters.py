@@ -1,0 +1,170 @@
+"""Chapters are called by their number and their title, have a size for one sitting, and ask what they answer."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from course.notebooks.build import notebook_from_text
+from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, TESTS, chapters, numbered, source_chapters
+from course.site.chapters import CHAPTERS
+
+# What a reader meets, and what explains itself by chapters. This file's own examples are wrong on purpose.
+TEXTS = sorted(
+    [*SOURCES.glob("*.py"), *PACKAGE.glob("*.py"), *(ROOT / "course").rglob("*.py")]
+    + [path for path in TESTS.glob("*.py") if path != Path(__file__)]
+    + [*ROOT.glob("*.md"), *(ROOT / "data").glob("*.md")]
+)
+NUMBERS = re.compile(r"\b[Cc]hapters?\s+((?:\d+[a-z]?\b(?:\s*(?:,|–|-|to|and|or|/|through)\s*)?)+)")
+TITLES = "|".join(sorted(map(re.escape, CHAPTERS.values()), key=len, reverse=True))
+CALLED = [
+    re.compile(rf"\b[Cc]hapter\s+(\d\d[a-z]?)\s*[,:(·]\s*(?:the\s+|on\s+)?(?P<title>{TITLES})\b(?!['’\w-])"),
+    re.compile(rf"\b(?P<title>{TITLES})\s+chapter\s+\(?(\d\d[a-z]?)\b"),
+    re.compile(rf"\b(\d\d[a-z]?)\s+·\s+(?P<title>{TITLES})\b", re.IGNORECASE),
+    re.compile(rf"\b(\d\d[a-z]?)_(?P<title>{TITLES.replace(chr(92) + ' ', '_')})\b"),
+]  # fmt: skip
+
+
+def wrong_references(text: str) -> list[str]:
+    """References to a chapter that the map lacks, or by another chapter's title."""
+    wrong = []
+    for found in NUMBERS.finditer(text):
+        numbers = re.findall(r"\d+[a-z]?", found.group(1))
+        wrong += [found.group().strip() for number in numbers if number not in CHAPTERS][:1]
+    for pattern in CALLED:
+        for found in pattern.finditer(text):
+            number = next(group for group in found.groups() if re.fullmatch(r"\d\d[a-z]?", group or ""))
+            if CHAPTERS.get(number) != found["title"].lower().replace("_", " "):
+                wrong.append(" ".join(found.group().split()))
+    return wrong
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["see chapter 26", "chapters 04 and 31", "chapters 17–26", "chapter 7 shows", "chapter 05, training", "chapter 05 (attention)",
+     "the sampling chapter (07)", "03_attention.ipynb", "# 06 · Training: from ln V", "Chapter 11: flash attention", "chapter 04b",
+     "chapters 16 and 17z", "17b_trainer.py", "chapter 17b: trainer"],
+)  # fmt: skip
+def test_a_wrong_reference_is_found(text):
+    assert wrong_references(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["chapters 15 and 17–25 are planned", "chapter 07, training", "chapter 12 (flash attention)", "04_attention.ipynb", "chapter 08's",
+     "# 14 · Ladder", "chapters 04 to 08", "chapter 07 trains 2,500 steps", "chapter 13\n    tokenizer = None", "test_ch07_train.py",
+     "chapters 16b and 17c", "17b_checkpoints.ipynb"],
+)  # fmt: skip
+def test_a_right_reference_is_left_alone(text):
+    assert not wrong_references(text)
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_reference_is_to_a_chapter_by_its_own_title(path):
+    assert wrong_references(path.read_text(encoding="utf-8")) == []
+
+
+def test_notebooks_sources_and_tests_are_on_the_map():
+    assert chapters() == source_chapters()
+    for path in [*numbered(NOTEBOOKS, ".ipynb"), *numbered(SOURCES, ".py")]:
+        number, _, title = path.stem.partition("_")
+        assert CHAPTERS[number].replace("-", " ") == title.replace("_", " ")
+    tested = {path.name[7:].partition("_")[0] for path in TESTS.glob("test_ch*.py")}
+    assert tested <= set(chapters()), "a test file belongs to no chapter"
+
+
+@pytest.fixture(scope="module")
+def sources():
+    return {
+        chapter: notebook_from_text(next(SOURCES.glob(f"{chapter}_*.py")).read_text(encoding="utf-8")).cells
+        for chapter in source_chapters()
+    }
+
+
+@pytest.mark.parametrize("chapter", source_chapters())
+class TestChapter:
+    def test_fits_one_sitting(self, chapter, sources):
+        code = [cell.source for cell in sources[chapter] if cell.cell_type == "code"]
+        prose = [cell.source for cell in sources[chapter] if cell.cell_type != "code"]
+        lines = sum(len([line for line in source.split("\n") if line.strip()]) for source in code)
+        words = sum(len(source.split()) for source in prose)
+        assert len(code) <= 60 and lines <= 450 and words <= 2500, (
+            f"{len(code)} cells, {lines} lines, {words} words"
+        )
+
+    def test_no_cell_is_longer_than_a_screen(self, chapter, sources):
+        long = {
+            source.split("\n")[0]: n
+            for c in sources[chapter]
+            if (n := len((source := c.source).split("\n"))) > 25 and c.cell_type == "code"
+        }
+        assert not long
+
+    def test_every_assertion_says_what_is_wrong(self, chapter, sources):
+        """A student's edit that breaks a law ends in a sentence, not in a bare AssertionError."""
+        code = [cell.source for cell in sources[chapter] if cell.cell_type == "code"]
+        silent = [ast.unparse(node) for source in code for node in assertions(source) if node.msg is None]
+        assert not silent, f"without a message: {silent}"
+
+    def test_its_heading_has_its_number(self, chapter, sources):
+        assert sources[chapter][0].source.startswith(f"# {chapter} · ")
+
+    def test_every_prediction_is_answered_and_tabled(self, chapter, sources):
+        calls = [
+            call
+            for cell in sources[chapter]
+            if cell.cell_type == "code"
+            for call in prediction_calls(cell.source)
+        ]
+        keys = {name: [key for called, key, _ in calls if called == name] for name in ("predict", "answer")}
+        assert all(guess in (None, "None") for _, _, guess in calls), "the guess is the student's"
+        assert all(key.startswith(f"{chapter}.") for key in keys["predict"])
+        assert len(set(keys["predict"])) == len(keys["predict"]), "one key, two questions"
+        assert set(keys["predict"]) == set(keys["answer"])
+        tables = [key for name, key, _ in calls if name == "predictions"]
+        assert tables == ([chapter] if keys["predict"] else []), "predictions(NN) stands once, near the end"
+
+
+def assertions(source: str) -> list[ast.Assert]:
+    """The assert statements of a cell, however deep; magics are passed over."""
+    tree = ast.parse(re.sub(r"^(\s*)[%!].*", r"\1pass", source, flags=re.MULTILINE))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+
+
+def prediction_calls(source: str) -> list[tuple[str, str, str | None]]:
+    """Calls of predict, answer and predictions in a cell: name, key, and the guess as it is written."""
+    names = {"predict": "predict", "guess": "predict", "answer": "answer", "predictions": "predictions"}
+    found = []
+    if re.search(rf"\b({'|'.join(names)})\(", source):
+        for node in ast.walk(ast.parse(re.sub(r"^[%!].*", "", source, flags=re.MULTILINE))):
+            name = names.get(getattr(getattr(node, "func", None), "id", ""))
+            key = getattr(node.args[0], "value", None) if name and node.args else None
+            if isinstance(key, str) and re.match(r"\d\d[a-z]?(\.|$)", key):
+                guess = [ast.unparse(word.value) for word in node.keywords if word.arg == "guess"]
+                found.append((name, key, guess[0] if guess else None))
+    return found
+
+
+def test_an_assertion_without_a_message_is_found():
+    found = assertions("%time f()\nfor x in y:\n    assert x\nassert z, 'z is 0'")
+    assert [node.lineno for node in found if node.msg is None] == [3]
+
+
+MODULES = sorted(path for path in PACKAGE.glob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_a_module_is_at_most_250_lines(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 250
+
+
+def test_every_module_says_in_a_sentence_of_its_own_what_it_is():
+    said: dict[str, str] = {}
+    for path in MODULES:
+        sentence = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]
+        assert sentence.endswith(".") and len(sentence.split()) >= 4, (
+            f"{path.name}: {sentence!r} is no sentence"
+        )
+        assert sentence not in said, f"{path.name} says what {said[sentence]} says"
+        said[sentence] = path.name

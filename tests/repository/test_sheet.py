@@ -1,0 +1,257 @@
+"""Every shape and number of the cheat sheet is read off the running model, the configuration or the recorded ladder."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from browser import needs_chromium, opened
+from built_site import HTML, built, needs_sphinx, served
+
+from course.paths import ROOT
+from course.site.build import pictures
+from nanogpt.gpt import attention, model
+from nanogpt.gpt.model import GPT, GPTConfig, flops_by_part, flops_per_token, num_params
+from nanogpt.gpt.optim import decay_groups
+from nanogpt.speed.work import memory_by_category, step_flops, step_work
+from nanogpt.text.data import BatchStream
+from nanogpt.text.shards import read_shard, write_shard
+
+SHEET = (ROOT / "site" / "cheatsheet.md").read_text(encoding="utf-8")
+SHAPE = re.compile(r"\(((?:\d*[BTChdV]|\d+)?(?:, (?:\d*[BTChdV]|\d+))*)\)")
+SMALL = GPTConfig(flash=False)
+B, T = 2, 8
+LETTERS = {"B": B, "T": T, "C": 768, "h": 12, "d": 64, "V": 50257}
+LAYERS = "transformer.h.0."
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the table whose head begins so."""
+    lines = SHEET[SHEET.index(f"| {heading} |") :].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+FORWARD = rows("forward")
+TRAINING = {row[0]: row[1:] for row in rows("backward and update")}
+
+
+def value(expression: str) -> int:
+    """6C² or 3C as a number."""
+    factors = re.findall(r"(\d+|[BTChdV])(²?)", expression)
+    return math.prod((int(f) if f.isdigit() else LETTERS[f]) ** (2 if square else 1) for f, square in factors)
+
+
+def shapes(cell: str) -> list[tuple[int, ...]]:
+    """(B, T, 3C) (C) as tuples of numbers."""
+    return [tuple(value(part) for part in found.split(", ") if part) for found in SHAPE.findall(cell)]
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, list[tuple[int, ...]]]:
+    """Shapes by the sheet's names, from one pass through GPT-2 small."""
+    gpt, found = GPT(SMALL, torch.Generator().manual_seed(0)), {}
+
+    def keep(name, given):
+        tensors = given if isinstance(given, list | tuple) else [given]
+        found[name] = [tuple(t.shape) for t in tensors if isinstance(t, torch.Tensor)]
+
+    def watched(name, call):
+        def inner(*args):
+            keep(name, result := call(*args))
+            return result
+
+        return inner
+
+    for path, module in gpt.named_modules():
+        if path.startswith(LAYERS) or "." not in path.removeprefix("transformer."):
+            name = path.removeprefix(LAYERS).removeprefix("transformer.")
+            module.register_forward_hook(lambda m, given, result, name=name: keep(name, result))
+            module.register_forward_pre_hook(lambda m, given, name=name: keep(f"to {name}", given))
+    idx = torch.randint(50257, (B, T), generator=torch.Generator().manual_seed(0))
+    keep("idx", idx)
+    keep("targets", idx)
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        for home, name in (
+            (attention, "split_heads"),
+            (attention, "attention_weights"),
+            (model, "next_token_loss"),
+        ):
+            patch.setattr(home, name, watched(name, getattr(home, name)))
+        gpt(idx, idx)
+    found["parameters"] = [(name, tuple(p.shape)) for name, p in gpt.named_parameters()]
+    return found
+
+
+def names(row: list[str]) -> list[str]:
+    return [f"to {name}" if row[1].startswith("to ") else name for name in re.findall(r"`([^`]+)`", row[1])]
+
+
+@pytest.mark.parametrize("row", FORWARD, ids=lambda row: row[0])
+def test_the_model_gives_the_shapes_of_the_sheet(row, seen):
+    assert [shape for name in names(row) for shape in seen[name]] == shapes(row[4])
+
+
+@pytest.mark.parametrize("row", [row for row in FORWARD if row[2]], ids=lambda row: row[0])
+def test_weights_have_the_shapes_and_the_number_of_the_sheet(row, seen):
+    def of(path: str, name: str) -> bool:
+        return re.sub(r"^transformer\.(h\.\d+\.)?", "", path).rpartition(".")[0] == name
+
+    mine = [(path, shape) for name in names(row) for path, shape in seen["parameters"] if of(path, name)]
+    first = [shape for path, shape in mine if not re.search(r"\.h\.[1-9]", path)]
+    if names(row) == ["lm_head"]:  # wte's matrix: counted there
+        assert not mine
+        first = [shape for path, shape in seen["parameters"] if path == "transformer.wte.weight"]
+    assert first == shapes(row[2])
+    assert sum(math.prod(shape) for _, shape in mine) == number(row[3])
+
+
+def test_no_shape_stands_where_no_test_reads_it():
+    read = sum(len(SHAPE.findall(row[2] + row[4])) for row in FORWARD)
+    assert len(SHAPE.findall(SHEET)) == read
+
+
+def test_the_parameters_of_all_rows_are_all_parameters():
+    total = number(re.search(r"\*\*Parameters\*\* ([\d,]+)", SHEET)[1])
+    assert sum(number(row[3]) for row in FORWARD if row[3]) == total == num_params(SMALL)
+
+
+def test_flops_of_the_rows_are_those_of_the_model(monkeypatch):
+    monkeypatch.setitem(LETTERS, "T", 1024)
+    of_blocks = sum(value(row[5]) for row in FORWARD if row[5] and names(row) != ["lm_head"])
+    head = next(value(row[5]) for row in FORWARD if names(row) == ["lm_head"])
+    forward, all_of_it = map(
+        number, re.search(r"T = 1024: ([\d,]+) forward, .*? backward: ([\d,]+)", SHEET).groups()
+    )
+    assert 12 * of_blocks + head == forward == sum(flops_by_part(SMALL).values())
+    assert all_of_it == flops_per_token(SMALL)
+    step = float(re.search(r"a step ([\d.e]+)\. MFU", SHEET)[1])
+    assert step == pytest.approx(step_flops(SMALL, 512, 1024), rel=1e-3)
+
+
+def test_torch_counts_the_same_flops():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.no_grad(), FlopCounterMode(display=False) as counted:
+        GPT(SMALL, torch.Generator().manual_seed(0))(torch.zeros(B, T, dtype=torch.int64))
+    of_blocks = sum(value(row[5]) for row in FORWARD if row[5] and names(row) != ["lm_head"])
+    assert counted.get_total_flops() == B * T * (12 * of_blocks + value("2CV"))
+
+
+def test_bytes_are_those_of_chapter_09():
+    said = re.search(
+        r"weights (\S+) MB, gradients (\S+) MB, m and v (\S+) MB; .*?: ([\d,]+) MB", SHEET
+    ).groups()
+    assert [number(n) for n in said] == [
+        round(n / 1e6) for n in memory_by_category(GPTConfig(), 4, 1024).values()
+    ]
+
+
+def test_ids_are_uint16_on_disk_and_come_as_rows_of_inputs_and_targets(tmp_path):
+    write_shard(tmp_path / "shard.bin", np.arange(100))
+    assert read_shard(tmp_path / "shard.bin").dtype == np.uint16 and "`uint16` on disk" in SHEET
+    x, y = BatchStream([tmp_path / "shard.bin"], B, T).next_batch()
+    assert x.shape == y.shape == (B, T)
+    assert torch.equal(x[:, 1:], y[:, :-1])
+
+
+def test_the_update_is_that_of_the_configuration():
+    config = yaml.safe_load((ROOT / "configs" / "gpt2-124M.yaml").read_text(encoding="utf-8"))
+    optim, train, size = config["optim"], config["train"], config["model"]["block_size"]
+    rounds, rest = divmod(train["batch_tokens"], train["micro_batch"] * size)
+    assert not rest
+    assert (
+        f"{train['batch_tokens']:,} tokens a step: {rounds} micro-batches of {train['micro_batch']} rows"
+        in TRAINING["accumulate"][0]
+    )
+    assert f"min(1, {optim['clip']}/‖g‖)" in TRAINING["clip"][0]
+    rate = f"{float(optim['lr']):.0e}".replace("e-0", "e-")
+    assert TRAINING["schedule"][0] == (
+        f"up to lr = {rate} in {optim['warmup']} steps, then half a cosine to a tenth of it in step {train['max_steps']:,}"
+    )
+    assert (optim["schedule"], optim["minimum"]) == ("cosine", 0.1)
+    many, few = (len(group["params"]) for group in decay_groups(GPT(GPTConfig()), optim["weight_decay"]))
+    assert (
+        f"β = {optim['betas'][0]}, {optim['betas'][1]}; λ = {optim['weight_decay']} for the {many} tensors of two dimensions, 0 for the {few} of one"
+        in TRAINING["AdamW"][0]
+    )
+    assert number(TRAINING["gradient"][1]) * 2 == number(TRAINING["AdamW"][1]) == 2 * num_params(SMALL)
+
+
+def test_adamw_is_the_formula_of_the_sheet():
+    assert "w ← w − lr·(m̂/(√v̂+ε) + λw)" in TRAINING["AdamW"][0]
+    w = torch.nn.Parameter(torch.tensor([0.5, -2.0], dtype=torch.float64))
+    optimizer = torch.optim.AdamW([w], lr=6e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    by_hand, m, v = w.detach().clone(), 0.0, 0.0
+    for k, g in enumerate(torch.tensor([[0.3, 1.0], [-0.2, 4.0]], dtype=torch.float64), 1):
+        w.grad = g.clone()
+        optimizer.step()
+        m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g**2
+        hat = (m / (1 - 0.9**k)) / ((v / (1 - 0.95**k)).sqrt() + 1e-8)
+        by_hand = by_hand - 6e-4 * (hat + 0.1 * by_hand)
+    torch.testing.assert_close(w.detach(), by_hand)
+
+
+def test_a_checkpoint_holds_what_the_sheet_says():
+    import inspect
+
+    from nanogpt.run import assemble
+
+    said = TRAINING["checkpoint"][0].partition(": ")[2].split(", ")
+    source = inspect.getsource(assemble.Training.state_dict)
+    assert [name for name in said if f'"{name}"' not in source and name not in assemble.KEPT] == []
+
+
+def test_a_fused_update_moves_the_bytes_of_the_sheet():
+    said = re.search(r"(\d+) bytes a parameter in place of (\d+)", SHEET).groups()
+    moved = (
+        sum(work.nbytes for work in step_work(SMALL, B, T, fused=fused) if work.part == "optimizer")
+        for fused in (True, False)
+    )
+    assert [int(n) * num_params(SMALL) for n in said] == list(moved)
+
+
+def test_the_start_is_that_of_the_sheet():
+    small, first = (
+        float(n) for n in re.search(r"= (0\.\d+), biases 0.*?ln V = ([\d.]+) nats", SHEET).groups()
+    )
+    gpt = GPT(SMALL, torch.Generator().manual_seed(0))
+    assert (
+        small
+        == round(0.02 / math.sqrt(24), 4)
+        == round(gpt.transformer.h[3].mlp.c_proj.weight.std().item(), 4)
+    )
+    assert first == round(math.log(50257), 2)
+    idx = torch.randint(50257, (2, 64), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert gpt(idx, idx.roll(-1, 1))[1].item() == pytest.approx(first, abs=0.3)
+
+
+def test_the_floor_and_the_gains_are_the_recorded_ones():
+    floor = re.search(r"entropy \(([\d.]+) a token in chapter 07's stories", SHEET)[1]
+    notebook = (ROOT / "notebooks" / "07_training.ipynb").read_text(encoding="utf-8")
+    assert re.search(rf"floor\D{{0,40}}{floor}", notebook)
+    steps = pictures.staircase_steps(json.loads(pictures.LADDER.read_text(encoding="utf-8")))
+    told = {row[0]: row[3] for row in rows("switch")}
+    assert {step["name"]: step["says"] for step in steps[1:]} == {
+        k: v for k, v in told.items() if k != "TF32"
+    }
+
+
+@needs_sphinx
+@needs_chromium
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_on_paper_it_is_one_page(theme):
+    built()
+    with served(HTML) as base, opened(base) as page:
+        page.emulate_media(color_scheme=theme)
+        page.goto(f"{base}cheatsheet.html")
+        pdf = page.pdf(format="A4", print_background=True)
+    assert len(re.findall(rb"/Type\s*/Page[^s]", pdf)) == 1

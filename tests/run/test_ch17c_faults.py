@@ -1,0 +1,258 @@
+"""What may end a run at any moment, and what the next one makes of it."""
+
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from small_run import lines, run_in_child, small, weights, write_text
+
+from nanogpt.cli import outcome
+from nanogpt.corpora.chunks import alone_in
+from nanogpt.run import checkpoint, trainer
+from nanogpt.run.assemble import ensure_data
+from nanogpt.run.config import config_dict
+
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="no SIGKILL on Windows"),
+    pytest.mark.usefixtures("one_thread"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """With a text, and the shards made of it by the first run."""
+    folder = tmp_path_factory.mktemp("faults")
+    write_text(folder / "text.txt", paragraphs=60)  # an epoch ends within 15 steps
+    return folder
+
+
+def killed_until_done(config, kills: int, dice: random.Random, events: int) -> list[str]:
+    """Kill the run so many times, each at a random one of the events it has left, and let it end; what it died at."""
+    died_at = []
+    for left in range(kills, 0, -1):
+        code, said = run_in_child(config, dice.randint(1, max(2, 2 * events // (left + 1))))
+        if code != -signal.SIGKILL:
+            assert said.get("ended") == config.train.max_steps, (
+                f"the run failed instead of being killed: {said}"
+            )
+            return died_at
+        died_at.append(said.get("died", "?"))
+    code, said = run_in_child(config)
+    assert said.get("ended") == config.train.max_steps, f"the run cannot go on after {kills} kills: {said}"
+    return died_at
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bf16", "bf16-masters", "fp16"])
+def test_however_often_a_run_is_killed_it_ends_with_the_same_losses_weights_and_samples(folder, dtype):
+    whole = small(folder, train_dtype=dtype, run_dir=str(folder / f"whole-{dtype}"))
+    code, said = run_in_child(whole)
+    assert code == 0 and said["ended"] == 30, f"the uninterrupted run failed: {said}"
+    dice, kills = random.Random(dtype), 5  # 20 moments in all
+    for attempt in range(2):
+        config = small(folder, train_dtype=dtype, run_dir=str(folder / f"killed-{dtype}-{attempt}"))
+        kills -= len(killed_until_done(config, kills, dice, len(said["events"])))
+        assert lines(config.run.dir) == lines(whole.run.dir), "the lines of metrics.jsonl differ"
+        assert weights(config.run.dir) == weights(whole.run.dir), "the last weights differ"
+        for sample in Path(whole.run.dir, "samples").iterdir():
+            other = Path(config.run.dir, "samples", sample.name)
+            assert other.read_bytes() == sample.read_bytes(), f"{sample.name} differs"
+        if not kills:
+            return
+    pytest.fail(f"{kills} kills of 5 were left over: the moments lie behind the runs' ends")
+
+
+# A checkpoint that is not what was written
+
+
+@pytest.fixture(scope="module")
+def half(folder) -> Path:
+    """A run that was asked to stop after 8 of 12 steps, with checkpoints of steps 4 and 8."""
+    config = small(
+        folder, run_dir=str(folder / "half"), train_max_steps=12, eval_every=0, eval_sample_every=0
+    )
+    (folder / "half").mkdir()
+    one_step = trainer.one_step
+
+    def stopping(run):
+        if run.step == 7:
+            (run.folder / "stop").touch()
+        return one_step(run)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "one_step", stopping)
+        assert trainer.fit(config).step == 8, "the file `stop` did not end the run after its step"
+    return Path(config.run.dir)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_the_damaged_one_to_the_same_end(folder, half, capsys):
+    whole = small(
+        folder, run_dir=str(folder / "twelve"), train_max_steps=12, eval_every=0, eval_sample_every=0
+    )
+    trainer.fit(whole)
+    config = small(
+        folder, run_dir=str(folder / "mended"), train_max_steps=12, eval_every=0, eval_sample_every=0
+    )
+    run = Path(shutil.copytree(half, config.run.dir))
+    flip(run / "step_000008" / "state.safetensors")
+    (run / ".step_000012.tmp").mkdir()  # what a kill within a write leaves
+    trainer.fit(config)
+    told = capsys.readouterr().out
+    assert "step_000008 is damaged" in told and "going on after step 4" in told, f"it does not say so: {told}"
+    assert lines(run) == lines(whole.run.dir) and weights(run) == weights(whole.run.dir), "another end"
+    assert not list(run.glob(".step*")), "what was half written is left behind"
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again_over_them(folder, half, tmp_path):
+    run = Path(shutil.copytree(half, tmp_path / "run"))
+    for path in checkpoint.checkpoints(run):
+        flip(path / "model.safetensors")
+    before = sorted(path.name for path in run.rglob("*"))
+    with pytest.raises(ValueError, match=r"no checkpoint in .* is whole; move them away"):
+        trainer.fit(small(folder, run_dir=str(run)))
+    assert sorted(path.name for path in run.rglob("*")) == before, "something was deleted or written"
+
+
+# No room
+
+
+def test_a_file_size_limit_ends_the_run_with_one_sentence(folder, tmp_path, capsys):
+    config = small(folder, run_dir=str(tmp_path / "run"), eval_every=0, eval_sample_every=0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        code = outcome("train", lambda: trainer.fit(config))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    said = capsys.readouterr().err
+    assert code == 2 and said.count("\n") == 1, f"exit code {code}, {said!r}"
+    assert "no room left" in said and "there is no checkpoint yet" in said, said
+    assert not list((tmp_path / "run").glob("*step*")), "a half checkpoint is left"
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 500 kB, and how to make it larger."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    root = shutil.which("mount") and hasattr(os, "geteuid") and os.geteuid() == 0
+    if not root or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=500k", "tmpfs", disk]).returncode:
+        pytest.skip("to mount a small disk takes root on Linux")
+    yield disk, lambda: subprocess.run(["mount", "-o", "remount,size=50m", disk], check=True)
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_full_disk_ends_the_run_and_leaves_the_last_good_checkpoint(folder, tmp_path, small_disk, capsys):
+    disk, make_room = small_disk
+    changes = dict(train_max_steps=20, run_keep=9, eval_every=0, eval_sample_every=0)
+    config = small(folder, run_dir=str(disk / "run"), **changes)
+    code, said = outcome("train", lambda: trainer.fit(config)), capsys.readouterr().err
+    good = checkpoint.latest(config.run.dir, pytest.fail)
+    assert code == 2 and said.count("\n") == 1, f"exit code {code}, {said!r}"
+    assert good and f"the last good checkpoint is {good}" in said, said
+    make_room()
+    trainer.fit(config)
+    trainer.fit(whole := small(folder, run_dir=str(tmp_path / "whole"), **changes))
+    assert lines(config.run.dir) == lines(whole.run.dir), "the run that ran out of room ends otherwise"
+    assert weights(config.run.dir) == weights(whole.run.dir), "with other weights"
+
+
+# Asked to end
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_a_signal_lets_the_step_end_and_saves_it(folder, tmp_path, number, monkeypatch, capsys):
+    config = small(folder, run_dir=str(tmp_path / "run"), train_max_steps=12)
+    one_step, handler = trainer.one_step, signal.getsignal(number)
+    monkeypatch.setattr(
+        trainer, "one_step", lambda run: (run.step == 6 and signal.raise_signal(number)) or one_step(run)
+    )
+    run = trainer.fit(config, "python -m nanogpt train x")
+    said = capsys.readouterr().out
+    assert run.step == 7 and (tmp_path / "run/step_000007").is_dir(), "the step was not ended and saved"
+    assert f"stopped by {number.name} after step 7; to go on: python -m nanogpt train x" in said, said
+    assert signal.getsignal(number) is handler, "the handler is not put back"
+    monkeypatch.undo()
+    trainer.fit(config)
+    trainer.fit(whole := small(folder, run_dir=str(tmp_path / "whole"), train_max_steps=12))
+    assert lines(config.run.dir) == lines(whole.run.dir), "the run that was stopped ends otherwise"
+
+
+def test_a_second_signal_ends_the_run_at_once(folder, tmp_path, monkeypatch):
+    def twice(run):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(trainer, "one_step", twice)
+    with pytest.raises(KeyboardInterrupt, match="there is no checkpoint yet"):
+        trainer.fit(small(folder, run_dir=str(tmp_path / "run")))
+
+
+def test_the_time_limit_ends_the_run_with_a_checkpoint(folder, tmp_path, capsys):
+    config = small(
+        folder, run_dir=str(tmp_path / "run"), run_minutes=0.01, train_max_steps=100_000, eval_every=0
+    )
+    began = time.monotonic()
+    run = trainer.fit(config)
+    assert time.monotonic() - began < 20 and 0 < run.step < 100_000, "it does not end in time"
+    assert "stopped by run.minutes=0.01" in capsys.readouterr().out
+    assert checkpoint.latest(run.folder).name == f"step_{run.step:06d}", "its last step is not saved"
+
+
+def test_a_stop_file_that_was_obeyed_is_gone(half):
+    assert not (half / "stop").exists(), "the same command would stop again after a step"
+
+
+def test_two_trainers_in_one_folder_are_refused(folder, tmp_path):
+    with (
+        alone_in(tmp_path / "run", "trainer"),
+        pytest.raises(ValueError, match="another trainer writes into"),
+    ):
+        trainer.fit(small(folder, run_dir=str(tmp_path / "run")))
+
+
+@pytest.mark.slow
+def test_the_command_is_killed_and_asked_to_stop_and_ends_as_if_nothing_had_been(folder, tmp_path):
+    ensure_data(small(folder).data)  # before two commands make them at once
+
+    def command(name: str):
+        config = small(folder, run_dir=str(tmp_path / name), train_max_steps=150, eval_every=50)
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(config_dict(config)))
+        call = [sys.executable, "-m", "nanogpt", "train", str(tmp_path / f"{name}.yaml")]
+        one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(call, stdout=subprocess.PIPE, text=True, env=one_thread)
+
+    def after(steps: int, process) -> None:
+        path = tmp_path / "a/metrics.jsonl"
+        while process.poll() is None and (not path.exists() or path.read_bytes().count(b"\n") < steps):
+            time.sleep(0.01)
+
+    whole = command("b")
+    killed = command("a")
+    after(30, killed)
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL, "it was done before it was killed"
+    stopped = command("a")
+    after(80, stopped)
+    stopped.terminate()
+    said, _ = stopped.communicate()
+    assert stopped.returncode == 0 and "to go on: python -m nanogpt train" in said, said
+    last = command("a")
+    said, _ = last.communicate()
+    assert last.returncode == 0 and "150 steps" in said, said
+    assert whole.wait() == 0
+    assert lines(tmp_path / "a") == lines(tmp_path / "b"), "the losses differ"
