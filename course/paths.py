@@ -109,3 +109,8 @@ def modules(package: Path = PACKAGE) -> list[str]:
     """The names of all modules of a package's folder, `__init__` and its like aside."""
     files = [path for path in package.rglob("*.py") if not path.stem.startswith("__")]
     return sorted(".".join(path.relative_to(package).with_suffix("").parts) for path in files)
+
+
+def module_file(name: str) -> str:
+    """A module's file as messages name it: `gpt.model` is `nanogpt/gpt/model.py`."""
+    return relative(module_path(name))

@@ -11,7 +11,8 @@ from course.notebook import RUN
 from course.package.cells import ExportedCell, exported_cell
 from course.package.directives import read_head
 from course.package.export import export
-from course.paths import BUILT, PACKAGE, ROOT, CourseError, notebook_path
+from course.package.rooms import make_rooms
+from course.paths import BUILT, PACKAGE, ROOT, CourseError, module_path, notebook_path
 
 SECONDS = 300
 
@@ -49,8 +50,10 @@ def package_so_far(number: str, executed: list[str]) -> Path:
     shutil.copytree(PACKAGE, folder / "nanogpt", ignore=shutil.ignore_patterns("__pycache__"))
     if (ROOT / "configs").is_dir():  # nanogpt looks for them beside itself
         shutil.copytree(ROOT / "configs", folder / "configs")
-    for module, text in export(notebook, path.name).items():
-        (folder / "nanogpt" / f"{module}.py").write_text(text, encoding="utf-8")
+    modules = export(notebook, path.name)
+    make_rooms(modules, folder / "nanogpt")
+    for module, text in modules.items():
+        module_path(module, folder / "nanogpt").write_text(text, encoding="utf-8")
     return folder
 
 

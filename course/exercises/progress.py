@@ -5,7 +5,7 @@ import subprocess
 
 from course.exercises.check import progress
 from course.package.cells import claimed_modules
-from course.paths import PACKAGE, ROOT, CourseError, chapters, notebook_path
+from course.paths import ROOT, CourseError, chapters, module_path, notebook_path
 from course.predictions import KEPT, error, shown
 
 
@@ -23,7 +23,10 @@ def changed_modules() -> set[str] | None:
         except OSError:
             return None
         if done.returncode == 0:
-            return {line.removeprefix("nanogpt/").removesuffix(".py") for line in done.stdout.splitlines()}
+            return {
+                line.removeprefix("nanogpt/").removesuffix(".py").replace("/", ".")
+                for line in done.stdout.splitlines()
+            }
     return None
 
 
@@ -41,7 +44,7 @@ def chapter_lines() -> list[str]:
 
 
 def state(module: str, changed: set[str] | None) -> str:
-    if not (PACKAGE / f"{module}.py").is_file():
+    if not module_path(module).is_file():
         return "(not there: checkpoint the chapter)"
     if changed is None:
         return ""

@@ -9,7 +9,8 @@ from course.files import diff, keep_beside, notebook_bytes, read_notebook, write
 from course.notebooks.address import dressed
 from course.notebooks.build import cell_lines, notebook_from_source
 from course.package.export import export
-from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError, number_of, relative, source_path
+from course.package.rooms import make_rooms
+from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError, module_path, number_of, relative, source_path
 
 
 def restore(chapter: str, ask: bool = True) -> int:
@@ -18,7 +19,8 @@ def restore(chapter: str, ask: bool = True) -> int:
     path = NOTEBOOKS / f"{source.stem}.ipynb"
     nb, outputs = released_notebook(source, path)
     released = {path: notebook_bytes(nb)}
-    released |= {PACKAGE / f"{m}.py": text.encode() for m, text in export(nb, path.name).items()}
+    modules = export(nb, path.name)
+    released |= {module_path(m): text.encode() for m, text in modules.items()}
     changed = [file for file, data in released.items() if not file.exists() or file.read_bytes() != data]
     if not outputs and changed == [path] and same_cells(path, nb):
         changed = []  # only outputs differ, and there are none to bring back
@@ -36,6 +38,7 @@ def restore(chapter: str, ask: bool = True) -> int:
     ):
         print("nothing changed")
         return 1
+    make_rooms(modules, PACKAGE)
     for file in changed:
         keep_beside(file)
         write_atomically(file, released[file])

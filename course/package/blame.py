@@ -6,6 +6,7 @@ import re
 from course.package.cells import ExportedCell, parse
 from course.package.export import cell_at
 from course.package.remedies import NO_NAME, remedy
+from course.paths import module_file
 
 KEPT_LINES = 14  # of pytest's own text
 EXAMPLE = re.compile(r"\n(?:E +)?(?:Falsifying example|Failing test case): ")  # hypothesis's note
@@ -19,7 +20,9 @@ def first_line(failure: dict, modules=()) -> str:
     """`test_name: the assertion's message (hypothesis's example)`; a name that is missing is told with its remedy."""
     if gone := NO_NAME.search(failure["message"]):
         name, module = gone.groups()
-        keep = f"{failure['test']} needs {name}, which no cell exports to nanogpt/{module}.py; keep that name"
+        keep = (
+            f"{failure['test']} needs {name}, which no cell exports to {module_file(module)}; keep that name"
+        )
         return keep if module in modules else f"{failure['test']}: {remedy(failure['message'])}"
     message, *notes = EXAMPLE.split(failure["message"], maxsplit=1)
     message = re.sub(r"^(AssertionError|Failed):? ?", "", message).strip().split("\n")[0]
@@ -70,7 +73,8 @@ def described(cell: ExportedCell, number: int) -> str:
 def frames(text: str, cells: list[ExportedCell], modules: dict[str, str]) -> list[ExportedCell]:
     """The cells that a traceback runs through, the deepest first."""
     found = []
-    for module, row in re.findall(r"nanogpt[/\\](\w+)\.py(?:\", line |:)(\d+)", text):
+    for file, row in re.findall(r"nanogpt[/\\]([\w/\\]+)\.py(?:\", line |:)(\d+)", text):
+        module = re.sub(r"[/\\]", ".", file)
         if module in modules:
             where = cell_at(modules[module], int(row), [c for c in cells if c.module == module])
             found += [cell for cell in cells if cell.where == where]

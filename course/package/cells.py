@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course.package.directives import Head, read_head
-from course.paths import NOTEBOOKS, CourseError, numbered
+from course.paths import NOTEBOOKS, CourseError, module_file, numbered
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 ONLY = "an exported cell holds definitions, imports and assignments of names only"
@@ -188,5 +188,5 @@ def refuse_double_claims(modules: set[str], name: str) -> None:
     for other in numbered(NOTEBOOKS, ".ipynb"):
         if other.name != name and (both := modules & claimed_modules(other)):
             raise CourseError(
-                f"nanogpt/{both.pop()}.py is exported by both {name} and {other.name}; rename one"
+                f"{module_file(both.pop())} is exported by both {name} and {other.name}; rename one"
             )

@@ -23,7 +23,21 @@ from course.package.cells import (
 )
 from course.package.export import export
 from course.package.last_run import compare_with_run
-from course.paths import PACKAGE, ROOT, TESTS, CourseError, notebook_path, relative, two_digits
+from course.package.rooms import make_rooms
+from course.paths import (
+    PACKAGE,
+    ROOT,
+    TESTS,
+    CourseError,
+    module_file,
+    module_path,
+    notebook_path,
+    relative,
+    two_digits,
+)
+from course.paths import (
+    modules as package_modules,
+)
 
 IMPORT_SECONDS = 180  # what takes seconds may take a minute on a machine with other work
 TEST_SECONDS = 1200
@@ -54,10 +68,10 @@ def checkpoint_chapter(
         compare_with_run(cells, executed, by_id or {})
     if not modules:
         return [f"{path.name} exports nothing"]
-    tests = sorted(TESTS.glob(f"test_ch{two_digits(chapter)}_*.py"))
+    tests = sorted(TESTS.rglob(f"test_ch{two_digits(chapter)}_*.py"))
     for module in modules:
-        if (PACKAGE / f"{module}.py").is_dir():
-            raise CourseError(f"nanogpt/{module}.py is a folder; remove it, then checkpoint")
+        if module_path(module, PACKAGE).is_dir():
+            raise CourseError(f"{module_file(module)} is a folder; remove it, then checkpoint")
     for name in sorted(left_out(modules, cells)):
         print(f"note: {name} is no longer exported: {whereabouts(name, notebook)}")
     try_aside(modules, cells, tests)
@@ -68,7 +82,7 @@ def checkpoint_chapter(
 
 
 def current(module: str) -> str:
-    path = PACKAGE / f"{module}.py"
+    path = module_path(module, PACKAGE)
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
@@ -93,24 +107,25 @@ def whereabouts(name: str, notebook) -> str:
 
 def install(modules: dict[str, str]) -> None:
     """Replace all these modules; if one cannot be written, put back those that were."""
-    old = {m: path.read_bytes() if (path := PACKAGE / f"{m}.py").exists() else None for m in modules}
+    old = {m: path.read_bytes() if (path := module_path(m, PACKAGE)).exists() else None for m in modules}
     done: list[str] = []
+    make_rooms(modules, PACKAGE)
     try:
         for module, text in modules.items():
             done.append(module)
-            write_atomically(PACKAGE / f"{module}.py", text.encode())
+            write_atomically(module_path(module, PACKAGE), text.encode())
     except BaseException:
         for module in done:
             if (before := old[module]) is None:
-                (PACKAGE / f"{module}.py").unlink(missing_ok=True)
-            elif (PACKAGE / f"{module}.py").read_bytes() != before:
-                write_atomically(PACKAGE / f"{module}.py", before)
+                module_path(module, PACKAGE).unlink(missing_ok=True)
+            elif module_path(module, PACKAGE).read_bytes() != before:
+                write_atomically(module_path(module, PACKAGE), before)
         raise
 
 
 def describe(module: str, text: str, state: str) -> str:
     names = re.findall(r"^(?:class|def) ([A-Za-z]\w*)", text, re.MULTILINE)
-    return f"nanogpt/{module}.py {state}: {len(text.splitlines())} lines with {', '.join(names)}"
+    return f"{module_file(module)} {state}: {len(text.splitlines())} lines with {', '.join(names)}"
 
 
 def try_aside(modules: dict[str, str], cells: list[ExportedCell], tests: list[Path]) -> None:
@@ -121,20 +136,25 @@ def try_aside(modules: dict[str, str], cells: list[ExportedCell], tests: list[Pa
         shutil.copytree(PACKAGE, trial, ignore=shutil.ignore_patterns("__pycache__"))
         if (ROOT / "configs").is_dir():  # nanogpt looks for them beside itself
             shutil.copytree(ROOT / "configs", folder / "configs")
+        make_rooms(modules, trial)
         for module, text in modules.items():
-            (trial / f"{module}.py").write_text(text, encoding="utf-8", newline="\n")
+            module_path(module, trial).write_text(text, encoding="utf-8", newline="\n")
         report, said = run_trial(folder, list(modules), tests)
         problem = trial_problem(report, said, modules, tests)
-        if not problem and not all(is_whole(trial / f"{m}.py", text) for m, text in modules.items()):
+        if not problem and not all(is_whole(module_path(m, trial), text) for m, text in modules.items()):
             problem = "importing or testing it changes files of nanogpt/", ""
     if problem:
         line, text = problem
         text = text.replace(f"{folder}{os.sep}", "").replace(f"{ROOT}{os.sep}", "")
-        text = re.sub(r"(?m)^\.\.[/\\].*?tests[/\\]test_ch|\S*tests[/\\]test_ch", "tests/test_ch", text)
+        text = re.sub(
+            r"(?m)(?:^\.\.[/\\].*?|\S*)(tests[/\\](?:\w+[/\\])?test_ch)",
+            lambda m: m[1].replace("\\", "/"),
+            text,
+        )
         where = likely_cell(
             text + said, report.get("failure", {}), cells, modules, {m: current(m) for m in modules}
         )
-        names = ", ".join(f"nanogpt/{module}.py" for module in modules)
+        names = ", ".join(map(module_file, modules))
         raise CourseError(f"{line}\nlikely {where}; {names} unchanged{excerpt(text)}")
 
 
@@ -148,7 +168,7 @@ def trial_problem(
     """What went wrong, in one line, and the text that shows where; None if nothing did."""
     if "error" in report:
         module = next(m for m in modules if m not in report["imported"])
-        return f"nanogpt/{module}.py cannot be imported: {report['error']}", report["text"]
+        return f"{module_file(module)} cannot be imported: {report['error']}", report["text"]
     if failure := report.get("failure"):
         return first_line(failure, modules), failure["text"]
     if "Timeout (" in said:
@@ -220,15 +240,11 @@ def check_chapter(chapter: str) -> str:
     """The difference between what the notebook exports and what the package holds; empty where they agree."""
     modules = export_chapter(chapter)
     name = notebook_path(chapter).name
-    diffs = [
-        diff(current(m), text, f"nanogpt/{m}.py", f"exported from {name}") for m, text in modules.items()
-    ]
+    diffs = [diff(current(m), text, module_file(m), f"exported from {name}") for m, text in modules.items()]
     return "\n".join(filter(None, diffs))
 
 
 def orphans(chapters: list[str]) -> list[str]:
     """Modules in the package that no notebook exports."""
     claimed = {module for chapter in chapters for module in claimed_modules(notebook_path(chapter))}
-    return sorted(
-        p.name for p in PACKAGE.glob("*.py") if p.stem not in claimed and not p.stem.startswith("__")
-    )
+    return [module_file(module) for module in package_modules() if module not in claimed]

@@ -1,10 +1,11 @@
 """`#| export` and its like: read from the head of a cell, exactly as they are meant or not at all.
 
-    #| default_exp model           names the notebook's module, once
-    #| export                      this cell goes into it; `#| export data`: into another module of the chapter
-    #| doc model: One sentence.    becomes the first line of that module, once, in any code cell
+    #| default_exp gpt.model       names the notebook's module, once
+    #| export                      this cell goes into it; `#| export text.data`: into another module of the chapter
+    #| doc gpt.model: One sentence.  becomes the first line of that module, once, in any code cell
 
-They are nbdev's, but for `doc`. What looks like one and is not is refused, since leaving a cell out without a word
+A module's name has dots where its file has folders: gpt.model is nanogpt/gpt/model.py. The directives are nbdev's, but
+for `doc`. What looks like one and is not is refused, since leaving a cell out without a word
 would make another module than the one that was seen to work.
 """
 
@@ -97,16 +98,20 @@ def module_name(name: str, line: str, where: str) -> str:
     """The name, if a module on any system can have it."""
     if usable(name):
         return name
-    bare = name.removeprefix("nanogpt.").removesuffix(".py").lower()
+    bare = name.replace("/", ".").removeprefix("nanogpt.").removesuffix(".py").lower()
     hint = f", such as {bare}" if usable(bare) else ""
     raise CourseError(
-        f"{where}: `{line.strip()}`: a module's name is a word of small letters, digits and _ that begins with a letter{hint}"
+        f"{where}: `{line.strip()}`: a module's name is a word of small letters, digits and _ that begins with a letter, or "
+        f"several such words with dots between{hint}"
     )
 
 
 def usable(name: str) -> bool:
-    return (
-        bool(re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*", name))
-        and not keyword.iskeyword(name)
-        and name not in RESERVED
-    )
+    """True of `data` and `text.data`; not of `data.py`, nor of a name that begins with the package's own."""
+    words = name.split(".")
+    return words[0] != "nanogpt" and words[-1] != "py" and all(map(usable_word, words))
+
+
+def usable_word(word: str) -> bool:
+    fits = re.fullmatch(r"[a-z][a-z0-9_]*", word)
+    return bool(fits) and not keyword.iskeyword(word) and word not in RESERVED

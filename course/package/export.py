@@ -24,7 +24,7 @@ from course.package.cells import (
     imported_names,
     parse,
 )
-from course.paths import PACKAGE, ROOT, CourseError
+from course.paths import PACKAGE, ROOT, CourseError, module_file
 
 
 def export(nb, name: str) -> dict[str, str]:
@@ -34,7 +34,7 @@ def export(nb, name: str) -> dict[str, str]:
     modules = dict.fromkeys(cell.module for cell in cells)
     if missing := [module for module in modules if module not in docs]:
         raise CourseError(
-            f"{name}: nothing says what nanogpt/{missing[0]}.py is; write `#| doc {missing[0]}: One sentence.`"
+            f"{name}: nothing says what {module_file(missing[0])} is; write `#| doc {missing[0]}: One sentence.`"
         )
     return {
         module: render(
@@ -87,7 +87,7 @@ def imports_from(others: list[ExportedCell], cells: list[ExportedCell]) -> list[
         for name in used.intersection(cell.names()) - own:
             if homes.setdefault(name, cell.module) != cell.module:
                 raise CourseError(
-                    f"{cell.where}: {name} is in {homes[name]}.py too, and {cells[0].module}.py uses it; rename one"
+                    f"{cell.where}: {name} is in {module_file(homes[name])} too, and {module_file(cells[0].module)} uses it; rename one"
                 )
     return [f"from nanogpt.{module} import {name}" for name, module in sorted(homes.items())]
 

@@ -5,20 +5,20 @@ import traceback
 from pathlib import Path
 
 from course.package.cells import claimed_modules
-from course.paths import NOTEBOOKS, PACKAGE, number_of, numbered
+from course.paths import NOTEBOOKS, PACKAGE, module_file, number_of, numbered
 
 DISK = re.compile(r"\[Errno \d+\] (No space left|Read-only file system|Disk quota exceeded)")
-NO_NAME = re.compile(r"cannot import name '(\w+)' from (?:partially initialized module )?'nanogpt\.(\w+)'")
+NO_NAME = re.compile(r"cannot import name '(\w+)' from (?:partially initialized module )?'nanogpt\.([\w.]+)'")
 
 
 def remedy(error: str) -> str:
     """The remedy for an import of ours that failed, or a disk, from the error's text; empty for any other error."""
     if DISK.search(error):
         return "the disk is full or cannot be written; `course doctor` says how much is free"
-    if found := re.search(r"No module named 'nanogpt\.(\w+)'", error):
-        return f"nanogpt/{found[1]}.py is missing; {bring_back(found[1])}"
+    if found := re.search(r"No module named 'nanogpt\.([\w.]+)'", error):
+        return f"{shown(found[1])} is missing; {bring_back(found[1])}"
     if found := NO_NAME.search(error):
-        return f"nanogpt/{found[2]}.py has no {found[1]}; {bring_back(found[2])}"
+        return f"{module_file(found[2])} has no {found[1]}; {bring_back(found[2])}"
     return ""
 
 
@@ -29,16 +29,31 @@ def remedy_for(error: BaseException) -> str:
     frames = [(frame.filename, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):
         frames.append((error.filename or "", "<module>"))
-    ours = [(Path(file).stem, name) for file, name in frames if Path(file).parent == PACKAGE]
+    ours = [(module_of(Path(file)), name) for file, name in frames if Path(file).is_relative_to(PACKAGE)]
     mistakes = NameError | TypeError | AttributeError | ImportError
     if not ours or not (ours[-1][1] == "<module>" or isinstance(error, mistakes)):
         return ""
     module = ours[-1][0]
-    return f"nanogpt/{module}.py is broken ({type(error).__name__}: {error}); {bring_back(module)}"
+    return f"{module_file(module)} is broken ({type(error).__name__}: {error}); {bring_back(module)}"
+
+
+def module_of(path: Path) -> str:
+    """`gpt.model`, of a file of the package."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
 def bring_back(module: str) -> str:
-    for path in numbered(NOTEBOOKS, ".ipynb"):
-        if module in claimed_modules(path):
-            return f"`course restore {number_of(path)}` brings it back"
-    return "no notebook here makes it"
+    maker = next((path for path in numbered(NOTEBOOKS, ".ipynb") if makes(path, module)), None)
+    return f"`course restore {number_of(maker)}` brings it back" if maker else "no notebook here makes it"
+
+
+def makes(notebook: Path, name: str) -> bool:
+    """True if a notebook exports to a module of this name, or to one in a folder of this name."""
+    return any(f"{module}.".startswith(f"{name}.") for module in claimed_modules(notebook))
+
+
+def shown(name: str) -> str:
+    """`nanogpt/gpt/model.py` for gpt.model, `nanogpt/gpt/` for gpt, where modules stand in it."""
+    claimed = {module for path in numbered(NOTEBOOKS, ".ipynb") for module in claimed_modules(path)}
+    folder = name not in claimed and any(module.startswith(f"{name}.") for module in claimed)
+    return module_file(name).removesuffix(".py") + "/" if folder else module_file(name)

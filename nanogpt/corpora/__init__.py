@@ -1,1 +1,1 @@
-"""The stories' grammar and floor, real text, and the files that other programs read."""
+"""Where text comes from: the generated stories and their floor, real text, Megatron's files."""

@@ -1,1 +1,1 @@
-"""What chapters make several processes do, to be measured."""
+"""What the chapters let several processes do, to be measured."""

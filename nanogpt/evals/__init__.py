@@ -1,1 +1,1 @@
-"""How good a model is: losses, excess over the floor, HellaSwag."""
+"""What a trained model knows: losses, stories' questions, HellaSwag."""

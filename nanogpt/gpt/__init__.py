@@ -1,1 +1,1 @@
-"""GPT-2: attention, model, weights, training, sampling."""
+"""GPT-2: the model, its training loop and its sampling."""

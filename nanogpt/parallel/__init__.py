@@ -1,1 +1,1 @@
-"""One step on many processes: data, tensor, context and pipeline parallelism."""
+"""One model on many devices: data, sharded, tensor, context and pipeline parallelism."""

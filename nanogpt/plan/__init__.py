@@ -1,1 +1,1 @@
-"""Memory, time and cost of a run before it starts."""
+"""What a run will need and reach before it is started: memory, time, money, loss."""

@@ -1,1 +1,1 @@
-"""A run from a configuration: trainer, checkpoints, metrics, adapters."""
+"""A training run from configuration to metrics: the trainer, its checkpoints, its log."""

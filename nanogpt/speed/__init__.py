@@ -1,1 +1,1 @@
-"""How fast a step could be, how fast it is, and what makes it faster."""
+"""How fast the model runs, how fast it could, and what makes it faster."""

@@ -1,1 +1,1 @@
-"""Text into tokens, tokens into batches."""
+"""From text to batches of token ids: the tokenizer, shards on disk, the stream of batches."""

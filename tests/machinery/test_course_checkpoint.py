@@ -9,6 +9,7 @@ from course.package import checkpoint
 from course.package.blame import excerpt, first_line
 from course.package.cells import exported_cells
 from course.package.last_run import compare_with_run
+from course.package.rooms import ROOMS
 from course.paths import CourseError
 
 
@@ -181,6 +182,24 @@ def test_a_module_belongs_to_one_notebook(house):
     assert "nanogpt/tiny.py is exported by both" in house.course("checkpoint", "04", code=1)
     (house.path / "notebooks/05_other.ipynb").write_text("{")
     house.course("checkpoint", "04")  # another chapter's damage is not this one's
+
+
+def test_a_module_in_a_folder(house):
+    """The folder and its one line are made where they are missing; every message names the path."""
+    house.edit("#| default_exp tiny", "#| default_exp gpt.shapes")
+    house.edit("#| doc tiny:", "#| doc gpt.shapes:")
+    test = house.path / "tests/gpt/test_ch04_tiny.py"
+    test.parent.mkdir()
+    test.write_text((house.path / "tests/test_ch04_tiny.py").read_text().replace("tiny", "gpt.shapes"))
+    (house.path / "tests/test_ch04_tiny.py").unlink()
+    said = house.course("checkpoint", "04")
+    assert "nanogpt/gpt/shapes.py updated" in said and "tests/gpt/test_ch04_tiny.py passes" in said
+    assert (house.path / "nanogpt/gpt/__init__.py").read_text() == f'"""{ROOMS["gpt"]}"""\n'
+    assert "-LIMIT = 3" not in house.course("checkpoint", "04", "--check")
+    house.edit("return math.pi*r**2", "return math.pi*r")
+    said = house.course("checkpoint", "04", code=1).split("\n")
+    assert said[1] == "likely 04_tiny.ipynb, cell 4 (area); nanogpt/gpt/shapes.py unchanged"
+    assert "    tests/gpt/test_ch04_tiny.py:5: in test_area_grows_with_the_square" in said, said
 
 
 def saved_cells(house):

@@ -82,11 +82,32 @@ def test_a_continuation_needs_a_class_and_a_decorated_class_takes_plain_methods_
 @pytest.mark.parametrize(
     "directive",
     ["#| exports", "#| Export", "# | export", "#|  export # note", "# export", "#| eval: false", "#| doc a", "#| doc: x"]
-    + ["#| export data.py", "#| export nanogpt.text.data", "#| export Data", "#| export __init__", "#| export __main__"]
+    + ["#| export data.py", "#| export nanogpt.text.data", "#| export text.", "#| export text..data", "#| export text.Data"]
+    + ["#| export text.class", "#| export nanogpt.text.data", "#| export text/data", "#| export Data", "#| export __init__", "#| export __main__"]
     + ["#| export 2d", "#| export class", "#| export con", "#| export a b", "## | export", "#| default_exp"],
 )  # fmt: skip
 def test_what_looks_like_a_directive_and_is_none_is_refused(directive):
     assert "cell 2: `#" in refused(f"{directive}\nX = 1")
+
+
+@pytest.mark.parametrize(
+    "name, hint",
+    [("data.py", "data"), ("nanogpt.text.data", "data"), ("nanogpt/text/data.py", "text.data"), ("Text.Data", "text.data")],
+)  # fmt: skip
+def test_a_wrong_name_of_a_module_gets_the_right_one_as_a_hint(name, hint):
+    assert refused(f"#| export {name}\nX = 1").endswith(f"dots between, such as {hint}")
+
+
+def test_a_module_in_a_folder_is_imported_and_told_by_its_path():
+    docs = "#| doc gpt.one: One.\n#| doc gpt.two: Two."
+    double = "#| export gpt.one\ndef double(x):\n    return 2 * x"
+    use = "#| export gpt.two\ndef fourfold(x):\n    return double(double(x))"
+    modules = export(notebook(docs, double, use), "x.ipynb")
+    assert "from nanogpt.gpt.one import double\n" in modules["gpt.two"]
+    with pytest.raises(
+        CourseError, match=r"nothing says what nanogpt/gpt/two\.py is; write `#\| doc gpt\.two: "
+    ):
+        export(notebook("#| doc gpt.one: One.", double, use), "x.ipynb")
 
 
 def test_a_directive_stands_at_the_head_of_its_cell():
@@ -206,7 +227,7 @@ def test_modules_of_one_chapter_import_from_each_other():
         and "half\n" not in modules["two"].split("def")[0]
     )
     assert "import" not in modules["one"] + modules["three"]
-    with pytest.raises(CourseError, match=r"double is in one.py too, and two.py uses it"):
+    with pytest.raises(CourseError, match=r"double is in nanogpt/one.py too, and nanogpt/two.py uses it"):
         export(notebook(docs, double, use, own), "x.ipynb")
     assert "import" not in export(notebook(docs, double, own, "#| export two\nX = 1"), "x.ipynb")["three"]
 
