@@ -11,8 +11,8 @@ from unittest import mock
 
 import pytest
 
-from course.site.build import build as site
-from course.site.build import pages
+from course.site import build as site
+from course.site import pages
 
 REPOSITORY = "https://github.com/someone/gpt2-course"
 FOLDER = site.SITE.with_name("site-test")

@@ -64,7 +64,7 @@ def add_backend(command: argparse.ArgumentParser) -> None:
 
 def exercise_folder(name: str) -> Path:
     """Where the set of a chapter's number lies, or of a folder."""
-    from course.exercises.sets import sets as exercises
+    from course.exercises import sets as exercises
 
     if (Path(name) / "exercise.py").is_file():
         return Path(name).resolve()
@@ -79,7 +79,7 @@ def exercise_set(name: str):
 
 def call_run(args) -> int:
     from course.exercises.sets import EXERCISES, read
-    from course.grade.sandbox.sandbox import anew, sandbox
+    from course.grade.sandbox import anew, sandbox
     from course.grade.sandbox.warm import Options, preload
     from course.grade.submission import PATTERN, collect
 
@@ -125,7 +125,7 @@ def report(graded: list[dict], found: int, where: str, backend: str) -> int:
 
 
 def call_selfcheck(args) -> int:
-    from course.grade.sandbox.sandbox import sandbox
+    from course.grade.sandbox import sandbox
     from course.grade.sandbox.selfcheck import selfcheck
 
     return selfcheck(sandbox.choose(args.backend, args.trusted, args.image), args.image)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from course.exercises.sets import folders, read
 from course.files import notebook_bytes, write_atomically
-from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError, number_of, numbered, relative
+from course.paths import NOTEBOOKS, ROOT, CourseError, module_path, modules, number_of, numbered, relative
 from course.site.pages import address, chapter_page, exercise_page, page, raw_files
 
 SITE = ROOT / "build" / "site"
@@ -134,13 +134,13 @@ def toctree(caption: str, pages: list[str]) -> str:
 
 def module_pages() -> dict[str, str]:
     """A page for each module of the package, of its docstrings, and an index in the order of the chapters."""
-    modules = sorted(PACKAGE.glob("[a-z]*.py"), key=lambda path: (owner(path), path.name))
+    named = sorted(modules(), key=lambda name: (owner(module_path(name)), name))
     auto = "# nanogpt.{0}\n\n```{{eval-rst}}\n.. automodule:: nanogpt.{0}\n```\n"
-    pages = {path.stem: auto.format(path.stem) for path in modules}
+    pages = {name.replace(".", "/"): auto.format(name) for name in named}
     text = "# The package\n\nWhat the chapters export, in their order.\n\n| chapter | module | what it holds |\n|---|---|---|\n"
-    for path in modules:
-        says = path.read_text(encoding="utf-8").split("\n")[0].strip('"')
-        text += f"| {owner(path)} | [{path.stem}]({path.stem}.md) | {says} |\n"
+    for name, at in zip(named, pages):
+        says = module_path(name).read_text(encoding="utf-8").split("\n")[0].strip('"')
+        text += f"| {owner(module_path(name))} | [{name}]({at}.md) | {says} |\n"
     return pages | {"index": text + toctree("", list(pages))}
 
 

@@ -14,7 +14,8 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 
-from nanogpt.evals.losses import evaluating, hellaswag
+from nanogpt.evals import hellaswag
+from nanogpt.evals.losses import evaluating
 from nanogpt.gpt.model import GPT, SIZES
 from nanogpt.gpt.sample import load
 from nanogpt.text.tokenizer import BPETokenizer

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from nanogpt.corpora.corpus import ensure_corpus  # noqa: E402
-from nanogpt.plan.plan import laws  # noqa: E402
+from nanogpt.plan import laws  # noqa: E402
 from nanogpt.text.files import save_json  # noqa: E402
 from nanogpt.text.tokenizer import BPETokenizer  # noqa: E402
 

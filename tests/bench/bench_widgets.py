@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from chapter_widgets import WIDGETS  # noqa: E402
 

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nanogpt.evals import hellaswag
 from nanogpt.evals.hellaswag import accuracy, fitting, ids_of, load_items, score, score_ids
-from nanogpt.evals.losses import evaluating, hellaswag
+from nanogpt.evals.losses import evaluating
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.train import scale_init
 from nanogpt.text.tokenizer import BPETokenizer

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nanogpt.corpora.corpus import ensure_corpus, stories
-from nanogpt.evals.losses import command as report
+from nanogpt.evals import command as report
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.pretrained import to_hf
 from nanogpt.gpt.weights import save_model

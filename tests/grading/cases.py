@@ -152,7 +152,7 @@ def attacks(host) -> list[Case]:
         Case("full_disk_watched", FILLS_DISK, ("crashed|timeout", "crashed|timeout"), 9.0, backends=("container",)),
         Case("patched", cell("""
             import builtins, math
-            from course.grade.sandbox.sandbox import protocol
+            from course.grade.sandbox import protocol
             builtins.abs = lambda x: 0
             builtins.isinstance = lambda *_: True
             math.isclose = lambda *_, **__: True

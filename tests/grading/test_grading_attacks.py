@@ -20,7 +20,7 @@ from sandboxes import (
     why_no_engine,
 )
 
-from course.exercises.sets import sets as exercises
+from course.exercises import sets as exercises
 from course.grade.sandbox.processes import pids, uid_of
 from course.grade.sandbox.sandbox import UIDS
 

@@ -12,7 +12,7 @@ from simulated_class import write
 from small_set import small_set
 
 from course.exercises.release import release
-from course.grade.sandbox.sandbox import sandbox
+from course.grade.sandbox import sandbox
 from course.grade.systems import station
 from course.grade.systems.bundle import bundle
 from course.paths import CourseError

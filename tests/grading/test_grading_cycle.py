@@ -16,7 +16,7 @@ from course.cli import main
 from course.exercises.checks import Check
 from course.exercises.sets import folders, read
 from course.exercises.table import TABLE, WEEKS
-from course.grade.sandbox.sandbox import sandbox
+from course.grade.sandbox import sandbox
 from course.grade.score.local import said_of
 from course.paths import CourseError
 

@@ -13,9 +13,9 @@ from cases import RIGHT, notebook
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from course.exercises import sets as exercises
 from course.exercises.checks import difference
-from course.exercises.sets import sets as exercises
-from course.grade.sandbox.sandbox import protocol
+from course.grade.sandbox import protocol
 from course.grade.score.judge import finite
 from course.grade.submission import Invalid, cells_of
 

@@ -18,12 +18,13 @@ import pytest
 from cases import CHANNEL, RIGHT, notebook
 from sandboxes import ROOT, command, environment, why_no_bubblewrap, why_no_container
 
+from course.exercises import sets as exercises
 from course.exercises.checks import Check, CheckOfCheck
-from course.exercises.sets import sets as exercises
 from course.grade import cli, run
+from course.grade.sandbox import boxes, protocol, sandbox
 from course.grade.sandbox.boxes import Box, Ended, SandboxError, program
 from course.grade.sandbox.processes import free_uid, pids, segments, sweep, uid_of
-from course.grade.sandbox.sandbox import UIDS, boxes, protocol, sandbox
+from course.grade.sandbox.sandbox import UIDS
 from course.grade.sandbox.warm import Boxes, Options, Template
 from course.grade.score import grader
 from course.grade.score.grader import Grader
@@ -731,7 +732,7 @@ def test_a_sandbox_has_no_keys_of_ours(backend):
 
 LOOPS = """
 import os, sys, time
-from course.grade.sandbox.sandbox import protocol
+from course.grade.sandbox import protocol
 from course.grade.sandbox.warm import Boxes, Options, Template
 these = Boxes(Options("bubblewrap"), [], Template.started([]) if sys.argv[1] == "forked" else None)
 box = these.ready()

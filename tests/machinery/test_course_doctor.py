@@ -6,9 +6,9 @@ import sys
 import pytest
 import torch
 
+from course.machine import doctor, places
+from course.machine import resources as machine
 from course.machine.finding import GREEN, RED, YELLOW, Finding
-from course.machine.resources import doctor, places
-from course.machine.resources import resources as machine
 from course.notebooks import trust
 from course.notebooks.trust import disagreement, trusted_environment
 from course.package import remedies

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import pytest
 
-from course.machine.resources import data as fetch
+from course.machine import data as fetch
 from course.paths import ROOT, CourseError
 
 CONTENT = random.Random(0).randbytes(1_024_000)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from course.site.build import pictures
+from course.site import pictures
 
 RECORDED = json.loads(pictures.LADDER.read_text(encoding="utf-8"))
 

@@ -70,7 +70,7 @@ def test_what_was_interrupted_can_be_repeated(texts, monkeypatch):
     """The address in pyproject.toml is the last of the texts to change: until then the old one is known."""
     pyproject = texts.path / "pyproject.toml"
     with texts.own_course():
-        from course.site.build import publish
+        from course.site import publish
 
         write = publish.write_atomically
 

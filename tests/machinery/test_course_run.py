@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from course import cli
+from course.machine import lab
 from course.machine.lab import running
-from course.machine.resources import lab
 from course.notebooks import run, summary
 from course.paths import ROOT, CourseError, plainly
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from course.machine.resources import setup_env
+from course.machine import setup_env
 
 TORCH, CPU, CUDA = "torch==2.13.0", "torch==2.13.0+cpu", "torch==2.13.0"
 NEW = ["create", {"with_pip": True, "clear": True}]

@@ -14,9 +14,9 @@ from built_site import FOLDER, HTML, REPOSITORY, built, needs_sphinx, published
 from course.exercises.release import secret_lines
 from course.exercises.sets import folders, read, stub
 from course.files import read_notebook
-from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, CourseError, number_of, numbered
-from course.site.build import build as site
-from course.site.build import pages
+from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, CourseError, modules, number_of, numbered
+from course.site import build as site
+from course.site import pages
 
 FILES = {number_of(path): path for path in numbered(NOTEBOOKS, ".ipynb")}
 PLACES = site.places()
@@ -81,9 +81,9 @@ def test_every_chapter_stands_once_in_the_contents():
 
 def test_every_module_has_a_page():
     made = site.module_pages()
-    modules = {path.stem for path in PACKAGE.glob("[a-z]*.py")}
-    assert set(made) == modules | {"index"}
-    assert all(f"({name}.md)" in made["index"] for name in modules)
+    names = {name.replace(".", "/") for name in modules()}
+    assert set(made) == names | {"index"}
+    assert all(f"({name}.md)" in made["index"] for name in names)
 
 
 def test_without_sphinx_one_sentence_says_what_to_install(monkeypatch):
@@ -170,7 +170,7 @@ class TestBuilt:
             path.read_text(encoding="utf-8")
             for path in (
                 *SOURCES.glob("*.py"),
-                *PACKAGE.glob("*.py"),
+                *PACKAGE.rglob("*.py"),
                 *(ROOT / "site").rglob("*.md"),
                 *ROOT.glob("*.md"),
                 *(ROOT / "exercises").glob("*.md"),

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from course.cli import main
+from course.machine import talk
 from course.machine.doctor import GREEN, RED, YELLOW
-from course.machine.resources import talk
 
 
 def test_two_processes_talk_and_the_doctor_says_over_what_and_how_fast(capsys):
@@ -49,7 +49,7 @@ def test_processes_that_do_not_end_are_ended(monkeypatch):
 def test_a_process_that_is_alone_says_so_in_time_and_does_not_wait_for_ever(tmp_path):
     env = os.environ | {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(talk.free_port())}
-    hurry = "import sys; from course.machine.resources import talk; talk.WAIT = 1.0; sys.exit(talk.main(['--json']))"
+    hurry = "import sys; from course.machine import talk; talk.WAIT = 1.0; sys.exit(talk.main(['--json']))"
     done = subprocess.run([sys.executable, "-c", hurry], env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "error" in json.loads(done.stdout.splitlines()[-1]), done.stdout
 

@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+import sys
 import threading
 import warnings
 from functools import cache
@@ -20,6 +21,7 @@ from course.widgets import LABEL, axes, explorer
 
 ipywidgets = pytest.importorskip("ipywidgets")
 
+sys.path.insert(0, str(ROOT / "tests/bench"))
 from bench_widgets import empty_picture, knobs_of, moved, shown  # noqa: E402
 from chapter_widgets import WIDGETS  # noqa: E402
 

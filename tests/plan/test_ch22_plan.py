@@ -18,6 +18,7 @@ from nanogpt import cli
 from nanogpt.gpt.model import GPT, GPTConfig, num_params
 from nanogpt.parallel.fsdp import shard
 from nanogpt.parallel.tensor import split
+from nanogpt.plan import plan
 from nanogpt.plan.budget import CARDS, OVERHEAD, data_traffic, seconds, traffic
 from nanogpt.plan.footprint import (
     PROGRAMS,
@@ -30,7 +31,6 @@ from nanogpt.plan.footprint import (
     states,
     tensors,
 )
-from nanogpt.plan.plan import plan
 from nanogpt.plan.scaling import Cluster, average_seconds
 from nanogpt.speed.memory import peak_memory
 from nanogpt.speed.work import memory_by_category, saved_bytes, step_flops

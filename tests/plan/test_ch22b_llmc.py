@@ -18,6 +18,7 @@ from nanogpt.corpora.corpus import stories
 from nanogpt.drills.formats import FORMATS, round_to
 from nanogpt.gpt.model import GPT, GPTConfig, num_params
 from nanogpt.gpt.pretrained import from_hf, to_hf
+from nanogpt.plan import llmc
 from nanogpt.plan.llmc import (
     from_llmc,
     read_log,
@@ -27,7 +28,6 @@ from nanogpt.plan.llmc import (
     write_state,
     write_tokenizer,
 )
-from nanogpt.plan.plan import llmc
 from nanogpt.run import metrics as runs
 from nanogpt.text.shards import write_shard
 from nanogpt.text.tokenizer import EOT, BPETokenizer

@@ -13,6 +13,7 @@ from nanogpt.evals.losses import evaluate
 from nanogpt.gpt.model import GPT, num_params
 from nanogpt.gpt.optim import make_optimizer, wsd
 from nanogpt.gpt.train import scale_init, train_step
+from nanogpt.plan import laws
 from nanogpt.plan.laws import (
     DELTA,
     STARTS,
@@ -26,7 +27,6 @@ from nanogpt.plan.laws import (
     losses_after,
     shape,
 )
-from nanogpt.plan.plan import laws
 from nanogpt.text.data import DocumentStream
 from nanogpt.text.shards import load_manifest, open_shards
 from nanogpt.text.tokenizer import BPETokenizer

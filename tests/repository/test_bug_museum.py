@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from nanogpt.evals.losses import losses as evals
+from nanogpt.evals import losses as evals
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.precision import LossScaler, autocast
 from nanogpt.gpt.train import train_step

@@ -9,10 +9,11 @@ import pytest
 import torch
 import yaml
 
-from course.exercises.sets import sets as exercises
-from course.exercises.sets import table as tasks
+from course.exercises import sets as exercises
+from course.exercises import table as tasks
 from course.paths import PACKAGE, ROOT, TIMES, chapters
-from course.site.build import PARTS, pictures
+from course.site import pictures
+from course.site.build import PARTS
 
 README, FAQ, CONTRIBUTING = (
     (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "site/faq.md", "CONTRIBUTING.md")
@@ -75,7 +76,7 @@ def test_readme_says_what_the_course_asks_as_the_syllabi_do():
 
 
 def test_readme_counts_the_package_as_it_is():
-    modules = list(PACKAGE.glob("[a-z]*.py"))
+    modules = list(PACKAGE.rglob("[a-z]*.py"))
     lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in modules)
     said = re.search(r"(\d+) modules and some ([\d,]+) lines", README).groups()
     assert int(said[0]) == len(modules)
@@ -140,7 +141,7 @@ def no_gpu(monkeypatch, tmp_path):
 
 
 def old_python(monkeypatch, tmp_path):
-    from course.machine.resources import setup_env
+    from course.machine import setup_env
 
     class Old(tuple):
         pass
@@ -151,7 +152,7 @@ def old_python(monkeypatch, tmp_path):
 
 
 def no_network_for_pip(monkeypatch, tmp_path):
-    from course.machine.resources import setup_env
+    from course.machine import setup_env
 
     monkeypatch.setattr(setup_env, "has_pip", lambda: True)
     monkeypatch.setattr(setup_env.subprocess, "run", lambda *_, **__: type("Done", (), {"returncode": 1}))
@@ -159,7 +160,7 @@ def no_network_for_pip(monkeypatch, tmp_path):
 
 
 def intel_mac(monkeypatch, tmp_path):
-    from course.machine.resources import setup_env
+    from course.machine import setup_env
 
     print(setup_env.why_no_torch("darwin", "x86_64"))
 

@@ -70,7 +70,7 @@ class TestNotebook:
         assert sources[-1].strip() == f'checkpoint("{number_of(path)}")'
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.stem)
 def test_the_package_needs_neither_course_nor_jupyter(path):
     imported = {
         (node.module or "") if isinstance(node, ast.ImportFrom) else alias.name

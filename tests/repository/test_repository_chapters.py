@@ -12,8 +12,8 @@ from course.site.chapters import CHAPTERS
 
 # What a reader meets, and what explains itself by chapters. This file's own examples are wrong on purpose.
 TEXTS = sorted(
-    [*SOURCES.glob("*.py"), *PACKAGE.glob("*.py"), *(ROOT / "course").rglob("*.py")]
-    + [path for path in TESTS.glob("*.py") if path != Path(__file__)]
+    [*SOURCES.glob("*.py"), *PACKAGE.rglob("*.py"), *(ROOT / "course").rglob("*.py")]
+    + [path for path in TESTS.rglob("*.py") if path != Path(__file__)]
     + [*ROOT.glob("*.md"), *(ROOT / "data").glob("*.md")]
 )
 NUMBERS = re.compile(r"\b[Cc]hapters?\s+((?:\d+[a-z]?\b(?:\s*(?:,|–|-|to|and|or|/|through)\s*)?)+)")
@@ -70,7 +70,7 @@ def test_notebooks_sources_and_tests_are_on_the_map():
     for path in [*numbered(NOTEBOOKS, ".ipynb"), *numbered(SOURCES, ".py")]:
         number, _, title = path.stem.partition("_")
         assert CHAPTERS[number].replace("-", " ") == title.replace("_", " ")
-    tested = {path.name[7:].partition("_")[0] for path in TESTS.glob("test_ch*.py")}
+    tested = {path.name[7:].partition("_")[0] for path in TESTS.rglob("test_ch*.py")}
     assert tested <= set(chapters()), "a test file belongs to no chapter"
 
 
@@ -151,7 +151,7 @@ def test_an_assertion_without_a_message_is_found():
     assert [node.lineno for node in found if node.msg is None] == [3]
 
 
-MODULES = sorted(path for path in PACKAGE.glob("*.py"))
+MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)

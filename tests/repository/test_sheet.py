@@ -12,7 +12,7 @@ from browser import needs_chromium, opened
 from built_site import HTML, built, needs_sphinx, served
 
 from course.paths import ROOT
-from course.site.build import pictures
+from course.site import pictures
 from nanogpt.gpt import attention, model
 from nanogpt.gpt.model import GPT, GPTConfig, flops_by_part, flops_per_token, num_params
 from nanogpt.gpt.optim import decay_groups

@@ -4,8 +4,8 @@ import json
 import os
 import sys
 
+from course.grade.sandbox import sandbox
 from course.grade.sandbox.boxes import program
-from course.grade.sandbox.sandbox import sandbox
 from course.grade.sandbox.warm import Template
 
 

@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from course.grade.sandbox import protocol, sandbox
 from course.grade.sandbox.processes import free_uid, pids, shared_memory, sweep, uid_of, wait_for, written
 from course.grade.sandbox.sandbox import (
     ENVIRONMENT,
@@ -19,8 +20,6 @@ from course.grade.sandbox.sandbox import (
     MEMORY,
     PYTHON,
     as_uid,
-    protocol,
-    sandbox,
     site_folders,
     succeeds,
 )

@@ -21,7 +21,7 @@ if __name__ == "__main__":
     OPTIONS = json.loads(sys.argv[1])
     sys.path[:0] = OPTIONS["path"]
 
-from course.grade.sandbox.sandbox import protocol
+from course.grade.sandbox import protocol
 
 
 def run(options: dict) -> None:

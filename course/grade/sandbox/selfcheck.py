@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 
 from course.exercises.sets import EXERCISES
+from course.grade.sandbox import protocol
 from course.grade.sandbox.boxes import Box, Ended, SandboxError
-from course.grade.sandbox.sandbox import hide, protocol
+from course.grade.sandbox.sandbox import hide
 from course.grade.sandbox.warm import Boxes, Options, Template
 from course.paths import CourseError
 

@@ -26,7 +26,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(options: dict) -> int:
-    from course.grade.sandbox.sandbox import driver
+    from course.grade.sandbox import driver
 
     driver.preload(options["preload"])
     if options.get("job") is None:
@@ -34,7 +34,7 @@ def main(options: dict) -> int:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if pid := os.fork():
         theirs.close()
-        from course.grade.sandbox.sandbox import anew
+        from course.grade.sandbox import anew
 
         return anew.grade(ours, pid, options["job"])
     ours.close()
@@ -77,7 +77,7 @@ def reap(*_) -> None:
 
 def start(request: dict, fds: list[int], here: dict, options: dict) -> int:
     """The number of a new sandbox's first process. fds: requests, replies, and what `cat` reads."""
-    from course.grade.sandbox.sandbox import driver
+    from course.grade.sandbox import driver
 
     requests, replies, life = fds
     told, info = os.pipe()
@@ -131,7 +131,7 @@ def become_driver(entry: int, uid: int, requests: int, replies: int, here: dict,
     os.chdir("/tmp")
     if said := not_inside(here):
         raise OSError(said)
-    from course.grade.sandbox.sandbox import driver
+    from course.grade.sandbox import driver
 
     driver.run(options)
 

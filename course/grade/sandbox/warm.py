@@ -11,8 +11,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from course.grade.sandbox import sandbox
 from course.grade.sandbox.boxes import READY, Box, SandboxError, program
-from course.grade.sandbox.sandbox import sandbox
 from course.grade.sandbox.template import INFO
 
 LIBRARIES = re.compile(r"^(?:from|import) (torch|numpy|nanogpt\.\w+|nanogpt|course\.\w+)\b", re.MULTILINE)

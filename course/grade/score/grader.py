@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from course.exercises.checks import Check, CheckOfCheck, drawn_for
 from course.exercises.sets import ExerciseSet
+from course.grade.sandbox import protocol
 from course.grade.sandbox.boxes import Box, Ended, SandboxError
-from course.grade.sandbox.sandbox import protocol
 from course.grade.sandbox.warm import Boxes, Options, Template, preload
 from course.grade.score import local
 from course.grade.score.implementation import Implementation

@@ -3,8 +3,8 @@
 import time
 
 from course.exercises.checks import CheckOfCheck
+from course.grade.sandbox import protocol
 from course.grade.sandbox.boxes import Ended
-from course.grade.sandbox.sandbox import protocol
 from course.grade.sandbox.warm import Boxes
 
 

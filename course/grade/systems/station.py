@@ -14,7 +14,7 @@ from pathlib import Path
 
 from course.exercises.sets import ExerciseSet, read
 from course.files import write_atomically
-from course.grade.sandbox.sandbox import sandbox
+from course.grade.sandbox import sandbox
 from course.grade.sandbox.warm import Options
 from course.grade.score.grader import Grader
 from course.grade.submission import Found, cells_of, regular_file
