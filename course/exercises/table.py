@@ -95,7 +95,7 @@ def page() -> str:
     sets = [read(folder) for folder in folders()]
     return (
         "# All tasks\n\nMade by `course exercises list --write`; a test compares. A wrong one is an implementation that students"
-        " write;\ntests/test_exercises.py proves that each is caught and named.\n\n"
+        " write;\ntests/repository/test_exercises.py proves that each is caught and named.\n\n"
         f"{table(sets)}\n\n## Three syllabi\n\nA chapter, with its reading, running and changing, is planned as {SITTING} minutes (an estimate);"
         f" tasks as their sets say.\n\n{syllabi(sets)}\n\n### The quarter, week by week\n\n{weeks(sets)}\n"
     )

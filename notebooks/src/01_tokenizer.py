@@ -725,7 +725,7 @@ r"""
 
 By the last law one training gives all smaller vocabularies too: cut the list short. How many bytes does a token
 cover, on stories that were not trained on? The second curve is recorded: Shakespeare's plays, trained on the first
-nine tenths of TinyShakespeare and measured on the last one by `python tests/bench_tokenizer.py --record`.
+nine tenths of TinyShakespeare and measured on the last one by `python tests/bench/bench_tokenizer.py --record`.
 """
 
 
@@ -892,7 +892,7 @@ print("GPT-4:", regex.findall(GPT4_PATTERN, text))
 
 # %% [markdown]
 r"""
-How fast all this is beside tiktoken and Hugging Face's trainer, on Shakespeare: `python tests/bench_tokenizer.py`.
+How fast all this is beside tiktoken and Hugging Face's trainer, on Shakespeare: `python tests/bench/bench_tokenizer.py`.
 
 ## Checkpoint
 

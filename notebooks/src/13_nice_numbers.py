@@ -289,7 +289,7 @@ answer("13.5", 1e3 * seconds["a sum"])
 # %% [markdown]
 r"""
 Where `nn.Linear` stays well below the sum, its library reads more slowly than it could. `python -m nanogpt sample` takes
-`by_columns` on a CPU; `tests/bench_sample.py` puts both beside transformers.
+`by_columns` on a CPU; `tests/bench/bench_sample.py` puts both beside transformers.
 
 ## Rows that stand for no token
 

@@ -508,7 +508,7 @@ show(figures.ablation(rows), alt="Dots: far right without warm-up and without sc
 # %% [markdown]
 r"""
 The model is small, the run short, its rate high. So the same was recorded with chapter 07's model and 400 steps, at chapter
-07's rate and at one five times as large (`python tests/bench_recipe.py`, November 2026):
+07's rate and at one five times as large (`python tests/bench/bench_recipe.py`, November 2026):
 """
 
 # %%

@@ -603,7 +603,7 @@ The tests give both files to transformers' tokenizer and compare its ids, in GPT
 ## Ids, fast
 
 Chapter 01's tokenizer explains itself; tiktoken does the same in Rust. It runs the pattern faster if that is written a
-little differently (`tests/bench_prepare.py` measures it).
+little differently (`tests/bench/bench_prepare.py` measures it).
 """
 
 

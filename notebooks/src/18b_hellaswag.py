@@ -414,7 +414,7 @@ print("of which the tokens that are not read again explain", f"{each / once:.2f}
 r"""
 What fewer tokens do not explain is larger batches: fewer calls, weights read less often, and products of matrices large enough for
 all cores. How much that is depends on the machine and the model, which is why the cell says it. On two idle cores of an AMD EPYC
-(`tests/bench_hellaswag.py`, November 2026) GPT-2's shape was 4.7 times as fast as one ending at a time, since a plain pass reads all of
+(`tests/bench/bench_hellaswag.py`, November 2026) GPT-2's shape was 4.7 times as fast as one ending at a time, since a plain pass reads all of
 its weights for some 25 tokens. Chapter 07's model was 2.2 times as fast: its weights stay in the cache, a plain pass of 47 tokens already
 multiplies matrices at 74 of the 88 GFLOP/s that 800 tokens reach, and fewer tokens are nearly all that can be gained. Two passes
 through chapter 08's cache took 1.2 to 1.35 times as long as this one.

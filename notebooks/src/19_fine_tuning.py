@@ -710,7 +710,7 @@ it needs a gradient.
 ## The trade-off
 
 How far each way gets depends on its rate, so one rate each compares nothing. The figure's lines are runs at several
-rates with two seeds, recorded by `python tests/bench_finetune.py`; crosses are this chapter's. Towards the left it is better adapted, downwards
+rates with two seeds, recorded by `python tests/bench/bench_finetune.py`; crosses are this chapter's. Towards the left it is better adapted, downwards
 less is forgotten.
 
 *Predict.* LoRA moves fewer numbers. Where both have adapted equally well, has it forgotten less than full fine-tuning?

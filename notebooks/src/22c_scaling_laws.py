@@ -62,14 +62,14 @@ def held_out(tokenizer, n: int = 256, seed: int = 1_000_003) -> tuple[np.ndarray
 r"""
 ## What was run
 
-Seven widths of one GPT with three layers, each for five lengths, with two seeds: recorded once by `python tests/bench_scaling.py`, with date and versions in the file. The dotted line is the floor.
+Seven widths of one GPT with three layers, each for five lengths, with two seeds: recorded once by `python tests/bench/bench_scaling.py`, with date and versions in the file. The dotted line is the floor.
 """
 
 # %%
 record = json.loads(Path("../data/measurements/scaling.json").read_text())
 runs, floor = record["runs"], record["floor"]
 other = {k: v for k, v in {"ROWS": ROWS, "T": T, "LAYERS": LAYERS, "HEADS": HEADS}.items() if record[k] != v}
-assert not other, f"{other} is not what was recorded; run tests/bench_scaling.py again"
+assert not other, f"{other} is not what was recorded; run tests/bench/bench_scaling.py again"
 print(f"{len(runs)} runs, {record['date']}, {record['device']}, torch {record['torch']}")
 print(f"floor {floor:.4f} nats a token; lowest loss {min(run['loss'] for run in runs):.4f}")
 show(
@@ -539,7 +539,7 @@ r"""
 2. Give `fit` another DELTA: 1, which is least squares, and 1e-4. *Check*: E by curve's interval; what do the residuals of width 96 do?
 3. Bend the law: replace the sum by a power of it, or let B depend on N. *Check*: the error on the larger runs, not on those that it was fitted to.
 4. Where do the steps come from? *Check*: chapter 18's excess by kind of decision for one width at two lengths, before and after a step.
-5. `python tests/bench_scaling.py --widths 128 --seeds 0` adds a width, in a copy of the repository. *Check*: predict its five losses before.
+5. `python tests/bench/bench_scaling.py --widths 128 --seeds 0` adds a width, in a copy of the repository. *Check*: predict its five losses before.
 
 ## Further reading
 

@@ -127,7 +127,7 @@ WRONG = "return scores.softmax(dim=-1)"
 
 
 def test_a_chapter_is_run_checkpointed_broken_and_mended(lab):
-    module = lab.copy / "nanogpt" / "attention.py"
+    module = lab.copy / "nanogpt/gpt/attention.py"
     released = module.read_text(encoding="utf-8")
     module.unlink()
     with opened(lab.base) as page:
