@@ -90,6 +90,15 @@ def folder_of(chapter: str) -> Path:
     return there[number]
 
 
+def exercise_folder(name: str) -> Path:
+    """Where the set of a chapter's number lies, or of a folder."""
+    return Path(name).resolve() if (Path(name) / "exercise.py").is_file() else folder_of(name)
+
+
+def exercise_set(name: str) -> ExerciseSet:
+    return read(exercise_folder(name))
+
+
 def read(folder: Path) -> ExerciseSet:
     """The set in a folder, with its checks."""
     source = (folder / "exercise.py").read_text(encoding="utf-8")

@@ -62,23 +62,8 @@ def add_backend(command: argparse.ArgumentParser) -> None:
     )
 
 
-def exercise_folder(name: str) -> Path:
-    """Where the set of a chapter's number lies, or of a folder."""
-    from course.exercises import sets as exercises
-
-    if (Path(name) / "exercise.py").is_file():
-        return Path(name).resolve()
-    return exercises.folder_of(name)
-
-
-def exercise_set(name: str):
-    from course.exercises.sets import read
-
-    return read(exercise_folder(name))
-
-
 def call_run(args) -> int:
-    from course.exercises.sets import EXERCISES, read
+    from course.exercises.sets import EXERCISES, exercise_folder, read
     from course.grade.sandbox import anew, sandbox
     from course.grade.sandbox.warm import Options, preload
     from course.grade.submission import PATTERN, collect

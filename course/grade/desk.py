@@ -6,8 +6,8 @@ from argparse import ArgumentParser
 from datetime import datetime
 from pathlib import Path
 
+from course.exercises.sets import exercise_folder, exercise_set
 from course.files import write_atomically
-from course.grade.cli import exercise_folder, exercise_set
 from course.grade.results.results import read_results, write_marks
 from course.grade.systems import export
 from course.grade.systems.merge import CANVAS, MOODLE, System, merge

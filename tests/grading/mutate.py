@@ -111,7 +111,7 @@ def main(words: list[str]) -> int:
         for what, module, old, new, (file, test) in sorted(MUTATIONS, key=lambda one: one[4][0] == ATTACKS):
             if words and not any(what.startswith(word) for word in words):
                 continue
-            path = copy / "course/grade" / module
+            path = next((copy / "course/grade").rglob(module))
             text = path.read_text(encoding="utf-8")
             assert text.count(old) == 1, f"{what}: {old!r} stands {text.count(old)} times in {module}"
             path.write_text(text.replace(old, new), encoding="utf-8")

@@ -489,7 +489,7 @@ def test_a_fork_that_is_not_inside_or_has_rights_runs_nothing(tmp_path, missing)
     broken = tmp_path / "template.py"
     broken.write_text(source.replace(missing, "0"))
     told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    words = [*sandbox.PYTHON, str(broken), program("template", "bubblewrap", [])[1]]
+    words = [*sandbox.PYTHON, str(broken), program("sandbox/template.py", "bubblewrap", [])[1]]
     running = subprocess.Popen(
         words, stdin=theirs, stderr=subprocess.PIPE, text=True, env=sandbox.ENVIRONMENT
     )

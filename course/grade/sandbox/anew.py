@@ -1,4 +1,4 @@
-"""`course grade run` begins anew as template.py: with none of our memory, arguments or environment, until it has forked."""
+"""`course grade run` begins anew as ../__main__.py: with none of our memory, arguments or environment, until it has forked."""
 
 import json
 import os
@@ -6,7 +6,6 @@ import sys
 
 from course.grade.sandbox import sandbox
 from course.grade.sandbox.boxes import program
-from course.grade.sandbox.warm import Template
 
 
 def begin(argv: list[str], names: list[str]) -> None:
@@ -16,16 +15,5 @@ def begin(argv: list[str], names: list[str]) -> None:
         json.dump({"argv": argv, "environment": dict(os.environ)}, file)
     os.lseek(job, 0, os.SEEK_SET)
     sys.stdout.flush()
-    command = [*sandbox.PYTHON, *program("template", "bubblewrap", names, job=job)]
+    command = [*sandbox.PYTHON, *program("__main__.py", "bubblewrap", names, job=job)]
     os.execve(command[0], command, sandbox.ENVIRONMENT)
-
-
-def grade(socket, pid: int, job: int) -> int:
-    """The command, in the process that the template was forked from."""
-    with open(job) as file:
-        told = json.load(file)
-    os.environ.clear()
-    os.environ.update(told["environment"])
-    from course.cli import main
-
-    return main(told["argv"], template=Template(socket, pid))

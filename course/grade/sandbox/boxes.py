@@ -86,7 +86,7 @@ class Box:
             if self.backend == "container":
                 os.chown(self.home, self.uid, self.uid)
         self.process = subprocess.Popen(
-            [*command, *program("driver", self.backend, preload)],
+            [*command, *program("sandbox/driver.py", self.backend, preload)],
             stdin=stdin,
             stdout=stdout,
             stderr=subprocess.PIPE,
@@ -231,8 +231,8 @@ def namespace_of_ours() -> str | None:
     return os.readlink("/proc/self/ns/pid") if os.path.exists("/proc/self/ns/pid") else None
 
 
-def program(name: str, backend: str, preload: list[str], **more) -> list[str]:
-    """driver.py or template.py and its options, with the paths that it has where it runs."""
+def program(file: str, backend: str, preload: list[str], **more) -> list[str]:
+    """A file of course/grade and its options, with the paths that it has where it runs."""
     root, folders = ("/grade", []) if backend in ("docker", "podman") else (str(ROOT), site_folders())
     options = {
         "path": [root, *folders],
@@ -240,4 +240,4 @@ def program(name: str, backend: str, preload: list[str], **more) -> list[str]:
         "alone": backend != "trusted",
         "limits": {} if backend == "trusted" else LIMITS,
     } | more
-    return [f"{root}/course/grade/{name}.py", json.dumps(options)]
+    return [f"{root}/course/grade/{file}", json.dumps(options)]

@@ -5,8 +5,8 @@ sandbox it has bubblewrap make the namespaces, around a `cat` that ends when the
 up its rights, enters the namespaces, sees that it is in them, and becomes the driver. No two submissions share a
 process, a file or a namespace.
 
-`course grade run` goes on as this program (see anew): after the import, and before anything else is read, the template
-forks off, so that one import serves both.
+`course grade run` begins anew as ../__main__.py: after the import, and before anything else is read, the template forks
+off, so that one import serves both.
 """
 
 import ctypes
@@ -26,17 +26,22 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(options: dict) -> int:
+    """The template as a program of its own, whose standard input is the grader's socket."""
     from course.grade.sandbox import driver
 
     driver.preload(options["preload"])
-    if options.get("job") is None:
-        return serve(socket.socket(fileno=os.dup(0)), options)
+    return serve(socket.socket(fileno=os.dup(0)), options)
+
+
+def forked(options: dict) -> tuple[socket.socket, int]:
+    """The template as a fork of this process, after the import: its socket and its number. The fork does not return."""
+    from course.grade.sandbox import driver
+
+    driver.preload(options["preload"])
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if pid := os.fork():
         theirs.close()
-        from course.grade.sandbox import anew
-
-        return anew.grade(ours, pid, options["job"])
+        return ours, pid
     ours.close()
     os.close(options["job"])
     os.setsid()  # Ctrl-C is the grader's to answer
@@ -44,7 +49,7 @@ def main(options: dict) -> int:
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
-    return serve(theirs, options)
+    os._exit(serve(theirs, options))
 
 
 def serve(grader: socket.socket, options: dict) -> int:

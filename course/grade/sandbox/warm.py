@@ -45,7 +45,7 @@ class Template:
     @classmethod
     def started(cls, names: list[str]) -> "Template":
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [*sandbox.PYTHON, *program("template", "bubblewrap", names)]
+        command = [*sandbox.PYTHON, *program("sandbox/template.py", "bubblewrap", names)]
         env = sandbox.ENVIRONMENT
         process = subprocess.Popen(
             command, stdin=theirs, stdout=subprocess.DEVNULL, env=env, cwd="/", start_new_session=True
