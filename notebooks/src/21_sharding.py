@@ -153,7 +153,7 @@ def my_part(x: Tensor, rank: int, n: int) -> nn.Parameter:
     return nn.Parameter(padded(x.detach(), n).chunk(n)[rank].clone())
 
 
-def whole(part: Tensor, rows: int) -> Tensor:
+def gathered_rows(part: Tensor, rows: int) -> Tensor:
     """All ranks' parts as one tensor, without the padding."""
     x = part.new_empty(dist.get_world_size() * len(part), *part.shape[1:])
     dist.all_gather_into_tensor(x, part)
@@ -173,7 +173,7 @@ w = torch.arange(10.0).view(5, 2)
 with local_ranks(LOCAL) as ranked:
     part = ranked(lambda rank: my_part(w, rank, LOCAL).detach())
     print(f"{len(w)} rows for {LOCAL} ranks:", part, sep="\n")
-    assert torch.equal(ranked.same(whole(part, len(w))), w), "the parts are not the whole"
+    assert torch.equal(ranked.same(gathered_rows(part, len(w))), w), "the parts are not the whole"
 
 # %% [markdown]
 r"""
@@ -214,7 +214,7 @@ class PartsOptimizer:
             keep_part(weight, part)
         self.optimizer.step()
         for weight, part in self.pairs:
-            weight.copy_(whole(part, len(weight)))
+            weight.copy_(gathered_rows(part, len(weight)))
 
 
 # %% [markdown]
@@ -230,12 +230,12 @@ that autograd keeps, and fills it before backward.)
 
 # %%
 #| export
-class Whole(torch.autograd.Function):
+class GatheredRows(torch.autograd.Function):
     """Forward: a weight from all ranks' parts. Backward: of its gradient this rank's part of the mean."""
 
     @staticmethod
     def forward(ctx, part: Tensor, rows: int) -> Tensor:
-        return whole(part, rows)
+        return gathered_rows(part, rows)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
@@ -244,7 +244,7 @@ class Whole(torch.autograd.Function):
 
 def use(module: nn.Module, parts: dict[str, tuple[nn.Parameter, int]], *args):
     """The module's forward on weights gathered for this call: name -> this rank's part, rows of the whole."""
-    return functional_call(module, {name: Whole.apply(*each) for name, each in parts.items()}, args)
+    return functional_call(module, {name: GatheredRows.apply(*each) for name, each in parts.items()}, args)
 
 
 # %% [markdown]
@@ -324,7 +324,7 @@ psi = sum(padded(w.detach(), LOCAL).nbytes for w in one.parameters())
 for stage in (1, 2, 3):
     with local_ranks(LOCAL) as ranked:
         parts, moved = local_stage(stage, ranked, network())
-        ends = [ranked.same(whole(part.detach(), len(w))) for part, w in zip(parts, one.parameters())]
+        ends = [ranked.same(gathered_rows(part.detach(), len(w))) for part, w in zip(parts, one.parameters())]
     apart = max((end - w).abs().max().item() for end, w in zip(ends, one.parameters()))
     assert apart < 1e-5, f"stage {stage} is {apart:.1e} from one process"
     told = ", ".join(f"{name} {nbytes / psi / STEPS:.0f} Ψ" for name, nbytes in moved.items())
@@ -560,7 +560,7 @@ def norms(ranks: Ranks, data: str) -> dict:
 
 # %%
 #| export drills.sharding
-def parts(ranks: Ranks, data: str, before: int = 2, after: int = 2) -> dict:
+def steps_around_a_checkpoint(ranks: Ranks, data: str, before: int = 2, after: int = 2) -> dict:
     """FSDP2 trains `before` steps and saves its parts and an export; then it goes on: the losses."""
     model, optimizer, stream = made("FSDP2", ranks, data)
     step = lambda: train_step(model, optimizer, [stream.next_batch()], mean=ranks.mean).item()  # noqa: E731
@@ -572,7 +572,7 @@ def parts(ranks: Ranks, data: str, before: int = 2, after: int = 2) -> dict:
     return {"losses": losses + [step() for _ in range(after)]}
 
 
-DRILLS = {"stages": stages, "norms": norms, "parts": parts}
+DRILLS = {"stages": stages, "norms": norms, "parts": steps_around_a_checkpoint}
 
 # %% [markdown]
 r"""

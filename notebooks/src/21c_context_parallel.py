@@ -393,7 +393,7 @@ With d × n ranks, n to a row, the ring runs in groups of n (`group=`), and grad
 WAYS = "zigzag", "own positions", "mean of means"  # the last two wrong on purpose
 
 
-def trained(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list[float], dict]:
+def trained_in_ring(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list[float], dict]:
     """Losses of some steps and the first gradients by name; all ranks read the same rows."""
     model, optimizer, stream = fresh(Ranks(device=ranks.device), data)
     wrapped, losses, first = ContextParallel(model), [], {}
@@ -426,7 +426,7 @@ def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
 
 # %%
 #| export
-def sent(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: int = 16) -> dict:
+def bytes_sent(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: int = 16) -> dict:
     """The bytes that a rank sends for one layer's attention, forward and backward."""
     q = torch.randn(B, heads, T // ranks.size, d, requires_grad=True)
     batch, counts = dist.batch_isend_irecv, []
@@ -437,7 +437,7 @@ def sent(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: in
     return {"forward": forward, "backward": sum(counts) - forward}
 
 
-DRILLS = {"sent": sent, "same": partial(compared, ways=WAYS, trained=trained)}
+DRILLS = {"sent": bytes_sent, "same": partial(compared, ways=WAYS, trained=trained_in_ring)}
 
 
 # %% [markdown]
@@ -700,7 +700,7 @@ def add_tied(part: GPT, ranks: Ranks) -> None:
 WAYS = {"1F1B": one_f_one_b, "GPipe": gpipe, "tied not added": one_f_one_b}
 
 
-def trained(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list[float], dict]:
+def trained_in_stages(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list[float], dict]:
     """Losses of some steps and the first gradients of all stages, by name."""
     model, optimizer, stream = fresh(Ranks(device=ranks.device), data)
     part, losses, first = stage_of(model, ranks.rank, ranks.size), [], {}
@@ -726,7 +726,7 @@ def timeline(ranks: Ranks, data: str, steps: int = 8) -> dict:
     }
 
 
-DRILLS = {"same": partial(compared, ways=WAYS, trained=trained), "timeline": timeline}
+DRILLS = {"same": partial(compared, ways=WAYS, trained=trained_in_stages), "timeline": timeline}
 
 # %% [markdown]
 r"""

@@ -19,7 +19,7 @@ from nanogpt.parallel.zero import (
     my_part,
     padded,
     state_bytes,
-    whole,
+    gathered_rows,
 )
 from nanogpt.text.tokenizer import BPETokenizer
 
@@ -130,7 +130,7 @@ def pieces(ranks: Ranks) -> dict:
     found, me = {}, (ranks.rank, ranks.size)
     for rows in (1, 5, 8):
         x = torch.arange(2.0 * rows).view(rows, 2)
-        found[f"{rows} rows"] = torch.equal(whole(my_part(x, *me).detach(), rows), x)
+        found[f"{rows} rows"] = torch.equal(gathered_rows(my_part(x, *me).detach(), rows), x)
         mean = my_part(x * (ranks.size - 1) / 2, *me)  # of 0, x, 2x, ...
         found[f"the mean of {rows} rows"] = torch.allclose(mean_part(x * ranks.rank), mean)
     for stage in (1, 2):

@@ -23,7 +23,7 @@ from nanogpt.gpt.train import train_step
 from nanogpt.gpt.weights import load_model, save_model
 from nanogpt.parallel.distributed import Ranks
 from nanogpt.parallel.fsdp import shard
-from nanogpt.parallel.tensor import by_part, by_rank, check_split, cutter, full_state, lay_out, plain, split
+from nanogpt.parallel.tensor import by_part, by_rank, check_split, cutter, full_cut_state, in_way, plain, split
 from nanogpt.parallel.tensor_by_hand import Row, enter, leave, split_block, vocab_embedding, vocab_loss
 
 pytestmark = pytest.mark.skipif(
@@ -63,7 +63,7 @@ def curve(ranks: Ranks, folder: str, way: str) -> dict:
         shard(split(model, mesh["tp"], sequence=way.endswith("sequence")), mesh["dp"])
         replica = replace(ranks, rank=mesh["dp"].get_local_rank(), size=2)
     else:
-        lay_out(model, way, ranks)
+        in_way(model, way, ranks)
     optimizer, losses, norms, mean = (
         make_optimizer(model, 1e-2),
         [],
@@ -78,7 +78,7 @@ def curve(ranks: Ranks, folder: str, way: str) -> dict:
             grads = plain(model, ((n, p.grad) for n, p in model.named_parameters()))
             gradient = torch.cat([g.flatten() for g in grads.values()])
     alone = GPT(SHAPE)
-    alone.load_state_dict(full_state(model), strict=False)
+    alone.load_state_dict(full_cut_state(model), strict=False)
     with torch.no_grad():
         apart = (model(rows(0)[0])[0] - alone(rows(0)[0])[0]).abs().max().item()
     return {"losses": losses, "norms": norms, "gradient": gradient.numpy(), "apart": apart}
@@ -112,12 +112,12 @@ def test_a_split_model_is_one_process(size, way, seed, alone):
         print(f"gradient {apart:.1e}, losses {worst['losses']:.1e}, norms {worst['norms']:.1e}")
         assert min(alone["norms"]) > CLIP, "nothing was clipped"
         assert max(apart, *worst.values()) < BOUND
-        assert found["apart"] < 1e-5, "a GPT of one process, loaded from full_state, computes something else"
+        assert found["apart"] < 1e-5, "a GPT of one process, loaded from full_cut_state, computes something else"
 
 
 def unclipped(ranks: Ranks, folder: str, way: str) -> tuple[list, float]:
     """Losses of a few steps, and how far this rank's first gradients are from its pieces of one process's."""
-    model = lay_out(load_model(folder).train(), way, ranks)
+    model = in_way(load_model(folder).train(), way, ranks)
     optimizer = make_optimizer(model, 1e-2)
     losses = [train_step(model, optimizer, [rows(0)]).item()]
     one = load_model(folder).train()

@@ -13,7 +13,7 @@ from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.pretrained import from_hf, to_hf
 from nanogpt.gpt.weights import load_model
-from nanogpt.parallel.laid_out import fill, optimizer_for, whole
+from nanogpt.parallel.laid_out import fill, optimizer_for, whole_model
 from nanogpt.parallel.layout import Parallel, data_parallel
 from nanogpt.run import checkpoint, trainer
 from nanogpt.run.compare import verdict
@@ -233,7 +233,7 @@ def test_the_trainer_refuses_before_anything_is_written(layout, batch, says, fol
 
 def test_one_process_is_what_it_was():
     model = GPT(GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=2, n_embd=8))
-    assert whole(model) is model, "a model that is whole was copied"
+    assert whole_model(model) is model, "a model that is whole was copied"
     assert type(optimizer_for(model, 1e-3, "float32", betas=(0.9, 0.95), weight_decay=0.1)) is type(
         make_optimizer(model, 1e-3)
     )
