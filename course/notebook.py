@@ -1,4 +1,5 @@
-"""What the notebooks themselves import: `checkpoint("05")`, `show(fig, alt=...)`, `predict`, `answer`, `predictions`."""
+"""What the notebooks themselves import: `checkpoint("05")`, `show(fig, alt=...)`, `grown`, `predict`, `answer`,
+`predictions`."""
 
 import io
 from pathlib import Path
@@ -9,10 +10,11 @@ from IPython.display import display
 
 from course.colab import is_colab, save_shown
 from course.package.checkpoint import checkpoint_chapter
+from course.package.grown import as_html, difference
 from course.paths import NOTEBOOKS, ROOT, CourseError, notebook_path, plainly
 from course.predictions import answer, predict, predictions
 
-__all__ = ["answer", "checkpoint", "predict", "predictions", "show"]
+__all__ = ["answer", "checkpoint", "grown", "predict", "predictions", "show"]
 
 plt.rcParams.update(
     {
@@ -76,6 +78,15 @@ def show(fig, alt: str, handle=None) -> None:
     bundle = {"image/png": shrink(buffer.getvalue()), "text/plain": alt}
     place = handle.update if handle else display
     place(bundle, raw=True, metadata={"image/png": {"alt": alt}})
+
+
+def grown(name: str, chapter: str | None = None) -> None:
+    """Show how this chapter's saved notebook changes a definition of earlier ones: "+ " is new, "- " is gone.
+
+    chapter: the one that grows it, where several do.
+    """
+    lines = difference(name, chapter)
+    display({"text/plain": "\n".join(lines), "text/html": as_html(lines)}, raw=True)
 
 
 def shrink(png: bytes) -> bytes:

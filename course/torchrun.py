@@ -8,11 +8,10 @@ from pathlib import Path
 
 from course.files import read_cells
 from course.notebook import RUN
+from course.package.as_of import Chapter
 from course.package.cells import ExportedCell, exported_cell
 from course.package.directives import read_head
-from course.package.export import export
-from course.package.rooms import make_rooms
-from course.paths import BUILT, PACKAGE, ROOT, CourseError, module_path, notebook_path
+from course.paths import BUILT, CourseError, notebook_path
 
 SECONDS = 300
 
@@ -27,14 +26,14 @@ def exported(source: str, default: str) -> ExportedCell | None:
 
 
 def package_so_far(number: str, executed: list[str]) -> Path:
-    """A folder with a copy of nanogpt, whose modules of this chapter are made of its cells as they were run last.
+    """A folder with nanogpt as of this chapter, whose modules are made of its cells as they were run last.
 
     A cell that has not been run yet is taken as the notebook has it.
     """
     path = notebook_path(number)
     notebook = read_cells(path)
     heads = [read_head(cell.source, path.name) for cell in notebook.cells if cell.cell_type == "code"]
-    default = next(head.default for head in heads if head.default)
+    default = next((head.default for head in heads if head.default), "")
     ran: dict[tuple[str, str], str] = {}
     for source in executed:
         if cell := exported(source, default):
@@ -47,13 +46,7 @@ def package_so_far(number: str, executed: list[str]) -> Path:
             place.source = found[-1]
     folder = BUILT / f"so-far-{number}"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(PACKAGE, folder / "nanogpt", ignore=shutil.ignore_patterns("__pycache__"))
-    if (ROOT / "configs").is_dir():  # nanogpt looks for them beside itself
-        shutil.copytree(ROOT / "configs", folder / "configs")
-    modules = export(notebook, path.name)
-    make_rooms(modules, folder / "nanogpt")
-    for module, text in modules.items():
-        module_path(module, folder / "nanogpt").write_text(text, encoding="utf-8")
+    Chapter(path, notebook).lay_out(folder)
     return folder
 
 

@@ -8,7 +8,7 @@ import nbformat
 from course.files import diff, keep_beside, notebook_bytes, read_notebook, write_atomically
 from course.notebooks.address import dressed
 from course.notebooks.build import cell_lines, notebook_from_source
-from course.package.export import export
+from course.package.as_of import Chapter
 from course.package.rooms import make_rooms
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError, module_path, number_of, relative, source_path
 
@@ -19,7 +19,7 @@ def restore(chapter: str, ask: bool = True) -> int:
     path = NOTEBOOKS / f"{source.stem}.ipynb"
     nb, outputs = released_notebook(source, path)
     released = {path: notebook_bytes(nb)}
-    modules = export(nb, path.name)
+    modules = Chapter(path, nb).in_package()
     released |= {module_path(m): text.encode() for m, text in modules.items()}
     changed = [file for file, data in released.items() if not file.exists() or file.read_bytes() != data]
     if not outputs and changed == [path] and same_cells(path, nb):

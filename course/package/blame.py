@@ -40,14 +40,20 @@ def excerpt(text: str) -> str:
 
 
 def likely_cell(
-    text: str, failure: dict, cells: list[ExportedCell], modules: dict[str, str], installed: dict[str, str]
+    text: str,
+    failure: dict,
+    cells: list[ExportedCell],
+    all_cells: list[ExportedCell],
+    modules: dict[str, str],
+    installed: dict[str, str],
 ) -> str:
     """The cell to look at first, with what it defines.
 
     Best are cells that differ from the installed module, whose tests pass: of those the one where the error arose, or
     all if they are few. Then the cell where the error arose; then one whose name the test calls; then any.
+    cells: of the chapter. all_cells: with those that earlier chapters export to its modules, where an error may arise.
     """
-    raised = frames(text, cells, modules)
+    raised = frames(text, all_cells, modules)
     changed = [cell for cell in cells if differs(cell, installed.get(cell.module, ""))]
     named = [
         cell for cell in cells if any(re.search(rf"\b{n}\b", failure.get("text", "")) for n in cell.names())

@@ -4,11 +4,11 @@ import ast
 import itertools
 import json
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from course.package.directives import Head, read_head
-from course.paths import NOTEBOOKS, CourseError, module_file, numbered
+from course.paths import CourseError
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 ONLY = "an exported cell holds definitions, imports and assignments of names only"
@@ -23,6 +23,12 @@ class ExportedCell:
     source: str
     tree: ast.Module
     id: str = ""  # of the notebook's cell
+    grows: list[str] = field(default_factory=list)  # definitions of earlier chapters that it replaces
+
+    @property
+    def notebook(self) -> str:
+        """The file name of the notebook."""
+        return self.where.split(",")[0]
 
     def names(self) -> list[str]:
         """What the cell defines: `area`, `GPT` and its methods `GPT.forward`; for `class GPT(GPT):` only the methods."""
@@ -98,7 +104,7 @@ def exported_cell(head: Head, where: str, default_module: str, id: str = "") -> 
     for node in tree.body:
         refuse_statement(node, where)
     refuse_shared_lines(tree.body, where)
-    return ExportedCell(where, module, head.source, tree, id)
+    return ExportedCell(where, module, head.source, tree, id, head.grows)
 
 
 def parse(source: str, where: str) -> ast.Module:
@@ -181,12 +187,3 @@ def claimed_modules(path: Path) -> set[str]:
         return set()
     default = next((head.default for head in read if head.default), "")
     return {head.module or default for head in read if head.exported}
-
-
-def refuse_double_claims(modules: set[str], name: str) -> None:
-    """A module belongs to one notebook."""
-    for other in numbered(NOTEBOOKS, ".ipynb"):
-        if other.name != name and (both := modules & claimed_modules(other)):
-            raise CourseError(
-                f"{module_file(both.pop())} is exported by both {name} and {other.name}; rename one"
-            )

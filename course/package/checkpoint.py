@@ -5,23 +5,18 @@ import json
 import os
 import re
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from course.files import diff, read_cells, write_atomically
+from course import paths
+from course.files import diff, write_atomically
+from course.package.as_of import Chapter, current
 from course.package.blame import excerpt, first_line, likely_cell
-from course.package.cells import (
-    ExportedCell,
-    claimed_modules,
-    defined_names,
-    exported_cells,
-    refuse_double_claims,
-)
-from course.package.export import export
+from course.package.cells import claimed_modules, defined_names
+from course.package.compose import cells_of
 from course.package.last_run import compare_with_run
 from course.package.rooms import make_rooms
 from course.paths import (
@@ -33,22 +28,10 @@ from course.paths import (
     module_path,
     notebook_path,
     relative,
-    two_digits,
-)
-from course.paths import (
-    modules as package_modules,
 )
 
 IMPORT_SECONDS = 180  # what takes seconds may take a minute on a machine with other work
 TEST_SECONDS = 1200
-
-
-def export_chapter(chapter: str) -> dict[str, str]:
-    """Module name → text, as the chapter's saved notebook says."""
-    path = notebook_path(chapter)
-    modules = export(read_cells(path), path.name)
-    refuse_double_claims(set(modules), path.name)
-    return modules
 
 
 def checkpoint_chapter(
@@ -60,39 +43,40 @@ def checkpoint_chapter(
     Raises CourseError, and leaves every module as it was, if an exported cell is broken, a module does not
     import, a test of the chapter fails, or the saved notebook is not the one that was run.
     """
-    modules = export_chapter(chapter)
-    path = notebook_path(chapter)
-    notebook = read_cells(path)
-    cells = exported_cells(notebook, path.name)
+    exports = Chapter(notebook_path(chapter))
+    modules = exports.in_package()
     if executed is not None:
-        compare_with_run(cells, executed, by_id or {})
+        compare_with_run(exports.cells, executed, by_id or {})
     if not modules:
-        return [f"{path.name} exports nothing"]
-    tests = sorted(TESTS.rglob(f"test_ch{two_digits(chapter)}_*.py"))
+        return [f"{exports.path.name} exports nothing"]
     for module in modules:
         if module_path(module, PACKAGE).is_dir():
             raise CourseError(f"{module_file(module)} is a folder; remove it, then checkpoint")
-    for name in sorted(left_out(modules, cells)):
-        print(f"note: {name} is no longer exported: {whereabouts(name, notebook)}")
-    try_aside(modules, cells, tests)
+    for name in sorted(left_out(modules)):
+        print(f"note: {name} is no longer exported: {whereabouts(name, exports.nb)}")
+    tests = sorted(TESTS.rglob(f"test_ch{exports.number}_*.py"))
+    try_aside(exports, tests)
     changed = {module: text for module, text in modules.items() if current(module) != text}
+    grown = [f"{name} ({notebook})" for name, notebook in exports.replaced().items()]
     install(changed)
     said = [describe(m, text, "updated" if m in changed else "unchanged") for m, text in modules.items()]
+    said += (
+        [f"later chapters have grown {', '.join(grown)}: the package keeps their versions"] if grown else []
+    )
     return [*said, *(f"{relative(test)} passes" for test in tests)]
 
 
-def current(module: str) -> str:
-    path = module_path(module, PACKAGE)
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-
-
-def left_out(modules: dict[str, str], cells: list[ExportedCell]) -> set[str]:
-    """What the package has of these modules, and the notebook no longer exports."""
+def left_out(modules: dict[str, str]) -> set[str]:
+    """What the package has of these modules, and the notebooks no longer export."""
     try:
-        there = {name for m in modules for node in ast.parse(current(m)).body for name in defined_names(node)}
+        return {name for m, text in modules.items() for name in top_level(current(m)) - top_level(text)}
     except SyntaxError:
         return set()
-    return {name for name in there if "." not in name} - {name for cell in cells for name in cell.names()}
+
+
+def top_level(text: str) -> set[str]:
+    """The names that a module defines."""
+    return {name for node in ast.parse(text).body for name in defined_names(node) if "." not in name}
 
 
 def whereabouts(name: str, notebook) -> str:
@@ -128,17 +112,12 @@ def describe(module: str, text: str, state: str) -> str:
     return f"{module_file(module)} {state}: {len(text.splitlines())} lines with {', '.join(names)}"
 
 
-def try_aside(modules: dict[str, str], cells: list[ExportedCell], tests: list[Path]) -> None:
-    """Import the new modules and run the chapter's tests in a fresh process, in a copy of the package."""
+def try_aside(exports: Chapter, tests: list[Path]) -> None:
+    """Import the new modules and run the chapter's tests in a fresh process, in the package as of this chapter."""
     with tempfile.TemporaryDirectory(prefix="checkpoint-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
         trial = folder / "nanogpt"
-        shutil.copytree(PACKAGE, trial, ignore=shutil.ignore_patterns("__pycache__"))
-        if (ROOT / "configs").is_dir():  # nanogpt looks for them beside itself
-            shutil.copytree(ROOT / "configs", folder / "configs")
-        make_rooms(modules, trial)
-        for module, text in modules.items():
-            module_path(module, trial).write_text(text, encoding="utf-8", newline="\n")
+        modules = exports.lay_out(folder)
         report, said = run_trial(folder, list(modules), tests)
         problem = trial_problem(report, said, modules, tests)
         if not problem and not all(is_whole(module_path(m, trial), text) for m, text in modules.items()):
@@ -152,7 +131,12 @@ def try_aside(modules: dict[str, str], cells: list[ExportedCell], tests: list[Pa
             text,
         )
         where = likely_cell(
-            text + said, report.get("failure", {}), cells, modules, {m: current(m) for m in modules}
+            text + said,
+            report.get("failure", {}),
+            exports.cells,
+            cells_of(exports.upto, modules),
+            modules,
+            {m: current(m) for m in modules},
         )
         names = ", ".join(map(module_file, modules))
         raise CourseError(f"{line}\nlikely {where}; {names} unchanged{excerpt(text)}")
@@ -237,14 +221,16 @@ def end_group(process: subprocess.Popen) -> None:
 
 
 def check_chapter(chapter: str) -> str:
-    """The difference between what the notebook exports and what the package holds; empty where they agree."""
-    modules = export_chapter(chapter)
-    name = notebook_path(chapter).name
-    diffs = [diff(current(m), text, module_file(m), f"exported from {name}") for m, text in modules.items()]
+    """The difference between what the notebooks export and what the package holds; empty where they agree."""
+    exports = Chapter(notebook_path(chapter))
+    diffs = [
+        diff(current(m), text, module_file(m), f"exported from {exports.path.name}")
+        for m, text in exports.in_package().items()
+    ]
     return "\n".join(filter(None, diffs))
 
 
 def orphans(chapters: list[str]) -> list[str]:
     """Modules in the package that no notebook exports."""
     claimed = {module for chapter in chapters for module in claimed_modules(notebook_path(chapter))}
-    return [module_file(module) for module in package_modules() if module not in claimed]
+    return [module_file(module) for module in paths.modules() if module not in claimed]

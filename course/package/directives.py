@@ -1,12 +1,13 @@
 """`#| export` and its like: read from the head of a cell, exactly as they are meant or not at all.
 
-    #| default_exp gpt.model       names the notebook's module, once
-    #| export                      this cell goes into it; `#| export text.data`: into another module of the chapter
-    #| doc gpt.model: One sentence.  becomes the first line of that module, once, in any code cell
+    #| default_exp gpt.model          names the notebook's module, once
+    #| export                         this cell goes into it; `#| export text.data`: into another module of the chapter
+    #| doc gpt.model: One sentence.   becomes the first line of that module, once, in any code cell
+    #| grows train_step               the cell's train_step takes the place of the one that an earlier chapter exported
 
 A module's name has dots where its file has folders: gpt.model is nanogpt/gpt/model.py. The directives are nbdev's, but
-for `doc`. What looks like one and is not is refused, since leaving a cell out without a word
-would make another module than the one that was seen to work.
+for `doc` and `grows`. What looks like one and is not is refused, since leaving a cell out without a word would make
+another module than the one that was seen to work.
 """
 
 import io
@@ -17,12 +18,12 @@ from dataclasses import dataclass, field
 
 from course.paths import CourseError
 
-WORDS = ("export", "default_exp", "doc")
+WORDS = ("export", "default_exp", "doc", "grow")  # an s at the end left out
 LIKE = re.compile(r"\s*#+\s*\|\s*(\S*)")  # a comment that begins with a bar
 OLD_STYLE = re.compile(
     r"\s*#+\s*(exports?|default_exp\s+\S+)\s*$", re.IGNORECASE
 )  # nbdev's first: `# export`
-FORMS = "`#| export`, `#| export MODULE`, `#| default_exp MODULE` or `#| doc MODULE: One sentence.`"
+FORMS = "`#| export`, `#| export MODULE`, `#| grows NAME`, `#| default_exp MODULE` or `#| doc MODULE: One sentence.`"
 RESERVED = {"con", "nul", "aux", "prn", "com1", "lpt1"}  # no file of Windows can have these names
 
 
@@ -34,6 +35,7 @@ class Head:
     module: str = ""  # of `#| export MODULE`
     default: str = ""  # of `#| default_exp MODULE`
     docs: list[tuple[str, str]] = field(default_factory=list)
+    grows: list[str] = field(default_factory=list)  # the names of all `#| grows NAME`
     source: str = ""  # the cell, each directive an empty line, so that line numbers stay
 
 
@@ -50,6 +52,10 @@ def read_head(source: str, where: str) -> Head:
             lines[number] = ""
         elif looks_meant(line):
             raise CourseError(f"{where}: `{line.strip()}` is no directive; write {FORMS}")
+    if head.grows and not head.exported:
+        raise CourseError(
+            f"{where}: `#| grows {head.grows[0]}` stands in a cell without `#| export`; write both"
+        )
     head.source = "\n".join(lines)
     if late := next(filter(looks_meant, comments("\n".join(lines[size:]))), None):
         raise CourseError(
@@ -88,10 +94,23 @@ def read_directive(line: str, head: Head, where: str) -> None:
     elif word == "doc" and ":" in rest and rest.partition(":")[2].strip():
         name, _, sentence = rest.partition(":")
         head.docs.append((module_name(name.strip(), line, where), sentence.strip()))
+    elif word == "grows" and rest:
+        head.grows += definition_names(rest, line, where)
     elif word in ("export", "default_exp"):
         raise CourseError(f"{where}: two `#| {word}` lines; keep one")
     else:
         raise CourseError(f"{where}: `{line.strip()}` is no directive; write {FORMS}")
+
+
+def definition_names(text: str, line: str, where: str) -> list[str]:
+    """The names in `train_step, GPT.forward`, with commas or blanks between."""
+    names = list(dict.fromkeys(re.split(r"[\s,]+", text.strip(","))))
+    for name in names:
+        if not all(map(str.isidentifier, name.split("."))) or name.count(".") > 1:
+            raise CourseError(
+                f"{where}: `{line.strip()}`: {name} is no name of a definition, as train_step and GPT.forward are"
+            )
+    return names
 
 
 def module_name(name: str, line: str, where: str) -> str:

@@ -1,8 +1,7 @@
 """Exported cells of a notebook → the text of its modules. The directives are in directives.py.
 
-A module holds what its cells define, import and assign, in their order, imports first. A long class may be built up
-over several cells: a later `class GPT(GPT):` adds methods, in the notebook by inheritance, in the module by joining
-the bodies. Where the module would be another program than the cells, the cell is refused.
+A module holds what its cells define, import and assign, in their order, imports first; the cells of several notebooks
+in the order of the chapters, where later ones grow what is there (growing.py).
 """
 
 import ast
@@ -10,161 +9,126 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
+import textwrap
+from collections.abc import Container, Iterable
 from functools import cache
 from pathlib import Path
 
 from course.package.cells import (
     ExportedCell,
-    Function,
-    continues_itself,
     defined_names,
     exported_cells,
     heads,
     imported_names,
     parse,
 )
+from course.package.growing import first_line, grow, refuse_collisions
 from course.paths import PACKAGE, ROOT, CourseError, module_file
 
 
 def export(nb, name: str) -> dict[str, str]:
-    """Module name → module text, for every module that the notebook exports to."""
-    cells = exported_cells(nb, name)
-    docs = module_docs(nb, name)
-    modules = dict.fromkeys(cell.module for cell in cells)
-    if missing := [module for module in modules if module not in docs]:
+    """Module name → module text, for every module that this one notebook exports to."""
+    return export_all([(name, nb)])
+
+
+def export_all(notebooks: Iterable[tuple[str, object]], only: Container[str] | None = None) -> dict[str, str]:
+    """Module name → module text, of notebooks in the order of the chapters, each with its file name.
+
+    A module may have cells in several of them. only: the modules that are wanted, where not all are.
+    """
+    cells: list[ExportedCell] = []
+    docs: dict[str, tuple[str, str]] = {}
+    for name, nb in notebooks:
+        known = {cell.module: cell.notebook for cell in reversed(cells)}
+        cells += exported_cells(nb, name)
+        for module, (where, sentence) in module_docs(nb, name).items():
+            if module in known:
+                raise CourseError(
+                    f"{where}: `#| doc {module}` belongs in {known[module]}, the first notebook that exports to it; "
+                    "remove it here"
+                )
+            docs[module] = where, sentence
+    wanted = [m for m in dict.fromkeys(cell.module for cell in cells) if only is None or m in only]
+    return {module: export_module(module, cells, docs) for module in wanted}
+
+
+def export_module(module: str, cells: list[ExportedCell], docs: dict[str, tuple[str, str]]) -> str:
+    """The text of one module, of all cells that the notebooks export."""
+    own = [cell for cell in cells if cell.module == module]
+    if module not in docs:
         raise CourseError(
-            f"{name}: nothing says what {module_file(missing[0])} is; write `#| doc {missing[0]}: One sentence.`"
+            f"{own[0].notebook}: nothing says what {module_file(module)} is; write `#| doc {module}: One sentence.`"
         )
-    return {
-        module: render(
-            [c for c in cells if c.module == module],
-            docs[module],
-            name,
-            [c for c in cells if c.module != module],
+    if inside := next((cell for cell in cells if cell.module.startswith(f"{module}.")), None):
+        raise CourseError(
+            f"{inside.where}: {module} is a module, so {module_file(inside.module)} cannot be; rename one"
         )
-        for module in modules
-    }
+    return render(own, docs[module][1], [cell for cell in cells if cell.module != module])
 
 
-def module_docs(nb, name: str) -> dict[str, str]:
-    """Module name → the sentence that `#| doc` gives it."""
+def module_docs(nb, name: str) -> dict[str, tuple[str, str]]:
+    """Module name → the cell that has its `#| doc`, and the sentence there."""
     read = heads(nb, name)
     default = next((head.default for _, head in read if head.default), "")
     exported = {head.module or default for _, head in read if head.exported}
-    docs: dict[str, str] = {}
+    docs: dict[str, tuple[str, str]] = {}
     for where, head in read:
         for module, sentence in head.docs:
             if module in docs:
                 raise CourseError(f"{where}: a second `#| doc {module}`; keep one")
             if module not in exported:
                 raise CourseError(f"{where}: `#| doc {module}`, but no cell is exported to {module}")
-            docs[module] = sentence
+            docs[module] = where, sentence
     return docs
 
 
-def render(cells: list[ExportedCell], doc: str, notebook: str, others: list[ExportedCell]) -> str:
+def render(cells: list[ExportedCell], doc: str, others: list[ExportedCell]) -> str:
     """The sentence and the imports on top, then the cells in order, linted and formatted.
 
-    others: the cells that go to other modules of the notebook; names of theirs that are used here are imported.
+    others: the cells that go to other modules; names that a notebook's cells use of its others are imported.
     """
-    refuse_collisions(cells)
-    cells = join_classes(cells)
-    imports, bodies = zip(*map(split_imports, cells))
+    added = imports_from(others, cells)
+    refuse_collisions(cells, added)
+    pieces = grow(cells)
+    imports, bodies = zip(*map(split_imports, pieces))
     doc = doc.encode("utf-8", "replace").decode().replace("\\", "\\\\").replace('"""', r"\"\"\"")
-    docstring = f'"""{doc}\n\nExported from notebooks/{notebook}.\n"""'
-    parts = [docstring, "\n".join([*imports, *imports_from(others, cells)]), *bodies]
+    docstring = f'"""{doc}\n\n{written_by(cells)}\n"""'
+    added_lines = [f"from nanogpt.{module} import {name}" for name, module in sorted(added.items())]
+    parts = [docstring, "\n".join([*imports, *added_lines]), *bodies]
     text = "\n\n\n".join(part for part in parts if part.strip()) + "\n"
     return tidy(text, cells)
 
 
-def imports_from(others: list[ExportedCell], cells: list[ExportedCell]) -> list[str]:
-    """The imports by which `cells` get what they use of the notebook's other modules, where they were defined too."""
-    own = {name for cell in cells for name in [*cell.names(), *dict(imported_names(cell.tree))]}
-    used = {leaf.id for cell in cells for leaf in ast.walk(cell.tree) if isinstance(leaf, ast.Name)}
+def written_by(cells: list[ExportedCell]) -> str:
+    """The last lines of a module's docstring: the notebooks that it comes from."""
+    first, *later = [f"notebooks/{name}" for name in dict.fromkeys(cell.notebook for cell in cells)]
+    grown = f", grown by {', '.join(later[:-1])}{' and ' * (len(later) > 1)}{later[-1]}" if later else ""
+    return textwrap.fill(
+        f"Exported from {first}{grown}.", 110, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def writers(text: str) -> list[str]:
+    """The notebooks that a module's first lines name: `05_gpt.ipynb`, `13_nice_numbers.ipynb`."""
+    head = text.partition("\nExported from ")[2].partition('"""')[0]
+    return re.findall(r"notebooks/(\S+\.ipynb)", head)
+
+
+def imports_from(others: list[ExportedCell], cells: list[ExportedCell]) -> dict[str, str]:
+    """Name → module, of what a module's `cells` use of the modules that the same notebooks export beside it."""
     homes: dict[str, str] = {}
-    for cell in others:
-        for name in used.intersection(cell.names()) - own:
-            if homes.setdefault(name, cell.module) != cell.module:
-                raise CourseError(
-                    f"{cell.where}: {name} is in {module_file(homes[name])} too, and {module_file(cells[0].module)} uses it; rename one"
-                )
-    return [f"from nanogpt.{module} import {name}" for name, module in sorted(homes.items())]
-
-
-def refuse_collisions(cells: list[ExportedCell]) -> None:
-    """A name is defined once or imported from one place, whichever cell comes first."""
-    owner: dict[str, ExportedCell] = {}
-    for cell in cells:
-        for name in cell.names():
-            if name in owner and (
-                "." not in name or owner[name] is not cell
-            ):  # a property's setter shares its name
-                raise CourseError(
-                    f"{cell.where}: {name} is defined already in {owner[name].where}; rename or remove one"
-                )
-            owner[name] = cell
-    origin: dict[str, tuple[str, ExportedCell]] = {}
-    for cell in cells:
-        for name, what in imported_names(cell.tree):
-            first, elsewhere = origin.setdefault(name, (what, cell))
-            if name in owner:
-                raise CourseError(
-                    f"{cell.where} imports {name}, which {owner[name].where} defines; rename one"
-                )
-            if first != what:
-                raise CourseError(
-                    f"{cell.where}: {name} is {what} here and {first} in {elsewhere.where}; import one under another name"
-                )
-
-
-def join_classes(cells: list[ExportedCell]) -> list[ExportedCell]:
-    """The cells, with the body of each `class X(X):` moved to the end of the first `class X`."""
-    joined: list[ExportedCell] = []
-    for cell in cells:
-        # Last first, so that cutting one leaves the others' lines in place.
-        for node in filter(continues_itself, reversed(cell.tree.body)):
-            homes = [
-                (c, n)
-                for c in joined
-                for n in c.tree.body
-                if isinstance(n, ast.ClassDef) and n.name == node.name
-            ]
-            if not homes:
-                raise CourseError(
-                    f"{cell.where}: {node.name} continues a class that no earlier exported cell defines"
-                )
-            home, first = homes[0]
-            refuse_continuation(cell, node, first)
-            lines, text = cell.source.split("\n"), home.source.split("\n")
-            start = node.lineno
-            text[first.end_lineno : first.end_lineno] = ["", *lines[start : node.end_lineno]]
-            joined[joined.index(home)] = with_source(home, "\n".join(text))
-            cell = with_source(cell, "\n".join(lines[: start - 1] + lines[node.end_lineno :]))
-        joined.append(cell)
-    return joined
-
-
-def refuse_continuation(cell: ExportedCell, node: ast.ClassDef, first: ast.ClassDef) -> None:
-    """Joined bodies must mean what inheritance meant in the notebook."""
-    header = cell.source.split("\n")[node.lineno - 1]
-    problem = ""
-    if node.decorator_list:
-        problem = "has a decorator; decorate the first"
-    elif not re.fullmatch(rf"class {node.name}\({node.name}\):\s*(#.*)?", header):
-        problem = "goes on with a class: it names itself alone, and its body begins on the next line"
-    elif first.body[0].lineno == first.lineno:
-        problem = "goes on with a class written on one line; begin that body on a line of its own"
-    elif any(isinstance(leaf, ast.Name) and leaf.id == "super" for leaf in ast.walk(node)):
-        problem = "uses super(), which means another class once the two are one; call the base by its name"
-    elif first.decorator_list and not all(isinstance(n, Function) and n.name[:2] != "__" for n in node.body):
-        problem = "adds more than plain methods to a decorated class; write them where it begins"
-    if problem:
-        raise CourseError(f"{cell.where}: `{header.strip()}` {problem}")
-
-
-def with_source(cell: ExportedCell, source: str) -> ExportedCell:
-    return replace(cell, source=source, tree=parse(source, cell.where))
+    for notebook in dict.fromkeys(cell.notebook for cell in cells):
+        mine = [cell for cell in cells if cell.notebook == notebook]
+        own = {name for cell in mine for name in [*cell.names(), *dict(imported_names(cell.tree))]}
+        used = {leaf.id for cell in mine for leaf in ast.walk(cell.tree) if isinstance(leaf, ast.Name)}
+        for cell in [cell for cell in others if cell.notebook == notebook]:
+            for name in used.intersection(cell.names()) - own:
+                if homes.setdefault(name, cell.module) != cell.module:
+                    raise CourseError(
+                        f"{cell.where}: {name} is in {module_file(homes[name])} too, "
+                        f"and {module_file(cells[0].module)} uses it; rename one"
+                    )
+    return homes
 
 
 def split_imports(cell: ExportedCell) -> tuple[str, str]:
@@ -193,6 +157,7 @@ def tidy(text: str, cells: list[ExportedCell]) -> str:
     return ruff(text, "format")
 
 
+@cache  # a checkpoint makes the same text twice, as of its chapter and as the package has it
 def ruff(text: str, *args: str) -> str:
     """ruff reads the text as if it were a file of the package, under the package's own settings."""
     command = [*ruff_program(), *args, "--no-cache", "--stdin-filename", str(PACKAGE / "_.py"), "-"]
@@ -224,7 +189,3 @@ def cell_at(text: str, row: int, cells: list[ExportedCell]) -> str:
             break
         body, prefix = node.body, f"{node.name}."
     return where
-
-
-def first_line(node: ast.stmt) -> int:
-    return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])

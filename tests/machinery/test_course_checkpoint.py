@@ -175,11 +175,13 @@ def no_space(file):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_module_belongs_to_one_notebook(house):
+def test_a_second_notebook_cannot_make_a_module_anew(house):
     text = house.source.read_text(encoding="utf-8").replace("04", "05")
     (house.path / "notebooks/src/05_other.py").write_text(text, encoding="utf-8")
     house.course("build", "05", "--draft")
-    assert "nanogpt/tiny.py is exported by both" in house.course("checkpoint", "04", code=1)
+    said = house.course("checkpoint", "05", code=1)
+    assert "05_other.ipynb, cell 3: `#| doc tiny` belongs in 04_tiny.ipynb, the first notebook" in said
+    house.course("checkpoint", "04")  # a later chapter's mistake is not this one's
     (house.path / "notebooks/05_other.ipynb").write_text("{")
     house.course("checkpoint", "04")  # another chapter's damage is not this one's
 

@@ -14,12 +14,12 @@ from nanogpt.parallel.distributed import Ranks
 from nanogpt.parallel.zero import (
     BYTES,
     PartsOptimizer,
+    gathered_rows,
     in_parts,
     mean_part,
     my_part,
     padded,
     state_bytes,
-    gathered_rows,
 )
 from nanogpt.text.tokenizer import BPETokenizer
 

@@ -23,7 +23,16 @@ from nanogpt.gpt.train import train_step
 from nanogpt.gpt.weights import load_model, save_model
 from nanogpt.parallel.distributed import Ranks
 from nanogpt.parallel.fsdp import shard
-from nanogpt.parallel.tensor import by_part, by_rank, check_split, cutter, full_cut_state, in_way, plain, split
+from nanogpt.parallel.tensor import (
+    by_part,
+    by_rank,
+    check_split,
+    cutter,
+    full_cut_state,
+    in_way,
+    plain,
+    split,
+)
 from nanogpt.parallel.tensor_by_hand import Row, enter, leave, split_block, vocab_embedding, vocab_loss
 
 pytestmark = pytest.mark.skipif(
@@ -112,7 +121,9 @@ def test_a_split_model_is_one_process(size, way, seed, alone):
         print(f"gradient {apart:.1e}, losses {worst['losses']:.1e}, norms {worst['norms']:.1e}")
         assert min(alone["norms"]) > CLIP, "nothing was clipped"
         assert max(apart, *worst.values()) < BOUND
-        assert found["apart"] < 1e-5, "a GPT of one process, loaded from full_cut_state, computes something else"
+        assert found["apart"] < 1e-5, (
+            "a GPT of one process, loaded from full_cut_state, computes something else"
+        )
 
 
 def unclipped(ranks: Ranks, folder: str, way: str) -> tuple[list, float]:

@@ -1,0 +1,95 @@
+"""The package as of a chapter, to test the chapter in, and the chapter's modules as the package is to have them.
+
+The two differ where a later chapter has grown what this one exports. Of an earlier chapter's module that nobody has
+grown, the package has the last word; what this chapter or a later one has a part in is made of the saved notebooks.
+"""
+
+import shutil
+from pathlib import Path
+
+from course.files import read_cells
+from course.package.cells import exported_cells
+from course.package.compose import all_notebooks, cells_of, compose, exporting, notebooks_upto, read
+from course.package.export import export_all, writers
+from course.package.rooms import make_rooms
+from course.paths import PACKAGE, ROOT, module_path, modules, number_of
+
+
+def lend(chapter: str, package: Path) -> list[str]:
+    """Put what is missing of the package into a copy of it: chapters still import what later ones export."""
+    missing = [module for module in modules(PACKAGE) if not module_path(module, package).exists()]
+    make_rooms(missing, package)
+    for module in missing:
+        shutil.copyfile(module_path(module, PACKAGE), module_path(module, package))
+    return missing
+
+
+class Chapter:
+    """The modules that a chapter's notebook exports to, as the chapters around it make them.
+
+    nb: what the notebook says, where that is not what is saved.
+    """
+
+    def __init__(self, path: Path, nb=None):
+        self.number, self.path = number_of(path), path
+        self.nb = read_cells(path) if nb is None else nb
+        self.cells = exported_cells(self.nb, path.name)
+        self.modules = list(dict.fromkeys(cell.module for cell in self.cells))
+        earlier = [path for path in notebooks_upto(self.number) if number_of(path) != self.number]
+        self.upto = [*read(exporting(earlier, self.modules)), (path.name, self.nb)]
+
+    def as_of(self) -> dict[str, str]:
+        """Module name → text of the chapter's modules, as the chapters up to it make them."""
+        return export_all(self.upto, self.modules)
+
+    def in_package(self) -> dict[str, str]:
+        """The same, with what later chapters have grown: those that the package's module names in its first lines."""
+        return {m: export_all([*self.upto, *self.later(m)], [m])[m] for m in self.modules}
+
+    def later(self, module: str) -> list[tuple[str, object]]:
+        """The later notebooks that have a part in a module of the package."""
+        there = {number_of(Path(name)) for name in writers(current(module))}
+        notebooks = [p for p in all_notebooks() if number_of(p) in there and number_of(p) > self.number]
+        return read(exporting(notebooks, [module]))
+
+    def replaced(self) -> dict[str, str]:
+        """Name → the notebook that has grown it last, of what this chapter defines."""
+        own = {(cell.module, name) for cell in self.cells for name in cell.names()}
+        return {
+            name: cell.notebook
+            for module in self.modules
+            for cell in cells_of(self.later(module), [module])
+            for name in cell.grows
+            if (module, name) in own
+        }
+
+    def lay_out(self, folder: Path) -> dict[str, str]:
+        """Make `folder`/nanogpt, the package as of this chapter; the chapter's modules in it.
+
+        What only later chapters export is left out, but for what this chapter is lent.
+        """
+        package, own = folder / "nanogpt", self.as_of()
+        shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+        if (ROOT / "configs").is_dir():  # nanogpt looks for them beside itself
+            shutil.copytree(ROOT / "configs", folder / "configs")
+        wrote = {m: sorted(number_of(Path(name)) for name in writers(current(m))) for m in modules(package)}
+        ahead = {m for m, numbers in wrote.items() if numbers and numbers[-1] > self.number}
+        made = compose(notebooks_upto(self.number), ahead - set(own)) | own
+        put(made, package)
+        for module in [m for m in ahead - set(made) if wrote[m][0] > self.number]:
+            module_path(module, package).unlink()
+        lend(self.number, package)
+        return own
+
+
+def put(texts: dict[str, str], package: Path) -> None:
+    """Write modules into a copy of the package."""
+    make_rooms(texts, package)
+    for module, text in texts.items():
+        module_path(module, package).write_text(text, encoding="utf-8", newline="\n")
+
+
+def current(module: str) -> str:
+    """The text of the package's module; empty where there is none."""
+    path = module_path(module, PACKAGE)
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

@@ -1,0 +1,65 @@
+"""`grown("train_step")`: how a chapter's definition differs from the one that earlier chapters left."""
+
+import difflib
+import html
+
+from course.files import read_cells
+from course.package.cells import ExportedCell, claimed_modules, exported_cells, parse
+from course.package.compose import all_notebooks, compose, notebooks_upto
+from course.package.growing import definitions, extent, taken
+from course.paths import CourseError, number_of, two_digits
+
+STYLES = {  # to be read on a light page and on a dark one
+    " ": "color:#767676",
+    "-": "color:#767676;text-decoration:line-through",
+    "+": "font-weight:bold;background:#7fbf7f33",
+}
+
+
+def difference(name: str, chapter: str | None = None) -> list[str]:
+    """The lines of a grown definition: with "  " in front where they stay, "- " where they went, "+ " where new.
+
+    name: `train_step` or `GPT.forward`. chapter: the one that grows it, where several do.
+    """
+    number, module = growing_chapter(name, chapter)
+    upto = notebooks_upto(number)
+    after = compose(upto, {module})[module]
+    before = compose([path for path in upto if number_of(path) != number], {module})[module]
+    lines = difflib.ndiff(definition(before, name), definition(after, name))
+    return [line.rstrip() for line in lines if line[0] != "?"]
+
+
+def growing_chapter(name: str, chapter: str | None) -> tuple[str, str]:
+    """The chapter that says `#| grows NAME` in its saved notebook, and the module that it grows it in."""
+    found = {
+        number_of(path): cell.module
+        for path in all_notebooks()
+        if (chapter is None or number_of(path) == two_digits(chapter)) and claimed_modules(path)
+        for cell in exported_cells(read_cells(path), path.name)
+        if name in cell.grows
+    }
+    if len(found) == 1:
+        return next(iter(found.items()))
+    if found:
+        numbers = list(found)
+        raise CourseError(
+            f'{name} grows in chapters {", ".join(numbers)}; say which: grown("{name}", "{numbers[0]}")'
+        )
+    where = f"chapter {two_digits(chapter)}" if chapter else "any chapter"
+    raise CourseError(
+        f"no exported cell of {where} says `#| grows {name}`; if yours does, save with Ctrl+S and run this cell again"
+    )
+
+
+def definition(text: str, name: str) -> list[str]:
+    """The lines of a definition in a module's text, a method's as if it stood alone."""
+    module = ExportedCell("the module", "", text, parse(text, "the module"))
+    nodes = definitions(module, name)
+    lines = [line for node in nodes for line in taken(module, extent(module, node))]
+    return [line[nodes[0].col_offset :] for line in lines]
+
+
+def as_html(lines: list[str]) -> str:
+    """The difference for a page: what stays is pale, what went is struck out, what is new is marked."""
+    rows = [f'<span style="{STYLES[line[0]]}">{html.escape(line)}</span>' for line in lines]
+    return f'<pre style="line-height:1.4">{"<br>".join(rows)}</pre>'

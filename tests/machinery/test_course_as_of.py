@@ -1,0 +1,238 @@
+"""The package as chapters fill it: in any order the same, and each chapter tested as of that chapter."""
+
+import contextlib
+import json
+import tempfile
+from pathlib import Path
+from unittest.mock import patch
+
+import nbformat
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course import notebook
+from course.package import as_of, checkpoint, compose
+from course.package.as_of import Chapter
+from course.package.grown import as_html, difference
+from course.package.rooms import package_files
+from course.paths import CourseError, module_path, modules
+
+KINDS = ["new function", "new class", "more methods", "grow function", "grow method", "grow class"]
+STEPS = st.lists(st.tuples(st.sampled_from(["a", "gpt.b", "gpt.c"]), st.sampled_from(KINDS), st.integers(0, 9)), max_size=4)  # fmt: skip
+
+
+def course_of(plan) -> list[list[str]]:
+    """The cells of each chapter, as `plan` says: what is to grow and is not there yet is defined."""
+    chapters: list[list[str]] = []
+    functions: dict[str, dict[str, int]] = {}  # module → name → the chapter that had it last
+    classes: dict[str, dict[str, int]] = {}  # with its methods: Box0, Box0.m1
+    for number, steps in enumerate(plan):
+        cells = []
+        for module, kind, pick in steps:
+            fresh = f"{number}_{len(cells)}"
+            if module not in functions:
+                functions[module], classes[module] = {}, {}
+                cells.append(f"#| doc {module}: What it is.")
+            known = (
+                classes[module]
+                if kind in ("more methods", "grow method", "grow class")
+                else functions[module]
+            )
+            ready = [n for n, last in known.items() if last < number]
+            ready = [n for n in ready if kind == "grow function" or ("." in n) == (kind == "grow method")]
+            name = ready[pick % len(ready)] if ready else ""
+            outer, _, inner = name.partition(".")
+            if kind == "grow function" and name:
+                cells.append(f"#| export {module}\n#| grows {name}\ndef {name}(): return '{fresh}'")
+                functions[module][name] = number
+            elif kind == "more methods" and name:
+                cells.append(f"#| export {module}\nclass {name}({name}):\n    def m{fresh}(self): pass")
+                classes[module][f"{name}.m{fresh}"] = number
+            elif kind == "grow method" and name:
+                body = f"class {outer}({outer}):\n    def {inner}(self): return '{fresh}'"
+                cells.append(f"#| export {module}\n#| grows {name}\n{body}")
+                classes[module][name] = number
+            elif kind == "grow class" and name:
+                cells.append(
+                    f"#| export {module}\n#| grows {name}\nclass {name}:\n    def k{fresh}(self): pass"
+                )
+                for gone in [n for n in classes[module] if n.startswith(f"{name}.")]:
+                    del classes[module][gone]
+                classes[module] |= {name: number, f"{name}.k{fresh}": number}
+            elif "function" in kind:
+                cells.append(f"#| export {module}\ndef f{fresh}(): pass")
+                functions[module][f"f{fresh}"] = number
+            else:
+                cells.append(f"#| export {module}\nclass C{fresh}:\n    def one(self): pass")
+                classes[module] |= {f"C{fresh}": number, f"C{fresh}.one": number}
+        chapters.append(cells)
+    return chapters
+
+
+@contextlib.contextmanager
+def written(chapters: list[list[str]]):
+    """Notebooks 00_x.ipynb, 01_x.ipynb, ... of these cells in a folder of their own, beside an empty package."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        (root / "notebooks").mkdir()
+        (root / "nanogpt").mkdir()
+        for number, cells in enumerate(chapters):
+            write(root / f"notebooks/{number:02}_x.ipynb", cells)
+        with contextlib.ExitStack() as stack:
+            for module, what in ((compose, "notebooks"), (as_of, "nanogpt"), (checkpoint, "nanogpt")):
+                name = "NOTEBOOKS" if what == "notebooks" else "PACKAGE"
+                stack.enter_context(patch.object(module, name, root / what))
+            stack.enter_context(patch.object(as_of, "ROOT", root))
+            yield root
+
+
+def write(path: Path, cells: list[str]) -> None:
+    made = [{"cell_type": "code", "source": cell, "id": str(place)} for place, cell in enumerate(cells)]
+    path.write_text(json.dumps({"nbformat": 4, "cells": made}), encoding="utf-8")
+
+
+def package(folder: Path) -> dict[str, str]:
+    return {name: module_path(name, folder).read_text(encoding="utf-8") for name in modules(folder)}
+
+
+def export(root: Path, number: int) -> None:
+    """What a checkpoint writes, without its trial."""
+    checkpoint.install(Chapter(root / f"notebooks/{number:02}_x.ipynb").in_package())
+
+
+@settings(max_examples=25)
+@given(st.lists(STEPS, min_size=2, max_size=5), st.data())
+def test_in_any_order_the_chapters_give_the_same_package(plan, data):
+    """Those up to some chapter; that there are later ones, not done yet, changes nothing."""
+    chapters = course_of(plan)
+    with written(chapters) as root:
+        last = data.draw(st.integers(0, len(chapters) - 1))
+        order = data.draw(st.permutations(range(last + 1)))
+        again = data.draw(st.lists(st.sampled_from(order), max_size=2))
+        for number in [*order, *again]:
+            export(root, number)
+        assert package(root / "nanogpt") == compose.compose_upto(f"{last:02}")
+
+
+@settings(max_examples=15)
+@given(st.lists(STEPS, min_size=2, max_size=4))
+def test_a_chapter_is_tested_in_the_package_as_of_that_chapter(plan):
+    chapters = course_of(plan)
+    with written(chapters) as root, patch.object(as_of, "lend"):
+        for number in range(len(chapters)):
+            export(root, number)
+        for number in range(len(chapters)):
+            Chapter(root / f"notebooks/{number:02}_x.ipynb").lay_out(root / f"trial{number}")
+            assert package(root / f"trial{number}/nanogpt") == compose.compose_upto(f"{number:02}")
+
+
+GROWING = [
+    ["#| doc gpt.a: A.", "#| export gpt.a\ndef step(x):\n    y = x\n    return y\n\nclass Box:\n    def put(self):\n        return 1"],
+    ["#| export gpt.a\n#| grows step\ndef step(x, twice=1):\n    y = x * twice\n    return y"],
+    ["#| export gpt.a\n#| grows Box.put\nclass Box(Box):\n    def put(self):\n        return '<2>'", "#| export gpt.a\nLATE = 1"],
+]  # fmt: skip
+
+
+def test_an_earlier_module_that_nobody_has_grown_is_the_packages():
+    """A student's edit or restored file counts; a damaged notebook of another chapter is not asked."""
+    chapters = [["#| doc b: B.\n#| export b\nB = 1"], ["#| doc c: C.\n#| export c\nC = 1"]]
+    with written(chapters) as root, patch.object(as_of, "lend"):
+        export(root, 0)
+        (root / "nanogpt/b.py").write_text("B = 2\n")
+        (root / "notebooks/00_x.ipynb").write_text("{")
+        Chapter(root / "notebooks/01_x.ipynb").lay_out(root / "trial")
+        assert package(root / "trial/nanogpt")["b"] == "B = 2\n"
+
+
+def test_what_a_chapter_is_lent_is_there_for_its_trial():
+    with written(GROWING + [["#| doc late: L.\n#| export late\nX = 1"]]) as root:
+        export(root, 3)
+        Chapter(root / "notebooks/00_x.ipynb").lay_out(root / "trial")
+        assert package(root / "trial/nanogpt").keys() == {"gpt.a", "late"}
+
+
+def test_the_difference_that_a_chapter_makes():
+    with written(GROWING):
+        assert difference("step") == [
+            "- def step(x):", "-     y = x", "+ def step(x, twice=1):", "+     y = x * twice", "      return y",
+        ]  # fmt: skip
+        lines = difference("Box.put")
+        assert lines == ["  def put(self):", "-     return 1", '+     return "<2>"']
+        page = as_html(lines)
+        assert "&lt;2&gt;" in page and page.count("<span style=") == 3 and "def put(self)" in page
+        with patch.object(notebook, "display") as shown:
+            notebook.grown("Box.put")
+        assert shown.call_args.args[0] == {"text/plain": "\n".join(lines), "text/html": page}
+
+
+def test_which_chapter_grows_a_name_is_found_or_asked():
+    again = ["#| export gpt.a\n#| grows step\ndef step(x):\n    return 3"]
+    with written([*GROWING, again]):
+        assert (
+            difference("step", "3")[-1] == "+     return 3"
+            and difference("step", "01")[0] == "- def step(x):"
+        )
+        with pytest.raises(
+            CourseError, match=r'^step grows in chapters 01, 03; say which: grown\("step", "01"\)$'
+        ):
+            difference("step")
+        with pytest.raises(
+            CourseError, match=r"no exported cell of chapter 02 says `#\| grows step`; if yours"
+        ):
+            difference("step", "02")
+        with pytest.raises(CourseError, match=r"no exported cell of any chapter says `#\| grows walk`"):
+            difference("walk")
+
+
+def test_the_rooms_have_a_line_each():
+    assert package_files()["gpt/__init__.py"].startswith('"""GPT-2') and len(package_files()) == 9
+
+
+@pytest.fixture
+def two_chapters(house):
+    """The small course with a second chapter that grows the first one's area; both have been checkpointed."""
+    cells = [
+        "#| default_exp tiny\nfrom course.notebook import checkpoint\nfrom nanogpt.tiny import area",
+        "#| export\n#| grows area\ndef area(r, unit=1):\n    return 3 * r**2 * unit",
+        'checkpoint("05")',
+    ]
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbformat.write(nb, house.path / "notebooks/05_more.ipynb")
+    test = "from nanogpt.tiny import area\n\n\ndef test_unit():\n    assert area(1, 4) == 12, 'four units'\n"
+    (house.path / "tests/test_ch05_more.py").write_text(test)
+    assert "nanogpt/tiny.py updated: 18 lines with area, count" in house.course("checkpoint", "05")
+    return house
+
+
+def test_a_checkpoint_tests_its_own_version_and_keeps_the_later_one(two_chapters):
+    house, text = two_chapters, two_chapters.module.read_text()
+    (house.path / "tests/test_ch04_tiny.py").write_text(
+        "from nanogpt.tiny import area\n\n\ndef test_pi():\n    assert area(1) > 3.1, 'more than three'\n"
+    )
+    said = house.course("checkpoint", "04")
+    assert "later chapters have grown area (05_more.ipynb): the package keeps their versions\n" in said
+    assert house.module.read_text() == text and "unit" in text and "unchanged" in said
+    assert "agree" in house.course("checkpoint", "--all", "--check")
+    house.edit("LIMIT = 3", "LIMIT = 4")
+    house.course("checkpoint", "04")
+    assert house.module.read_text() == text.replace("LIMIT = 3", "LIMIT = 4")
+    house.edit("return math.pi*r**2", "return 3*r**2")
+    said = house.course("checkpoint", "04", code=1)
+    assert "test_pi: more than three\nlikely 04_tiny.ipynb, cell 4 (area)" in said
+
+
+def test_a_failure_in_what_an_earlier_chapter_wrote_is_its_cells(two_chapters):
+    house = two_chapters
+    test = "from nanogpt.tiny import count\n\n\ndef test_count():\n    assert count(3)\n"
+    (house.path / "tests/test_ch05_more.py").write_text(test)
+    said = house.course("checkpoint", "05", code=1)
+    assert "likely 04_tiny.ipynb, cell 6 (count, LIMIT); nanogpt/tiny.py unchanged" in said
+
+
+def test_restoring_keeps_what_a_later_chapter_has_grown(two_chapters):
+    house, text = two_chapters, two_chapters.module.read_text()
+    house.edit("LIMIT = 3", "LIMIT = 4")
+    house.course("checkpoint", "04")
+    house.course("restore", "04", "--yes")
+    assert house.module.read_text() == text

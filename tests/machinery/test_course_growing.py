@@ -1,0 +1,260 @@
+"""A module that several chapters write: what grows takes the place of what was, or one clear sentence."""
+
+import nbformat
+import pytest
+
+from course.package.export import export_all, writers
+from course.paths import CourseError
+
+DOC = "#| default_exp a\n#| doc a: What a is."
+STEP = """\
+#| export
+import math
+import os
+
+FIRST = os.sep
+
+# What one step does.
+def step(x):
+    return math.sqrt(x)
+
+def last(x):
+    return step(x)"""
+BOX = '''\
+#| export
+class Box:
+    """One."""
+
+    # It was three.
+    def put(self):
+        return 1
+
+    @property
+    def size(self):
+        return 2
+
+    @size.setter
+    def size(self, value):
+        pass
+
+    def take(self):
+        return 3'''
+
+
+def compose(*chapters: str | list[str]) -> dict[str, str]:
+    """The modules of chapters 01, 02, ...; one cell each, or several, after the cell with `default_exp`."""
+    read = []
+    for number, cells in enumerate(chapters, 1):
+        sources = [
+            DOC if number == 1 else "#| default_exp a",
+            *([cells] if isinstance(cells, str) else cells),
+        ]
+        nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+        read.append((f"{number:02}_x.ipynb", nb))
+    return export_all(read)
+
+
+def text_of(*chapters: str | list[str]) -> str:
+    return compose(*chapters)["a"]
+
+
+def refused(*chapters: str | list[str]) -> str:
+    with pytest.raises(CourseError) as error:
+        compose(*chapters)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_what_grows_takes_the_place_of_what_was():
+    """Its comment and decorator come with it, the old ones go; what is new stands at the end; imports follow use."""
+    grows = """\
+#| export
+#| grows step
+from functools import cache
+
+# Now the cube root.
+@cache
+def step(x):
+    return x ** (1 / 3)  # as said
+    # and no more
+
+def new(x):
+    return last(x)"""
+    assert (
+        text_of(STEP, grows)
+        == '''\
+"""What a is.
+
+Exported from notebooks/01_x.ipynb, grown by notebooks/02_x.ipynb.
+"""
+
+import os
+from functools import cache
+
+FIRST = os.sep
+
+
+# Now the cube root.
+@cache
+def step(x):
+    return x ** (1 / 3)  # as said
+    # and no more
+
+
+def last(x):
+    return step(x)
+
+
+def new(x):
+    return last(x)
+'''
+    )
+
+
+def test_a_function_grows_again_and_again():
+    text = text_of(
+        STEP,
+        "#| export\n#| grows step\ndef step(x):\n    return 2",
+        "#| export\n#| grows step\ndef step(x):\n    return 3",
+    )
+    assert "return 3" in text and "return 2" not in text and text.count("def step") == 1
+    assert text.index("def step") < text.index("def last")
+
+
+def test_several_names_and_constants_grow_in_one_cell():
+    cell = (
+        "#| export\n#| grows FIRST, step last\nFIRST: int = 7\ndef last(x): return 8\ndef step(x): return 9"
+    )
+    text = text_of(STEP, cell)
+    assert (
+        text.index("FIRST: int = 7") < text.index("return 9") < text.index("return 8")
+        and "import" not in text
+    )
+    assert text == text_of(STEP, "#| export\n#| grows FIRST step\n#| grows last\n" + cell.split("\n", 2)[2])
+
+
+def test_a_class_grows_by_methods():
+    more = "#| export\nclass Box(Box):\n    def more(self):\n        return 4"
+    text = text_of(BOX, more)
+    assert text.count("class Box") == 1 and text.rstrip().endswith("return 4")
+    grows = '''\
+#| export
+#| grows Box.put, Box.size
+class Box(Box):
+    # It is ten.
+    def put(self):
+        return 10
+
+    @property
+    def size(self):
+        """Read only."""
+        return 20
+
+    def other(self):
+        return 30'''
+    text = text_of(BOX, more, grows)
+    kept = ["return 10", "return 20", "return 3\n", "return 4", "return 30"]
+    assert [text.index(line) for line in kept] == sorted(text.index(line) for line in kept)
+    assert "setter" not in text and "It was three" not in text and text.count("class Box") == 1
+    alone = text_of(
+        BOX, "#| export\n#| grows Box.take\nclass Box(Box):\n    def take(self):\n        return 5"
+    )
+    assert alone.rstrip().endswith("return 5") and alone.count("class") == 1
+
+
+def test_a_class_grows_as_a_whole_and_goes_on():
+    whole = "#| export\n#| grows Box\nclass Box:\n    def only(self):\n        return 5"
+    more = "#| export\nclass Box(Box):\n    def more(self):\n        return 4"
+    text = text_of(BOX, more, [whole, more.replace("4", "6")], STEP)
+    assert (
+        text.count("class Box") == 1 and "return 4" not in text and "return 6" in text and "put" not in text
+    )
+    assert text.index("class Box") < text.index("def step")
+
+
+def test_overloads_grow_together():
+    overloads = "from typing import overload\n@overload\ndef f(x: int) -> int: ...\n@overload\ndef f(x: str) -> str: ...\ndef f(x):\n    return x"
+    text = text_of(f"#| export\n{overloads}\nX = 1", "#| export\n#| grows f\ndef f(x):\n    return 5")
+    assert text.count("def f") == 1 and "overload" not in text and text.index("def f") < text.index("X = 1")
+    assert (
+        text_of("#| export\ndef f(x): pass\nX = 1", f"#| export\n#| grows f\n{overloads}").count("def f") == 3
+    )
+
+
+def test_a_helper_that_came_with_it_stands_before_what_needs_it_at_once():
+    """A default, a decorator, a base or an annotation has its value when the module is imported."""
+    cell = "#| export\n#| grows step\nLIMIT = 3\nclass Clip:\n    norm = LIMIT\ndef helper(x): return x\ndef step(x: Clip): return helper(x)"
+    text = text_of(STEP, cell)
+    space: dict = {}
+    exec(text, space)
+    assert (
+        text.index("LIMIT = 3") < text.index("class Clip") < text.index("def step") < text.index("def last")
+    )
+    assert text.index("def last") < text.index("def helper"), "a function's body can wait"
+
+
+def test_a_string_that_looks_like_a_comment_is_none():
+    text = text_of(
+        '#| export\nX = """\n# text"""\ndef f(): return 1', "#| export\n#| grows f\ndef f(): return 2"
+    )
+    assert 'X = """\n# text"""' in text and "return 2" in text and "return 1" not in text
+
+
+@pytest.mark.parametrize(
+    "chapters, message",
+    [
+        ([STEP, "#| export\ndef step(x): pass"], "02_x.ipynb, cell 2: step is defined already in 01_x.ipynb, cell 2; write `#| grows step` to replace it"),
+        ([BOX, "#| export\nclass Box(Box):\n    def put(self): pass"], "Box.put is defined already in 01_x.ipynb, cell 2; write `#| grows Box.put` to"),
+        ([BOX, "#| export\n#| grows Box.put\nclass Box:\n    def put(self): pass"], "Box is defined already in 01_x.ipynb, cell 2; write `#| grows Box`"),
+        ([STEP, "#| export\n#| grows walk\ndef walk(x): pass"], "02_x.ipynb, cell 2: `#| grows walk`, but no earlier chapter defines walk in nanogpt/a.py"),
+        ([[STEP, "#| export\n#| grows step\ndef step(x): pass"]], "cell 3: `#| grows step`, but 01_x.ipynb, cell 2 of the same chapter defines it"),
+        ([STEP, ["#| export\n#| grows step\ndef step(x): pass"] * 2], "cell 3: `#| grows step`, but 02_x.ipynb, cell 2 of the same chapter defines it"),
+        ([["#| export\n#| grows step\ndef step(x): pass", STEP]], "cell 2: `#| grows step`, but step is first defined later, in 01_x.ipynb, cell 3"),
+        (["#| export\n#| grows step\ndef step(x): pass", STEP], "01_x.ipynb, cell 2: `#| grows step`, but step is first defined later, in 02_x.ipynb, cell 2"),
+        ([STEP, "#| export\n#| grows step\ndef other(x): pass"], "02_x.ipynb, cell 2: `#| grows step`, but the cell does not define step"),
+        ([BOX, "#| export\n#| grows Box\nclass Box(Box):\n    def put(self): pass"], "but the cell does not define Box"),
+        ([BOX, "#| export\n#| grows Box, Box.put\nclass Box:\n    def put(self): pass"], "`#| grows Box.put`, but Box grows as a whole"),
+        ([STEP, "#| grows step\ndef step(x): pass"], "cell 2: `#| grows step` stands in a cell without `#| export`"),
+        ([STEP, "#| export\n#| grows\ndef step(x): pass"], "cell 2: `#| grows` is no directive"),
+        ([STEP, "#| export\n#| grows 2d\ndef step(x): pass"], "2d is no name of a definition"),
+        ([STEP, "#| export\n#| grow step\ndef step(x): pass"], "cell 2: `#| grow step` is no directive"),
+        ([STEP, "#| export\nX = 1\n#| grows X"], "cell 2: `#| grows X` stands inside the cell"),
+        (["#| export\nA, B = 1, 2", "#| export\n#| grows A\nA = 3"], "01_x.ipynb, cell 2: one statement defines A and B, and A grows"),
+        (["#| export\nA = 1", "#| export\n#| grows A\nA, B = 3, 4"], "02_x.ipynb, cell 2: one statement defines A and B, and A grows"),
+        (["#| export\nA = 1; B = 2", "#| export\n#| grows A\nA = 3"], "01_x.ipynb, cell 2: `A = 1; B = 2` shares its line"),
+        (["#| export\nB = 1; A = 2", "#| export\n#| grows A\nA = 3"], "01_x.ipynb, cell 2: `B = 1; A = 2` shares its line"),
+        ([BOX, "#| export\n#| grows Box.put\nclass Box(Box):\n    def put(self): return super().put()"], "uses super()"),
+        ([STEP, "#| export\nfrom os import step\nX = step"], "02_x.ipynb, cell 2 imports step, which 01_x.ipynb, cell 2 defines; rename one"),
+        ([STEP, "#| export\nimport cmath as math\nX = math"], "02_x.ipynb, cell 2: math is cmath here and math in 01_x.ipynb, cell 2"),
+        ([STEP, "#| export\nfrom nanogpt.a import last\nX = last"], "02_x.ipynb, cell 2 imports last from the module that it goes to; import it in a cell without"),
+        ([STEP, ["#| doc b: B.", "#| export b\ndef step(x): pass", "#| export\nX = step"]], "01_x.ipynb, cell 2: step is defined in nanogpt/b.py too, and nanogpt/a.py uses both"),
+        ([STEP, f"{DOC}\n#| export\nX = 1"], "02_x.ipynb, cell 2: `#| doc a` belongs in 01_x.ipynb, the first notebook that exports to it"),
+        ([STEP, ["#| doc a.b: B.", "#| export a.b\nX = 1"]], "02_x.ipynb, cell 3: a is a module, so nanogpt/a/b.py cannot be"),
+    ],
+)  # fmt: skip
+def test_what_cannot_grow_is_refused(chapters, message):
+    assert message in refused(*chapters)
+
+
+def test_modules_head_names_every_notebook_that_wrote_it():
+    text = text_of(STEP, "#| export\nA = 1", "#| export\nB = 1")
+    assert (
+        "Exported from notebooks/01_x.ipynb, grown by notebooks/02_x.ipynb and notebooks/03_x.ipynb.\n"
+        in text
+    )
+    chapters = [f"#| export\nA{number} = 1" for number in range(12)]
+    text = text_of(*chapters)
+    assert max(map(len, text.splitlines())) <= 110 and len(text.split('"""')[1].splitlines()) == 5
+    assert writers(text) == [f"{number + 1:02}_x.ipynb" for number in range(12)]
+    assert writers('"""A module of somebody\'s own."""\n') == []
+
+
+def test_a_later_chapters_modules_import_what_it_grows():
+    """And an earlier chapter's cell is not read as if the later one's modules had been there."""
+    later = ["#| doc b: B.", "#| export b\nclass Clip: pass\ndef two(): return step(Clip())"]
+    modules = compose(STEP, [*later, "#| export\n#| grows step\ndef step(x: Clip): return two"])
+    assert (
+        "from nanogpt.b import Clip, two\n" in modules["a"] and "from nanogpt.a import step\n" in modules["b"]
+    )
+    with pytest.raises(CourseError, match=r"01_x\.ipynb, cell 2: undefined name `two`"):
+        compose("#| export\ndef one(): return two()", later)
