@@ -23,6 +23,9 @@ for students      course doctor          is this machine ready? (--distributed: 
                   course lab             JupyterLab at chapter 00; further arguments go to it (--no-browser --port 8889)
                   course checkpoint 04   export a notebook's finished code into nanogpt/
                   course restore 04      bring a chapter back to the released state, keeping yours beside it
+                  course start           begin with an empty nanogpt/ that your checkpoints fill (--at 07: as after
+                                         chapter 06; --blank: and notebooks whose main functions you write)
+                  course package         the complete nanogpt/ back, keeping yours beside it
                   course update          the newest chapters, keeping beside them what you changed (git)
                   course data NAME       download tinyshakespeare, fineweb-edu or hellaswag
                   course check 04        the visible checks of your exercises (released/, or a path)
@@ -123,6 +126,14 @@ def parser() -> argparse.ArgumentParser:
     restore.add_argument("chapter", metavar="NN")
     restore.add_argument("--yes", action="store_true", help="do not ask")
     restore.set_defaults(call=call_restore)
+
+    start = commands.add_parser("start", help="an empty package that your checkpoints fill; yours is kept")
+    start.add_argument("--at", metavar="NN", help="begin there, with what the chapters before it build")
+    start.add_argument("--blank", action="store_true", help="notebooks in which you write the main functions")
+    start.set_defaults(call=call_start)
+
+    package = commands.add_parser("package", help="the complete package back; yours is kept beside it")
+    package.set_defaults(call=call_package)
 
     doctor = commands.add_parser("doctor", help="check this machine; one line each, with the remedy")
     doctor.add_argument(
@@ -233,6 +244,20 @@ def call_restore(args) -> int:
     from course.notebooks.restore import restore
 
     return restore(args.chapter, ask=not args.yes)
+
+
+def call_start(args) -> int:
+    if args.at:
+        source_path(args.at)
+    from course.states.start import start
+
+    return start(args.at, args.blank)
+
+
+def call_package(args) -> int:
+    from course.states.start import package
+
+    return package()
 
 
 def call_doctor(args) -> int:

@@ -13,6 +13,7 @@ from course.package.checkpoint import checkpoint_chapter
 from course.package.grown import as_html, difference
 from course.paths import NOTEBOOKS, ROOT, CourseError, notebook_path, plainly
 from course.predictions import answer, predict, predictions
+from course.states.started import not_built_yet
 
 __all__ = ["answer", "checkpoint", "grown", "predict", "predictions", "show"]
 
@@ -42,6 +43,8 @@ def remember(result) -> None:
         RUN.append(result.info.raw_cell)
         if cell := getattr(result.info, "cell_id", None):  # Colab's older IPython knows none
             BY_ID[cell] = result.info.raw_cell
+    elif said := not_built_yet(result.error_in_exec):
+        print(said)
 
 
 if get_ipython():  # an event, not the kernel's history: some runners keep none

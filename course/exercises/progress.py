@@ -7,10 +7,18 @@ from course.exercises.check import progress
 from course.package.cells import claimed_modules
 from course.paths import ROOT, CourseError, chapters, module_path, notebook_path
 from course.predictions import KEPT, error, shown
+from course.states.started import described, is_there
+from course.states.state import grows
+
+LENT = " (lent: an earlier chapter needs it; your checkpoint takes its place)"
 
 
 def call_progress() -> int:
-    print("\n".join([*chapter_lines(), "", *task_lines(), "", *prediction_lines()]))
+    print(
+        "\n".join(
+            [f"package: {described()}", "", *chapter_lines(), "", *task_lines(), "", *prediction_lines()]
+        )
+    )
     return 0
 
 
@@ -31,7 +39,7 @@ def changed_modules() -> set[str] | None:
 
 
 def chapter_lines() -> list[str]:
-    changed, lines = changed_modules(), ["chapter  modules"]
+    changed, lines = changed_modules(), [f"chapter  modules{LENT if grows() else ''}"]
     for chapter in chapters():
         try:
             modules = sorted(claimed_modules(notebook_path(chapter)))
@@ -39,13 +47,15 @@ def chapter_lines() -> list[str]:
             lines.append(f"{chapter:7}  {problem}")
             continue
         if modules:
-            lines.append(f"{chapter:7}  {', '.join(f'{m} {state(m, changed)}' for m in modules)}")
+            lines.append(f"{chapter:7}  {', '.join(f'{m} {state(m, chapter, changed)}' for m in modules)}")
     return lines
 
 
-def state(module: str, changed: set[str] | None) -> str:
+def state(module: str, chapter: str, changed: set[str] | None) -> str:
     if not module_path(module).is_file():
         return "(not there: checkpoint the chapter)"
+    if not is_there(chapter):
+        return "(lent)"
     if changed is None:
         return ""
     return "(your own)" if module in changed else "(as released)"

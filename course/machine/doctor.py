@@ -14,6 +14,7 @@ from course.machine.places import place
 from course.machine.resources import arithmetic, device, resources, speed_features
 from course.package.remedies import remedy_for
 from course.paths import BUILT, ROOT
+from course.states.started import not_built_yet, package
 
 
 def doctor(checks=None) -> int:
@@ -32,6 +33,9 @@ def guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from check()
     except Exception as error:
+        if waits := not_built_yet(error):
+            yield Finding(GREEN, check.__name__.replace("_", " "), waits)
+            return
         yield Finding(
             RED,
             check.__name__.replace("_", " "),
@@ -148,4 +152,16 @@ def data_sets() -> Finding:
         return Finding(YELLOW, "data sets", f"{host} cannot be reached", remedy)
 
 
-CHECKS = (python, place, packages, kernel, resources, device, speed_features, vocabulary, data, arithmetic)
+CHECKS = (
+    python,
+    place,
+    packages,
+    package,
+    kernel,
+    resources,
+    device,
+    speed_features,
+    vocabulary,
+    data,
+    arithmetic,
+)

@@ -11,6 +11,7 @@ from course.notebooks.build import cell_lines, notebook_from_source
 from course.package.as_of import Chapter
 from course.package.rooms import make_rooms
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError, module_path, number_of, relative, source_path
+from course.states.started import is_there
 
 
 def restore(chapter: str, ask: bool = True) -> int:
@@ -19,7 +20,7 @@ def restore(chapter: str, ask: bool = True) -> int:
     path = NOTEBOOKS / f"{source.stem}.ipynb"
     nb, outputs = released_notebook(source, path)
     released = {path: notebook_bytes(nb)}
-    modules = Chapter(path, nb).in_package()
+    modules = Chapter(path, nb).in_package() if is_there(number_of(source)) else {}
     released |= {module_path(m): text.encode() for m, text in modules.items()}
     changed = [file for file, data in released.items() if not file.exists() or file.read_bytes() != data]
     if not outputs and changed == [path] and same_cells(path, nb):

@@ -5,7 +5,8 @@ import subprocess
 from pathlib import Path
 
 from course.files import keep_beside
-from course.paths import ROOT, CourseError, relative
+from course.paths import ROOT, CourseError, modules, relative
+from course.states.started import take_out_others
 
 
 def update() -> int:
@@ -25,11 +26,12 @@ def update() -> int:
     if not theirs:
         print("this is the newest state")
         return 0
-    mine = set(git("diff", "--name-only", "HEAD").split("\n"))
+    mine, there = set(git("diff", "--name-only", "HEAD").split("\n")), set(modules())
     for name in sorted(theirs & mine):
         keep_beside(ROOT / name)
         git("checkout", "--quiet", "HEAD", "--", name)
     git("merge", "--ff-only", "--quiet", "@{upstream}", why="git cannot go forward")
+    take_out_others(there)
     print(
         f"{len(theirs)} files are new or newer, {relative(ROOT / 'notebooks')}/ among them; `course doctor` checks the packages"
     )

@@ -13,15 +13,7 @@ from course.package.compose import all_notebooks, cells_of, compose, exporting, 
 from course.package.export import export_all, writers
 from course.package.rooms import make_rooms
 from course.paths import PACKAGE, ROOT, module_path, modules, number_of
-
-
-def lend(chapter: str, package: Path) -> list[str]:
-    """Put what is missing of the package into a copy of it: chapters still import what later ones export."""
-    missing = [module for module in modules(PACKAGE) if not module_path(module, package).exists()]
-    make_rooms(missing, package)
-    for module in missing:
-        shutil.copyfile(module_path(module, PACKAGE), module_path(module, package))
-    return missing
+from course.states.forward import lend
 
 
 class Chapter:

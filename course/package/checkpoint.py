@@ -29,6 +29,7 @@ from course.paths import (
     notebook_path,
     relative,
 )
+from course.states.started import after_checkpoint
 
 IMPORT_SECONDS = 180  # what takes seconds may take a minute on a machine with other work
 TEST_SECONDS = 1200
@@ -48,6 +49,7 @@ def checkpoint_chapter(
     if executed is not None:
         compare_with_run(exports.cells, executed, by_id or {})
     if not modules:
+        after_checkpoint(exports.number, {})
         return [f"{exports.path.name} exports nothing"]
     for module in modules:
         if module_path(module, PACKAGE).is_dir():
@@ -59,6 +61,7 @@ def checkpoint_chapter(
     changed = {module: text for module, text in modules.items() if current(module) != text}
     grown = [f"{name} ({notebook})" for name, notebook in exports.replaced().items()]
     install(changed)
+    after_checkpoint(exports.number, modules)
     said = [describe(m, text, "updated" if m in changed else "unchanged") for m, text in modules.items()]
     said += (
         [f"later chapters have grown {', '.join(grown)}: the package keeps their versions"] if grown else []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from course.package.cells import claimed_modules
 from course.paths import NOTEBOOKS, PACKAGE, module_file, number_of, numbered
+from course.states.started import made_by
 
 DISK = re.compile(r"\[Errno \d+\] (No space left|Read-only file system|Disk quota exceeded)")
 NO_NAME = re.compile(r"cannot import name '(\w+)' from (?:partially initialized module )?'nanogpt\.([\w.]+)'")
@@ -43,6 +44,8 @@ def module_of(path: Path) -> str:
 
 
 def bring_back(module: str) -> str:
+    if made := made_by(module):
+        return made
     maker = next((path for path in numbered(NOTEBOOKS, ".ipynb") if makes(path, module)), None)
     return f"`course restore {number_of(maker)}` brings it back" if maker else "no notebook here makes it"
 

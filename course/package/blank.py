@@ -1,0 +1,5 @@
+"""Notebooks with blanks."""
+
+
+def handed_out(nb):
+    return nb

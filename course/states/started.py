@@ -1,0 +1,68 @@
+"""What the rest of the course does otherwise while the package grows: lending, what is not built yet, how far it is."""
+
+import re
+from collections.abc import Iterator
+
+from course.machine.finding import GREEN, Finding
+from course.paths import PACKAGE, chapters, module_path, modules, source_chapters
+from course.states.forward import lend
+from course.states.released import owners
+from course.states.state import built, grows, in_words, kept, note
+
+MISSING = re.compile(r"No module named 'nanogpt\.([\w.]+)'")
+
+
+def prepared(chapter: str) -> bool:
+    """Whether the package grows; then the chapter finds in it what it borrows from later ones."""
+    if grows():
+        lend(chapter)
+    return grows()
+
+
+def after_checkpoint(chapter: str, texts: dict[str, str]) -> None:
+    """Note it in a growing package, and lend what the next chapter borrows, for its notebook may be opened now."""
+    if not grows():
+        return
+    note(chapter, texts)
+    for following in [other for other in source_chapters() if other > chapter][:1]:
+        lend(following)
+
+
+def not_built_yet(error: BaseException | None) -> str:
+    """Which module's import failed in a growing package, and which chapter makes it; "" for any other error."""
+    found = MISSING.search(str(error)) if isinstance(error, ModuleNotFoundError) else None
+    made = made_by(found[1]) if found else ""
+    return f"nanogpt/{found[1].replace('.', '/')}.py is not there yet; {made}" if made else ""
+
+
+def made_by(module: str) -> str:
+    """How a growing package gets a module that is not in it yet; "" where a chapter that is in it makes it."""
+    chapter = owners().get(module)
+    if not grows() or not chapter or chapter in built():
+        return ""
+    later = [other for other in source_chapters() if other > chapter]
+    skip = f", or `course start --at {later[0]}`" if later else ""
+    return f"chapter {chapter} makes it: run its notebook{skip}"
+
+
+def is_there(chapter: str) -> bool:
+    """Whether a chapter's modules belong into the package as it stands: all in a complete one, else those that are built."""
+    return not grows() or chapter in built()
+
+
+def take_out_others(there: set[str]) -> None:
+    """git has brought modules into a growing package that were not there: they are still to be built."""
+    for module in set(modules()) & set(owners()) - there if grows() else ():
+        module_path(module).unlink()
+
+
+def package() -> Iterator[Finding]:
+    yield Finding(GREEN, "package", described())
+
+
+def described() -> str:
+    """The state in a few words: `started, chapters 00 to 06 are in it`."""
+    if not grows():
+        return f"complete, {len(modules(PACKAGE))} modules"
+    blanks = ", notebooks with blanks" if kept()["state"] == "blank" else ""
+    return f"started{blanks}; {in_words(built(), chapters())}"

@@ -1,0 +1,156 @@
+"""The list of forward imports in course/forward.toml is what the chapters import, and lending it lets them run."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+from course.package.imports import imported, named
+from course.paths import ROOT, SOURCES, TESTS, module_path, numbered
+from course.states.forward import borrowed, lend
+from course.states.released import owners, released
+
+OPTIONAL = {"importorskip", "set_forkserver_preload"}  # a module that they name need not be there
+CODE = re.compile(r"(?:from|import) (nanogpt\.[\w.]+)")
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """A file's text, without strings that stand alone (docstrings, a source's prose) and what is optional."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return Without().visit(tree)
+
+
+class Without(ast.NodeTransformer):
+    def visit_Expr(self, node):
+        self.generic_visit(node)
+        return ast.Pass() if isinstance(node.value, ast.Constant) else node
+
+    def visit_Call(self, node):
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if name in OPTIONAL:
+            node.args = []
+        self.generic_visit(node)
+        return node
+
+
+def needed(tree: ast.AST) -> set[str]:
+    texts = " ".join(
+        n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+    )
+    in_strings = imported(ast.parse("\n".join(f"import {name}" for name in CODE.findall(texts))), owners())
+    return imported(tree, owners()) | named(tree, owners()) | in_strings
+
+
+def helpers(tree: ast.AST) -> set[tuple[Path, str]]:
+    """The files of course/ and tests/ that a text imports, each with a name that it takes of it, "" for all."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {(alias.name, "") for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {(f"{node.module}.{alias.name}", "") for alias in node.names}
+            found |= {(node.module, alias.name) for alias in node.names}
+    places = {
+        (base.joinpath(*name.split(".")).with_suffix(".py"), one)
+        for name, one in found
+        for base in (ROOT, TESTS)
+    }
+    return {
+        (path, one)
+        for path, one in places
+        if path.is_file() and (path.is_relative_to(ROOT / "course") or path.is_relative_to(TESTS))
+    }
+
+
+@cache
+def facts(node: ast.stmt) -> tuple[set[str], set[tuple[Path, str]], set[str]]:
+    """What a statement needs of nanogpt, which helpers it imports, and all names in it."""
+    return needed(node), helpers(node), {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+@cache
+def part_of(path: Path, name: str) -> list[ast.stmt]:
+    """A file's own statements with what they use in turn, and of its functions and classes `name`, or all."""
+    body = tree_of(path).body
+    definitions = {n.name: n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    kept = [node for node in body if node not in definitions.values()]
+    left, used = set().union({name} if name else definitions, *(facts(node)[2] for node in kept)), set()
+    while left:
+        if (each := left.pop()) in definitions and each not in used:
+            used.add(each)
+            left |= facts(definitions[each])[2]
+    return kept + [definitions[each] for each in sorted(used)]
+
+
+def all_needed(path: Path) -> set[str]:
+    """What a file needs of nanogpt, with what its helpers need for it."""
+    found, left, seen = set(), {(path, "")}, set()
+    while left:
+        seen.add(each := left.pop())
+        for node in part_of(*each):
+            found |= facts(node)[0]
+            left |= facts(node)[1] - seen
+    return found
+
+
+def forward_imports() -> dict[str, list[str]]:
+    found = {}
+    for source in numbered(SOURCES, ".py"):
+        chapter = source.name.partition("_")[0]
+        before = all_needed(source)
+        tests = set()
+        for test in sorted(TESTS.glob(f"test_ch{chapter}_*.py")):
+            tests |= all_needed(test)
+        later = {m for m in before | tests if owners()[m] > chapter} | {
+            m for m in before if owners()[m] == chapter
+        }
+        if later:
+            found[chapter] = sorted(later)
+    return found
+
+
+def test_the_list_of_forward_imports_is_what_chapters_import():
+    found, listed = forward_imports(), borrowed()
+    for chapter in sorted({*found, *listed}):
+        now, said = set(found.get(chapter, [])), set(listed.get(chapter, []))
+        assert not now - said, f"chapter {chapter} imports {sorted(now - said)}, which later chapters make"
+        assert not said - now, (
+            f"chapter {chapter} no longer needs {sorted(said - now)}: strike it off course/forward.toml"
+        )
+
+
+def test_an_import_that_is_added_or_no_longer_needed_is_seen():
+    text = "def f():\n    from nanogpt.parallel.zero import state_bytes\n"
+    assert needed(ast.parse(text)) == {"zero"}
+    assert needed(ast.parse("from nanogpt.parallel import zero; from nanogpt.text import files as f")) == {
+        "zero",
+        "files",
+    }
+    assert needed(ast.parse("run([python, '-m', 'nanogpt', 'sample'])")) == {"cli"}
+    assert needed(ast.parse("TABLE = {'plan': 'nanogpt.plan.plan'}")) == {"plan"}
+    assert needed(ast.parse("child('import nanogpt.gpt.clip')")) == {"clip"}
+
+
+def test_what_is_lent_is_all_that_the_package_then_imports(tmp_path):
+    package = tmp_path / "nanogpt"
+    package.mkdir()
+    (package / "device.py").write_text("mine = 1\n", encoding="utf-8")
+    lent = lend("07", package)
+    assert set(borrowed()["07"]) <= set(lent) and "model" in lent, "and what those need in turn"
+    assert (package / "device.py").read_text(encoding="utf-8") == "mine = 1\n", "what is there stays"
+    for name in lent:
+        text = module_path(name, package).read_bytes()
+        assert text == module_path(name).read_bytes(), f"{name} is the released one"
+        assert all(module_path(needs, package).is_file() for needs in imported(ast.parse(text), owners()))
+    assert lend("07", package) == [], "nothing is missing the second time"
+
+
+def test_a_module_that_cannot_be_read_is_left_to_its_chapter(tmp_path):
+    (tmp_path / "model.py").write_text("def (:\n", encoding="utf-8")
+    assert lend("05", tmp_path) == []
+
+
+def test_the_owner_of_a_module_is_the_chapter_that_makes_it():
+    for chapter in ("03", "13", "16b"):
+        assert set(released([chapter])) == {m for m, owner in owners().items() if owner == chapter}

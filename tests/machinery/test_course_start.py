@@ -1,0 +1,321 @@
+"""A package that grows from nothing: `course start`, `course package`, and what the other commands make of it."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from house import ROOT, House
+
+FIVE = '''\
+# %% [markdown]
+r"""
+# 05 · Next
+"""
+
+# %%
+#| default_exp next
+#| doc next: What follows.
+from course.notebook import checkpoint
+
+# %%
+#| export
+from nanogpt.tiny import area
+
+
+def twice(r: float) -> float:
+    """Two circles."""
+    return 2 * area(r)
+
+
+# %%
+checkpoint("05")
+'''
+
+
+@pytest.fixture(scope="module")
+def built_pair(built_house, tmp_path_factory):
+    """A small course of two chapters, committed: 05 builds upon 04."""
+    house = built_house.copied(tmp_path_factory.mktemp("pair") / "house")
+    (house.path / "notebooks/src/05_next.py").write_text(FIVE, encoding="utf-8")
+    (house.path / "course/forward.toml").write_text("", encoding="utf-8")
+    shutil.copy(ROOT / ".gitignore", house.path)
+    house.course("build", "05", "--draft")
+    house.course("checkpoint", "--all")
+    for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "released"]):
+        house.git(*words)
+    return house
+
+
+@pytest.fixture
+def pair(built_pair, tmp_path):
+    return built_pair.copied(tmp_path / "pair")
+
+
+def full() -> OSError:
+    return OSError(errno.ENOSPC, "No space left on device")
+
+
+def there(house) -> list[str]:
+    """The modules in the package, device.py aside, which no chapter of the small course makes."""
+    return sorted({path.stem for path in house.path.glob("nanogpt/[a-z]*.py")} - {"device"})
+
+
+def kept(house) -> list[str]:
+    return sorted(path.name for path in house.path.rglob("yours-*"))
+
+
+def status(house) -> str:
+    done = subprocess.run(["git", "status", "--porcelain"], cwd=house.path, capture_output=True, text=True)
+    return done.stdout
+
+
+def everything(house) -> dict[str, bytes]:
+    """All files of package, notebooks and the top folder."""
+    folders = house.path.glob("*"), house.path.rglob("nanogpt/*"), house.path.rglob("notebooks/*")
+    found = {path for each in folders for path in each if path.is_file() and path.suffix != ".pyc"}
+    return {str(path.relative_to(house.path)): path.read_bytes() for path in found}
+
+
+def test_an_empty_package_is_filled_by_checkpoints_and_is_the_committed_one(pair):
+    said = pair.course("start")
+    assert there(pair) == [] and "no chapter is in it yet" in said and "go on with chapter 04" in said
+    assert kept(pair) == [], "git has what stood there"
+    pair.course("checkpoint", "04")
+    assert there(pair) == ["tiny"]
+    assert "package: started; chapter 04 is in it" in pair.course("progress")
+    pair.course("checkpoint", "05")
+    assert there(pair) == ["next", "tiny"] and status(pair) == ""
+
+
+def test_run_fills_an_empty_package(pair):
+    pair.course("start")
+    pair.course("run")
+    assert there(pair) == ["next", "tiny"] and status(pair) == ""
+
+
+def test_it_begins_anywhere_with_the_chapters_before(pair):
+    said = pair.course("start", "--at", "5")
+    assert there(pair) == ["tiny"] and "chapter 04 is in it" in said and "course run 05" in said
+    assert "no chapter '06'" in pair.course("start", "--at", "06", code=1)
+
+
+def test_the_complete_package_comes_back(pair):
+    pair.course("start")
+    said = pair.course("package")
+    assert there(pair) == ["next", "tiny"] and "nanogpt/ is complete" in said and status(pair) == ""
+    assert not (pair.path / ".course-state.json").exists()
+    assert "the package is complete, as released" in pair.course("package"), "twice does nothing"
+
+
+def test_a_second_start_is_refused_with_the_ways_out(pair):
+    pair.course("start")
+    said = pair.course("start", code=1)
+    assert "started already (no chapter is in it yet)" in said and "course package" in said
+    pair.course("start", "--at", "05")
+    assert there(pair) == ["tiny"], "but anew, from another chapter, it goes"
+
+
+def test_a_package_of_the_students_own_is_kept_beside(pair):
+    pair.edit("math.pi*r**2", "3.0*r**2")
+    pair.course("checkpoint", "04")
+    said = pair.course("start")
+    assert there(pair) == []
+    (own,) = kept(pair)
+    assert f"kept as {own}" in said and "3.0 * r**2" in (pair.path / own / "tiny.py").read_text()
+    assert "nanogpt" not in status(pair).replace(" D nanogpt", ""), "git ignores it"
+    pair.course("checkpoint", "04")
+    pair.course("package")
+    assert "math.pi" in pair.module.read_text() and len(kept(pair)) == 2, "and so is a growing one"
+
+
+def test_what_a_checkpoint_wrote_is_no_edit_by_hand_though_the_notebook_has_moved_on(pair):
+    pair.course("start")
+    pair.edit("math.pi*r**2", "3.0*r**2")
+    pair.course("checkpoint", "04")
+    pair.edit("3.0*r**2", "3.1*r**2")
+    assert "is kept as" in pair.course("package")
+
+
+@pytest.mark.parametrize("words", [["start"], ["start", "--at", "05"], ["start", "--blank"]])
+def test_an_edit_by_hand_is_refused_with_the_remedy(pair, words):
+    pair.module.write_text(pair.module.read_text() + "MINE = 1\n", encoding="utf-8")
+    before = everything(pair)
+    said = pair.course(*words, code=1)
+    assert "nanogpt/tiny.py was changed by hand" in said and "`course restore 04`" in said
+    assert everything(pair) == before
+    pair.course("restore", "04", "--yes")
+    pair.course(*words)
+
+
+def test_a_file_of_the_students_own_stays_in_the_package(pair):
+    (pair.path / "nanogpt/mine.py").write_text("x = 1\n")
+    pair.course("start")
+    assert there(pair) == ["mine"]
+
+
+def test_without_git_all_is_kept(pair):
+    shutil.rmtree(pair.path / ".git")
+    pair.course("start")
+    assert len(kept(pair)) == 1 and there(pair) == []
+
+
+@pytest.mark.parametrize("words", [["start", "--blank"], ["start", "--at", "05"], ["package"]])
+@pytest.mark.parametrize("problem", [KeyboardInterrupt, full])
+@pytest.mark.parametrize("after", [False, True])
+def test_stopped_at_any_point_all_is_as_it_was(pair, monkeypatch, words, problem, after):
+    """Ctrl-C and a full disk, before or after each rename, until one would come too late."""
+    if words == ["package"]:
+        pair.course("start")
+    pair.edit("math.pi*r**2", "3.0*r**2")
+    pair.course("checkpoint", "04")
+    (pair.path / "course/package/blank.py").write_text(
+        "def handed_out(nb):\n    del nb.cells[1:]\n    return nb\n"
+    )
+    before = everything(pair)
+    with pair.own_course():
+        from course.cli import main
+
+        for number in range(100):
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "replace", Stopping(number, after, problem))
+                code = main(words)
+            if code == 0:
+                break
+            assert code in (1, 130) and everything(pair) == before, f"stopped at rename {number}"
+            assert kept(pair) == [], "nothing is left aside"
+    assert 3 < number < 99 and everything(pair) != before
+
+
+class Stopping:
+    """os.replace, which fails once, before or after a rename is done."""
+
+    def __init__(self, number: int, after: bool, problem):
+        self.left, self.after, self.problem, self.replace = number, after, problem, os.replace
+
+    def __call__(self, old, new) -> None:
+        self.left -= 1
+        if self.after or self.left != -1:
+            self.replace(old, new)
+        if self.left == -1:
+            raise self.problem()
+
+
+def test_notebooks_with_blanks_keep_the_students_own_beside(pair):
+    (pair.path / "course/package/blank.py").write_text(
+        "def handed_out(nb):\n    del nb.cells[1:]\n    return nb\n"
+    )
+    pair.edit("math.pi*r**2", "3.0*r**2")
+    mine = pair.notebook.read_bytes()
+    said = pair.course("start", "--blank")
+    (own,) = pair.path.glob("notebooks/yours-*")
+    assert own.read_bytes() == mine and f"kept as notebooks/{own.name}" in said and "your turn" in said
+    assert b"area" not in pair.notebook.read_bytes()
+    assert "package: started, notebooks with blanks; no chapter" in pair.course("progress")
+    five = (pair.path / "notebooks/05_next.ipynb").read_bytes()
+    pair.course("start", "--blank", "--at", "05")
+    assert pair.notebook.read_bytes() != mine and there(pair) == ["tiny"]
+    assert (pair.path / "notebooks/05_next.ipynb").read_bytes() == five, "a chapter before is left alone"
+
+
+def test_an_import_of_what_is_not_built_yet_names_the_chapter(pair):
+    pair.course("start")
+    said = pair.course("run", "05", code=1)
+    assert "No module named 'nanogpt.tiny'" in said
+    assert "chapter 04 makes it: run its notebook, or `course start --at 05`" in said
+    shown = pair.run_cells(["import nanogpt.tiny"], code=1)
+    assert "nanogpt/tiny.py is not there yet; chapter 04 makes it" in shown
+    pair.course("package")
+    pair.module.unlink()
+    assert "`course restore 04` brings it back" in pair.course("run", "05", code=1), "in a complete clone"
+
+
+def test_what_a_chapter_borrows_is_lent_before_it_runs_and_after_the_one_before(pair):
+    (pair.path / "course/forward.toml").write_text(
+        '["part I"]\n04 = ["next"]\n05 = ["gone"]\n', encoding="utf-8"
+    )
+    pair.course("start")
+    assert there(pair) == ["next", "tiny"], "next, and what it imports"
+    assert "05       next (lent)" in pair.course("progress")
+    (pair.path / "nanogpt/next.py").unlink(), pair.module.unlink()
+    pair.course("run", "04")
+    assert there(pair) == ["next", "tiny"] and "04       tiny (as released)" in pair.course("progress")
+    (pair.path / "course/forward.toml").write_text('["part I"]\n05 = ["next"]\n', encoding="utf-8")
+    (pair.path / "nanogpt/next.py").unlink()
+    pair.course("checkpoint", "04")
+    assert there(pair) == ["next", "tiny"], "for the notebook that is opened next"
+
+
+def test_restore_brings_back_only_what_is_built(pair):
+    pair.course("start")
+    pair.edit("math.pi*r**2", "3.0*r**2")
+    pair.course("restore", "04", "--yes")
+    assert there(pair) == []
+    pair.course("checkpoint", "04")
+    pair.module.unlink()
+    pair.course("restore", "04", "--yes")
+    assert there(pair) == ["tiny"]
+
+
+def test_an_update_brings_no_module_that_is_still_to_be_built(pair, tmp_path, monkeypatch):
+    subprocess.run(["git", "clone", "-q", pair.path, tmp_path / "student"], check=True)
+    student = type(pair)(tmp_path / "student")
+    student.course("start", "--at", "05")
+    (pair.path / "nanogpt/next.py").write_text("NEWER = 1\n")
+    (pair.path / "nanogpt/tiny.py").write_text("NEWER = 1\n")
+    pair.git("commit", "-qam", "newer")
+    assert "2 files are new or newer" in student.course("update")
+    assert there(student) == ["tiny"] and "NEWER" in student.module.read_text()
+
+
+def test_a_damaged_state_is_a_complete_clone(pair):
+    for text in ("{", "[]", '{"state": "odd", "chapters": [], "written": {}}', '{"state": "started"}'):
+        (pair.path / ".course-state.json").write_text(text)
+        assert "package: complete, 3 modules" in pair.course("progress")
+
+
+# The course itself
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """The course's own package, sources and machinery, started."""
+    folder = tmp_path_factory.mktemp("begun") / "course"
+    folder.mkdir()
+    for name in ("course", "nanogpt", "notebooks"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "yours-*"))
+    for name in ("pyproject.toml", "constraints.txt", ".gitignore"):
+        shutil.copy(ROOT / name, folder)
+    house = House(folder)
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "released"]):
+        house.git(*words)
+    house.course("start")
+    return house
+
+
+def test_chapter_00_finds_what_it_borrows_and_no_more(begun):
+    lent = there(begun)
+    assert "tokenizer" in lent and "sample" in lent and "data" not in lent and "trainer" not in lent
+    for path in begun.path.glob("nanogpt/*.py"):
+        assert path.read_bytes() == (ROOT / "nanogpt" / path.name).read_bytes(), path.name
+
+
+def test_the_machinery_does_without_the_package(begun, tmp_path):
+    """With not a module there, notebooks can import the course, and nothing of the doctor's is red for it."""
+    bare = begun.copied(tmp_path / "bare")
+    for path in bare.path.glob("nanogpt/[a-z]*.py"):
+        path.unlink()
+    code = (
+        "import course.notebook, course.widgets, course.torchrun, course.notebooks.run, course.machine.lab\n"
+    )
+    code += "from course.notebooks.trust import trusted_environment\ntrusted_environment()"
+    environment = bare.environment()
+    subprocess.run([sys.executable, "-c", code], cwd=bare.path, env=environment, check=True)
+    doctor = subprocess.run(
+        bare.command("doctor"), cwd=bare.path, env=environment, capture_output=True, text=True
+    )
+    assert doctor.returncode == 0, doctor.stdout
+    assert "started; no chapter is in it yet" in doctor.stdout
+    assert "nanogpt/device.py is not there yet; chapter 00 makes it: run its notebook" in doctor.stdout
