@@ -18,7 +18,7 @@ import nbformat
 from course.exercises.checks import CheckOfCheck
 from course.exercises.sets import BEGIN, END, SOLUTION, Cell, ExerciseSet, stub
 from course.files import keep_beside, notebook_bytes, read_notebook, write_atomically
-from course.notebooks.build import METADATA, cell_lines
+from course.notebooks.source import METADATA, cell_lines
 from course.paths import ROOT, CourseError, relative
 
 RELEASED = ROOT / "released"

@@ -3,56 +3,24 @@
 import asyncio
 import contextlib
 import difflib
-import hashlib
 import os
 import re
 import signal
 import tempfile
-from collections import Counter
 from pathlib import Path
 
-import jupytext
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 from course.files import notebook_bytes, read_notebook, write_atomically
-from course.notebooks.address import dressed
+from course.notebooks.source import METADATA, cell_lines, notebook_from_source
 from course.package.remedies import remedy
 from course.paths import ASIDE, EXECUTED, NOTEBOOKS, CourseError, relative, source_path
 
-PERCENT = {"extension": ".py", "format_name": "percent"}
-METADATA = {
-    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
-}
 WIDGET = "application/vnd.jupyter.widget-view+json"
 CELL_SECONDS = 3600  # for a cell that never ends; a slow machine with other work stays far below
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
-
-
-def notebook_from_source(path: Path) -> nbformat.NotebookNode:
-    """The notebook that a source describes, with badge and first cell for Colab, not yet executed."""
-    return dressed(notebook_from_text(path.read_text(encoding="utf-8")), path.stem)
-
-
-def notebook_from_text(text: str) -> nbformat.NotebookNode:
-    """The notebook that a source's text describes. A cell's id is a hash of what it says."""
-    nb = jupytext.reads(text, fmt=PERCENT)
-    seen: Counter = Counter()
-    for cell in nb.cells:
-        seen[cell.source] += 1
-        cell.id = hashlib.sha256(f"{cell.source}\n{seen[cell.source]}".encode()).hexdigest()[:8]
-        cell.metadata = {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
-    nb.metadata = nbformat.from_dict(METADATA | {"course": {"source": fingerprint(nb)}})
-    nb.nbformat, nb.nbformat_minor = 4, 5
-    return nb
-
-
-def fingerprint(nb: nbformat.NotebookNode) -> str:
-    """A hash of all cells of a source. Its notebook keeps it: so `course pull` knows what it was built from, and Colab which
-    commit it is of."""
-    return hashlib.sha256("\n".join(cell_lines(nb)).encode()).hexdigest()[:16]
 
 
 def build(chapter: str, draft: bool = False) -> str:
@@ -191,12 +159,3 @@ def check(chapter: str) -> str:
         return f"{relative(path)} is missing; run `course build {chapter}`"
     wanted, found = cell_lines(notebook_from_source(source)), cell_lines(read_notebook(path))
     return "\n".join(difflib.unified_diff(found, wanted, relative(path), relative(source), lineterm="", n=2))
-
-
-def cell_lines(nb: nbformat.NotebookNode) -> list[str]:
-    """A notebook's cells as text lines: kind, id, tags and source, without outputs."""
-    lines = []
-    for cell in nb.cells:
-        tags = " ".join(cell.metadata.get("tags", []))
-        lines += [f"%% {cell.cell_type} {cell.get('id')} {tags}".rstrip(), *cell.source.splitlines()]
-    return lines

@@ -7,7 +7,7 @@ import nbformat
 
 from course.files import diff, read_notebook, write_atomically
 from course.notebooks.address import undressed
-from course.notebooks.build import PERCENT, fingerprint, notebook_from_text
+from course.notebooks.source import PERCENT, fingerprint, notebook_from_text
 from course.paths import NOTEBOOKS, CourseError, relative, source_path
 
 MARKER = re.compile(r"^# %%", re.MULTILINE)

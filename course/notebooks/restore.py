@@ -7,7 +7,7 @@ import nbformat
 
 from course.files import diff, keep_beside, notebook_bytes, read_notebook, write_atomically
 from course.notebooks.address import dressed
-from course.notebooks.build import cell_lines, notebook_from_source
+from course.notebooks.source import cell_lines, notebook_from_source
 from course.package.as_of import Chapter
 from course.package.rooms import make_rooms
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError, module_path, number_of, relative, source_path

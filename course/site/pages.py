@@ -10,7 +10,7 @@ from course.exercises.release import code, leaked, markdown, without_answer
 from course.exercises.sets import Cell, ExerciseSet, stub
 from course.files import read_notebook
 from course.notebooks.address import is_published, repository, undressed
-from course.notebooks.build import METADATA
+from course.notebooks.source import METADATA
 from course.paths import ROOT, SOURCES, CourseError, number_of, relative
 
 PROSE = re.compile(

@@ -28,7 +28,7 @@ def owners() -> dict[str, str]:
 
 @cache
 def notebook(chapter: str):
-    from course.notebooks.build import notebook_from_source
+    from course.notebooks.source import notebook_from_source
 
     return notebook_from_source(source_path(chapter))
 

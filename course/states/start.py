@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from course.files import notebook_bytes, write_atomically
-from course.notebooks.build import notebook_from_source
+from course.notebooks.source import notebook_from_source
 from course.paths import (
     NOTEBOOKS,
     PACKAGE,

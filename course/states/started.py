@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from course.machine.finding import GREEN, Finding
-from course.paths import PACKAGE, chapters, module_path, modules, source_chapters
+from course.paths import chapters, module_path, modules, source_chapters
 from course.states.forward import lend
 from course.states.released import owners
 from course.states.state import built, grows, in_words, kept, note
@@ -63,6 +63,6 @@ def package() -> Iterator[Finding]:
 def described() -> str:
     """The state in a few words: `started, chapters 00 to 06 are in it`."""
     if not grows():
-        return f"complete, {len(modules(PACKAGE))} modules"
+        return "complete"
     blanks = ", notebooks with blanks" if kept()["state"] == "blank" else ""
     return f"started{blanks}; {in_words(built(), chapters())}"

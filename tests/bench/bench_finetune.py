@@ -18,7 +18,7 @@ import torch
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from course.notebooks.build import notebook_from_source  # noqa: E402
+from course.notebooks.source import notebook_from_source  # noqa: E402
 from nanogpt.run.lora import add_lora, freeze  # noqa: E402
 from nanogpt.text.files import save_json  # noqa: E402
 

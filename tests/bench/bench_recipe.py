@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from course.notebooks.build import notebook_from_source
+from course.notebooks.source import notebook_from_source
 from course.paths import NOTEBOOKS, ROOT, SOURCES
 
 LOUD = (

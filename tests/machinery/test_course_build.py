@@ -9,8 +9,8 @@ import time
 import nbformat
 import pytest
 
-from course.notebooks.build import cell_lines, notebook_from_source, notebook_from_text
 from course.notebooks.pull import merged
+from course.notebooks.source import cell_lines, notebook_from_source, notebook_from_text
 from course.paths import SOURCES, source_chapters
 
 

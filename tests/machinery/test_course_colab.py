@@ -19,7 +19,7 @@ import torch
 from course import colab
 from course.files import read_notebook
 from course.notebooks.address import dressed, first_cell, is_published, repository, undressed
-from course.notebooks.build import notebook_from_source, notebook_from_text
+from course.notebooks.source import notebook_from_source, notebook_from_text
 from course.paths import NOTEBOOKS, ROOT, SOURCES, CourseError, numbered
 
 CHAPTERS = numbered(NOTEBOOKS, ".ipynb")

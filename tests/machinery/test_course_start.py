@@ -273,7 +273,7 @@ def test_an_update_brings_no_module_that_is_still_to_be_built(pair, tmp_path, mo
 def test_a_damaged_state_is_a_complete_clone(pair):
     for text in ("{", "[]", '{"state": "odd", "chapters": [], "written": {}}', '{"state": "started"}'):
         (pair.path / ".course-state.json").write_text(text)
-        assert "package: complete, 3 modules" in pair.course("progress")
+        assert "package: complete\n" in pair.course("progress")
 
 
 # The course itself

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from course.notebooks.build import notebook_from_text
+from course.notebooks.source import notebook_from_text
 from course.paths import SOURCES
 from nanogpt.device import pick_scale
 from nanogpt.gpt.attention import attention_weights

@@ -10,7 +10,7 @@ from course.exercises.checks import Check, CheckOfCheck, drawn_for
 from course.exercises.sets import EXERCISES, ExerciseSet, folders, percent_cells, read
 from course.grade.sandbox.warm import LIBRARIES, preload
 from course.grade.score.local import misconception, names_of, results, said_of
-from course.notebooks.build import notebook_from_text
+from course.notebooks.source import notebook_from_text
 from course.paths import CourseError
 
 NUMBERS = [folder.name for folder in folders()]

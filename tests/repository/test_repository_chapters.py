@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from course.notebooks.build import notebook_from_text
+from course.notebooks.source import notebook_from_text
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, TESTS, chapters, numbered, source_chapters
 from course.site.chapters import CHAPTERS
 

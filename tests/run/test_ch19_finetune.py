@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from course.notebooks.build import notebook_from_source
+from course.notebooks.source import notebook_from_source
 from course.paths import SOURCES
 from nanogpt.corpora.corpus import ensure_corpus, entries, entropy, readings, stories
 from nanogpt.corpora.grammar import POOLS, alternatives, check, rules
