@@ -1,13 +1,10 @@
 """`course ...`: run, build, checkpoint, restore, doctor, data. What a command needs is imported when it is called."""
 
 import argparse
-import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 
 from course.paths import (
-    ROOT,
     CourseError,
     chapters,
     notebook_path,
@@ -42,17 +39,6 @@ for CI            course build --check; course checkpoint --all --check
 """
 
 
-# Every notebook is a test: its fresh outputs must be the committed ones, durations aside.
-NBVAL = [
-    "--nbval",
-    "--nbval-current-env",
-    "--nbval-sanitize-with=tests/nbval.cfg",
-    # Limits for what never ends; a slow machine with other work stays far below.
-    "--nbval-cell-timeout=3600",
-    "--nbval-kernel-startup-timeout=600",
-]
-
-
 def main(argv: list[str] | None = None, template=None) -> int:
     """One command. Exit code 0, 1 where it could not be done (one line says why), 2 for bad usage, 130 after Ctrl-C."""
     argv, is_program = (sys.argv[1:], True) if argv is None else (argv, False)
@@ -66,7 +52,9 @@ def main(argv: list[str] | None = None, template=None) -> int:
 
             return grade(argv[1:], template, is_program)
         if argv[:1] == ["test"]:
-            return call_test(argv[1:])
+            from course.testing.run import test
+
+            return test(argv[1:])
         if argv[:1] == ["lab"] and not {"-h", "--help"} & set(argv):
             from course.machine.lab import lab
 
@@ -321,15 +309,6 @@ def call_publish(args) -> int:
     from course.site.publish import publish
 
     return publish(args.url)
-
-
-def call_test(more: list[str]) -> int:
-    missing = [name for name in ("pytest", "nbval") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise CourseError(
-            f"the tests need {' and '.join(missing)}: pip install -c constraints.txt -e '.[course,dev]'"
-        )
-    return subprocess.run([sys.executable, "-m", "pytest", *NBVAL, *more], cwd=ROOT).returncode
 
 
 def report_differences(check, chosen: list[str]) -> int:

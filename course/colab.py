@@ -28,6 +28,9 @@ def set_up(stem: str, digest: str) -> None:
 
     stem: the notebook's name, "09_measuring"; digest: the hash of its source that the notebook carries.
     """
+    os.environ.setdefault(
+        "OMP_WAIT_POLICY", "passive"
+    )  # as course/__init__.py says; PyTorch is not loaded yet
     print(find_commit(f"notebooks/{stem}.ipynb", digest))
     for line in install_missing():
         print(line)

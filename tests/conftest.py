@@ -15,6 +15,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("NANOGPT_SCALE", "laptop")
 os.environ.setdefault("NANOGPT_DEVICE", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before PyTorch is loaded, as course/__init__.py says
 if "TIKTOKEN_CACHE_DIR" not in os.environ and (SHARED / "tiktoken_cache").is_dir():
     os.environ["TIKTOKEN_CACHE_DIR"] = str(SHARED / "tiktoken_cache")
 

@@ -20,11 +20,12 @@ UNPUBLISHED = """\
     if not os.path.isdir(folder):
         raise SystemExit(f"This copy of the course has no address yet ({address}): its owner runs `course publish URL`.")"""
 FIRST_CELL = """\
-#@title On Colab this cell fetches the course; elsewhere it does nothing
-import sys
+#@title On Colab this cell fetches the course; elsewhere it sets one variable, before PyTorch is loaded
+import os, sys
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait sleep instead of spinning
 if "google.colab" in sys.modules:
-    import os, runpy
+    import runpy
 
     address, folder = "{address}", "/content/gpt2-course"
 {fetch}

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import venv
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -460,7 +461,8 @@ def test_a_sandbox_is_a_fork_of_the_template_and_ends_with_the_grader(template):
     assert len(there) >= 2
     these.end()
     assert not [pid for pid in there if uid_of(pid) is not None]
-    assert asked(these.ready(), "import os; x = os.listdir('/tmp')") == []
+    ours = {path.split("/")[2] for path in sandbox.needed() if path.startswith("/tmp/")}  # a clone below /tmp
+    assert set(asked(these.ready(), "import os; x = os.listdir('/tmp')")) == ours
     box = these.ready()
     there = box.processes()
     os.close(box.life)  # what a kernel does with the descriptors of a grader that is killed
@@ -478,6 +480,18 @@ def test_without_a_template_each_sandbox_imports_for_itself(course, monkeypatch)
     course.hand_in("ann")
     assert course.grade() == 0
     assert course.result("ann")["score"] == 14.0
+
+
+@sandboxed
+def test_a_sandbox_has_python_where_venv_holds_a_copy_of_the_program(tmp_path):
+    venv.create(tmp_path / ".venv", symlinks=False)  # as course/machine/setup_env.py makes it
+    script = (
+        "import subprocess; from course.grade.sandbox.sandbox import PYTHON, UIDS, bubblewrap\n"
+        "raise SystemExit(subprocess.run([*bubblewrap(UIDS[0], 2), *PYTHON, '-c', 'print(6 * 7)']).returncode)"
+    )
+    words = [tmp_path / ".venv/bin/python", "-c", script]
+    done = subprocess.run(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.stdout == "42\n", done.stderr
 
 
 @sandboxed

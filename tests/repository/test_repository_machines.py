@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from course.cli import NBVAL
 from course.paths import NOTEBOOKS, ROOT
+from course.testing.run import NBVAL
 
 # A processor without AVX-512 and bf16 instructions, as far as PyTorch's own kernels and oneDNN can be told so.
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}

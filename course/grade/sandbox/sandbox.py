@@ -23,11 +23,14 @@ ENVIRONMENT = {
 ENVIRONMENT |= {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # large pages, where there are some: a fork has fewer to copy
     "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "passive",  # for a submission that sets a number of threads of its own
     "NANOGPT_DEVICE": "cpu",
     "NANOGPT_SCALE": "laptop",
     "HF_HUB_OFFLINE": "1",
 }
-PYTHON = [os.path.realpath(sys.executable), "-I", "-S", "-B"]
+# The Python that .venv was made of: a copy of its program in .venv/bin, which is none of the folders that are shown, would
+# not be there. It finds torch by the paths that it is given.
+PYTHON = [os.path.realpath(getattr(sys, "_base_executable", sys.executable)), "-I", "-S", "-B"]
 NAMES = ("bubblewrap", "docker", "podman", "container", "trusted")
 
 

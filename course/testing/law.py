@@ -1,0 +1,103 @@
+"""The law: after chapter N the package is what notebooks 00…N have exported, and at the end it is the committed one.
+
+`course test` runs the notebooks in a clone whose package is empty; this module is then pytest's plugin. A chapter gets what
+course/forward.toml lists, and has to give it back. tests/student_way.py, which runs last, compares the packages.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from course.package.cells import claimed_modules
+from course.paths import NOTEBOOKS, PACKAGE, ROOT, module_path, number_of, numbered
+from course.states.forward import lend
+
+CLONE = "COURSE_STUDENT_CLONE"  # the folder in which the notebooks run
+NEVER = ("build", "runs", "released", "results", "built", "downloads", "__pycache__")
+BY_HAND = ("__init__.py", "__main__.py")  # the files of the package that no notebook exports
+
+
+def student_clone(folder: Path) -> Path:
+    """A copy of the course as its working tree has it, with an empty package. What stood there is removed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for path in files():
+        if path.is_relative_to(PACKAGE) and path.name not in BY_HAND:
+            continue
+        to = folder / path.relative_to(ROOT)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, to)
+    return folder
+
+
+def files() -> list[Path]:
+    """The files that git tracks or would track; without git, those that are not made by running something."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        done = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, encoding="utf-8")
+        found = [ROOT / name for name in done.stdout.split("\0") if name]
+    except (OSError, subprocess.CalledProcessError):
+        found = [
+            path
+            for path in ROOT.rglob("*")
+            if not any(part in NEVER or part[0] == "." for part in path.relative_to(ROOT).parts[:-1])
+        ]
+    return [path for path in found if path.is_file()]
+
+
+def differences(package: Path, committed: Path = PACKAGE) -> list[str]:
+    """What is not byte for byte the committed package; what a chapter has not exported is one line, be it ever so much."""
+    ours, theirs = contents(package), contents(committed)
+    missing: dict[str, list[str]] = {}
+    for name in sorted(theirs.keys() - ours.keys()):
+        missing.setdefault(exporter(name), []).append(f"nanogpt/{name}")
+    said = [f"{chapter} has not exported {', '.join(names)}" for chapter, names in sorted(missing.items())]
+    said += [f"nanogpt/{name} is exported, but not committed" for name in sorted(ours.keys() - theirs.keys())]
+    other = [name for name in sorted(ours.keys() & theirs.keys()) if ours[name] != theirs[name]]
+    return said + [f"nanogpt/{name} is not the committed one ({exporter(name)})" for name in other]
+
+
+def exporter(name: str) -> str:
+    """The notebook that exports a file of the package first."""
+    claims = (
+        path.name for path in numbered(NOTEBOOKS, ".ipynb") if name in map(file_name, claimed_modules(path))
+    )
+    return next(claims, "no notebook")
+
+
+def file_name(module: str) -> str:
+    return module_path(module).relative_to(PACKAGE).as_posix()
+
+
+def contents(package: Path) -> dict[str, bytes]:
+    return {path.relative_to(package).as_posix(): path.read_bytes() for path in package.rglob("*.py")}
+
+
+# As pytest's plugin
+
+
+class Lender:
+    """Lends each chapter, before its first cell, what it needs of later ones, and takes it back after its last cell."""
+
+    def __init__(self, clone: Path):
+        self.package, self.chapter, self.lent = clone / "nanogpt", "", []
+
+    def pytest_runtest_protocol(self, item, nextitem) -> None:
+        chapter = number_of(item.path) if item.path.suffix == ".ipynb" else ""
+        if chapter != self.chapter:
+            self.take_back()
+            self.chapter, self.lent = chapter, lend(chapter, self.package) if chapter else []
+
+    def take_back(self) -> None:
+        """Remove what was lent, but for what the chapter has exported itself."""
+        own = {name for path in NOTEBOOKS.glob(f"{self.chapter}_*.ipynb") for name in claimed_modules(path)}
+        for name in set(self.lent) - own:
+            module_path(name, self.package).unlink(missing_ok=True)
+
+
+def pytest_configure(config) -> None:
+    clone = Path(os.environ[CLONE])
+    os.environ["PYTHONPATH"] = str(
+        clone
+    )  # kernels, and what they start, find the clone's nanogpt and course first
+    config.pluginmanager.register(Lender(clone))

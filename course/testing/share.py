@@ -1,0 +1,62 @@
+"""pytest's plugin with which several processes share one list of tests: each takes the next file that nobody has taken."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+CLAIMS = "COURSE_TEST_CLAIMS"  # a folder in which a file stands for each that is taken
+
+# Files that one process runs together: they share what takes long to make, or look at all processes of the machine. These
+# and two long ones come first, so that the processes end at about the same time.
+TOGETHER = {
+    "grading": "test_grading_",
+    "site": ("test_course_site", "test_sheet"),
+    "distributed": "test_distributed_",
+    "lab": "test_browser_lab",
+    "faults": "test_ch17c_faults",
+}
+
+
+def group(path: Path) -> str:
+    """What is taken at once: a file, or several that belong together."""
+    return next((name for name, starts in TOGETHER.items() if path.name.startswith(starts)), path.name)
+
+
+def in_groups(items: list) -> dict[str, list]:
+    """The items of each group, in their order; those of several files first."""
+    groups = {name: [] for name in TOGETHER}
+    for item in items:
+        groups.setdefault(group(item.path), []).append(item)
+    return {name: found for name, found in groups.items() if found}
+
+
+def taken(name: str) -> bool:
+    """Whether this process has got the group."""
+    try:
+        os.close(os.open(Path(os.environ[CLAIMS]) / name, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def mine(items: list) -> Iterator:
+    groups = in_groups(items)
+    return itertools.chain.from_iterable(found for name, found in groups.items() if taken(name))
+
+
+def pytest_runtestloop(session) -> bool:
+    """pytest's own loop, over the items of the groups that this process has got."""
+    if session.testsfailed:
+        raise session.Interrupted(f"{session.testsfailed} errors during collection")
+    items = mine(session.items)
+    item = next(items, None)
+    while item:
+        following = next(items, None)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+        item = following
+    return True

@@ -1,0 +1,128 @@
+"""The student's way: a clone with an empty package, what it is lent and gives back, and the comparison at the end."""
+
+import os
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from course.paths import NOTEBOOKS, PACKAGE, ROOT, notebook_path
+from course.testing import law
+from course.testing.law import CLONE, Lender, contents, differences, student_clone
+
+
+@pytest.fixture
+def clone(tmp_path):
+    return student_clone(tmp_path / "clone")
+
+
+def test_the_clone_has_everything_but_the_modules(clone):
+    assert set(contents(clone / "nanogpt")) == {name for name in contents(PACKAGE) if "__" in name}
+    assert (clone / "nanogpt/__main__.py").exists()
+    for path in (
+        notebook_path("05"),
+        ROOT / "course/cli.py",
+        ROOT / "configs/tiny.yaml",
+        ROOT / "tests/conftest.py",
+    ):
+        assert (clone / path.relative_to(ROOT)).read_bytes() == path.read_bytes()
+    assert not {".git", ".venv", "build", "runs"} & set(os.listdir(clone))
+    assert not (clone / "data/built").exists()
+
+
+def test_a_clone_that_stood_there_is_replaced(clone):
+    (clone / "nanogpt/left.py").touch()
+    student_clone(clone)
+    assert not (clone / "nanogpt/left.py").exists()
+
+
+def test_without_git_the_same_files_are_copied(clone, tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
+    other = student_clone(tmp_path / "other")
+    with_git = {path.relative_to(clone) for path in clone.rglob("*.py")}
+    assert with_git <= {path.relative_to(other) for path in other.rglob("*.py")}
+    assert not (other / ".venv").exists() and set(contents(other / "nanogpt")) == set(
+        contents(clone / "nanogpt")
+    )
+
+
+@pytest.fixture
+def filled(tmp_path):
+    return shutil.copytree(PACKAGE, tmp_path / "nanogpt")
+
+
+def test_the_committed_package_has_no_differences(filled):
+    assert differences(filled) == []
+
+
+def test_each_kind_of_difference_names_the_file_and_a_chapter_that_failed_is_one_line(filled):
+    (first, second), path = law.claimed_modules(notebook_path("01")), notebook_path("05")
+    module = next(iter(law.claimed_modules(path)))
+    for name in (first, second):
+        law.module_path(name, filled).unlink()
+    changed = law.module_path(module, filled)
+    changed.write_bytes(changed.read_bytes().replace(b"\n", b"\r\n"))
+    (filled / "stray.py").touch()
+    names = ", ".join(f"nanogpt/{law.file_name(name)}" for name in sorted((first, second)))
+    assert differences(filled) == [
+        f"{notebook_path('01').name} has not exported {names}",
+        "nanogpt/stray.py is exported, but not committed",
+        f"nanogpt/{law.file_name(module)} is not the committed one ({path.name})",
+    ]
+
+
+def test_what_a_chapter_borrows_is_gone_after_its_last_cell_but_for_its_own(clone, monkeypatch):
+    own = sorted(law.claimed_modules(notebook_path("05")))
+
+    def lend(chapter, package):
+        for name in (*own, "elsewhere"):
+            law.module_path(name, package).parent.mkdir(parents=True, exist_ok=True)
+            law.module_path(name, package).touch()
+        return [*own, "elsewhere"]
+
+    monkeypatch.setattr(law, "lend", lend)
+    lender, there = Lender(clone), set(contents(clone / "nanogpt"))
+    cell, last = (
+        SimpleNamespace(path=notebook_path("05")),
+        SimpleNamespace(path=ROOT / "tests/student_way.py"),
+    )
+    lender.pytest_runtest_protocol(cell, cell)
+    lender.pytest_runtest_protocol(cell, last)
+    assert (clone / "nanogpt/elsewhere.py").exists()
+    lender.pytest_runtest_protocol(last, None)
+    assert set(contents(clone / "nanogpt")) - there == {law.file_name(name) for name in own}
+
+
+@pytest.mark.slow
+def test_a_chapters_checkpoint_fills_the_clone_and_the_law_says_in_one_line_each_what_the_others_have_not(
+    clone,
+):
+    """Chapter 00 as `course test` runs it, alone."""
+    words = [
+        "-p",
+        "course.testing.law",
+        "--nbval",
+        "--nbval-current-env",
+        "--nbval-sanitize-with=tests/nbval.cfg",
+        "-q",
+    ]
+    words += [
+        "-p",
+        "no:cacheprovider",
+        str(clone / "notebooks" / notebook_path("00").name),
+        "tests/student_way.py",
+    ]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
+        CLONE: str(clone)
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], cwd=ROOT, env=env, capture_output=True, encoding="utf-8"
+    )
+    assert "1 failed" in done.stdout.splitlines()[-1], done.stdout[-3000:]
+    assert (clone / "nanogpt/device.py").read_bytes() == law.module_path("device").read_bytes()
+    assert f"\n{notebook_path('01').name} has not exported nanogpt/" in done.stdout
+    assert "00_setup.ipynb has not" not in done.stdout and "Traceback" not in done.stdout
+    missing = [path for path in NOTEBOOKS.glob("*.ipynb") if law.claimed_modules(path)]
+    assert done.stdout.count("has not exported") <= 2 * len(missing)

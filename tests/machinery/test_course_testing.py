@@ -1,0 +1,182 @@
+"""`course test`: two rows of pytest processes that share the tests, one exit code and one closing line."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from course.testing.run import closing
+
+# A small course of its own: its notebooks' row is a test file, so that no kernel has to start.
+SCRIPT = """
+import sys
+from pathlib import Path
+from course.testing import share, run as testing
+
+testing.ROOT = Path(sys.argv[1])
+testing.student_clone = lambda folder: folder
+testing.NBVAL = []
+testing.SECONDS = testing.ROOT / "seconds.txt"
+share.TOGETHER.clear()
+both = testing.Both
+
+
+class Small(both):
+    def __init__(self, claims):
+        super().__init__(claims)
+        tests = ["-p", "course.testing.share", "tests"]
+        self.rows = [[["first"], tests], [tests]]
+
+
+testing.Both = Small
+raise SystemExit(testing.test([]))
+"""
+NOTED = """
+import os
+import time
+
+
+def note(name):
+    with open("ran.txt", "a") as file:
+        file.write(f"{name} {os.getpid()}\\n")
+
+
+def wait_for_three_processes():
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and len({line.split()[1] for line in open("ran.txt")}) < 3:
+        time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Some tests, each of which notes its name and its process; `course test` on them is `small()`."""
+    (tmp_path / "first").mkdir()
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/conftest.py").write_text("")
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    (tmp_path / "noted.py").write_text(NOTED)
+    write(tmp_path / "first/test_notebooks.py", "test_first", "pass")
+    for i in range(6):
+        write(tmp_path / f"tests/test_{i}.py", f"test_a{i}", "pass")
+    return tmp_path
+
+
+def write(path, name: str, body: str) -> None:
+    path.write_text(
+        f"import time, pytest\nfrom noted import *\n\ndef {name}():\n    note({name!r})\n    {body}\n"
+    )
+
+
+def run(small) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(small)], capture_output=True, encoding="utf-8", env=environment()
+    )
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+
+
+def ran(small) -> list[list[str]]:
+    return [line.split() for line in (small / "ran.txt").read_text().splitlines()]
+
+
+def test_each_test_runs_once_in_one_of_three_processes_and_the_last_line_is_pytests(small):
+    write(small / "tests/test_0.py", "test_a0", "wait_for_three_processes()")
+    done = run(small)
+    assert done.returncode == 0, done.stdout + done.stderr
+    names, processes = zip(*ran(small))
+    assert sorted(names) == ["test_a0", "test_a1", "test_a2", "test_a3", "test_a4", "test_a5", "test_first"]
+    assert len(set(processes)) == 3, "the first process has not helped with the tests"
+    lines = done.stdout.splitlines()
+    assert lines[-1].strip("=").strip().startswith("7 passed in ") and lines[-1].startswith("=")
+    seconds = [line.split() for line in (small / "seconds.txt").read_text().splitlines()]
+    assert sorted(name for *_, name in seconds) == [*(f"test_{i}" for i in range(6)), "test_notebooks"]
+    assert seconds == sorted(seconds, key=lambda line: -float(line[0])) and seconds[0][-1] == "test_0"
+    assert sum(line.startswith("tests/test_") and line.endswith(" .") for line in lines) == 6
+
+
+def test_a_failure_is_told_whole_and_fails_the_command(small):
+    write(small / "tests/test_3.py", "test_a3", "assert 1 == 2, 'one is not two'")
+    write(small / "tests/test_4.py", "test_a4", "pytest.skip('not here')")
+    done = run(small)
+    assert done.returncode == 1 and "one is not two" in done.stdout
+    assert "1 failed, 5 passed, 1 skipped in " in done.stdout.splitlines()[-1]
+
+
+def test_what_cannot_be_imported_fails_the_command(small):
+    (small / "tests/test_5.py").write_text("import nothing_of_that_name")
+    done = run(small)
+    assert done.returncode == 2 and "nothing_of_that_name" in done.stdout
+
+
+def test_files_that_belong_together_run_in_one_process(small):
+    script = SCRIPT.replace("share.TOGETHER.clear()", "share.TOGETHER")
+    for i in range(4):
+        write(small / f"tests/test_distributed_{i}.py", f"test_d{i}", "time.sleep(0.3)")
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(small)], capture_output=True, encoding="utf-8", env=environment()
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len({process for name, process in ran(small) if name.startswith("test_d")}) == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a console's Ctrl-C cannot be sent to one process")
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_ends_all_processes_and_says_what_failed_before(small, number, code):
+    write(small / "first/test_notebooks.py", "test_first", "time.sleep(600)")
+    for i in range(6):
+        write(small / f"tests/test_{i}.py", f"test_a{i}", "time.sleep(600)")
+    command = [sys.executable, "-c", SCRIPT.replace("raise SystemExit(testing.test([]))", MAIN), str(small)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", env=environment()
+    )
+    deadline = time.monotonic() + 120
+    while not (small / "ran.txt").exists() or len(ran(small)) < 2:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == code, said
+    for _, child in ran(small):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(child), 0)
+
+
+MAIN = """
+from course import cli
+raise SystemExit(cli.main(["test"]))
+"""
+
+
+def test_arguments_go_to_one_pytest_in_place(small, monkeypatch):
+    from course.testing import run as testing
+
+    seen = []
+    monkeypatch.setattr(
+        testing.subprocess,
+        "run",
+        lambda words, cwd: seen.append(words) or subprocess.CompletedProcess(words, 3),
+    )
+    assert testing.test(["-k", "tokenizer"]) == 3
+    assert seen == [[sys.executable, "-m", "pytest", *testing.NBVAL, "-k", "tokenizer"]]
+
+
+@pytest.mark.parametrize(
+    "counts, said",
+    [
+        ({"passed": 3}, "3 passed in 83.50s (0:01:23)"),
+        (
+            {"passed": 1, "failed": 2, "error": 2, "warning": 1},
+            "2 failed, 1 passed, 1 warning, 2 errors in 83.50s (0:01:23)",
+        ),
+        ({}, "no tests ran in 83.50s (0:01:23)"),
+    ],
+)
+def test_the_closing_line_is_like_pytests(counts, said):
+    line = closing(counts, 83.5)
+    assert line.strip("= ") == said and line.startswith("==") and line.endswith("==")

@@ -1,0 +1,66 @@
+"""Threads that wait sleep: every process of the course has OMP_WAIT_POLICY=passive before PyTorch is loaded, but for the
+user who has chosen otherwise."""
+
+import os
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from course.grade.sandbox.sandbox import ENVIRONMENT
+from course.notebooks.address import dressed
+from course.notebooks.build import execute, notebook_from_text
+from course.paths import ROOT
+
+NAME = "OMP_WAIT_POLICY"
+TELL = f"import os; print(os.environ[{NAME!r}])"
+PROCESSES = {
+    "a command of the course": ["-c", f"import course.cli, sys; {TELL}; assert 'torch' not in sys.modules"],
+    "a program of the package": ["-c", f"import nanogpt, sys; {TELL}; assert 'torch' not in sys.modules"],
+    "a test": ["-c", f"import sys; sys.path.insert(0, 'tests'); import conftest; {TELL}"],
+}
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This one, without the policy that conftest.py has set."""
+    return {name: value for name, value in os.environ.items() if name != NAME} | more
+
+
+def said(words: list[str], **more: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env=environment(PYTHONPATH=str(ROOT), **more),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_threads_that_wait_sleep_unless_the_user_wants_otherwise(name):
+    assert said(PROCESSES[name]) == "passive"
+    assert said(PROCESSES[name], **{NAME: "active"}) == "active"
+
+
+def test_a_kernel_that_anybody_starts_has_it_after_the_first_cell_though_torch_is_imported_before_the_course():
+    nb = notebook_from_text(f"# %% [markdown]\n# # 04 · Tiny\n\n# %%\nimport torch\n{TELL}\n")
+    for given, found in ({}, "passive"), ({NAME: "active"}, "active"):
+        made = dressed(nbformat.from_dict(nb), "04_tiny")
+        execute(made, "04_tiny.ipynb", environment(**given))
+        assert made.cells[-1].outputs[0].text.strip() == found
+
+
+def test_a_sandbox_and_a_cluster_have_it_too():
+    assert ENVIRONMENT[NAME] == "passive"
+    assert f"export {NAME}=${{{NAME}:-passive}}" in (ROOT / "slurm/train.sbatch").read_text(encoding="utf-8")
+
+
+def test_colab_sets_it_before_its_packages_are_loaded():
+    script = f"import runpy, sys; set_up = runpy.run_path('course/colab.py')['set_up']\nset_up.__globals__['find_commit'] = lambda *_: sys.exit(os.environ[{NAME!r}])\nimport os\nset_up('04_tiny', '')"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
+    assert done.stderr.strip() == "passive"
