@@ -19,6 +19,7 @@ for students      course doctor          is this machine ready? (--distributed: 
                   course run             execute all notebooks (course run 04 05, course run --from 04)
                   course lab             JupyterLab at chapter 00; further arguments go to it (--no-browser --port 8889)
                   course checkpoint 04   export a notebook's finished code into nanogpt/
+                  course solution 04 attention_weights   our body of a function that the chapter leaves to you
                   course restore 04      bring a chapter back to the released state, keeping yours beside it
                   course start           begin with an empty nanogpt/ that your checkpoints fill (--at 07: as after
                                          chapter 06; --blank: and notebooks whose main functions you write)
@@ -27,7 +28,8 @@ for students      course doctor          is this machine ready? (--distributed: 
                   course data NAME       download tinyshakespeare, fineweb-edu or hellaswag
                   course check 04        the visible checks of your exercises (released/, or a path)
                   course progress        chapters, tasks, minutes, and your predictions with their errors
-for instructors   course exercises       list (all tasks); release 04 (what students get)
+for instructors   course exercises       list (all tasks); release 04 (what students get);
+                                         release --chapter 04 --blank (the chapter, its blanks empty)
                   course grade           run, feedback, regrade, show, summary, export, bundle, selfcheck
 for authors       course build 04        notebooks/src/04_*.py -> executed notebook
                   course pull 04         an edit made in the notebook -> its source
@@ -108,6 +110,11 @@ def parser() -> argparse.ArgumentParser:
     )
     checkpoint.set_defaults(call=call_checkpoint)
 
+    solution = commands.add_parser("solution", help="the released body of a function of a chapter")
+    solution.add_argument("chapter", metavar="NN")
+    solution.add_argument("name", metavar="NAME", help="attention_weights, or GPT.forward")
+    solution.set_defaults(call=call_solution)
+
     restore = commands.add_parser(
         "restore", help="bring a chapter back to the released state, keeping your version beside it"
     )
@@ -140,6 +147,8 @@ def parser() -> argparse.ArgumentParser:
     release = which.add_parser("release", help="the notebooks that students get, without solutions")
     release.add_argument("chapters", nargs="*", metavar="NN", help="these sets (default: all)")
     release.add_argument("--to", metavar="FOLDER", help="where they go (default: released/)")
+    release.add_argument("--chapter", metavar="NN", help="with --blank: the chapter itself")
+    release.add_argument("--blank", action="store_true", help="without the bodies that students write")
     release.add_argument(
         "--nbgrader", metavar="FOLDER", help="keep an nbgrader course there, with its gradebook.db"
     )
@@ -227,6 +236,14 @@ def call_checkpoint(args) -> int:
     return 0
 
 
+def call_solution(args) -> int:
+    source_path(args.chapter)
+    from course.package.solution import solution
+
+    print(solution(args.chapter, args.name))
+    return 0
+
+
 def call_restore(args) -> int:
     source_path(args.chapter)
     from course.notebooks.restore import restore
@@ -271,6 +288,8 @@ def call_tasks(args) -> int:
 
 
 def call_release(args) -> int:
+    if args.blank or args.chapter:
+        return call_release_blank(args)
     from course.exercises.release import RELEASED, release
     from course.exercises.sets import folders, load, read
 
@@ -278,6 +297,18 @@ def call_release(args) -> int:
     for made in sets:
         to, course = (Path(folder) if folder else None for folder in (args.to, args.nbgrader))
         print("\n".join(release(made, to or RELEASED, course)), flush=True)
+    return 0
+
+
+def call_release_blank(args) -> int:
+    if not (args.blank and args.chapter) or args.chapters or args.nbgrader:
+        raise CourseError(
+            "a chapter with blanks is `course exercises release --chapter 04 --blank`, with --to FOLDER if need be"
+        )
+    source_path(args.chapter)
+    from course.package.solution import release_blank
+
+    print(release_blank(args.chapter, Path(args.to) if args.to else None))
     return 0
 
 

@@ -9,6 +9,7 @@ from IPython import get_ipython
 from IPython.display import display
 
 from course.colab import is_colab, save_shown
+from course.package.blank import say_turn
 from course.package.checkpoint import checkpoint_chapter
 from course.package.grown import as_html, difference
 from course.paths import NOTEBOOKS, ROOT, CourseError, notebook_path, plainly
@@ -49,6 +50,7 @@ def remember(result) -> None:
 
 if get_ipython():  # an event, not the kernel's history: some runners keep none
     get_ipython().events.register("post_run_cell", remember)
+    get_ipython().set_custom_exc((NotImplementedError,), say_turn)
 
 
 def elsewhere() -> str:

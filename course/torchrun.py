@@ -1,6 +1,7 @@
 """For notebooks: `torchrun` on the package as it has been built so far, its output shown."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,11 +10,13 @@ from pathlib import Path
 from course.files import read_cells
 from course.notebook import RUN
 from course.package.as_of import Chapter
+from course.package.blank import TURN
 from course.package.cells import ExportedCell, exported_cell
 from course.package.directives import read_head
 from course.paths import BUILT, CourseError, notebook_path
 
 SECONDS = 300
+TURN_SAID = re.compile(rf"(?<!\"){TURN}.*")  # as an error says it, not as the line that raises it
 
 
 def exported(source: str, default: str) -> ExportedCell | None:
@@ -78,6 +81,8 @@ def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> s
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise CourseError(f"torchrun has not ended within {SECONDS} s") from None
+    if turn := TURN_SAID.search(done.stderr):  # a rank has called a function that is still blank
+        raise NotImplementedError(turn[0])
     told = [line for line in done.stderr.splitlines() if line.startswith(f"{words[0]}: ")]
     if fails and not done.returncode:
         raise CourseError(

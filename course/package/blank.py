@@ -1,5 +1,91 @@
-"""Notebooks with blanks."""
+"""`#| blank attention_weights: A hint.` in an exported cell: a function whose body a student writes.
+
+The committed notebooks have the bodies. `handed_out` takes them away and leaves the signature, the docstring and
+
+    raise NotImplementedError("your turn: attention_weights: A hint.")
+
+A cell that calls it says that sentence and nothing else (`say_turn`), and so does the checkpoint (`refuse_empty`).
+"""
+
+import ast
+import copy
+import json
+
+from course.package.cells import ExportedCell, exported_cells, functions
+from course.package.export import first_line
+from course.paths import CourseError
+
+TURN = "your turn: "
 
 
-def handed_out(nb):
+def handed_out(nb, name: str = "notebook"):
+    """The notebook as a student gets it who writes the blanks: without their bodies, and without outputs.
+
+    All outputs go, since they show what the functions return. Cells keep their ids. name: for messages.
+    """
+    nb = copy.deepcopy(nb)
+    by_place = {f"{name}, cell {number}": cell for number, cell in enumerate(nb.cells, 1)}
+    for exported in exported_cells(nb, name):
+        cell = by_place[exported.where]
+        cell.source = emptied(cell.source, exported, list(exported.blanks))
+    for cell in nb.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
     return nb
+
+
+def emptied(source: str, exported: ExportedCell, names: list[str]) -> str:
+    """A cell's text without the bodies of these functions."""
+    lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    # Last first, so that the others' lines stay in place.
+    for name, node in reversed(functions(exported.tree)):
+        if name in names:
+            begin, end = body_lines(node, lines, f"{exported.where}: {name}")
+            hint = f": {exported.blanks[name]}" if exported.blanks[name] else ""
+            text = json.dumps(f"{TURN}{name}{hint}", ensure_ascii=False)
+            lines[begin:end] = [f"{' ' * node.body[-1].col_offset}raise NotImplementedError({text})"]
+    return "\n".join(lines)
+
+
+def body_lines(node: ast.FunctionDef, lines: list[str], where: str) -> tuple[int, int]:
+    """The lines of a function's body, from one up to another, with the comments in it and without its docstring."""
+    doc = int(ast.get_docstring(node) is not None)
+    if len(node.body) == doc:
+        raise CourseError(f"{where} has no body that could be left out; take its name from `#| blank`")
+    begin, end = first_line(node.body[doc]) - 1, node.end_lineno
+    if lines[begin][: node.body[doc].col_offset].lstrip(" @"):
+        raise CourseError(f"{where} has its body in one line with the `def`; write it on lines of its own")
+    while not lines[begin - 1].strip() or lines[begin - 1].lstrip().startswith("#"):
+        begin -= 1
+    inside = " " * (node.col_offset + 1)
+    while end < len(lines) and lines[end].startswith(inside) and lines[end].lstrip().startswith("#"):
+        end += 1
+    return begin, end
+
+
+def turn_in(node: ast.FunctionDef) -> str | None:
+    """The sentence of a body that still is the one handed out, or has its line left in it."""
+    for leaf in ast.walk(node):
+        if isinstance(leaf, ast.Raise) and isinstance(leaf.exc, ast.Call) and leaf.exc.args:
+            said = getattr(leaf.exc.args[0], "value", None)
+            if ast.unparse(leaf.exc.func) == "NotImplementedError" and str(said).startswith(TURN):
+                return said
+    return None
+
+
+def refuse_empty(cells: list[ExportedCell]) -> None:
+    """CourseError naming the first function that is still blank: its tests need not be run to know."""
+    for cell in cells:
+        for name, node in functions(cell.tree):
+            if said := turn_in(node):
+                raise CourseError(
+                    f"{cell.where}: {name} is still blank ({said}): write its body in place of the line that raises "
+                    "NotImplementedError, run the cell, save with Ctrl+S, then checkpoint"
+                )
+
+
+def say_turn(shell, etype, error, traceback, tb_offset=None) -> None:
+    """IPython calls it for a NotImplementedError. That of a blank is one sentence, without a traceback."""
+    if str(error).startswith(TURN):
+        error._render_traceback_ = lambda: [f"{error} (write its body, run its cell, then this one again)"]
+    shell.showtraceback((etype, error, traceback), tb_offset=tb_offset)

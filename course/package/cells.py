@@ -24,6 +24,7 @@ class ExportedCell:
     tree: ast.Module
     id: str = ""  # of the notebook's cell
     grows: list[str] = field(default_factory=list)  # definitions of earlier chapters that it replaces
+    blanks: dict[str, str] = field(default_factory=dict)  # the functions that a student writes → hint
 
     @property
     def notebook(self) -> str:
@@ -89,6 +90,8 @@ def exported_cells(nb, name: str) -> list[ExportedCell]:
     if len(defaults) > 1:
         raise CourseError(f"{name}: `#| default_exp` names {' and '.join(defaults)}; keep one")
     default = (defaults or [""])[0]
+    if stray := next((where for where, head in read if head.blanks and not head.exported), None):
+        raise CourseError(f"{stray}: `#| blank` belongs into an exported cell; write `#| export` above it")
     ids = [getattr(cell, "id", "") for cell in nb.cells if cell.cell_type == "code"]
     return [exported_cell(head, where, default, id) for (where, head), id in zip(read, ids) if head.exported]
 
@@ -104,7 +107,31 @@ def exported_cell(head: Head, where: str, default_module: str, id: str = "") -> 
     for node in tree.body:
         refuse_statement(node, where)
     refuse_shared_lines(tree.body, where)
-    return ExportedCell(where, module, head.source, tree, id, head.grows)
+    return ExportedCell(where, module, head.source, tree, id, head.grows, blanked(head, tree, where))
+
+
+def functions(tree: ast.Module) -> list[tuple[str, ast.FunctionDef]]:
+    """The functions and methods of a cell: `area`, `GPT.forward`; a property's setter shares its name."""
+    found = []
+    for node in tree.body:
+        if isinstance(node, Function):
+            found.append((node.name, node))
+        elif isinstance(node, ast.ClassDef):
+            found += [(f"{node.name}.{n.name}", n) for n in node.body if isinstance(n, Function)]
+    return found
+
+
+def blanked(head: Head, tree: ast.Module, where: str) -> dict[str, str]:
+    """The functions that `#| blank` means → hint; a name that the cell does not define is refused."""
+    there = dict.fromkeys(name for name, _ in functions(tree))
+    if wrong := [name for name in head.blanks if name not in there and (name or not there)]:
+        has = f"it defines {', '.join(there)}" if there else "it defines no function"
+        raise CourseError(f"{where}: `#| blank {wrong[0]}`".rstrip("` ") + f"`, but {has}")
+    return {
+        name: head.blanks.get(name, head.blanks.get(""))
+        for name in there
+        if name in head.blanks or "" in head.blanks
+    }
 
 
 def parse(source: str, where: str) -> ast.Module:

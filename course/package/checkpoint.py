@@ -15,6 +15,7 @@ from course import paths
 from course.files import diff, write_atomically
 from course.package.as_of import Chapter, current
 from course.package.blame import excerpt, first_line, likely_cell
+from course.package.blank import refuse_empty
 from course.package.cells import claimed_modules, defined_names
 from course.package.compose import cells_of
 from course.package.last_run import compare_with_run
@@ -45,6 +46,7 @@ def checkpoint_chapter(
     import, a test of the chapter fails, or the saved notebook is not the one that was run.
     """
     exports = Chapter(notebook_path(chapter))
+    refuse_empty(exports.cells)
     modules = exports.in_package()
     if executed is not None:
         compare_with_run(exports.cells, executed, by_id or {})

@@ -4,9 +4,10 @@
     #| export                         this cell goes into it; `#| export text.data`: into another module of the chapter
     #| doc gpt.model: One sentence.   becomes the first line of that module, once, in any code cell
     #| grows train_step               the cell's train_step takes the place of the one that an earlier chapter exported
+    #| blank attend: A hint.          a student writes this function; `#| blank`: all that the cell defines (blank.py)
 
 A module's name has dots where its file has folders: gpt.model is nanogpt/gpt/model.py. The directives are nbdev's, but
-for `doc` and `grows`. What looks like one and is not is refused, since leaving a cell out without a word would make
+for `doc`, `grows` and `blank`. What looks like one and is not is refused, since leaving a cell out without a word would make
 another module than the one that was seen to work.
 """
 
@@ -18,12 +19,13 @@ from dataclasses import dataclass, field
 
 from course.paths import CourseError
 
-WORDS = ("export", "default_exp", "doc", "grow")  # an s at the end left out
+WORDS = ("export", "default_exp", "doc", "grow", "blank")  # an s at the end left out
 LIKE = re.compile(r"\s*#+\s*\|\s*(\S*)")  # a comment that begins with a bar
 OLD_STYLE = re.compile(
     r"\s*#+\s*(exports?|default_exp\s+\S+)\s*$", re.IGNORECASE
 )  # nbdev's first: `# export`
-FORMS = "`#| export`, `#| export MODULE`, `#| grows NAME`, `#| default_exp MODULE` or `#| doc MODULE: One sentence.`"
+BLANK = re.compile(r"(?P<names>[\w.]+(?:\s+[\w.]+)*)?\s*(?::\s*(?P<hint>\S.*))?")
+FORMS = "`#| export`, `#| export MODULE`, `#| grows NAME`, `#| default_exp MODULE`, `#| doc MODULE: One sentence.` or `#| blank NAME: A hint.`"
 RESERVED = {"con", "nul", "aux", "prn", "com1", "lpt1"}  # no file of Windows can have these names
 
 
@@ -36,6 +38,7 @@ class Head:
     default: str = ""  # of `#| default_exp MODULE`
     docs: list[tuple[str, str]] = field(default_factory=list)
     grows: list[str] = field(default_factory=list)  # the names of all `#| grows NAME`
+    blanks: dict[str, str] = field(default_factory=dict)  # name, "" for all of the cell → hint
     source: str = ""  # the cell, each directive an empty line, so that line numbers stay
 
 
@@ -96,6 +99,11 @@ def read_directive(line: str, head: Head, where: str) -> None:
         head.docs.append((module_name(name.strip(), line, where), sentence.strip()))
     elif word == "grows" and rest:
         head.grows += definition_names(rest, line, where)
+    elif word == "blank" and (found := BLANK.fullmatch(rest)):
+        for name in (found["names"] or "").split() or [""]:
+            if name in head.blanks:
+                raise CourseError(f"{where}: two `#| {f'blank {name}'.strip()}` lines; keep one")
+            head.blanks[name] = found["hint"] or ""
     elif word in ("export", "default_exp"):
         raise CourseError(f"{where}: two `#| {word}` lines; keep one")
     else:

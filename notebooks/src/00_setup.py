@@ -67,6 +67,7 @@ without editing code.
 
 # %%
 #| export
+#| blank pick_device: prefer first, then the variable, then the best one present; refuse one that is not there
 import os
 
 import torch
@@ -95,6 +96,7 @@ row for each *scale*.
 
 # %%
 #| export
+#| blank pick_scale: the variable first, then the device; refuse a word that is not in SCALES
 SCALES = ("ci", "laptop", "gpu")
 
 
@@ -143,6 +145,7 @@ predict("00.1", "cases in which the second batch stays the same", guess=None)
 
 # %%
 #| export
+#| blank seed_everything: seed PyTorch itself, then return a new generator with the same seed
 def seed_everything(seed: int) -> torch.Generator:
     """Seed PyTorch's global generators, and return a CPU generator of its own with the same seed.
 

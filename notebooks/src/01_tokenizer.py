@@ -113,6 +113,7 @@ of neighbours, give the most frequent one a new id, replace it everywhere, repea
 
 # %%
 #| export text.bpe
+#| blank replace: walk from left to right; a match takes two ids away and adds one
 from itertools import pairwise
 
 
@@ -316,6 +317,7 @@ class _PairCounts(_PairCounts):
 
 # %%
 #| export text.bpe
+#| blank learn_merges: take the best pair, replace it by its new id, note it, and repeat
 def learn_merges(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
     """At most `n` merges of byte-level BPE; merge k makes id 256 + k (Sennrich et al. 2016, §3.2).
 
@@ -385,6 +387,7 @@ and ends in the chunk. Read past its details if you like; the check below is wha
 
 # %%
 #| export text.bpe
+#| blank merge_chunk: join the two neighbours of the lowest rank until no two neighbours can be joined
 def merge_chunk(chunk: bytes, ranks: dict[bytes, int]) -> list[int]:
     """The ids of one chunk: the neighbours whose joined bytes have the lowest rank merge first, equal ones from the left."""
     n = len(chunk)
@@ -622,6 +625,7 @@ class BPETokenizer(BPETokenizer):
 
 # %%
 #| export
+#| blank BPETokenizer.decode: refuse foreign ids; join the bytes of all tokens before you decode them
 class BPETokenizer(BPETokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         """The text. Bytes that are not UTF-8, as in half a character, become U+FFFD. ValueError for a foreign id."""

@@ -426,6 +426,7 @@ class Telling:
 
 # %%
 #| export
+#| blank tell: choose one of the symbol's lines and tell its parts in order; a Pick is a symbol again
 def tell(symbol: str, rng: random.Random, told: Telling) -> None:
     """Adds one random expansion of symbol to what was told."""
     for part in choose(alternatives(symbol), rng, told):
@@ -588,6 +589,7 @@ predict("02.4", "bytes a story, by bz2", guess=None)
 
 # %%
 #| export
+#| blank entropy: the log of the number of lines, plus the mean over the lines of what their parts cost
 def entropy(symbol: str = "story") -> float:
     """Mean of -log p over all expansions of symbol, in nats, exact (Cover & Thomas 2006, theorem 2.5.1)."""
     lines, total = alternatives(symbol), 0.0
@@ -628,6 +630,7 @@ text's probability, and the floor is the stories' −log p over their number of 
 
 # %%
 #| export
+#| blank floor_per_token: all nats over all tokens; every story has one token more than its text
 def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
     """The mean loss, in nats per token, of a model that knows the grammar, on these stories.
 

@@ -366,6 +366,7 @@ decides but the document itself: its SHA-256, read as a number between 0 and 1.
 
 # %%
 #| export text.shards
+#| blank split_of: read eight bytes of the hash as a number from 0 to 1 and compare it with the fractions
 def split_of(sha256: bytes, val: float, test: float) -> str:
     """Train, val or test, decided by nothing but a document's SHA-256 and the two fractions."""
     u = int.from_bytes(sha256[:8], "big") / 2**64
@@ -400,6 +401,7 @@ the stream stands can be computed, and nothing has to be remembered to go on aft
 
 # %%
 #| export text.shards
+#| blank permutation: draw n raw numbers with this key and sort their indices by them
 def permutation(n: int, *key: int) -> np.ndarray:
     """A permutation of range(n) that depends on nothing but the key, numbers from 0 on.
 
@@ -541,6 +543,7 @@ A place in the stream is an epoch, a shard and an offset. A batch may begin in o
 
 # %%
 #| export text.data
+#| blank BatchStream.read: find the shard that holds start, take what you need of it, go on with the next one
 class BatchStream(BatchStream):
     def read(self, start: int, n: int) -> np.ndarray:
         """Tokens start to start + n of the stream, which may lie in several shards and epochs."""
@@ -560,6 +563,7 @@ class BatchStream(BatchStream):
 
 # %%
 #| export text.data
+#| blank BatchStream.next_batch: x is each row without its last token, y is each row without its first
 class BatchStream(BatchStream):
     def rows(self) -> np.ndarray:
         """This rank's next rows, (B, T + 1): the last token of each is the first of the next."""

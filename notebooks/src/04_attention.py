@@ -192,6 +192,7 @@ shows by how much, in a model with d = 32. So the division belongs where scores 
 
 # %%
 #| export
+#| blank attention_weights: scale the scores by √d, set the future to -inf, then softmax
 import math
 
 import torch
@@ -269,6 +270,7 @@ at once. Matrix products work on the last two axes, so `n_head` moves in front o
 
 # %%
 #| export
+#| blank split_heads: cut C in three, cut each third into heads, and move the heads before T
 import torch.nn.functional as F
 from torch import nn
 
@@ -297,6 +299,7 @@ that no number can be relied on alone. GPT-2 was trained with 0.1; where no text
 
 # %%
 #| export
+#| blank CausalSelfAttention.forward: split, attend (cache, flash or by hand), join the heads, project
 class CausalSelfAttention(nn.Module):
     """All heads of one layer at once (Vaswani et al. 2017, §3.2.2). (B, T, n_embd) -> (B, T, n_embd), causal.
 

@@ -180,6 +180,7 @@ The Transformer of 2017 normalised the stream itself, after each addition. GPT-2
 
 # %%
 #| export
+#| blank Block.forward: attention, then the MLP; each reads the normalized x and adds its result to x
 class Block(nn.Module):
     """Attention, then MLP, each reading a normalised copy of the stream and adding to it. (B, T, C) -> (B, T, C)."""
 
@@ -214,6 +215,7 @@ So the matrices that *write* to the stream, both `c_proj`, start smaller by just
 
 # %%
 #| export
+#| blank init_weights: draw every matrix, c_proj with a smaller spread; biases are 0, gains are 1
 import math
 
 
@@ -364,6 +366,7 @@ def empty_modules(config: GPTConfig) -> tuple[nn.ModuleDict, nn.Linear]:
 
 # %%
 #| export
+#| blank next_token_loss: make one row of logits for each target, then take the cross-entropy
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean cross-entropy in nats, in float32 at least; rows that pad the vocabulary count: chapter 13."""
     logits = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
@@ -379,6 +382,7 @@ compile it apart; `cache` is chapter 08's, rows that are no token chapter 13's.
 
 # %%
 #| export
+#| blank GPT.forward: add token and position embeddings, apply drop, run the blocks, call head
 class GPT(nn.Module):
     """GPT-2 (Radford et al. 2019, §2.3). Build it on the CPU and move it: a seed then gives the same weights anywhere."""
 
@@ -619,6 +623,7 @@ one for the gradient of either factor: three times the forward pass in all.
 
 # %%
 #| export
+#| blank flops_by_part: a product with an m × n matrix costs 2mn FLOPs for each token
 def flops_by_part(config: GPTConfig, T: int | None = None) -> dict[str, int]:
     """Forward FLOPs per token by part, in a context of T tokens (default: block_size).
 

@@ -293,6 +293,7 @@ DROPOUTS = ("embd_pdrop", "attn_pdrop", "resid_pdrop")
 
 # %%
 #| export
+#| blank config_from_hf: collect the settings that are not as in FIXED, then rename the sizes
 def config_from_hf(hf: dict, where: str = "config.json", dropout: float = 0.0) -> GPTConfig:
     """GPTConfig from a Hugging Face config.json; sizes that it leaves out are GPT-2 small's, as over there.
 
@@ -319,6 +320,7 @@ first number is read or any memory is taken. The four matrices of each block are
 
 # %%
 #| export
+#| blank hf_layout: CONV1D matches the names of what is stored transposed
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -426,6 +428,7 @@ Then the numbers, one tensor at a time: a view of the file on disk, copied into 
 
 # %%
 #| export
+#| blank copy_weights: copy each tensor into the parameter's view; refuse NaN, infinity and an untied head
 def read_tensor(path: Path, name: str) -> Tensor:
     """One tensor of a safetensors file."""
     with safe_open(path, framework="pt") as file:

@@ -211,6 +211,7 @@ print(*(f"0.02 × √{C} = {0.02 * math.sqrt(C):.2f}" for C in (1600, 768, confi
 
 # %%
 #| export
+#| blank scale_init: multiply every parameter that has two dimensions, in place
 @torch.no_grad()
 def scale_init(model: GPT) -> GPT:
     """Scale all matrices of a new model by √(768 / n_embd), so that 0.02 means what it means in GPT-2 small.
@@ -248,6 +249,7 @@ of the whole, if each counts by its share of the targets; a target of −100 doe
 
 # %%
 #| export
+#| blank target_shares: count the targets that are not -100 in each micro-batch, then divide by their sum
 def target_shares(micro_batches: Sequence[tuple[Tensor, Tensor]], mean=None) -> Tensor:
     """Of all targets that count, those that are not -100, the share in each micro-batch. mean: see train_step."""
     if not micro_batches:
@@ -293,6 +295,7 @@ def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, 
 
 # %%
 #| export
+#| blank train_step: zero the gradients, run backward on each share, update if the gradient is fine
 def train_step(
     model: GPT, optimizer, micro_batches, precision="float32", clip=None, scaler=None, accept=None, mean=None
 ) -> Tensor:

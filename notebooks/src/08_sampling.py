@@ -161,6 +161,7 @@ predict("08.2", "tokens that survive top-p 0.81", guess=None)
 
 # %%
 #| export
+#| blank keep: find the smallest logit that is kept, then set all below it to -inf
 def keep(logits: Tensor, top_k: int | None = None, top_p: float = 1.0) -> Tensor:
     """Logits (B, V) with -inf for what top-k and then top-p leave out. Equal ones are all kept, or none.
 
@@ -228,6 +229,7 @@ written. What it does to a story, which must repeat its names, is counted below.
 
 # %%
 #| export
+#| blank penalize: divide the positive ones and multiply the negative ones, only where seen
 def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     """Repetition penalty (CTRL, Keskar et al. 2019, §4.1) on logits (B, V) of the tokens in `seen`, (B, V) bool.
 
@@ -251,6 +253,7 @@ device.
 
 # %%
 #| export
+#| blank draw: sum the probabilities up; u falls between two of the sums
 def draw(probs: Tensor, generator: torch.Generator) -> list[int]:
     """One id per row of probs (B, V); takes B numbers from `generator` and none from anywhere else."""
     # float64: 50,257 float32 sums would leave a rounding error larger than the rarest tokens.
@@ -390,6 +393,7 @@ class KVCache:
 
 # %%
 #| export gpt.cache
+#| blank KVCache.attend: write k and v to their places, then attend to all that is kept, masked by self.past
 class KVCache(KVCache):
     def positions(self, T: int) -> Tensor:
         """Where T new tokens of each text stand, (B, T)."""

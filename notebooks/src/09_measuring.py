@@ -367,6 +367,7 @@ A product of n × n matrices, 2n³ operations on 3n² numbers, has n/6.
 
 # %%
 #| export speed.roofline
+#| blank Roofline.seconds: arithmetic and memory work at the same time; the slower one decides
 @dataclass
 class Roofline:
     """A machine's limits (Williams et al. 2009, "Roofline", CACM 52(4)): FLOP/s by format name, and bytes/s."""
@@ -488,6 +489,7 @@ the last operation. Which share of the peak they reach is the model's MFU (Chowd
 
 # %%
 #| export
+#| blank mfu: the FLOP/s that were reached, as a share of the peak; refuse what is not positive
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -719,6 +721,7 @@ shapes, so count storages, not tensors. And weights are saved as well, but they 
 
 # %%
 #| export
+#| blank saved_bytes: a saved_tensors_hooks function sees each saved tensor; count each storage once
 from collections.abc import Iterable
 
 from torch import Tensor

@@ -130,6 +130,8 @@ round to an integer (ties go to the even one), multiply.
 
 # %%
 #| export drills.formats
+#| blank spacing: the exponent of x, at least the smallest normal one, minus the bits of the mantissa
+#| blank round_to: measure x in gaps, round, scale back; beyond the largest number it becomes infinite
 def spacing(x: Tensor, form: Format) -> Tensor:
     """The distance between neighbours of `form` around each x, as float64 on the CPU."""
     exponent = torch.frexp(x.detach().cpu().double()).exponent - 1  # |x| = 1.… × 2^exponent
@@ -535,6 +537,7 @@ After each step:
 
 # %%
 #| export
+#| blank LossScaler.update: halve and start counting again, or count, and double after enough good steps
 class LossScaler(LossScaler):
     def update(self, finite: bool) -> None:
         """Halve the scale after a bad step, double it after growth_interval good ones; FloatingPointError below 1."""
@@ -733,6 +736,7 @@ bytes a weight: read gradient 2, master 4, moments 8; write master 4, moments 8,
 
 # %%
 #| export
+#| blank adamw_update: update both moments and decay the master, step it, then copy it into the weight
 def adamw_update(weight, grad, master, m, v, rates, beta1: float, beta2: float, eps: float) -> None:
     """AdamW on the float32 master, rounded into the weight; in place (Loshchilov & Hutter 2019, algorithm 2).
 

@@ -103,6 +103,7 @@ $e^{s - m'} = e^{s - m}\, e^{m - m'}$. One multiplication repairs both sums, and
 
 # %%
 #| export
+#| blank absorb: find the new maximum, shrink the old sums to it, add the new terms
 import math
 
 import torch
@@ -213,6 +214,7 @@ bfloat16's 8 bits (chapter 10). In the published kernel it is the same.
 
 # %%
 #| export
+#| blank tile_scores: as in attention_weights, but without the softmax, and masked on the diagonal only
 def tile(z: Tensor, start: int, block: int) -> Tensor:
     """Rows start .. start + block of z (..., T, d), in float32 or better."""
     part = z[..., start : start + block, :]
@@ -238,6 +240,7 @@ $p_{ts} = e^{s_{ts} - L_t}$.
 
 # %%
 #| export
+#| blank flash_forward: for each tile of queries absorb all tiles of keys up to the diagonal, then divide
 def flash_forward(q: Tensor, k: Tensor, v: Tensor, block: int) -> tuple[Tensor, Tensor]:
     """Causal attention tile by tile (Dao 2023, algorithm 1): the output (..., T, d) and logsumexp (..., T, 1)."""
     T = q.size(-2)
@@ -288,6 +291,7 @@ dk_s = \tfrac{1}{\sqrt d} \sum_t ds_{ts}\, q_t$$
 
 # %%
 #| export
+#| blank tile_backward: p from the logsumexp, then ds = p (grad vᵀ - D)/√d, then three products
 def tile_backward(
     q: Tensor, k: Tensor, v: Tensor, grad: Tensor, logsumexp: Tensor, D: Tensor, diagonal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:

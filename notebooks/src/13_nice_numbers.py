@@ -265,6 +265,7 @@ class ColumnLinear(nn.Linear):
 
 # %%
 #| export gpt.columns
+#| blank by_columns: store each weight transposed, with the same shape, and change the layer's class
 def by_columns(model: nn.Module) -> nn.Module:
     """Make every nn.Linear a ColumnLinear, with the same numbers; only on CPUs for which embedding bags are fast."""
     if torch.backends.cpu.get_cpu_capability().startswith("AVX"):
@@ -391,6 +392,7 @@ cannot do.
 
 # %%
 #| export
+#| blank rungs_up_to: RUNGS is in order; refuse a name that is not in it
 RUNGS = {
     "float32": "attention step by step, every sum and product in float32",
     "kept memory": "the C library keeps what a step frees (Linux, on a CPU)",
@@ -487,6 +489,7 @@ first steps, and ids stay below 50,257 on padded rungs too. The step itself is c
 
 # %%
 #| export
+#| blank zipf_batches: V to the power of a uniform number is about 1/r distributed
 def zipf_batches(vocab_size: int, B: int, T: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
     """Endless (x, y), each (B, T): token r occurs with a probability of about 1 / r. A seed gives one sequence."""
     generator = torch.Generator().manual_seed(seed)

@@ -215,6 +215,7 @@ Nothing in `predict` needs the machine, only its rates, and a data sheet has the
 
 # %%
 #| export speed.forecast
+#| blank predict_ladder: predict every rung that this card can do, at the rates of its data sheet
 def predict_ladder(sheet: Peak, config: GPTConfig, B: int, T: int) -> dict[str, dict[str, float]]:
     """{rung: {part: seconds}} from a GPU's data sheet, for the rungs that it can do."""
     rates = {"float32": sheet.float32, "float16": sheet.half}
@@ -342,6 +343,7 @@ def flags(rung: dict) -> list[str]:
 
 # %%
 #| export speed.ladder
+#| blank gain: the ratio of the times, unless the two middle halves overlap
 def gain(before: dict, rung: dict) -> str:
     """What a rung gained over another, if their middle halves lie apart, and what it should have."""
     apart = rung["q3_ms"] < before["q1_ms"] or before["q3_ms"] < rung["q1_ms"]

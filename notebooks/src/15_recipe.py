@@ -77,6 +77,8 @@ Megatron-LM, which counts updates, not steps: the 21 that its scaler skipped do 
 
 # %%
 #| export
+#| blank cosine: how much of the time after the warm-up is done, as an angle from 0 to π
+#| blank wsd: the steps left, as a share of the decay's steps, between 0 and 1
 def warm_up(step: int, warmup: int) -> float:
     """1 / warmup in step 0, rising linearly to 1 in step warmup - 1."""
     return min(1.0, (step + 1) / max(1, warmup))
@@ -133,6 +135,7 @@ embeddings?
 
 # %%
 #| export
+#| blank decay_groups: matrices in one group, vectors in the other, no group that is empty
 def decay_groups(model: GPT, weight_decay: float) -> list[dict]:
     """Parameter groups for an optimizer, a tied weight once: what has two dimensions is decayed, biases and gains are not.
 
@@ -570,6 +573,7 @@ predict("15.8", "the largest z-score that one of 128 values can have", guess=Non
 
 # %%
 #| export run.metrics
+#| blank Window.z: take the value in, then compare it with the mean and deviation of all that is kept
 class Window(deque):
     """The last 128 finite values of a run. The list of them is its state."""
 

@@ -144,6 +144,7 @@ before which the number of quotes is even: a field's two quotes, and a `""` with
 
 # %%
 #| export corpora.sources
+#| blank first_cut: go through the kind's places; note whether a quote is open and whether white space goes on
 KINDS = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 LIMIT = 1 << 26  # bytes without a place to cut
 PLACES = {  # where a match ends, a file may be cut
@@ -512,6 +513,7 @@ character: its own if one can see it, or else the next one from U+0100 on.
 
 # %%
 #| export corpora.vocab
+#| blank byte_characters: visible bytes are themselves, all others take characters from 256 on in turn
 @cache
 def byte_characters() -> str:
     """The character that stands for each of the 256 bytes in GPT-2's files (its encoder.py, bytes_to_unicode)."""
@@ -538,6 +540,7 @@ vocabulary, and one that is read can be proved to belong to it.
 
 # %%
 #| export corpora.vocab
+#| blank merge_lines: split each token with the ranks of those before it, then add it to them
 def merge_lines(vocab: list[bytes]) -> list[str]:
     """The lines of merges.txt: the two tokens that each longer one is made of, when only those before it exist."""
     ranks, lines = {}, []
@@ -642,6 +645,7 @@ itself, as this chapter does. Then it is text.
 
 # %%
 #| export corpora.vocab
+#| blank cut_long_runs: find the runs with regex; the cuts are one before their ends
 def cut_long_runs(text: str) -> list[str]:
     """The text cut before the last character of each long run of white space, where GPT-2's pattern cuts anyway."""
     cuts = [run.end() - 1 for run in regex.finditer(r"\s{1000,}+(?=\S)", text)]

@@ -131,6 +131,7 @@ for a split is encoded in one call.
 
 # %%
 #| export
+#| blank encode_spans: read a span block by block, deal its texts to the splits, encode each split's
 def encode_spans(spans: list[Span], encoding, eot: int, val, test, block: int) -> Iterator[tuple]:
     """A chunk's ids, block by block: split, ids in uint16, and of how many documents and bytes of text."""
     for span in spans:
@@ -278,6 +279,7 @@ on: a shard that has its name is whole.
 
 # %%
 #| export corpora.chunks
+#| blank merge_split: write one shard after another from the parts in it; delete each part that is used up
 def merge_split(out: Path, split: str, parts: list[tuple[Path, int]], shard_tokens: int) -> list[dict]:
     """Write a split's shards from its chunks' (path, tokens); what a manifest says of them."""
     shards, total, merged = [], sum(n for _, n in parts), 0  # merged: tokens that are needed no more

@@ -315,6 +315,8 @@ that does not exist it is the nearest one that does, first among those of the sa
 
 # %%
 #| export run.config
+#| blank keys: a section is a dataclass: call keys on it with its name and a dot before
+#| blank put: the part before the dot is a section, which may not be there yet
 def keys(kind: type = Config, before: str = "") -> dict[str, Any]:
     """Each key that a configuration may have, with dots, and the type of its value."""
     found = {}
@@ -439,6 +441,7 @@ that falls with the root of the width (its `base_train.py` and `gpt.py`). With h
 
 # %%
 #| export run.config
+#| blank from_depth: 64 columns and one head for each layer; the rate falls with the root of the width
 def from_depth(n: int) -> list[str]:
     """Overrides for n layers: nanochat's one dial (base_train.py, gpt.py), with GPT-2's heads of 64; 12 is GPT-2 small.
 

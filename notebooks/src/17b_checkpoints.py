@@ -82,6 +82,8 @@ MANIFEST = "manifest.json"
 
 # %%
 #| export run.checkpoint
+#| blank pack: a tensor goes into tensors, dicts and lists are packed part by part, the rest stays
+#| blank unpack: the way back: look up each tensor, unpack dicts and lists part by part
 def pack(value, name: str, tensors: dict[str, Tensor]):
     """The same nest of dicts and lists for JSON: a tensor moves to `tensors`, and its name stands in its place."""
     if isinstance(value, Tensor):
@@ -293,6 +295,7 @@ passed over, aloud.
 
 # %%
 #| export run.checkpoint
+#| blank fault: first the manifest's own hash, then each file's; say which one is missing
 def fault(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint, in a few words, after comparing every byte with its manifest; None if nothing."""
     try:
@@ -329,6 +332,7 @@ deleted, the best one is kept; and deleting begins with a rename, since a half d
 
 # %%
 #| export run.checkpoint
+#| blank latest: begin with the newest and say why one is passed over; all damaged is an error
 def latest(folder: str | Path, say=print) -> Path | None:
     """The newest whole checkpoint; `say` hears of each damaged one that is passed over. None if there is none at all.
 

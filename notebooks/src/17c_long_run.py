@@ -222,6 +222,7 @@ for line in [dict(line) for line in log][:3]:
 
 # %%
 #| export run.trainer
+#| blank learning_rate: ask the schedule of chapter 15 and multiply by the configured rate
 def learning_rate(config: Config, updates: int) -> float:
     """The rate of the update that follows so many: steps that were skipped do not count."""
     o, steps = config.optim, config.train.max_steps
@@ -241,6 +242,7 @@ another.
 
 # %%
 #| export run.trainer
+#| blank judged: not finite first; then how unusual loss and norm are, and the limit if there is one
 def judged(run: Training, loss: float, norm: float) -> dict:
     """What the step's line says of loss and norm; with "skipped" where the update is not to be made."""
     if not math.isfinite(loss + norm):
@@ -383,6 +385,7 @@ random state back. A checkpoint is written *before*: an evaluation that runs out
 
 # %%
 #| export run.trainer
+#| blank due: 0 means never; after the last step it is due as well
 def due(every: int, step: int, last: bool = False) -> bool:
     """Whether something that is done every so many steps, 0 for never, is done after this one."""
     return bool(every) and (step % every == 0 or last)

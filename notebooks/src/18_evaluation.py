@@ -135,6 +135,7 @@ about half a context. The result is a sum over tokens divided by their number.
 
 # %%
 #| export
+#| blank windows: move on by half of T inside a document; predict only what no window before has predicted
 def windows(tokens: np.ndarray, T: int, eot: int) -> Iterator[tuple[int, int, int]]:
     """(start, new, stop): tokens start..stop-1 go in, and those after new, up to stop, are to be predicted.
 
@@ -171,6 +172,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
 
 # %%
 #| export
+#| blank padded: y is x one further, and -100 up to new and behind stop
 def padded(tokens: np.ndarray, rows: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
     """x and y, (rows, longest), of some windows; y is -100 where nothing is to be predicted."""
     x = torch.zeros(len(rows), max(stop - start for start, _, stop in rows), dtype=torch.int64)
@@ -250,6 +252,7 @@ predict("18.1", f"standard error of a loss on {STORIES} stories", guess=None, un
 
 # %%
 #| export
+#| blank mean_and_error: the spread of the documents' sums around what their lengths let expect
 def by_document(nats: np.ndarray, tokens: np.ndarray, eot: int) -> tuple[np.ndarray, np.ndarray]:
     """Nats and number of predicted tokens of each document. nats: those of tokens[1:]."""
     starts = document_starts(tokens[: len(nats)], eot)
@@ -311,6 +314,7 @@ UTF-8. So: how many bytes does each token stand for?
 
 # %%
 #| export
+#| blank bits_per_byte: nats to bits, then divide by the bytes of text
 def token_bytes(tokenizer) -> np.ndarray:
     """The bytes of text that each id stands for, from the vocabulary; 0 for <|endoftext|> and its like."""
     return np.array([len(token) for token in tokenizer.vocab] + [0] * len(tokenizer.special))

@@ -146,6 +146,7 @@ forward pass for each ending. Two details matter: the space before an ending bel
 
 # %%
 #| export
+#| blank fitting: keep the end of the context, which is next to the ending; refuse an ending with no room
 def ids_of(item: dict, tokenizer) -> tuple[list[int], list[list[int]]]:
     """The ids of a question's context, and of its endings, each after a space."""
     return tokenizer.encode(item["ctx"]), [tokenizer.encode(" " + ending) for ending in item["endings"]]
@@ -254,6 +255,8 @@ class SideBySide:
 
 # %%
 #| export
+#| blank side_by_side: every ending begins at the place after the context, whatever stands before it
+#| blank predicted_at: an ending's first token at the context's end, the others at the token before them
 def side_by_side(context: list[int], endings: list[list[int]]) -> Tensor:
     """(T, 3): the context's tokens, and those of the endings that another one follows: id, ending, place."""
     n, inputs = len(context), [ids[:-1] for ids in endings]
@@ -361,6 +364,7 @@ def score(model: GPT, items: Sequence[dict], tokenizer, *, batch=8, precision="f
 
 # %%
 #| export
+#| blank accuracy: divide by each measure's length, the lowest wins; the error is that of a share
 def accuracy(
     model: GPT, items: Sequence[dict], tokenizer, *, batch=8, precision="float32"
 ) -> dict[str, float]:

@@ -371,6 +371,7 @@ trainable.
 
 # %%
 #| export
+#| blank freeze: first check the words, then set requires_grad and drop the gradients of what is frozen
 def freeze(model: nn.Module, *trainable: str) -> nn.Module:
     """Only parameters whose names contain one of these words get gradients from now on; returns the model.
 
@@ -401,6 +402,7 @@ gradient would reach either.
 
 # %%
 #| export
+#| blank LoRALinear.forward: the layer's own result plus the narrow path, times alpha / rank
 class LoRALinear(nn.Linear):
     """x -> W x + b + alpha / rank · B (A x), of which A and B are trained (Hu et al. 2021, §4.1).
 
@@ -529,6 +531,8 @@ equal to unmerged, up to rounding.
 
 # %%
 #| export
+#| blank weight_update: the product of the two narrow matrices, scaled as in forward
+#| blank merge: add the update to W, delete the adapter, make it nn.Linear again; then thaw everything
 def weight_update(layer: LoRALinear) -> Tensor:
     """What an adapter adds to W, (out, in), in float32."""
     return layer.alpha / layer.rank * layer.lora_B.float() @ layer.lora_A.float()

@@ -145,6 +145,7 @@ longer than the computing. All that follows is about making this cheap, and abou
 
 # %%
 #| export
+#| blank Ranks.mean: copy to float32, sum over all ranks, divide by their number
 @dataclass(frozen=True)
 class Ranks:
     """Who this process is among `size` that work together; one alone unless torchrun has started it."""
@@ -356,6 +357,7 @@ predict("20.3", "bytes sent by each of 4 ranks", guess=None, unit="b")
 
 # %%
 #| export
+#| blank ring_all_reduce: send one part to the right and receive one from the left, 2(n - 1) times
 def ring_all_reduce(x: Tensor) -> Tensor:
     """Sum a contiguous x over all ranks, in place, by messages to the next rank only (Patarasuk and Yuan 2009).
 
@@ -466,6 +468,7 @@ Each rank has a copy of the model, made from the same seed, and its own rows. Be
 
 # %%
 #| export
+#| blank average_gradients: sum each gradient over the ranks, then divide by their number
 def average_gradients(model: nn.Module, ranks: Ranks) -> None:
     """Data parallelism by hand: after backward, each gradient becomes its mean over all ranks."""
     for p in model.parameters():
@@ -514,6 +517,7 @@ all have taken. So the same B gives the same tokens on 1, 2 or 4 ranks, and a st
 
 # %%
 #| export
+#| blank my_rows: each rank has an equal part of the rows; refuse a B that cannot be divided
 def my_rows(B: int, ranks: Ranks) -> dict:
     """For a stream whose batches have B rows over all ranks: the arguments B, rank and world_size of this one."""
     if B % ranks.size:

@@ -354,6 +354,7 @@ mistake.
 
 # %%
 #| export drills.flight
+#| blank where_they_part: compare, number by number, the kind and the sizes on all ranks
 def flight_record() -> list[dict]:
     """The collectives of this process in order, the last one the one it waits in: number, kind, sizes, calls in nanogpt.
 
@@ -504,6 +505,8 @@ def average_seconds(nbytes: float, n: int, cluster: Cluster) -> float:
 
 # %%
 #| export plan.scaling
+#| blank step_seconds: the average can hide behind two thirds of the last micro-batch's computation
+#| blank efficiency: divide the time of one GPU by that of n, which do n times the work
 def step_seconds(
     config: GPTConfig, rows: float, n: int, cluster: Cluster, accumulate: int = 1
 ) -> dict[str, float]:

@@ -81,6 +81,7 @@ predict("21.2", "the same on each of 64 ranks", guess=None, unit="GB")
 
 # %%
 #| export
+#| blank state_bytes: divide a kind by the ranks from the stage on that shares it
 # A parameter's weight, gradient, and what the optimizer keeps: two moments, and under 16 bits a master
 BYTES = {"float32": (4, 4, 8), "bf16": (2, 2, 12), "Megatron": (2, 4, 12)}
 
@@ -143,6 +144,7 @@ takes equal parts. It is waste, and harmless: their gradient is zero, and Adam l
 
 # %%
 #| export
+#| blank whole: gather the parts into an empty tensor, then cut the padding off
 def padded(x: Tensor, n: int) -> Tensor:
     """x with rows of zeros at its end, so that n ranks get equally many."""
     return torch.cat([x, x.new_zeros(-len(x) % n, *x.shape[1:])])
@@ -199,6 +201,7 @@ def keep_part(weight: Tensor, part: nn.Parameter) -> None:
 
 # %%
 #| export
+#| blank PartsOptimizer.step: in stage 1 reduce the gradients; update the parts; then gather the weights
 class PartsOptimizer:
     """ZeRO's stages 1 and 2 around an optimizer of the weights' parts (Rajbhandari et al. 2020, §5.1 and 5.2)."""
 

@@ -155,6 +155,8 @@ def summed(x: Tensor, group=None) -> Tensor:
 
 # %%
 #| export parallel.tensor_by_hand
+#| blank enter: forward leaves x as it is and backward sums; with sequence, gather and scatter
+#| blank leave: the reverse of enter: forward sums, and backward leaves the gradient as it is
 def enter(x: Tensor, group=None, sequence: bool = False) -> Tensor:
     """Megatron's f, into the ranks' parts (Shoeybi et al. 2019, §3): x, whose gradient is summed over the ranks.
 
@@ -385,6 +387,7 @@ predict("21b.5", "bytes, logits gathered over three sums", guess=None)
 
 # %%
 #| export parallel.tensor_by_hand
+#| blank vocab_loss: share the maximum, then the target's score and the sum of exponentials, by leave
 def vocab_loss(logits: Tensor, targets: Tensor, first, group=None) -> Tensor:
     """Mean cross-entropy in nats, from this rank's columns of the logits (N, V/n), those from `first` on.
 
@@ -466,6 +469,7 @@ once, when the model is split; and back, when its weights are taken out.
 
 # %%
 #| export
+#| blank by_rank: view the rows as (3, n, ...) and exchange the first two dimensions
 def by_rank(rows: Tensor, n: int) -> Tensor:
     """c_attn's rows, all of q, of k, of v, in the order in which each of n equal parts has its heads' q, k and v."""
     return rows.unflatten(0, (3, n, -1)).transpose(0, 1).flatten(0, 2)

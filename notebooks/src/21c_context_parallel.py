@@ -78,6 +78,7 @@ predict("21c.1", "work of the last of 4 ranks, average = 1", guess=None)
 
 # %%
 #| export
+#| blank zigzag: rank i takes one chunk from the front and its mirror image from the back
 def contiguous(n: int) -> list[list[int]]:
     """Which chunks of a row each of n ranks holds: of n chunks the one of its number."""
     return [[rank] for rank in range(n)]
@@ -145,6 +146,7 @@ def tiles(mine: list[int], theirs: list[int]) -> list[tuple[int, int, bool]]:
 
 # %%
 #| export
+#| blank take_in: for each tile that is not future, absorb its scores and values
 def nothing_seen(q: Tensor, mine: list[int]) -> list[tuple]:
     """For each of my chunks m, total and o, as absorb wants them at the start."""
     return [(torch.full_like(z[..., :1], -torch.inf), 0 * z[..., :1], 0 * z) for z in cut(q, mine)]
@@ -458,6 +460,7 @@ forwards are blue and backwards orange, with the number of the micro-batch.)
 
 # %%
 #| export parallel.pipeline
+#| blank one_f_one_b: as many forwards ahead as stages come after this one, at most m
 def gpipe(stage: int, stages: int, m: int) -> list[tuple]:
     """A stage's order of operations for m micro-batches, (what, micro-batch, chunk): all forwards, then all backwards."""
     return [("F", i, 0) for i in range(m)] + [("B", i, 0) for i in reversed(range(m))]
@@ -543,6 +546,7 @@ What 1F1B saves is memory: p micro-batches instead of m, and so it can afford th
 
 # %%
 #| export parallel.pipeline
+#| blank bubble: stages - 1 steps are lost, and each chunk of each micro-batch is work
 def bubble(stages: int, micro_batches: int, chunks: int = 1) -> float:
     """Idle share of a pipeline's time (Huang et al. 2019, §2.3); with interleaved chunks Narayanan et al. 2021, §2.2.2."""
     return (stages - 1) / (chunks * micro_batches + stages - 1)

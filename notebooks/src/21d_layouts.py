@@ -84,6 +84,7 @@ def check_layout(parallel: Parallel, model, train) -> None:
 
 # %%
 #| export parallel.layout
+#| blank data_parallel: without dp, divide the processes by tp; with dp, their product must be the processes
 def data_parallel(parallel: Parallel, processes: int) -> int:
     """Of so many processes, how many read different rows: processes / tp. ValueError where the numbers disagree."""
     dp, tp = parallel.dp, parallel.tp
@@ -202,6 +203,7 @@ order.
 
 # %%
 #| export
+#| blank cuts: compare the heads of the configuration with those of a layer on this rank
 def is_laid_out(model: nn.Module) -> bool:
     """Whether this rank has only parts of it."""
     return any(hasattr(p, "device_mesh") for p in model.parameters())  # of a DTensor, without its import
@@ -377,6 +379,7 @@ def made(grid: Parallel, ranks: Ranks, data: str):
 
 # %%
 #| export drills.layouts
+#| blank kept: count this rank's part of each parameter, each gradient and each moment
 def kept(model, optimizer) -> dict[str, int]:
     """Bytes that this rank has between two steps."""
     parameters = list(model.parameters())

@@ -225,6 +225,7 @@ def states(step: Step) -> dict[str, int]:
 
 # %%
 #| export plan.footprint
+#| blank largest_batch: the bytes for B = 1 and B = 2 give the line
 def footprint(step: Step) -> dict[str, int]:
     """{category: bytes} on one GPU, all at once; without the driver's and libraries' own."""
     p, N = PROGRAMS[step.program], step.B * step.T
@@ -381,6 +382,7 @@ def data_traffic(step: Step) -> list[Sent]:
 
 # %%
 #| export plan.budget
+#| blank tensor_traffic: two sums forward and two backward in each block, and one at each end of the model
 def tensor_traffic(step: Step) -> list[Sent]:
     """What the tp ranks send: two sums of the stream a block and pass (Shoeybi et al. 2019, §3), and at both ends."""
     N, k, ends = step.B * step.T, step.accumulate, step.pp == 1

@@ -178,6 +178,7 @@ answer("22b.1", whole)
 
 # %%
 #| export plan.llmc
+#| blank read_tensors: go through shapes in order; each tensor begins where the last one ended
 def write_tensors(file, tensors: dict[str, Tensor], config: GPTConfig, dtype: torch.dtype) -> None:
     """Tensors by name in llm.c's order; zeros for the rows that pad wte, and for biases that a model lacks."""
     for name, shape in shapes(config).items():
@@ -639,6 +640,8 @@ gives a validation set of one kind. And when it grows, the borders move: what wa
 
 # %%
 #| export
+#| blank split_ranges: round the running sums of the shares, times n
+#| blank epochs_and_samples: a sample needs T tokens, and the last one needs one token more
 def split_ranges(n: int, split: str = "949,50,1") -> list[range]:
     """Which of n sequences are train, validation and test, by their order (Megatron-LM, --split)."""
     weights = [float(weight) for weight in split.split(",")]
@@ -720,6 +723,7 @@ def sample_indices(dataset: IndexedDataset, docs: range, T: int, wanted: int, se
 
 # %%
 #| export
+#| blank read_sample: join the sequences from the sample's begin to the next one's, then cut T + 1 ids
 def read_sample(dataset: IndexedDataset, indices: tuple, T: int, k: int) -> np.ndarray:
     """The T + 1 ids of the k-th sample that training draws."""
     laid, begins, drawn = indices

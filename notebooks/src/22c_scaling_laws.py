@@ -161,6 +161,8 @@ several valleys, so it starts from a grid. Their optimiser was L-BFGS; ours is a
 
 # %%
 #| export
+#| blank Law.loss: E, plus one term that falls with N, plus one that falls with D
+#| blank Law.best: set the derivative along 6ND = FLOPs to zero (eq. 4)
 @dataclass(frozen=True)
 class Law:
     """L(N, D) = E + A / N^alpha + B / D^beta, in nats a token (Hoffmann et al. 2022, eq. 2)."""
@@ -184,6 +186,7 @@ class Law:
 
 # %%
 #| export
+#| blank huber: squared near zero, linear from DELTA on, and the two meet
 DELTA = 1e-3  # Huber's: beyond a thousandth of the loss an error counts linearly (§D.2)
 STARTS = np.array(
     list(itertools.product((0, 10, 20), (0, 1, 2), (0, 10, 20), (0, 1, 2), (-1, 0, 1))), dtype=float

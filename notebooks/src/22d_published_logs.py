@@ -90,6 +90,7 @@ patience. What Megatron adds is this:
 
 # %%
 #| export
+#| blank PatientScaler.update: only the last of `hysteresis` overflows halves the scale; growth forgets them
 @dataclass
 class PatientScaler(LossScaler):
     """LossScaler with Megatron-LM's hysteresis: of the overflows since the scale last grew, the first do not halve it.
@@ -227,6 +228,7 @@ The log's own figures agree: as many micro-batches, and as many parameters with 
 
 # %%
 #| export
+#| blank printed_rate: linear warm-up from zero, then the course's schedule, rounded to float32
 def printed_rate(config: Config, updates: int) -> float:
     """The rate that Megatron's log shows after so many updates: in float32, since it is sent between ranks as such."""
     o = config.optim
@@ -258,6 +260,8 @@ def expected_lines(config: Config, skipped: Iterable[int], scaler: LossScaler) -
 
 # %%
 #| export
+#| blank half_unit: count the digits behind the point, and shift by the exponent
+#| blank agrees: the difference is at most half a unit of the last digit, plus a hair for rounding
 def half_unit(printed: str) -> float:
     """Half a unit of a printed number's last digit: how far its rounding may have moved it."""
     digits, _, exponent = printed.lower().partition("e")

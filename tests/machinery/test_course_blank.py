@@ -1,0 +1,327 @@
+"""Blanks: what a student writes is marked exactly, handed out without its body, missed in one sentence, and put back.
+
+tests/blanks.py has the pass over a notebook that shows where it stops. It was run by hand on all chapters.
+"""
+
+import ast
+import re
+
+import nbformat
+import pytest
+from blanks import problems, stops
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from course.cli import main
+from course.notebooks.build import notebook_from_source
+from course.package.blank import TURN, body_lines, emptied, handed_out, refuse_empty
+from course.package.cells import exported_cells, functions
+from course.package.checkpoint import current
+from course.package.directives import read_head
+from course.package.export import export
+from course.package.solution import solution
+from course.paths import NOTEBOOKS, CourseError, source_chapters, source_path
+
+NO_EXPORT = {"11"}  # shows what the compiler does, and exports nothing
+CHEAP = ["00", "02", "04"]  # each a few seconds; the others are as the notebooks themselves in length
+HEAD = "#| default_exp tiny\n#| doc tiny: Tiny.\n#| export\n"
+CELL = (
+    HEAD
+    + '''\
+#| blank area Disk.edge: π appears, "once"
+import math
+
+# what a disk has
+@some.decorator(1)
+def area(r: float) -> float:
+    """The area of a circle."""
+    # square it first
+    return math.pi * r**2
+    # so it is
+
+
+class Disk:
+    @property
+    def edge(
+        self, unit: float = 1.0
+    ) -> float:
+
+        # twice
+        return (
+            2 * math.pi
+        )
+
+    def other(self):
+        return 1  # stays
+'''
+)
+
+
+def one_cell(source: str):
+    return new_notebook(cells=[new_code_cell(source)])
+
+
+def emptied_cell(source: str) -> str:
+    return handed_out(one_cell(source), "x").cells[0].source
+
+
+def test_a_body_goes_and_all_around_it_stays():
+    text = '''\
+# what a disk has
+@some.decorator(1)
+def area(r: float) -> float:
+    """The area of a circle."""
+    raise NotImplementedError("your turn: area: π appears, \\"once\\"")
+
+
+class Disk:
+    @property
+    def edge(
+        self, unit: float = 1.0
+    ) -> float:
+        raise NotImplementedError("your turn: Disk.edge: π appears, \\"once\\"")
+
+    def other(self):
+        return 1  # stays
+'''
+    assert emptied_cell(CELL) == CELL[: CELL.index("# what a disk has")] + text
+
+
+def test_blank_alone_is_all_that_the_cell_defines():
+    source = HEAD + "#| blank\ndef f(x):\n    return x\n\n\nclass A(A):\n    def g(self):\n        return 1"
+    assert emptied_cell(source).count("raise NotImplementedError") == 2
+    assert 'raise NotImplementedError("your turn: A.g")' in emptied_cell(source)
+
+
+def test_handing_out_drops_outputs_and_keeps_the_rest():
+    nb = one_cell(CELL)
+    nb.cells[0].outputs, nb.cells[0].execution_count = [new_output("stream", text="3.14\n")], 7
+    nb.cells += [new_markdown_cell("Prose."), new_code_cell("area(1)", metadata={"tags": ["x"]})]
+    before = nbformat.writes(nb)
+    made = handed_out(nb, "x")
+    assert nbformat.writes(nb) == before, "the notebook that was given was changed"
+    assert [c.id for c in made.cells] == [c.id for c in nb.cells]
+    assert made.cells[0].outputs == [] and made.cells[0].execution_count is None
+    assert made.cells[1:] == nb.cells[1:]
+
+
+@pytest.mark.parametrize(
+    "source, message",
+    [
+        (HEAD + "#| blank aera\ndef area(r):\n    return 1", "cell 1: `#| blank aera`, but it defines area"),
+        (HEAD + "#| blank\nLIMIT = 3", "cell 1: `#| blank`, but it defines no function"),
+        (HEAD + "#| blank area\n#| blank area: x\ndef area(r):\n    return 1", "two `#| blank area` lines"),
+        (HEAD + "#| blanks area\ndef area(r):\n    return 1", "`#| blanks area` is no directive"),
+        (HEAD + "#| blank area,\ndef area(r):\n    return 1", "`#| blank area,` is no directive"),
+        (HEAD + "#| blank area:\ndef area(r):\n    return 1", "`#| blank area:` is no directive"),
+        (HEAD + "def area(r):\n    return 1\n#| blank area", "`#| blank area` stands inside the cell"),
+        ("#| blank area\ndef area(r):\n    return 1", "cell 1: `#| blank` belongs into an exported cell"),
+        (HEAD + "#| blank area\ndef area(r): return 1", "area has its body in one line with the `def`"),
+        (HEAD + '#| blank area\ndef area(r): "doc"; return 1', "area has its body in one line"),
+        (HEAD + '#| blank area\ndef area(r):\n    """doc"""', "area has no body that could be left out"),
+    ],
+)
+def test_what_is_not_exact_is_refused(source, message):
+    with pytest.raises(CourseError) as refused:
+        emptied_cell(source)
+    assert message in str(refused.value)
+
+
+def test_an_exported_module_does_not_show_the_directive():
+    plain = one_cell(re.sub(r"#\| blank.*\n", "", CELL.replace("@some.decorator(1)\n", "")))
+    marked = one_cell(CELL.replace("@some.decorator(1)\n", ""))
+    assert export(marked, "x") == export(plain, "x")
+
+
+# Every chapter
+
+
+@pytest.fixture(scope="module")
+def chapters():
+    return {chapter: notebook_from_source(source_path(chapter)) for chapter in source_chapters()}
+
+
+def bodies(nb, name: str) -> list[tuple[str, list[str], ast.FunctionDef, str]]:
+    """Of each blank: its name, its body's lines, its function, and its cell's id."""
+    found = []
+    for cell in exported_cells(nb, name):
+        lines = cell.source.split("\n")
+        for blank, node in functions(cell.tree):
+            if blank in cell.blanks:
+                begin, end = body_lines(node, lines, blank)
+                found.append((blank, lines[begin:end], node, cell.id))
+    return found
+
+
+@pytest.mark.parametrize("chapter", source_chapters())
+class TestChapter:
+    def test_it_has_two_to_five_blanks_with_hints(self, chapter, chapters):
+        cells = exported_cells(chapters[chapter], chapter)
+        if chapter in NO_EXPORT:
+            assert not cells
+            return
+        hints = {name: hint for cell in cells for name, hint in cell.blanks.items()}
+        assert 2 <= len(hints) <= 5, f"{len(hints)} blanks: {', '.join(hints)}"
+        assert all(hints.values()), "a hint is missing"
+
+    def test_filling_every_blank_gives_the_committed_package(self, chapter, chapters):
+        nb, name = chapters[chapter], f"{source_path(chapter).stem}.ipynb"
+        made = handed_out(nb, name)
+        by_id = {cell.id: cell for cell in made.cells}
+        for blank, body, _, cell in bodies(nb, name):
+            turn = re.compile(rf' +raise NotImplementedError\("{TURN}{re.escape(blank)}\b.*\)')
+            lines = by_id[cell].source.split("\n")
+            at = next(i for i, line in enumerate(lines) if turn.fullmatch(line))
+            lines[at : at + 1] = body
+            by_id[cell].source = "\n".join(lines)
+        assert [cell.source for cell in made.cells] == [cell.source for cell in nb.cells]
+        modules = export(made, name)
+        assert {module: current(module) for module in modules} == modules
+
+    def test_no_body_is_handed_out_and_what_explains_it_is(self, chapter, chapters):
+        nb, name = chapters[chapter], f"{source_path(chapter).stem}.ipynb"
+        by_id = {cell.id: cell.source for cell in handed_out(nb, name).cells}
+        for blank, body, node, cell in bodies(nb, name):
+            text = by_id[cell]
+            function = dict(functions(ast.parse(read_head(text, name).source)))[blank]
+            assert ast.unparse(function.args) == ast.unparse(node.args)
+            assert ast.get_docstring(function) == ast.get_docstring(node)
+            assert f"{TURN}{blank}: " in text
+            kept = ast.unparse(function)
+            secret = [line.strip() for line in body if len(line.strip()) > 8]
+            assert secret and not [line for line in secret if line in kept], f"{blank} shows its body"
+
+    def test_each_blank_is_used_below_its_cell(self, chapter, chapters):
+        nb = chapters[chapter]
+        for blank, _, _, cell in bodies(nb, chapter):
+            place = next(i for i, other in enumerate(nb.cells) if other.id == cell)
+            code = [c.source for c in nb.cells[place + 1 :] if c.cell_type == "code"]
+            word = blank.split(".")[0 if blank.endswith(("forward", "attend", "update")) else -1]
+            assert any(re.search(rf"\b{word}\b", source) for source in code), f"no cell uses {blank}"
+
+    def test_a_blank_is_named_by_the_checkpoint_before_anything_is_tested(self, chapter, chapters):
+        nb, name = chapters[chapter], f"{source_path(chapter).stem}.ipynb"
+        refuse_empty(exported_cells(nb, name))
+        for cell in exported_cells(nb, name):
+            for blank in cell.blanks:
+                one = one_cell("")
+                one.cells[0].source = emptied(
+                    next(c.source for c in nb.cells if c.id == cell.id), cell, [blank]
+                )
+                one.cells[0].source = f"#| default_exp x\n{one.cells[0].source}"
+                with pytest.raises(CourseError, match=rf": {re.escape(blank)} is still blank \({TURN}"):
+                    refuse_empty(exported_cells(one, name))
+
+
+@pytest.mark.parametrize("chapter", CHEAP)
+def test_the_notebook_stops_at_an_empty_blank_with_its_sentence(chapter, chapters):
+    found = stops(chapters[chapter], f"{source_path(chapter).stem}.ipynb")
+    assert found and not problems(found)
+
+
+# What a student and an instructor see, in a small course
+
+
+@pytest.fixture
+def blank_house(house):
+    text = house.source.read_text(encoding="utf-8")
+    text = text.replace("#| export\nimport math", "#| export\n#| blank area: π and the radius\nimport math")
+    house.source.write_text(text, encoding="utf-8")
+    house.course("build", "04", "--draft")
+    return house
+
+
+def blank_notebook(house):
+    house.course("exercises", "release", "--chapter", "04", "--blank", "--to", str(house.path / "out"))
+    return house.path / "out/04_tiny.ipynb"
+
+
+def test_a_run_stops_with_one_sentence(blank_house):
+    nb = nbformat.read(blank_house.notebook, as_version=4)
+    found = stops(nb, "04_tiny.ipynb", blank_house.path / "notebooks", blank_house.environment())
+    (cell, said), *more = found.values()
+    assert not more and cell == 5
+    assert said == ["your turn: area: π and the radius (write its body, run its cell, then this one again)"]
+
+
+def test_another_error_has_its_traceback(blank_house):
+    cells = ['raise NotImplementedError("not yet")']
+    assert "Traceback" in blank_house.run_cells(cells, code=1)
+
+
+def test_the_checkpoint_says_which_one_is_empty_and_takes_what_is_written(blank_house):
+    module = blank_house.module.read_text(encoding="utf-8")
+    blank = blank_notebook(blank_house).read_text(encoding="utf-8")
+    blank_house.notebook.write_text(blank, encoding="utf-8")
+    said = blank_house.course("checkpoint", "04", code=1)
+    assert "04_tiny.ipynb, cell 4: area is still blank (your turn: area: π and the radius): write" in said
+    assert len(said.strip().splitlines()) == 1
+    assert blank_house.module.read_text(encoding="utf-8") == module
+    blank_house.edit('raise NotImplementedError("your turn: area: π and the radius")', "return 3 * r**2")
+    assert "nanogpt/tiny.py updated" in blank_house.course("checkpoint", "04")
+    assert "return 3 * r**2" in blank_house.module.read_text(encoding="utf-8")
+
+
+def test_a_wrong_body_fails_the_chapter_s_tests(blank_house):
+    blank_house.notebook.write_bytes(blank_notebook(blank_house).read_bytes())
+    blank_house.edit('raise NotImplementedError("your turn: area: π and the radius")', "return 3 * r")
+    said = blank_house.course("checkpoint", "04", code=1)
+    assert "twice the radius, four times the area" in said and "likely 04_tiny.ipynb, cell 4" in said
+
+
+def test_what_is_handed_out_again_keeps_a_student_s_own(blank_house):
+    path = blank_notebook(blank_house)
+    text = path.read_text(encoding="utf-8").replace("raise Not", "return 3 * r**2  # Not")
+    path.write_text(text, encoding="utf-8")
+    blank_notebook(blank_house)
+    kept = list(path.parent.glob("yours-*-04_tiny.ipynb"))
+    assert [one.read_text(encoding="utf-8") for one in kept] == [text]
+
+
+def test_a_chapter_without_blanks_is_not_handed_out(house):
+    assert "04_tiny.ipynb has no blanks" in house.course(
+        "exercises", "release", "--chapter", "04", "--blank", code=1
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [["--blank"], ["--chapter", "04"], ["04", "--blank", "--chapter", "04"],
+              ["--blank", "--chapter", "04", "--nbgrader", "x"]],
+)  # fmt: skip
+def test_blank_and_chapter_go_together(words, capsys):
+    assert main(["exercises", "release", *words]) == 1
+    assert capsys.readouterr().err == (
+        "course: a chapter with blanks is `course exercises release --chapter 04 --blank`, with --to FOLDER if need be\n"
+    )
+
+
+def test_solution_shows_the_released_body(capsys):
+    assert main(["solution", "4", "attention_weights"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("# 04_attention.ipynb, cell 24\ndef attention_weights(")
+    assert "masked_fill(future" in said
+    assert solution("04", "forward") == solution("04", "CausalSelfAttention.forward")
+    assert "def head_size" in solution("04", "head_size"), "one that is not blank"
+    assert solution("05", "init_weights").splitlines()[1] == "@torch.no_grad()"
+
+
+def test_an_unknown_name_is_told_with_the_chapter_s_blanks(capsys):
+    assert main(["solution", "04", "atention_weights"]) == 1
+    assert capsys.readouterr().err == (
+        "course: chapter 04 exports no function 'atention_weights'; its blanks are attention_weights, split_heads, "
+        "CausalSelfAttention.forward\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_blank_that_the_ranks_meet_is_one_sentence(monkeypatch):
+    from course import torchrun
+
+    source = source_path("20")
+    nb = notebook_from_source(source)
+    cell = next(c for c in exported_cells(nb, "x") if "ring_all_reduce" in c.blanks)
+    text = next(c.source for c in nb.cells if c.id == cell.id)
+    monkeypatch.chdir(NOTEBOOKS)  # as a notebook's kernel: `python -m` looks into the working folder first
+    monkeypatch.setattr(torchrun, "RUN", [emptied(text, cell, ["ring_all_reduce"])])
+    with pytest.raises(NotImplementedError) as told:
+        torchrun.torchrun("20", 2, "drill", "ring")
+    assert re.fullmatch(rf"{TURN}ring_all_reduce: [^\n]*\d\) times", str(told.value))
