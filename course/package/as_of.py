@@ -28,7 +28,9 @@ class Chapter:
         self.cells = exported_cells(self.nb, path.name)
         self.modules = list(dict.fromkeys(cell.module for cell in self.cells))
         earlier = [path for path in notebooks_upto(self.number) if number_of(path) != self.number]
-        self.upto = [*read(exporting(earlier, self.modules)), (path.name, self.nb)]
+        wrote = {number for module in self.modules for number in chapters_of(module)}
+        claim = exporting(earlier, self.modules)  # a damaged notebook claims nothing, but may have written
+        self.upto = [*read([p for p in earlier if p in claim or number_of(p) in wrote]), (path.name, self.nb)]
 
     def as_of(self) -> dict[str, str]:
         """Module name → text of the chapter's modules, as the chapters up to it make them."""
@@ -40,9 +42,8 @@ class Chapter:
 
     def later(self, module: str) -> list[tuple[str, object]]:
         """The later notebooks that have a part in a module of the package."""
-        there = {number_of(Path(name)) for name in writers(current(module))}
-        notebooks = [p for p in all_notebooks() if number_of(p) in there and number_of(p) > self.number]
-        return read(exporting(notebooks, [module]))
+        there = [number for number in chapters_of(module) if number > self.number]
+        return read([path for path in all_notebooks() if number_of(path) in there])
 
     def replaced(self) -> dict[str, str]:
         """Name → the notebook that has grown it last, of what this chapter defines."""
@@ -64,11 +65,10 @@ class Chapter:
         shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
         if (ROOT / "configs").is_dir():  # nanogpt looks for them beside itself
             shutil.copytree(ROOT / "configs", folder / "configs")
-        wrote = {m: sorted(number_of(Path(name)) for name in writers(current(m))) for m in modules(package)}
-        ahead = {m for m, numbers in wrote.items() if numbers and numbers[-1] > self.number}
+        ahead = {m for m in modules(package) if max(chapters_of(m), default="") > self.number}
         made = compose(notebooks_upto(self.number), ahead - set(own)) | own
         put(made, package)
-        for module in [m for m in ahead - set(made) if wrote[m][0] > self.number]:
+        for module in [m for m in ahead - set(made) if min(chapters_of(m)) > self.number]:
             module_path(module, package).unlink()
         lend(self.number, package)
         return own
@@ -79,6 +79,11 @@ def put(texts: dict[str, str], package: Path) -> None:
     make_rooms(texts, package)
     for module, text in texts.items():
         module_path(module, package).write_text(text, encoding="utf-8", newline="\n")
+
+
+def chapters_of(module: str) -> list[str]:
+    """The chapters that the package's module names in its first lines."""
+    return [number_of(Path(name)) for name in writers(current(module))]
 
 
 def current(module: str) -> str:

@@ -38,6 +38,35 @@ def refuse_collisions(cells: list[ExportedCell], added: dict[str, str]) -> None:
 
     added: name → module, of the imports that the exporter adds.
     """
+    owner = owners(cells)
+    for name in [name for name in added if name in owner]:
+        raise CourseError(
+            f"{owner[name].where}: {name} is defined in {module_file(added[name])} too, and "
+            f"{module_file(cells[0].module)} uses both; rename one"
+        )
+    origin: dict[str, tuple[str, str]] = {
+        name: (f"nanogpt.{module}.{name}", f"{module_file(module)}, which the notebook exports to")
+        for name, module in added.items()
+    }
+    for cell in cells:
+        for name, what in imported_names(cell.tree):
+            first, elsewhere = origin.setdefault(name, (what, cell.where))
+            if what == f"nanogpt.{cell.module}.{name}":
+                raise CourseError(
+                    f"{cell.where} imports {name} from the module that it goes to; import it in a cell without `#| export`"
+                )
+            if name in owner:
+                raise CourseError(
+                    f"{cell.where} imports {name}, which {owner[name].where} defines; rename one"
+                )
+            if first != what:
+                raise CourseError(
+                    f"{cell.where}: {name} is {what} here and {first} in {elsewhere}; import one under another name"
+                )
+
+
+def owners(cells: list[ExportedCell]) -> dict[str, ExportedCell]:
+    """Name → the cell that defines it, or grew it last; a CourseError where a second one does without saying so."""
     owner: dict[str, ExportedCell] = {}
     for cell in cells:
         for name in cell.grows:
@@ -54,30 +83,7 @@ def refuse_collisions(cells: list[ExportedCell], added: dict[str, str]) -> None:
                 )
                 raise CourseError(f"{cell.where}: {name} is defined already in {owner[name].where}; {remedy}")
             owner[name] = cell
-    origin: dict[str, tuple[str, str]] = {
-        name: (f"nanogpt.{module}.{name}", f"{module_file(module)}, which the notebook exports to")
-        for name, module in added.items()
-    }
-    for name in [name for name in added if name in owner]:
-        raise CourseError(
-            f"{owner[name].where}: {name} is defined in {module_file(added[name])} too, and "
-            f"{module_file(cells[0].module)} uses both; rename one"
-        )
-    for cell in cells:
-        for name, what in imported_names(cell.tree):
-            first, elsewhere = origin.setdefault(name, (what, cell.where))
-            if what == f"nanogpt.{cell.module}.{name}":
-                raise CourseError(
-                    f"{cell.where} imports {name} from the module that it goes to; import it in a cell without `#| export`"
-                )
-            if name in owner:
-                raise CourseError(
-                    f"{cell.where} imports {name}, which {owner[name].where} defines; rename one"
-                )
-            if first != what:
-                raise CourseError(
-                    f"{cell.where}: {name} is {what} here and {first} in {elsewhere}; import one under another name"
-                )
+    return owner
 
 
 def refuse_growth(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course import notebook
-from course.package import as_of, checkpoint, compose
+from course.package import as_of, checkpoint, compose, remedies
 from course.package.as_of import Chapter
 from course.package.grown import as_html, difference
 from course.package.rooms import package_files
@@ -185,6 +185,18 @@ def test_which_chapter_grows_a_name_is_found_or_asked():
             difference("walk")
 
 
+def test_a_missing_room_is_told_with_the_chapter_that_fills_it(monkeypatch):
+    with written(GROWING) as root:
+        monkeypatch.setattr(remedies, "NOTEBOOKS", root / "notebooks")
+        said = "nanogpt/gpt/ is missing; `course restore 00` brings it back"
+        assert remedies.remedy("ModuleNotFoundError: No module named 'nanogpt.gpt'") == said
+        said = "nanogpt/gpt/a.py is missing; `course restore 00` brings it back"
+        assert remedies.remedy("ModuleNotFoundError: No module named 'nanogpt.gpt.a'") == said
+        said = "nanogpt/gpt/a.py has no walk; `course restore 00` brings it back"
+        assert remedies.remedy("cannot import name 'walk' from 'nanogpt.gpt.a' (somewhere)") == said
+        assert remedies.remedy("No module named 'nanogpt.gp'").endswith("no notebook here makes it")
+
+
 def test_the_rooms_have_a_line_each():
     assert package_files()["gpt/__init__.py"].startswith('"""GPT-2') and len(package_files()) == 9
 
@@ -228,6 +240,18 @@ def test_a_failure_in_what_an_earlier_chapter_wrote_is_its_cells(two_chapters):
     (house.path / "tests/test_ch05_more.py").write_text(test)
     said = house.course("checkpoint", "05", code=1)
     assert "likely 04_tiny.ipynb, cell 6 (count, LIMIT); nanogpt/tiny.py unchanged" in said
+
+
+def test_a_damaged_notebook_that_wrote_the_module_is_told(two_chapters):
+    """Else the module would lose what it had from there, without a word."""
+    house, text = two_chapters, two_chapters.module.read_text()
+    later, kept = house.path / "notebooks/05_more.ipynb", house.notebook.read_text()
+    house.notebook.write_text("{")
+    assert "04_tiny.ipynb is not a readable notebook" in house.course("checkpoint", "05", code=1)
+    house.notebook.write_text(kept)
+    later.write_text("{")
+    assert "05_more.ipynb is not a readable notebook" in house.course("checkpoint", "04", code=1)
+    assert house.module.read_text() == text
 
 
 def test_restoring_keeps_what_a_later_chapter_has_grown(two_chapters):

@@ -16,7 +16,8 @@ from packaging.version import Version
 
 from course.notebooks.build import check
 from course.package.checkpoint import check_chapter, orphans
-from course.paths import NOTEBOOKS, PACKAGE, ROOT, TIMES, chapters, number_of, numbered
+from course.package.compose import compose_upto
+from course.paths import NOTEBOOKS, PACKAGE, ROOT, TIMES, chapters, module_path, modules, number_of, numbered
 
 NOTEBOOK_FILES = numbered(NOTEBOOKS, ".ipynb")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -29,6 +30,12 @@ def test_drift(chapter):
     """`course build --check` and `course checkpoint --check`: source, notebook and module agree."""
     assert check(chapter) == ""
     assert check_chapter(chapter) == ""
+
+
+def test_all_chapters_together_make_the_package():
+    assert compose_upto(chapters()[-1]) == {
+        name: module_path(name).read_text(encoding="utf-8") for name in modules()
+    }
 
 
 def test_every_module_comes_from_a_notebook():
