@@ -17,7 +17,7 @@ from nanogpt.gpt.clip import local_part
 from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.train import train_step
 from nanogpt.parallel.distributed import Ranks, gathered, my_rows
-from nanogpt.parallel.laid_out import is_laid_out, laid_out, lay_out, optimizer_for, whole
+from nanogpt.parallel.laid_out import is_laid_out, laid_out, lay_out, optimizer_for, whole_model
 from nanogpt.parallel.layout import Parallel
 from nanogpt.text.data import DocumentStream
 
@@ -57,7 +57,7 @@ def part_of(model, name: str = MATRIX) -> list[int]:
     return [int(end) for x in (rows, columns) for end in (x.min(), x.max())]
 
 
-def sent() -> dict[str, list[int]]:
+def sizes_sent() -> dict[str, list[int]]:
     """By kind of collective: how many numbers this rank has put into each since the last barrier."""
     calls = {}
     for each in flight_record():
@@ -86,12 +86,12 @@ def ways(ranks: Ranks, data: str, steps: int = 3) -> dict:
             dist.barrier()  # seen in the flight record
             accept = partial(noted, told)
             train_step(stepper, optimizer, [stream.next_batch()], clip=0.5, accept=accept, mean=who.mean)
-        found[name] = {"told": told, "sent": sent(), "has": gathered(ranks, part_of(model))}
+        found[name] = {"told": told, "sent": sizes_sent(), "has": gathered(ranks, part_of(model))}
         found[name]["kept"] = gathered(ranks, kept(model, optimizer))
     return found
 
 
-def parts(ranks: Ranks, data: str) -> dict:
+def checkpoint_in_parts(ranks: Ranks, data: str) -> dict:
     """A step on shards, a checkpoint in parts, and the loss of the step after it."""
     from nanogpt.parallel.fsdp import save_parts
 
@@ -104,8 +104,8 @@ def parts(ranks: Ranks, data: str) -> dict:
     train_step(stepper, optimizer, [stream.next_batch()], mean=ranks.mean)
     save_parts(folder, model, optimizer)
     after = train_step(stepper, optimizer, [stream.next_batch()], mean=ranks.mean).item()
-    gathering = whole(model)  # what one file takes on rank 0: weights and two moments, in float32
+    gathering = whole_model(model)  # what one file takes on rank 0: weights and two moments, in float32
     return {"after": after, "gathered": 12 * sum(p.numel() for p in gathering.parameters())}
 
 
-DRILLS = {"ways": ways, "parts": parts}
+DRILLS = {"ways": ways, "parts": checkpoint_in_parts}

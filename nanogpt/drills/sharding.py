@@ -97,7 +97,7 @@ def norms(ranks: Ranks, data: str) -> dict:
     return {"ranks": gathered(ranks, told), "placements": str(total.placements)}
 
 
-def parts(ranks: Ranks, data: str, before: int = 2, after: int = 2) -> dict:
+def steps_around_a_checkpoint(ranks: Ranks, data: str, before: int = 2, after: int = 2) -> dict:
     """FSDP2 trains `before` steps and saves its parts and an export; then it goes on: the losses."""
     model, optimizer, stream = made("FSDP2", ranks, data)
     step = lambda: train_step(model, optimizer, [stream.next_batch()], mean=ranks.mean).item()  # noqa: E731
@@ -109,4 +109,4 @@ def parts(ranks: Ranks, data: str, before: int = 2, after: int = 2) -> dict:
     return {"losses": losses + [step() for _ in range(after)]}
 
 
-DRILLS = {"stages": stages, "norms": norms, "parts": parts}
+DRILLS = {"stages": stages, "norms": norms, "parts": steps_around_a_checkpoint}

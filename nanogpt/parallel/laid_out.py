@@ -46,7 +46,7 @@ def cuts(model: GPT) -> int:
     return model.config.n_head // model.transformer.h[0].attn.n_head
 
 
-def whole(model: GPT) -> GPT:
+def whole_model(model: GPT) -> GPT:
     """The model as one process has it, on the CPU of each rank; itself if it is not laid out. All ranks call it."""
     if not is_laid_out(model):
         return model

@@ -15,9 +15,7 @@ from nanogpt.drills.ddp import fresh, masked
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.train import target_shares
 from nanogpt.parallel.distributed import Ranks, gathered
-from nanogpt.parallel.ring import (
-    compared,  # its first half writes it
-)
+from nanogpt.parallel.ring import compared  # its first half writes it
 
 
 def gpipe(stage: int, stages: int, m: int) -> list[tuple]:
@@ -161,7 +159,7 @@ def add_tied(part: GPT, ranks: Ranks) -> None:
 WAYS = {"1F1B": one_f_one_b, "GPipe": gpipe, "tied not added": one_f_one_b}
 
 
-def trained(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list[float], dict]:
+def trained_in_stages(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list[float], dict]:
     """Losses of some steps and the first gradients of all stages, by name."""
     model, optimizer, stream = fresh(Ranks(device=ranks.device), data)
     part, losses, first = stage_of(model, ranks.rank, ranks.size), [], {}
@@ -185,4 +183,4 @@ def timeline(ranks: Ranks, data: str, steps: int = 8) -> dict:
     }
 
 
-DRILLS = {"same": partial(compared, ways=WAYS, trained=trained), "timeline": timeline}
+DRILLS = {"same": partial(compared, ways=WAYS, trained=trained_in_stages), "timeline": timeline}

@@ -175,7 +175,7 @@ class ContextParallel(nn.Module):
 WAYS = "zigzag", "own positions", "mean of means"  # the last two wrong on purpose
 
 
-def trained(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list[float], dict]:
+def trained_in_ring(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list[float], dict]:
     """Losses of some steps and the first gradients by name; all ranks read the same rows."""
     model, optimizer, stream = fresh(Ranks(device=ranks.device), data)
     wrapped, losses, first = ContextParallel(model), [], {}
@@ -204,7 +204,7 @@ def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
     return found
 
 
-def sent(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: int = 16) -> dict:
+def bytes_sent(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: int = 16) -> dict:
     """The bytes that a rank sends for one layer's attention, forward and backward."""
     q = torch.randn(B, heads, T // ranks.size, d, requires_grad=True)
     batch, counts = dist.batch_isend_irecv, []
@@ -215,4 +215,4 @@ def sent(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: in
     return {"forward": forward, "backward": sum(counts) - forward}
 
 
-DRILLS = {"sent": sent, "same": partial(compared, ways=WAYS, trained=trained)}
+DRILLS = {"sent": bytes_sent, "same": partial(compared, ways=WAYS, trained=trained_in_ring)}

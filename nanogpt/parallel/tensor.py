@@ -21,7 +21,7 @@ from nanogpt.parallel.tensor_by_hand import check_heads, split_block, vocab_loss
 from nanogpt.speed.work import saved_bytes
 
 
-class Whole(ParallelStyle):
+class Replicated(ParallelStyle):
     """A module whose weights every rank has, with the layouts of its input and its output, which are plain tensors."""
 
     def __init__(self, inputs=None, outputs=None):
@@ -54,7 +54,7 @@ def plain(model: GPT, named) -> dict[str, Tensor]:
     return {name: by_part(x, n) if ".c_attn." in name else x for name, x in whole.items()}
 
 
-def full_state(model: GPT) -> dict[str, Tensor]:
+def full_cut_state(model: GPT) -> dict[str, Tensor]:
     """The weights that a GPT of one process loads, on all ranks, which must all call: by name, a tied one once."""
     return plain(model, ((name, p.detach()) for name, p in model.named_parameters()))
 
@@ -100,14 +100,14 @@ def split(model: GPT, mesh: DeviceMesh, sequence: bool = False) -> GPT:
         return model
     x, parts = Shard(1) if sequence else Replicate(), model.transformer
     column, row = partial(ColwiseParallel, input_layouts=x), partial(RowwiseParallel, output_layouts=x)
-    plan = {"ln_*": Whole(x, x), "attn.c_attn": column(), "attn.c_proj": row()}
+    plan = {"ln_*": Replicated(x, x), "attn.c_attn": column(), "attn.c_proj": row()}
     for block in parts.h:
         for p in block.attn.c_attn.parameters():
             p.data = by_rank(p.data, n)
         block.attn.n_head //= n
         parallelize_module(block, mesh, plan | {"mlp.c_fc": column(), "mlp.c_proj": row()})
-    ends = {"wte": row(input_layouts=Replicate()), "wpe": Whole(outputs=Shard(0) if sequence else None)}
-    parallelize_module(parts, mesh, ends | {"ln_f": Whole(x, x)})
+    ends = {"wte": row(input_layouts=Replicate()), "wpe": Replicated(outputs=Shard(0) if sequence else None)}
+    parallelize_module(parts, mesh, ends | {"ln_f": Replicated(x, x)})
     parallelize_module(model.lm_head, mesh, column(use_local_output=False))
     model.lm_head.weight = parts.wte.weight  # tied
     model.head = partial(split_head, model, mesh)
@@ -137,7 +137,7 @@ def memory(ranks: Ranks, data: str, rows: int = 4) -> dict:
 WAYS = "one process", "by hand", "split", "sequence"
 
 
-def lay_out(model: GPT, way: str, ranks: Ranks) -> GPT:
+def in_way(model: GPT, way: str, ranks: Ranks) -> GPT:
     """The model in one of WAYS, in place, over all ranks."""
     if way == "by hand":
         for block in model.transformer.h:
@@ -150,7 +150,7 @@ def lay_out(model: GPT, way: str, ranks: Ranks) -> GPT:
 def curve(ranks: Ranks, data: str, way: str, clip: float | None, steps: int) -> dict:
     """Losses and norms of a few steps, and of the first gradient the token table's."""
     model, _, stream = fresh(Ranks(device=ranks.device), data, 4)  # on all ranks the same rows
-    optimizer = make_optimizer(lay_out(model, way, ranks), LR)
+    optimizer = make_optimizer(in_way(model, way, ranks), LR)
     losses, norms, options = [], [], {"clip": clip}
     options["accept"] = lambda loss, norm: not norms.append(norm.item())
     for step in range(steps):
@@ -162,7 +162,7 @@ def curve(ranks: Ranks, data: str, way: str, clip: float | None, steps: int) -> 
     return {"losses": losses, "norms": norms, "gradient": gradient, "gain": gain}
 
 
-def same(ranks: Ranks, data: str, steps: int = 6) -> dict:
+def steps_in_all_ways(ranks: Ranks, data: str, steps: int = 6) -> dict:
     """The same steps in all WAYS, unclipped: losses, and how far the first gradient is from that of one process."""
     found = {way: curve(ranks, data, way, None, steps) for way in WAYS}
     one = found["one process"]["gradient"]
@@ -181,4 +181,4 @@ def clipped(ranks: Ranks, data: str, steps: int = 2) -> dict:
     return found
 
 
-DRILLS = {"memory": memory, "same": same, "clipped": clipped}
+DRILLS = {"memory": memory, "same": steps_in_all_ways, "clipped": clipped}

@@ -40,7 +40,7 @@ def my_part(x: Tensor, rank: int, n: int) -> nn.Parameter:
     return nn.Parameter(padded(x.detach(), n).chunk(n)[rank].clone())
 
 
-def whole(part: Tensor, rows: int) -> Tensor:
+def gathered_rows(part: Tensor, rows: int) -> Tensor:
     """All ranks' parts as one tensor, without the padding."""
     x = part.new_empty(dist.get_world_size() * len(part), *part.shape[1:])
     dist.all_gather_into_tensor(x, part)
@@ -78,15 +78,15 @@ class PartsOptimizer:
             keep_part(weight, part)
         self.optimizer.step()
         for weight, part in self.pairs:
-            weight.copy_(whole(part, len(weight)))
+            weight.copy_(gathered_rows(part, len(weight)))
 
 
-class Whole(torch.autograd.Function):
+class GatheredRows(torch.autograd.Function):
     """Forward: a weight from all ranks' parts. Backward: of its gradient this rank's part of the mean."""
 
     @staticmethod
     def forward(ctx, part: Tensor, rows: int) -> Tensor:
-        return whole(part, rows)
+        return gathered_rows(part, rows)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
@@ -95,7 +95,7 @@ class Whole(torch.autograd.Function):
 
 def use(module: nn.Module, parts: dict[str, tuple[nn.Parameter, int]], *args):
     """The module's forward on weights gathered for this call: name -> this rank's part, rows of the whole."""
-    return functional_call(module, {name: Whole.apply(*each) for name, each in parts.items()}, args)
+    return functional_call(module, {name: GatheredRows.apply(*each) for name, each in parts.items()}, args)
 
 
 class Moved(TorchDispatchMode):

@@ -20,7 +20,7 @@ from nanogpt.gpt import optim
 from nanogpt.gpt.sample import complete
 from nanogpt.gpt.train import train_step
 from nanogpt.parallel.distributed import first_reason  # chapter 20
-from nanogpt.parallel.laid_out import whole  # chapter 21d
+from nanogpt.parallel.laid_out import whole_model  # chapter 21d
 from nanogpt.run.assemble import Training, random_states, resume, set_random_states
 from nanogpt.run.checkpoint import prune, save
 from nanogpt.run.config import Config, from_depth, load_config
@@ -106,7 +106,7 @@ def due(every: int, step: int, last: bool = False) -> bool:
 def look(run: Training, last: bool) -> dict:
     """Validate, score HellaSwag and write a sample, as far as due; for the step's line. No later step notices it."""
     e, found, before, first = run.config.eval, {}, random_states(run.device), run.ranks.rank == 0
-    model = whole(run.model).to(run.device)  # one that a rank can ask alone
+    model = whole_model(run.model).to(run.device)  # one that a rank can ask alone
     if due(e.every, run.step, last):
         found["val_loss"] = held_loss(run.ranks, evaluate, model, *run.held, 32, run.config.train.dtype)
         found |= {k: v for k, v in load_manifest(run.config.data.dir).items() if k == "floor"}  # for `plot`
@@ -135,7 +135,7 @@ def keep_run(run: Training, metrics) -> None:
     """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
     if run.kept == run.folder / f"step_{run.step:06d}":
         return
-    model, state = whole(run.model), run.state_dict()  # all ranks: what was cut is gathered
+    model, state = whole_model(run.model), run.state_dict()  # all ranks: what was cut is gathered
     if run.ranks.rank == 0:
         os.fsync(metrics.fileno())
         save(run.folder, run.step, model, state, run.tokenizer)

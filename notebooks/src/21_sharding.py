@@ -144,7 +144,7 @@ takes equal parts. It is waste, and harmless: their gradient is zero, and Adam l
 
 # %%
 #| export
-#| blank whole: gather the parts into an empty tensor, then cut the padding off
+#| blank gathered_rows: gather the parts into an empty tensor, then cut the padding off
 def padded(x: Tensor, n: int) -> Tensor:
     """x with rows of zeros at its end, so that n ranks get equally many."""
     return torch.cat([x, x.new_zeros(-len(x) % n, *x.shape[1:])])
