@@ -76,10 +76,9 @@ def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: byt
     refuse_edits_by_hand(changed)
     aside = Path(tempfile.mkdtemp(prefix="yours-start-", dir=ROOT))
     new, old = aside / "new", aside / "old"
-    stamp = f"yours-{datetime.now():%Y%m%d-%H%M%S}-"
 
     def swap(path: Path, made: Path | None, is_yours: bool) -> Swap:
-        return Swap(path, made, path.with_name(stamp + path.name) if is_yours else old / path.name)
+        return Swap(path, made, kept_name(path) if is_yours else old / path.name)
 
     try:
         made = new_package(new / "nanogpt", texts, first)
@@ -98,6 +97,13 @@ def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: byt
     for each in swaps:
         if each.old.exists():
             print(f"your version is kept as {relative(each.old)}")
+
+
+def kept_name(path: Path) -> Path:
+    """A name beside it that is free, also when two are kept within a second."""
+    stamp = f"yours-{datetime.now():%Y%m%d-%H%M%S}"
+    names = (path.with_name(f"{stamp}{more}-{path.name}") for more in ["", *(f"-{n}" for n in range(2, 100))])
+    return next(name for name in names if not name.exists())
 
 
 def new_package(folder: Path, texts: dict[str, str], first: str) -> Path:

@@ -14,7 +14,8 @@ from course.paths import NOTEBOOKS, PACKAGE, ROOT, module_path, number_of, numbe
 from course.states.forward import lend
 
 CLONE = "COURSE_STUDENT_CLONE"  # the folder in which the notebooks run
-NEVER = ("build", "runs", "released", "results", "built", "downloads", "__pycache__")
+MADE = ("build", "runs", "released", "results")  # folders of the course's own that git does not know
+NEVER = ("built", "downloads", "__pycache__")  # and these wherever they stand
 BY_HAND = ("__init__.py", "__main__.py")  # the files of the package that no notebook exports
 
 
@@ -40,7 +41,8 @@ def files() -> list[Path]:
         found = [
             path
             for path in ROOT.rglob("*")
-            if not any(part in NEVER or part[0] == "." for part in path.relative_to(ROOT).parts[:-1])
+            if path.relative_to(ROOT).parts[0] not in MADE
+            and not any(part in NEVER or part[0] == "." for part in path.relative_to(ROOT).parts[:-1])
         ]
     return [path for path in found if path.is_file()]
 

@@ -146,7 +146,16 @@ def test_an_earlier_module_that_nobody_has_grown_is_the_packages():
 
 
 def test_what_a_chapter_is_lent_is_there_for_its_trial():
-    with written(GROWING + [["#| doc late: L.\n#| export late\nX = 1"]]) as root:
+    def lend(chapter: str, package) -> None:
+        assert chapter == "00" and not (package / "late.py").exists(), (
+            "what a later chapter exports is left out"
+        )
+        (package / "late.py").write_text("X = 1\n")
+
+    with (
+        written(GROWING + [["#| doc late: L.\n#| export late\nX = 1"]]) as root,
+        patch.object(as_of, "lend", lend),
+    ):
         export(root, 3)
         Chapter(root / "notebooks/00_x.ipynb").lay_out(root / "trial")
         assert package(root / "trial/nanogpt").keys() == {"gpt.a", "late"}

@@ -9,6 +9,8 @@ import sys
 import pytest
 from house import ROOT, House
 
+from course.paths import modules
+
 FIVE = '''\
 # %% [markdown]
 r"""
@@ -40,7 +42,7 @@ def built_pair(built_house, tmp_path_factory):
     """A small course of two chapters, committed: 05 builds upon 04."""
     house = built_house.copied(tmp_path_factory.mktemp("pair") / "house")
     (house.path / "notebooks/src/05_next.py").write_text(FIVE, encoding="utf-8")
-    (house.path / "course/forward.toml").write_text("", encoding="utf-8")
+    (house.path / "course/states/forward.toml").write_text("", encoding="utf-8")
     shutil.copy(ROOT / ".gitignore", house.path)
     house.course("build", "05", "--draft")
     house.course("checkpoint", "--all")
@@ -60,7 +62,7 @@ def full() -> OSError:
 
 def there(house) -> list[str]:
     """The modules in the package, device.py aside, which no chapter of the small course makes."""
-    return sorted({path.stem for path in house.path.glob("nanogpt/[a-z]*.py")} - {"device"})
+    return sorted(set(modules(house.path / "nanogpt")) - {"device"})
 
 
 def kept(house) -> list[str]:
@@ -233,7 +235,7 @@ def test_an_import_of_what_is_not_built_yet_names_the_chapter(pair):
 
 
 def test_what_a_chapter_borrows_is_lent_before_it_runs_and_after_the_one_before(pair):
-    (pair.path / "course/forward.toml").write_text(
+    (pair.path / "course/states/forward.toml").write_text(
         '["part I"]\n04 = ["next"]\n05 = ["gone"]\n', encoding="utf-8"
     )
     pair.course("start")
@@ -242,7 +244,7 @@ def test_what_a_chapter_borrows_is_lent_before_it_runs_and_after_the_one_before(
     (pair.path / "nanogpt/next.py").unlink(), pair.module.unlink()
     pair.course("run", "04")
     assert there(pair) == ["next", "tiny"] and "04       tiny (as released)" in pair.course("progress")
-    (pair.path / "course/forward.toml").write_text('["part I"]\n05 = ["next"]\n', encoding="utf-8")
+    (pair.path / "course/states/forward.toml").write_text('["part I"]\n05 = ["next"]\n', encoding="utf-8")
     (pair.path / "nanogpt/next.py").unlink()
     pair.course("checkpoint", "04")
     assert there(pair) == ["next", "tiny"], "for the notebook that is opened next"
@@ -297,15 +299,15 @@ def begun(tmp_path_factory):
 
 def test_chapter_00_finds_what_it_borrows_and_no_more(begun):
     lent = there(begun)
-    assert "tokenizer" in lent and "sample" in lent and "data" not in lent and "trainer" not in lent
-    for path in begun.path.glob("nanogpt/*.py"):
-        assert path.read_bytes() == (ROOT / "nanogpt" / path.name).read_bytes(), path.name
+    assert {"text.tokenizer", "gpt.sample"} <= set(lent) and not {"text.data", "run.trainer"} & set(lent)
+    for path in begun.path.glob("nanogpt/**/*.py"):
+        assert path.read_bytes() == (ROOT / path.relative_to(begun.path)).read_bytes(), path.name
 
 
 def test_the_machinery_does_without_the_package(begun, tmp_path):
     """With not a module there, notebooks can import the course, and nothing of the doctor's is red for it."""
     bare = begun.copied(tmp_path / "bare")
-    for path in bare.path.glob("nanogpt/[a-z]*.py"):
+    for path in bare.path.glob("nanogpt/**/[a-z]*.py"):
         path.unlink()
     code = (
         "import course.notebook, course.widgets, course.torchrun, course.notebooks.run, course.machine.lab\n"
