@@ -128,7 +128,7 @@ def test_an_import_that_is_added_or_no_longer_needed_is_seen():
         "text.files",
     }
     assert needed(ast.parse("run([python, '-m', 'nanogpt', 'sample'])")) == {"cli"}
-    assert needed(ast.parse("TABLE = {'plan': 'nanogpt.plan.plan'}")) == {"plan"}
+    assert needed(ast.parse("TABLE = {'plan': 'nanogpt.plan.plan'}")) == {"plan.plan"}
     assert needed(ast.parse("child('import nanogpt.gpt.clip')")) == {"clip"}
 
 
