@@ -12,7 +12,8 @@ import time
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from course.notebooks.build import CELL_SECONDS, describe_failure, notebook_from_source
+from course.notebooks.build import CELL_SECONDS, describe_failure
+from course.notebooks.source import notebook_from_source
 from course.package.blank import TURN, emptied
 from course.package.cells import exported_cells
 from course.paths import EXECUTED, NOTEBOOKS, source_chapters, source_path

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from course.notebooks.build import notebook_from_source
+from course.notebooks.source import notebook_from_source
 from course.package.blank import handed_out
 from course.package.cells import exported_cells, functions
 from course.package.export import first_line

@@ -12,7 +12,7 @@ from blanks import problems, stops
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from course.cli import main
-from course.notebooks.build import notebook_from_source
+from course.notebooks.source import notebook_from_source
 from course.package.blank import TURN, body_lines, emptied, handed_out, refuse_empty
 from course.package.cells import exported_cells, functions
 from course.package.checkpoint import current

@@ -207,7 +207,7 @@ def test_progress_tells_tasks_minutes_and_predictions(tmp_path, monkeypatch, cap
     monkeypatch.setattr(course.exercises.progress, "KEPT", tmp_path / "predictions.json")
     assert main(["progress"]) == 0
     out = capsys.readouterr().out
-    assert "no task passes yet" in out and "no prediction yet" in out and "04       attention" in out
+    assert "no task passes yet" in out and "no prediction yet" in out and "04       gpt.attention" in out
     course.exercises.check.record({"04-1": ("The mask", 10), "04-2": ("Heads", 25)}, ["04-1", "04-2"])
     made = {"question": "loss", "guess": 8.0, "unit": "nats", "outcome": 10.0}
     (tmp_path / "predictions.json").write_text(

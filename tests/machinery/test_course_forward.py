@@ -129,7 +129,7 @@ def test_an_import_that_is_added_or_no_longer_needed_is_seen():
     }
     assert needed(ast.parse("run([python, '-m', 'nanogpt', 'sample'])")) == {"cli"}
     assert needed(ast.parse("TABLE = {'plan': 'nanogpt.plan.plan'}")) == {"plan.plan"}
-    assert needed(ast.parse("child('import nanogpt.gpt.clip')")) == {"clip"}
+    assert needed(ast.parse("child('import nanogpt.gpt.clip')")) == {"gpt.clip"}
 
 
 def test_what_is_lent_is_all_that_the_package_then_imports(tmp_path):

@@ -10,7 +10,8 @@ import pytest
 
 from course.grade.sandbox.sandbox import ENVIRONMENT
 from course.notebooks.address import dressed
-from course.notebooks.build import execute, notebook_from_text
+from course.notebooks.build import execute
+from course.notebooks.source import notebook_from_text
 from course.paths import ROOT
 
 NAME = "OMP_WAIT_POLICY"

@@ -202,6 +202,14 @@ def no_vocabulary(monkeypatch, tmp_path):
     BPETokenizer.gpt2()
 
 
+def skipped_chapter(monkeypatch, tmp_path):
+    from course.states import started
+
+    monkeypatch.setattr(started, "grows", lambda: True)
+    monkeypatch.setattr(started, "built", lambda: ["00", "01"])
+    print(started.not_built_yet(ModuleNotFoundError("No module named 'nanogpt.gpt.pretrained'")))
+
+
 def a_copy(monkeypatch, tmp_path):
     from course import paths
 
@@ -257,7 +265,8 @@ def long_prompt(monkeypatch, tmp_path):
 
 
 CAUSES = [
-    no_gpu, old_python, no_network_for_pip, intel_mac, no_download, no_hub, no_vocabulary, a_copy,
+    no_gpu, old_python, no_network_for_pip, intel_mac, no_download, no_hub, no_vocabulary,
+    skipped_chapter, a_copy,
     nan_loss, no_compiler, no_tf32, no_bf16, unknown_id, long_prompt,
 ]  # fmt: skip
 
