@@ -679,7 +679,8 @@ def test_a_vocabulary_without_merges_is_warned_of(tmp_path, tokenizer_path, caps
     assert held["tokens"] - held["documents"] == held["bytes"]
 
 
-TRACED = {f"nanogpt.{name}" for name in ("prepare", "chunks", "sources", "vocab", "shards", "files")}
+TRACED = {f"nanogpt.corpora.{name}" for name in ("prepare", "chunks", "sources", "vocab")}
+TRACED |= {"nanogpt.text.shards", "nanogpt.text.files"}
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
