@@ -128,3 +128,14 @@ def test_nothing_downloaded_or_built_is_committed():
     files = done.stdout.splitlines()
     assert not [f for f in files if f.startswith(("data/built/", "data/downloads/", "runs/", ".venv/"))]
     assert not [f for f in files if (ROOT / f).exists() and (ROOT / f).stat().st_size > 1_000_000]
+
+
+def test_the_names_of_a_small_script_come_from_the_package_itself_and_only_when_asked_for():
+    code = (
+        "import sys, nanogpt; assert 'torch' not in sys.modules\n"
+        "from nanogpt import GPT, GPTConfig, BPETokenizer, BatchStream, train, generate\n"
+        "assert GPT(GPTConfig(block_size=4, vocab_size=8, n_layer=1, n_head=1, n_embd=4))\n"
+        "assert callable(train) and callable(generate) and BPETokenizer.train and BatchStream.next_batch\n"
+        "assert not hasattr(nanogpt, 'nothing')"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
