@@ -21,7 +21,7 @@ from course.grade.systems import export
 from course.grade.systems.merge import CANVAS, MOODLE, cells, merge, records
 from course.paths import CourseError
 
-GOLDEN = Path(__file__).parent / "grading_export"
+GOLDEN = Path(__file__).parents[1] / "grading_export"
 ROSTER = '''\
 student_id,last_name,first_name,email
 ann,"O'Neil, Jr.",Ann,ann@uni.de

@@ -572,7 +572,7 @@ def test_the_program_begins_anew_with_nothing_of_ours(course, monkeypatch):
     with pytest.raises(Began) as began:
         cli.main(words, is_program=True)
     command, given = began.value.args
-    assert any(word.endswith("template.py") for word in command) and given == sandbox.ENVIRONMENT
+    assert any(word.endswith("__main__.py") for word in command) and given == sandbox.ENVIRONMENT
     assert not any(str(course.submissions) in word or course.exercise.name in word for word in command)
 
 
