@@ -9,6 +9,7 @@ from course.package.imports import imported, named
 from course.paths import ROOT, SOURCES, TESTS, module_path, numbered
 from course.states.forward import borrowed, lend
 from course.states.released import owners, released
+from nanogpt.cli import COMMANDS
 
 OPTIONAL = {"importorskip", "set_forkserver_preload"}  # a module that they name need not be there
 CODE = re.compile(r"(?:from|import) (nanogpt\.[\w.]+)")
@@ -39,7 +40,14 @@ def needed(tree: ast.AST) -> set[str]:
         n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
     )
     in_strings = imported(ast.parse("\n".join(f"import {name}" for name in CODE.findall(texts))), owners())
-    return imported(tree, owners()) | named(tree, owners()) | in_strings
+    return imported(tree, owners()) | named(tree, owners()) | in_strings | commands(tree)
+
+
+def commands(tree: ast.AST) -> set[str]:
+    """The modules behind `python -m nanogpt COMMAND`, which nanogpt/cli.py looks up."""
+    texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    called = COMMANDS.keys() & texts if {"-m", "nanogpt"} <= texts else set()
+    return {COMMANDS[name][0].removeprefix("nanogpt.") for name in called}
 
 
 def helpers(tree: ast.AST) -> set[tuple[Path, str]]:
@@ -127,7 +135,7 @@ def test_an_import_that_is_added_or_no_longer_needed_is_seen():
         "parallel.zero",
         "text.files",
     }
-    assert needed(ast.parse("run([python, '-m', 'nanogpt', 'sample'])")) == {"cli"}
+    assert needed(ast.parse("run([python, '-m', 'nanogpt', 'sample'])")) == {"cli", "gpt.sample"}
     assert needed(ast.parse("TABLE = {'plan': 'nanogpt.plan.plan'}")) == {"plan.plan"}
     assert needed(ast.parse("child('import nanogpt.gpt.clip')")) == {"gpt.clip"}
 
