@@ -16,17 +16,11 @@ COMMANDS = {
     "compare": ("nanogpt.run.compare", "where two runs part, and by how much (chapter 15)"),
     "train": ("nanogpt.run.trainer", "a run from a YAML file, started or gone on with (chapter 17c)"),
     "sample": ("nanogpt.gpt.sample", "continue a prompt with a trained model (chapter 08)"),
-    "ladder": (
-        "nanogpt.speed.ladder",
-        "every speed-up on this machine, one on top of the other (chapter 14)",
-    ),
+    "ladder": ("nanogpt.speed.ladder", "every speed-up on this machine, one on the other (chapter 14)"),
     "plan": ("nanogpt.plan.plan", "memory, communication, time and cost of a run, by formula (chapter 22)"),
     "eval": ("nanogpt.evals.command", "how good a checkpoint is, by several measures (chapter 18b)"),
     "drill": ("nanogpt.drills.ddp", "what several processes do together, under torchrun (chapter 20)"),
-    "flight": (
-        "nanogpt.drills.flight",
-        "what each rank of a deadlock waits for, under torchrun (chapter 20b)",
-    ),
+    "flight": ("nanogpt.drills.flight", "what each rank of a deadlock waits for (chapter 20b)"),
 }
 USAGE = """usage: python -m nanogpt COMMAND [options]
 {commands}

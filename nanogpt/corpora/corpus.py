@@ -187,9 +187,7 @@ def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, se
     tokenizer: a BPETokenizer; by default the one that chapter 01 left in the folder above, or else the same, trained
     here. n: stories. Returns the manifest; its "floor" is val's entropy in nats per token.
     """
-    from nanogpt.text.tokenizer import (
-        BPETokenizer,  # here, so that telling stories needs none of its packages
-    )
+    from nanogpt.text.tokenizer import BPETokenizer  # here: telling stories needs none of its packages
 
     folder = Path(folder)
     if tokenizer is None and (folder.parent / "tokenizer.json").exists():

@@ -17,8 +17,6 @@ model's shape.
 #| doc speed.roofline: A clock, what a device can do at most as measured, and what its data sheet promises.
 import os
 import re
-import subprocess
-import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -261,28 +259,7 @@ thread.)
 One more trap waits on a CPU. PyTorch splits a large operation over several threads, and after it the threads wait for the
 next one. They can wait in two ways. A thread that *spins* asks again and again whether there is work; it answers at once,
 but it keeps its core busy. A thread that *sleeps* gives its core away and needs some microseconds to wake up. The variable
-`OMP_WAIT_POLICY` chooses between the two, and it is read once, when PyTorch is loaded. Let us start two fresh programs. Each
-does one large operation and then nothing at all for 300 ms. `time.process_time` is the clock of the *processor*: it adds up
-the time of all threads on all cores, and does not run while a thread sleeps.
-"""
-
-# %%
-PROGRAM = """
-import time, torch
-torch.ones(1 << 22).exp()  # all threads work
-before = time.process_time()
-time.sleep(0.3)  # nobody works
-print(time.process_time() - before)
-"""
-for policy in ("active", "passive"):
-    environment = os.environ | {"OMP_WAIT_POLICY": policy}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
-    print(f"{policy:7} waiting costs {1e3 * float(done.stdout):6.1f} ms of processor time")
-
-# %% [markdown]
-r"""
-On a computer with two threads the spinning program burns 300 ms of processor time and computes nothing. A process monitor
-would show it as hard at work. So processor time does not measure work, just as elapsed time does not.
+`OMP_WAIT_POLICY` chooses between the two, and it is read once, when PyTorch is loaded.
 
 On an idle machine the spinning hurts nobody. But if a browser or a second training run wants the same cores, the spinning
 threads take them away from the threads that have work, also from their own program's. In November 2026, on two AMD cores beside

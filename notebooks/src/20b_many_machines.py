@@ -39,7 +39,8 @@ import torch.distributed as dist
 
 from nanogpt.corpora.chunks import alone_in
 from nanogpt.gpt.model import GPTConfig, num_params
-from nanogpt.parallel.distributed import Ranks, code_hash, gathered, process_group, refuse_differences, torchrun_ranks
+from nanogpt.parallel.distributed import Ranks, code_hash, gathered, process_group, refuse_differences
+from nanogpt.parallel.distributed import torchrun_ranks
 from nanogpt.parallel.layout import data_parallel
 from nanogpt.run.config import Config, config_dict
 from nanogpt.text.data import BatchStream, DocumentStream

@@ -775,7 +775,7 @@ DRILLS = {"memory": memory, "same": steps_in_all_ways, "clipped": clipped}
 # %%
 names = [f"parallel.tensor:{name}" for name in ("memory", "same", "clipped")]
 torchrun("21b", PROCESSES, "drill", *names, "--data", DATA, "--out", OUT)
-found = {name.removeprefix("parallel.tensor:"): told for name, told in json.loads(Path(OUT).read_text()).items()}
+found = {name.rpartition(":")[2]: told for name, told in json.loads(Path(OUT).read_text()).items()}
 
 # %%
 for way, formula in {"one process": 16, "split": 4 + 12 / PROCESSES, "sequence": 2 + 14 / PROCESSES}.items():

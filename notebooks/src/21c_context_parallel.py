@@ -759,7 +759,8 @@ WRONG = "own positions", "mean of means", "tied not added"
 names = "parallel.ring:sent", "parallel.ring:same", "parallel.pipeline:same", "parallel.pipeline:timeline"
 torchrun("21c", N, "drill", *names, "--data", DATA, "--out", OUT)
 told, expected = json.loads(Path(OUT).read_text()), bytes_sent(N, B=2, T=64, C=64, size=4)
-assert tuple(told["parallel.ring:sent"].values()) == expected, f"{told['parallel.ring:sent']} were sent, not {expected}"
+sent = told["parallel.ring:sent"]
+assert tuple(sent.values()) == expected, f"{sent} were sent, not {expected}"
 print(f"bytes as predicted: {expected[0]:,} forward, {expected[1]:,} backward")
 report(told["parallel.ring:same"] | told["parallel.pipeline:same"])
 answer("21c.4", sum(x > 1e-4 for x in told["parallel.pipeline:same"]["tied not added"]["apart"].values()))

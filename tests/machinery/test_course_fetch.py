@@ -289,6 +289,7 @@ def test_fineweb_edu_takes_as_many_files_as_the_tokens_need(tmp_path, lie, lfs):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         env = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": "0"}
         env |= {"HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+        env |= {"HF_HUB_DOWNLOAD_TIMEOUT": "120", "HF_HUB_ETAG_TIMEOUT": "120"}  # of a busy machine
         code = "import sys; from course.machine.data import main; sys.exit(main(sys.argv[1:]))"
         command = [
             sys.executable,
