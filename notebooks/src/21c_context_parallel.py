@@ -428,7 +428,7 @@ def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
 
 # %%
 #| export
-def bytes_sent(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: int = 16) -> dict:
+def sent_by_ring(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: int = 16) -> dict:
     """The bytes that a rank sends for one layer's attention, forward and backward."""
     q = torch.randn(B, heads, T // ranks.size, d, requires_grad=True)
     batch, counts = dist.batch_isend_irecv, []
@@ -439,7 +439,7 @@ def bytes_sent(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64,
     return {"forward": forward, "backward": sum(counts) - forward}
 
 
-DRILLS = {"sent": bytes_sent, "same": partial(compared, ways=WAYS, trained=trained_in_ring)}
+DRILLS = {"sent": sent_by_ring, "same": partial(compared, ways=WAYS, trained=trained_in_ring)}
 
 
 # %% [markdown]
