@@ -1,7 +1,7 @@
 """The law: after chapter N the package is what notebooks 00…N have exported, and at the end it is the committed one.
 
 `course test` runs the notebooks in a clone whose package is empty; this module is then pytest's plugin. A chapter gets what
-course/forward.toml lists, and has to give it back. tests/student_way.py, which runs last, compares the packages.
+course/states/forward.toml lists, and has to give it back. tests/student_way.py, which runs last, compares the packages.
 """
 
 import os

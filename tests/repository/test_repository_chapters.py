@@ -89,7 +89,9 @@ class TestChapter:
         prose = [cell.source for cell in sources[chapter] if cell.cell_type != "code"]
         lines = sum(len([line for line in source.split("\n") if line.strip()]) for source in code)
         words = sum(len(source.split()) for source in prose)
-        assert len(code) <= 60 and lines <= 450, f"{len(code)} cells, {lines} lines, {words} words"
+        assert len(code) <= 60 and lines <= 450 and words <= 2500, (
+            f"{len(code)} cells, {lines} lines, {words} words"
+        )
 
     def test_no_cell_is_longer_than_a_screen(self, chapter, sources):
         long = {
