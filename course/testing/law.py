@@ -17,6 +17,11 @@ CLONE = "COURSE_STUDENT_CLONE"  # the folder in which the notebooks run
 MADE = ("build", "runs", "released", "results")  # folders of the course's own that git does not know
 NEVER = ("built", "downloads", "__pycache__")  # and these wherever they stand
 BY_HAND = ("__init__.py", "__main__.py")  # the files of the package that no notebook exports
+# Python runs it in the clone. An editable installation's finder would give nanogpt.cli and nanogpt.device of the complete package.
+ONLY_THE_CLONE = """import sys
+
+sys.meta_path[:] = [finder for finder in sys.meta_path if "Editable" not in getattr(finder, "__name__", "")]
+"""
 
 
 def student_clone(folder: Path) -> Path:
@@ -28,6 +33,7 @@ def student_clone(folder: Path) -> Path:
         to = folder / path.relative_to(ROOT)
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, to)
+    (folder / "sitecustomize.py").write_text(ONLY_THE_CLONE, encoding="utf-8")
     return folder
 
 

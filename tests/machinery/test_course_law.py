@@ -32,6 +32,19 @@ def test_the_clone_has_everything_but_the_modules(clone):
     assert not (clone / "data/built").exists()
 
 
+def test_an_editable_installation_lends_the_clone_no_module(clone):
+    """Its finder answers for a module that stands directly in the package: nanogpt.cli, which the clone has not."""
+    run = lambda *words: subprocess.run(  # noqa: E731
+        [sys.executable, *words],
+        cwd=clone,
+        env=os.environ | {"PYTHONPATH": str(clone)},
+        capture_output=True,
+        text=True,
+    )
+    assert run("-c", "import nanogpt.text, course.paths").returncode == 0
+    assert "No module named 'nanogpt.cli'" in run("-c", "import nanogpt.cli").stderr
+
+
 def test_a_clone_that_stood_there_is_replaced(clone):
     (clone / "nanogpt/left.py").touch()
     student_clone(clone)
