@@ -27,9 +27,8 @@ from nanogpt.gpt.optim import cosine, wsd
 from nanogpt.gpt.sample import token_probs
 from nanogpt.parallel.pipeline import interleaved, simulate
 from nanogpt.parallel.zero import BYTES, state_bytes
-from nanogpt.plan.budget import CARDS
+from nanogpt.plan.budget import CARDS, Cluster, step_seconds
 from nanogpt.plan.footprint import Step, footprint
-from nanogpt.plan.scaling import Cluster, step_seconds
 from nanogpt.speed.roofline import PEAKS
 from nanogpt.text.tokenizer import BPETokenizer
 

@@ -17,7 +17,7 @@ from nanogpt.gpt.train import train_step
 from nanogpt.parallel.distributed import Ranks, gathered, replicate
 from nanogpt.parallel.fsdp import save_parts, shard, unsharded
 from nanogpt.parallel.zero import Moved, PartsOptimizer, in_parts, my_part
-from nanogpt.speed.memory import peak_memory
+from nanogpt.speed.work import peak_memory
 
 WAYS = ["one process", "DDP", "stage 1", "stage 2", "stage 3", "ZeRO optimizer", "FSDP2", "recompute", "bf16"]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import nanogpt
-from nanogpt.evals.losses import evaluating
+from nanogpt.evals.losses import evaluating, token_losses
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.precision import autocast
 
@@ -194,3 +194,38 @@ def accuracy(
         p = np.mean([np.argmin(row) == item["label"] for row, item in zip(each, items)]).item()
         result |= {name: p, f"{name}_stderr": (p * (1 - p) / max(1, len(items) - 1)) ** 0.5}
     return result
+
+
+def log_likelihoods(model: GPT, requests: list, **how) -> list[tuple[float, bool]]:
+    """Of each (text, context's ids, continuation's ids): its log-likelihood, and whether it is all first choice."""
+    together: dict[tuple, list[int]] = {}  # requests of one context
+    for i, (_, context, _) in enumerate(requests):
+        together.setdefault(tuple(context), []).append(i)
+    asked = [(list(context), [requests[i][2] for i in some]) for context, some in together.items()]
+    found = dict.fromkeys(range(len(requests)))
+    for some, scores in zip(together.values(), score_ids(model, asked, **how)):
+        found.update({i: (-nats, wrong == 0) for i, (nats, wrong) in zip(some, scores)})
+    return list(found.values())
+
+
+def for_harness(model: GPT, tokenizer, *, batch=8, precision="float32"):
+    """The model as an lm_eval.api.model.LM, for tasks that ask for log-likelihoods. Needs the package lm-eval."""
+    from lm_eval.api.model import TemplateLM
+
+    class Adapter(TemplateLM):
+        eot_token_id = tokenizer.eot
+
+        def tok_encode(self, string, add_special_tokens=None, **_):
+            return tokenizer.encode(string)
+
+        def _loglikelihood_tokens(self, requests, **_):
+            return log_likelihoods(model, requests, batch=batch, precision=precision)
+
+        def loglikelihood_rolling(self, requests, disable_tqdm=False):
+            texts = (np.array([tokenizer.eot, *tokenizer.encode(request.args[0])]) for request in requests)
+            return [-token_losses(model, ids, tokenizer.eot, 1, precision).sum().item() for ids in texts]
+
+        def generate_until(self, requests, disable_tqdm=False):
+            raise NotImplementedError("the adapter scores texts; `python -m nanogpt sample` writes one")
+
+    return Adapter()

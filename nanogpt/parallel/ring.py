@@ -10,10 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from nanogpt.drills.ddp import fresh, masked
 from nanogpt.gpt.model import GPT
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import Ranks, replicate
 from nanogpt.speed.flash import absorb, tile, tile_backward, tile_scores
 
 
@@ -170,49 +167,3 @@ class ContextParallel(nn.Module):
 
     def newest(self, x: Tensor) -> Tensor:
         return x  # every token has a target
-
-
-WAYS = "zigzag", "own positions", "mean of means"  # the last two wrong on purpose
-
-
-def trained_in_ring(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list[float], dict]:
-    """Losses of some steps and the first gradients by name; all ranks read the same rows."""
-    model, optimizer, stream = fresh(Ranks(device=ranks.device), data)
-    wrapped, losses, first = ContextParallel(model), [], {}
-    if way == "own positions":
-        wrapped.positions = torch.arange  # each rank counts from 0
-    replica, mean = replicate(wrapped, ranks), None if way == "mean of means" else ranks.mean
-    for _ in range(steps):
-        batch = [tuple(wrapped.columns(z) for z in pair) for pair in masked(stream)]
-        losses.append(ranks.mean(train_step(replica, optimizer, batch, mean=mean)).item())
-        first = first or {name: p.grad.clone() for name, p in model.named_parameters()}
-    return losses, first
-
-
-def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
-    """The same steps in one process and in several ways: losses, and how far the first gradients are apart by name."""
-    model, optimizer, stream = fresh(Ranks(device=ranks.device), data)
-    losses, one = [], {}
-    for _ in range(steps):
-        losses.append(train_step(model, optimizer, masked(stream)).item())
-        one = one or {name: p.grad.clone() for name, p in model.named_parameters()}
-    found = {"one process": {"losses": losses, "apart": dict.fromkeys(one, 0.0)}}
-    for way in ways:
-        losses, first = trained(way, ranks, data, steps)
-        apart = {name: ((first[name] - g).norm() / g.norm()).item() for name, g in one.items()}
-        found[way] = {"losses": losses, "apart": apart}
-    return found
-
-
-def sent_by_ring(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: int = 16) -> dict:
-    """The bytes that a rank sends for one layer's attention, forward and backward."""
-    q = torch.randn(B, heads, T // ranks.size, d, requires_grad=True)
-    batch, counts = dist.batch_isend_irecv, []
-    dist.batch_isend_irecv = lambda ops: (counts.append(ops[0].tensor.nbytes), batch(ops))[1]
-    out, forward = ring_attention(q, q, q), sum(counts)
-    out.sum().backward()
-    dist.batch_isend_irecv = batch
-    return {"forward": forward, "backward": sum(counts) - forward}
-
-
-DRILLS = {"sent": sent_by_ring, "same": partial(compared, ways=WAYS, trained=trained_in_ring)}

@@ -1,14 +1,17 @@
 """What a training step must compute, move and keep, predicted from the model's shape and counted.
 
-Exported from notebooks/09_measuring.ipynb.
+Exported from notebooks/09_measuring.ipynb, grown by notebooks/12_flash_attention.ipynb.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from nanogpt.gpt.model import GPTConfig, flops_per_token, num_params
 
@@ -161,3 +164,26 @@ def predict_step(
         (w.part, w.phase): roofline.seconds(w.flops, w.nbytes, dtype if w.part in PRODUCTS else "float32")
         for w in step_work(config, B, T, width, fused)
     }
+
+
+def memory_levels(call: Callable[[], object]) -> list[tuple[int, int]]:
+    """(ns, bytes above the level at the start) after each allocation and release on the CPU while `call` runs."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself on stderr otherwise
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as prof:
+        call()
+    changes = [event for event in prof.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes.sort(key=lambda event: event.start_ns())
+    levels = accumulate(event.nbytes() for event in changes)
+    return [(event.start_ns(), level) for event, level in zip(changes, levels)]
+
+
+def peak_memory(call: Callable[[], object], device: torch.device) -> int:
+    """Bytes that `call` needs at most, above what is allocated when it starts. On cuda and cpu; ValueError elsewhere."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        return torch.cuda.max_memory_allocated(device) - before
+    if device.type != "cpu":
+        raise ValueError(f"PyTorch keeps no peak of memory on {device.type}; measure on cuda or cpu")
+    return max((level for _, level in memory_levels(call)), default=0)

@@ -10,7 +10,6 @@ has only T rows. Does the matrix have to exist at all?
 # %%
 #| default_exp speed.flash
 #| doc speed.flash: Attention in tiles with an online softmax: no T×T matrix.
-#| doc speed.memory: How much memory a call needs at its peak, on a GPU by its allocator, on a CPU by the profiler.
 import warnings
 
 import torch
@@ -635,7 +634,7 @@ moment. On a GPU the allocator remembers that. On a CPU the profiler notes every
 """
 
 # %%
-#| export speed.memory
+#| export speed.work
 import os
 from collections.abc import Callable
 from itertools import accumulate
@@ -656,7 +655,7 @@ def memory_levels(call: Callable[[], object]) -> list[tuple[int, int]]:
 
 
 # %%
-#| export speed.memory
+#| export speed.work
 def peak_memory(call: Callable[[], object], device: torch.device) -> int:
     """Bytes that `call` needs at most, above what is allocated when it starts. On cuda and cpu; ValueError elsewhere."""
     if device.type == "cuda":

@@ -10,7 +10,6 @@ is put, on what an answer is divided by, on how many questions there are, and on
 # %%
 #| default_exp evals.hellaswag
 #| doc evals.hellaswag: HellaSwag: each context read once for its four endings, and which of them the model finds likeliest.
-#| doc evals.harness: A model as lm-evaluation-harness wants it.
 #| doc evals.command: The command `eval`: a checkpoint, some tasks, a line for each.
 import tempfile
 import time
@@ -45,7 +44,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import nanogpt
-from nanogpt.evals.losses import evaluating
+from nanogpt.evals.losses import evaluating, token_losses
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.precision import autocast
 
@@ -458,16 +457,7 @@ written answers runs on our checkpoints:
 
 
 # %%
-#| export evals.harness
-import numpy as np
-
-from nanogpt.evals.hellaswag import score_ids
-from nanogpt.evals.losses import token_losses
-from nanogpt.gpt.model import GPT
-
-
-# %%
-#| export evals.harness
+#| export
 def log_likelihoods(model: GPT, requests: list, **how) -> list[tuple[float, bool]]:
     """Of each (text, context's ids, continuation's ids): its log-likelihood, and whether it is all first choice."""
     together: dict[tuple, list[int]] = {}  # requests of one context
@@ -481,7 +471,7 @@ def log_likelihoods(model: GPT, requests: list, **how) -> list[tuple[float, bool
 
 
 # %%
-#| export evals.harness
+#| export
 def for_harness(model: GPT, tokenizer, *, batch=8, precision="float32"):
     """The model as an lm_eval.api.model.LM, for tasks that ask for log-likelihoods. Needs the package lm-eval."""
     from lm_eval.api.model import TemplateLM

@@ -11,7 +11,7 @@ This chapter lets the trainer run on any number of ranks, measures what the seco
 #| default_exp run.together
 #| doc run.together: What a run on several ranks needs beside DDP: one that speaks and writes, hashes compared, evaluation shared.
 #| doc drills.flight: Where ranks wait for different things: each one's collectives from PyTorch's flight recorder, and a deadlock.
-#| doc plan.scaling: How long a step takes on n GPUs: computing, averaging gradients, and how much of that is hidden.
+#| doc plan.budget: What a step takes on n GPUs: collectives, seconds, the largest batch; GPUs by their data sheets.
 import csv
 import json
 import shutil
@@ -477,7 +477,7 @@ backward, which takes two thirds of the computing.
 
 
 # %%
-#| export plan.scaling
+#| export plan.budget
 import math
 from dataclasses import dataclass
 
@@ -505,7 +505,7 @@ def average_seconds(nbytes: float, n: int, cluster: Cluster) -> float:
 
 
 # %%
-#| export plan.scaling
+#| export plan.budget
 #| blank step_seconds: the average can hide behind two thirds of the last micro-batch's computation
 #| blank efficiency: divide the time of one GPU by that of n, which do n times the work
 def step_seconds(

@@ -60,7 +60,7 @@ from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.pretrained import to_hf
 from nanogpt.gpt.train import train_step
 from nanogpt.parallel.distributed import Ranks, gathered, replicate
-from nanogpt.speed.memory import peak_memory
+from nanogpt.speed.work import peak_memory
 
 # %% [markdown]
 r"""

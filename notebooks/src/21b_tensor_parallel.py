@@ -12,6 +12,7 @@ PyTorch's means, and proves both equal to one process.
 # %%
 #| default_exp parallel.tensor
 #| doc parallel.tensor: Tensor parallelism on the course's GPT by PyTorch's DTensor: split, with its vocabulary and its loss; and back.
+#| doc drills.tensor: What chapter 21b makes several processes do: the same steps in all ways, and what each way keeps.
 #| doc parallel.tensor_by_hand: Tensor parallelism on plain tensors: conjugate operators, split linear layers, a split vocabulary.
 import copy
 import json
@@ -49,6 +50,16 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.parallel.style import ParallelStyle
+
+from nanogpt.gpt.model import GPT
+
+# %%
+#| export drills.tensor
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 
 from nanogpt.drills.ddp import LR, fresh, masked
 from nanogpt.gpt.model import GPT
@@ -665,7 +676,7 @@ predict("21b.7", f"share saved on {PROCESSES} ranks", guess=None)
 
 
 # %%
-#| export
+#| export drills.tensor
 def cutter(ranks: Ranks):
     """cut(x, dim): this rank's piece of a plain tensor, a copy."""
     return lambda x, dim: x.detach().chunk(ranks.size, dim)[ranks.rank].clone()
@@ -718,7 +729,7 @@ rows lose most of their targets.
 
 
 # %%
-#| export
+#| export drills.tensor
 WAYS = "one process", "by hand", "split", "sequence"
 
 
@@ -733,7 +744,7 @@ def in_way(model: GPT, way: str, ranks: Ranks) -> GPT:
 
 
 # %%
-#| export
+#| export drills.tensor
 def curve(ranks: Ranks, data: str, way: str, clip: float | None, steps: int) -> dict:
     """Losses and norms of a few steps, and of the first gradient the token table's."""
     model, _, stream = fresh(Ranks(device=ranks.device), data, 4)  # on all ranks the same rows
@@ -750,7 +761,7 @@ def curve(ranks: Ranks, data: str, way: str, clip: float | None, steps: int) -> 
 
 
 # %%
-#| export
+#| export drills.tensor
 def steps_in_all_ways(ranks: Ranks, data: str, steps: int = 6) -> dict:
     """The same steps in all WAYS, unclipped: losses, and how far the first gradient is from that of one process."""
     found = {way: curve(ranks, data, way, None, steps) for way in WAYS}
@@ -773,7 +784,7 @@ def clipped(ranks: Ranks, data: str, steps: int = 2) -> dict:
 DRILLS = {"memory": memory, "same": steps_in_all_ways, "clipped": clipped}
 
 # %%
-names = [f"parallel.tensor:{name}" for name in ("memory", "same", "clipped")]
+names = [f"drills.tensor:{name}" for name in ("memory", "same", "clipped")]
 torchrun("21b", PROCESSES, "drill", *names, "--data", DATA, "--out", OUT)
 found = {name.rpartition(":")[2]: told for name, told in json.loads(Path(OUT).read_text()).items()}
 

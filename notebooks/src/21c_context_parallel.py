@@ -13,6 +13,8 @@ The second part cuts the model by layers instead, and asks what the ranks do whi
 # %%
 #| default_exp parallel.ring
 #| doc parallel.ring: Context parallelism: a row's tokens over several ranks, attention by keys and values that travel in a ring.
+#| doc drills.ring: What chapter 21c makes a ring of processes do, and the same steps compared in several ways.
+#| doc drills.pipeline: What chapter 21c makes the stages of a pipeline do, and when.
 #| doc parallel.pipeline: Pipeline parallelism: a GPT cut into stages, their schedules simulated, and a step by send and receive.
 import itertools
 import json
@@ -39,10 +41,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from nanogpt.drills.ddp import fresh, masked
 from nanogpt.gpt.model import GPT
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import Ranks, replicate
 from nanogpt.speed.flash import absorb, tile, tile_backward, tile_scores
 
 # %%
@@ -55,11 +54,27 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nanogpt.drills.ddp import fresh, masked
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.train import target_shares
+from nanogpt.parallel.distributed import Ranks
+
+# %%
+#| export drills.ring
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from nanogpt.drills.ddp import fresh, masked
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.distributed import Ranks, replicate
+
+# %%
+#| export drills.pipeline
+from functools import partial
+
+from nanogpt.drills.ddp import fresh, masked
 from nanogpt.parallel.distributed import Ranks, gathered
-from nanogpt.parallel.ring import compared  # its first half writes it
 
 # %% [markdown]
 r"""
@@ -391,7 +406,7 @@ With d × n ranks, n to a row, the ring runs in groups of n (`group=`), and grad
 
 
 # %%
-#| export
+#| export drills.ring
 WAYS = "zigzag", "own positions", "mean of means"  # the last two wrong on purpose
 
 
@@ -410,7 +425,7 @@ def trained_in_ring(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list
 
 
 # %%
-#| export
+#| export drills.ring
 def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
     """The same steps in one process and in several ways: losses, and how far the first gradients are apart by name."""
     model, optimizer, stream = fresh(Ranks(device=ranks.device), data)
@@ -427,7 +442,7 @@ def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
 
 
 # %%
-#| export
+#| export drills.ring
 def sent_by_ring(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: int = 16) -> dict:
     """The bytes that a rank sends for one layer's attention, forward and backward."""
     q = torch.randn(B, heads, T // ranks.size, d, requires_grad=True)
@@ -700,7 +715,7 @@ def add_tied(part: GPT, ranks: Ranks) -> None:
 
 
 # %%
-#| export parallel.pipeline
+#| export drills.pipeline
 WAYS = {"1F1B": one_f_one_b, "GPipe": gpipe, "tied not added": one_f_one_b}
 
 
@@ -719,7 +734,7 @@ def trained_in_stages(way: str, ranks: Ranks, data: str, steps: int) -> tuple[li
 
 
 # %%
-#| export parallel.pipeline
+#| export drills.pipeline
 def timeline(ranks: Ranks, data: str, steps: int = 8) -> dict:
     """When which operation ran in each stage, in the fastest of some steps: seconds on this machine's clock."""
     model, _, stream = fresh(Ranks(device=ranks.device), data)
@@ -756,14 +771,14 @@ def report(told):
 
 
 WRONG = "own positions", "mean of means", "tied not added"
-names = "parallel.ring:sent", "parallel.ring:same", "parallel.pipeline:same", "parallel.pipeline:timeline"
+names = "drills.ring:sent", "drills.ring:same", "drills.pipeline:same", "drills.pipeline:timeline"
 torchrun("21c", N, "drill", *names, "--data", DATA, "--out", OUT)
 told, expected = json.loads(Path(OUT).read_text()), bytes_sent(N, B=2, T=64, C=64, size=4)
-sent = told["parallel.ring:sent"]
+sent = told["drills.ring:sent"]
 assert tuple(sent.values()) == expected, f"{sent} were sent, not {expected}"
 print(f"bytes as predicted: {expected[0]:,} forward, {expected[1]:,} backward")
-report(told["parallel.ring:same"] | told["parallel.pipeline:same"])
-answer("21c.4", sum(x > 1e-4 for x in told["parallel.pipeline:same"]["tied not added"]["apart"].values()))
+report(told["drills.ring:same"] | told["drills.pipeline:same"])
+answer("21c.4", sum(x > 1e-4 for x in told["drills.pipeline:same"]["tied not added"]["apart"].values()))
 
 # %% [markdown]
 r"""
@@ -775,7 +790,7 @@ and for whatever else these cores do: an indication, no more.
 """
 
 # %% tags=["nbval-ignore-output"]
-spans = told["parallel.pipeline:timeline"]["spans"]
+spans = told["drills.pipeline:timeline"]["spans"]
 shares, m = ", ".join(f"{share:.0%}" for share in idle(spans)), len(spans[0]) // 2
 print(f"1F1B, {N} stages, {m} micro-batches, idle: measured {shares}, formula {bubble(N, m):.0%}")
 show(figures.schedules({"measured": spans}, "seconds"), alt="Two stages in turn, with gaps of uneven size.")
@@ -827,7 +842,7 @@ r"""
    `tests/parallel/test_ch21c_ring.py` with your class in place of `ContextParallel`.
 3. *Merge.* Let `F.scaled_dot_product_attention` compute two halves of the keys; from both outputs and logsumexps make the whole. *Check:* against `absorb`. This is how a ring uses fused kernels.
 4. *A slow stage.* Give `simulate` a last stage that takes twice as long. *Check:* for many micro-batches the idle share of the others tends to one half; what would you move?
-5. *Blocking.* Replace `isend` in `pipeline_step` by `send`, and run `drill parallel.pipeline:same --seconds 5` under torchrun. *Check:* which schedule still ends, and what does the time limit say?
+5. *Blocking.* Replace `isend` in `pipeline_step` by `send`, and run `drill drills.pipeline:same --seconds 5` under torchrun. *Check:* which schedule still ends, and what does the time limit say?
 
 ## Further reading
 

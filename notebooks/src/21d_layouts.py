@@ -647,7 +647,7 @@ predict("21d.4", "tp over all GPUs keeps the link busy, times tp in a machine", 
 
 # %%
 from nanogpt.gpt.model import SIZES, GPTConfig, num_params
-from nanogpt.plan.scaling import Cluster, average_seconds
+from nanogpt.plan.budget import Cluster, average_seconds
 from nanogpt.speed.roofline import PEAKS
 from nanogpt.speed.work import step_flops
 

@@ -15,10 +15,10 @@ python -m nanogpt plan --device A800 --batch 56 --seq 1024 --program llm.c --rec
 #| default_exp plan.plan
 #| doc plan.plan: Memory, communication, time and cost of a run, as a table in which each line names its formula. The command `plan`.
 #| doc plan.footprint: What a training step keeps in memory, tensor by tensor, as PyTorch, llm.c and Megatron-LM keep it.
-#| doc plan.budget: GPUs by their data sheets, and what a step takes on them: collectives, seconds, the largest batch.
 from course.figures import planner as figures
 from course.local_ranks import fake_ranks, traced
 from course.notebook import answer, checkpoint, predict, predictions, show
+from nanogpt.plan.budget import Cluster, average_seconds
 
 # %%
 #| export plan.footprint
@@ -331,7 +331,6 @@ backward, and at both ends once. A pipeline hands it on.
 from dataclasses import dataclass, replace
 
 from nanogpt.gpt.model import flops_by_part
-from nanogpt.plan.scaling import Cluster, average_seconds
 from nanogpt.speed.roofline import PEAKS, Peak
 from nanogpt.speed.work import step_flops
 

@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanogpt.evals.harness import for_harness
-from nanogpt.evals.hellaswag import accuracy, load_items, score
+from nanogpt.evals.hellaswag import accuracy, for_harness, load_items, score
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.train import scale_init
 from nanogpt.text.tokenizer import BPETokenizer

@@ -24,9 +24,9 @@ from nanogpt.plan.footprint import Step, footprint
 from nanogpt.speed.forecast import predict
 from nanogpt.speed.ladder import DEFAULTS
 from nanogpt.speed.ladder import MODELS as LADDERS
-from nanogpt.speed.memory import peak_memory
 from nanogpt.speed.roofline import PEAKS, Roofline, matmul_formats
 from nanogpt.speed.rungs import RUNGS, obstacles, rungs_up_to
+from nanogpt.speed.work import peak_memory
 
 ROOM = (
     14.7 * 1024 - OVERHEAD

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import loss_parallel
 
+from nanogpt.drills.tensor import cutter, in_way
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.train import train_step
@@ -27,9 +28,7 @@ from nanogpt.parallel.tensor import (
     by_part,
     by_rank,
     check_split,
-    cutter,
     full_cut_state,
-    in_way,
     plain,
     split,
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nanogpt.gpt.model import GPTConfig
-from nanogpt.plan.scaling import Cluster, average_seconds, efficiency, step_seconds
+from nanogpt.plan.budget import Cluster, average_seconds, efficiency, step_seconds
 
 GPT2 = GPTConfig()
 CLUSTER = Cluster(flops=1e15)

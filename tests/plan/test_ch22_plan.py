@@ -19,7 +19,7 @@ from nanogpt.gpt.model import GPT, GPTConfig, num_params
 from nanogpt.parallel.fsdp import shard
 from nanogpt.parallel.tensor import split
 from nanogpt.plan import plan
-from nanogpt.plan.budget import CARDS, OVERHEAD, data_traffic, seconds, traffic
+from nanogpt.plan.budget import CARDS, OVERHEAD, Cluster, average_seconds, data_traffic, seconds, traffic
 from nanogpt.plan.footprint import (
     PROGRAMS,
     RECOMPUTE,
@@ -31,9 +31,7 @@ from nanogpt.plan.footprint import (
     states,
     tensors,
 )
-from nanogpt.plan.scaling import Cluster, average_seconds
-from nanogpt.speed.memory import peak_memory
-from nanogpt.speed.work import memory_by_category, saved_bytes, step_flops
+from nanogpt.speed.work import memory_by_category, peak_memory, saved_bytes, step_flops
 
 MIB = 2**20
 GPT2, PADDED = GPTConfig(), GPTConfig(padded_vocab_size=50304)

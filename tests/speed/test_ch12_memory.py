@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.speed.memory import memory_levels, peak_memory
-from nanogpt.speed.work import activation_bytes
+from nanogpt.speed.work import activation_bytes, memory_levels, peak_memory
 
 CPU = torch.device("cpu")
 
