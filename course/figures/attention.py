@@ -1,6 +1,7 @@
 """Chapter 04's figures: each function takes data and returns a figure."""
 
 import matplotlib.pyplot as plt
+import numpy as np
 
 from course import widgets
 
@@ -33,6 +34,7 @@ def sentence(words, arcs):
 def matrices(average, scores, weights):
     """Weights and scores of T queries for T keys, with the colours' scales."""
     fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.6), layout="constrained")
+    scores = np.where(np.tril(np.ones(scores.shape)), scores, np.nan)
     titles = ["average of the past", "scores, future masked", "their softmax"]
     for ax, matrix, title in zip(axes, [average, scores, weights], titles):
         cmap, low, high = ("RdBu", -4, 4) if matrix is scores else ("Blues", 0, 1)
@@ -68,7 +70,7 @@ def learning(curves, lines):
         ax.axhline(y, ls=":", c="gray")
         ax.text(len(curve), y + 0.05, label, color="gray", fontsize=8, ha="right", va="bottom")
     ax.set(xlabel="step", ylabel="loss on repeats (nats)", ylim=(0, 4.9))
-    ax.legend(loc="lower left", fontsize=8)
+    ax.legend(loc="center right", bbox_to_anchor=(1, 0.33), fontsize=8)
     return fig
 
 
@@ -104,9 +106,9 @@ def hops(characters, first, second):
         for t in looks:
             for s in range(t + 1):
                 weight = weights[t, s].item()
-                ends = [s + 0.12 * (t - s), t - 0.12 * (t - s)]
+                ends = [s + 0.15 * (t - s), t - 0.15 * (t - s)]
                 ax.plot(
-                    ends, [y - 0.82, y - 0.18], color=colour, lw=5 * weight, alpha=min(1.0, 0.15 + weight)
+                    ends, [y - 0.85, y - 0.15], color=colour, lw=5 * weight, alpha=min(1.0, 0.15 + weight)
                 )
     ax.set(xlim=(-2.6, last + 0.6), ylim=(-0.4, 2.4))
     ax.axis("off")

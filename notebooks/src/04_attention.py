@@ -116,7 +116,7 @@ show(figures.matrices(over_the_past(torch.zeros(8, 8)), scores, over_the_past(sc
 r"""
 On the left all scores are zero, so every row is an average of its past. The scores in the middle are random. On the
 right is their softmax: each row still sums to one, but now a position weighs its past unevenly, most where the score
-is bluest. The grey triangle is the future, which has no weight.
+is bluest. The future, grey in the middle, has no weight.
 
 ## Queries, keys and values
 
@@ -327,7 +327,8 @@ print("q:", tuple(q.shape), " y:", tuple(y.shape), " together, as from the loop:
 r"""
 ## The layer
 
-The layer of the package is these four lines with weights that can be trained. It has three additions:
+The layer of the package is these three lines (q, k, v; y; together) with weights that can be trained. It has three
+additions:
 
 - **A second matrix, `c_proj`.** It mixes what the heads found. Without it, head 0 could write only to the first d
   channels of the output.
@@ -562,8 +563,6 @@ guess = period.log().expand_as(certain)[certain].mean().item()  # nats of a gues
 lines = {"ln V: any character": math.log(V), "one of those that occurred": guess}
 alt = "Loss on repeated characters: with one layer it falls slowly and stays above 3 nats, with two it falls steeply towards zero."
 show(figures.learning(curves, lines), alt=alt)
-for name, curve in curves.items():
-    print(f"{name}: {sum(curve[-20:]) / 20:.2f} nats in the last 20 steps")
 print(f"guessing one of the characters that occurred: {guess:.2f} nats")
 
 # %%
@@ -646,7 +645,7 @@ positions: row t, column s, where the character before s is the character at t.
 before = F.pad(idx[:, :-1], (1, 0), value=-1)  # the character before each position; none before the first
 found = (before[:, None, :] == idx[:, :, None]).tril()  # (B, T, T)
 certain = torch.arange(T) > period  # (B, T)
-one_back, after_copy = [], []  # a row for each layer, a column for each head
+one_back, after_copy = [], []  # for each layer, a number for each head
 for w in maps:
     one_back.append(w.diagonal(-1, 2, 3)[..., : PERIODS[1] - 1].mean((0, 2)))
     after_copy.append((w * found[:, None]).sum(-1).transpose(0, 1)[:, certain].mean(1))
@@ -656,8 +655,9 @@ fetches, copies = one_back[0].argmax().item(), after_copy[-1].argmax().item()
 
 # %% [markdown]
 r"""
-There they are. One head of layer 0 puts about four fifths of its weight on the position before. Both heads of layer 1
-put nearly all of theirs on the position after a copy: these are induction heads. (The second head of layer 0 looks at
+There they are. (A row is a layer, a column a head.) One head of layer 0 puts more than three quarters of its weight on
+the position before. Both heads of layer 1 put nearly all of theirs on the position after a copy: these are induction
+heads. (The second head of layer 0 looks at
 no single place. Which head gets which job depends on the random start.)
 
 To *look* at the right place is not yet to *use* it. So we switch off one head at a time, by setting to zero the
@@ -679,7 +679,7 @@ for i, layer in enumerate(two.layers):
 # %% [markdown]
 r"""
 Without the head that fetches the character before, the copy is lost completely: the model does worse than a guess among
-all characters that occurred. Without the other head of layer 0 nothing much happens. The two induction heads share
+the characters that occurred. Without the other head of layer 0 nothing much happens. The two induction heads share
 their work, so without one of them the loss is between.
 
 The model has never seen a word. Does it do the same on a sentence? Here are the two heads on a sentence written twice.
@@ -699,8 +699,9 @@ pair = {"the one before": maps[0][0, fetches], "after a copy": maps[-1][0, copie
 alt = "Two attention maps on a sentence written twice: a head of layer 0 looks one character back, a head of layer 1 looks, in the second copy, at the character after the same one in the first."
 show(figures.head_maps(text, pair), alt=alt)
 predicted = [alphabet[i] for i in two(ids(text))[0].argmax(-1)]
-print("read      ", text[len(text) // 2 + 1 : -1])
-print("predicted ", "".join(predicted[len(text) // 2 + 1 : -1]))
+print("read     ", list(text[9:-1]))
+print("next     ", list(text[10:]))
+print("predicted", predicted[9:-1])
 
 # %% [markdown]
 r"""
@@ -709,8 +710,8 @@ the rows of the first copy look at position 0. They have nothing to find, but we
 needs some place to look at (an *attention sink*, Xiao et al. 2023). The rows of the second copy look at the first
 copy, one character further on.
 
-Where does it go wrong? At letters that came twice within one copy, as the `n` in *Ann*. The head matches one letter, not
-two, so it finds what followed either `n`. *Predict:* in `the cat sat. the cat sat`, which earlier characters does
+Where is the prediction wrong? After characters that came twice, as the `n` in *Ann* and the space. The head matches one
+letter, not two, so it finds what followed either of them. *Predict:* in `the cat sat. the cat sat`, which earlier characters does
 layer 1 look at from the second `c`, and from the last `a`? Look, then type a sentence of your own, with a repetition
 in it. (Characters outside the alphabet are left out, and at most 48 are read.)
 """
@@ -755,7 +756,7 @@ for name, model in {"1 layer": one, "2 layers": two, "1 layer, told": told}.item
 # %% [markdown]
 r"""
 The model with two layers looks up who has how many, for names and numbers drawn at random. The model with one layer does
-worse than a guess among the three numbers. Here is how the two layers do it. The bottom row is what comes in, the
+worse than a guess among the three numbers, which would be right one time in three. Here is how the two layers do it. The bottom row is what comes in, the
 rows above are the positions after layer 0 and after layer 1. A line shows where the two heads look; the thicker it is,
 the more weight it has.
 """
@@ -823,9 +824,8 @@ show(figures.learning(pair, lines), alt=alt)
 # %% [markdown]
 r"""
 Without the division the same model learns later, and is far behind after the same number of steps. It could compute the
-same function: a smaller W_q would do what the division does. So the difference is one of *training*, as the section on
-√d suggested, and it grows with the width of a head. (Is it the learning rate? "To explore" below lets you find
-out.)
+same function: a smaller W_q would do what the division does. So the division does not change what attention can
+express. It changes how well it can be *trained*. (Is it only the learning rate? "To explore" below lets you find out.)
 
 ## Checkpoint
 """
@@ -842,8 +842,8 @@ r"""
 
 `course exercises release 04` writes these as a notebook to `released/`; `course check 04` runs their visible checks.
 
-- **04-1** Two bugs in four lines, 10 minutes: repair a mask that comes too late, and a scale that grows with the text.
-- **04-2** Shapes that fit, 15 minutes: repair heads that were cut by `reshape` alone.
+- **04-1** Two bugs in four lines, 10 minutes: repair the attention of a model that may read its question in both directions.
+- **04-2** Shapes that fit, 15 minutes: repair heads that were cut by `reshape` alone, in GPT-NeoX's layout.
 - **04-3** How far scores spread, 25 minutes: derive the deviation of q · k where the mean is not zero.
 - **04-4** A window on the past, 25 minutes: sliding-window attention, and a formula for what it costs.
 - **04-5** A check for causality, 30 minutes: write the check that finds a layer which sees its future.
