@@ -68,7 +68,7 @@ def learning(curves, lines):
         ax.plot(curve, label=f"{label}: {sum(last) / len(last):.2f} in the last {len(last)} steps")
     for label, y in lines.items():
         ax.axhline(y, ls=":", c="gray")
-        ax.text(len(curve), y + 0.05, label, color="gray", fontsize=8, ha="right", va="bottom")
+        ax.text(len(curve), y + 0.05, f"{label}, {y:.2f}", color="gray", fontsize=8, ha="right", va="bottom")
     ax.set(xlabel="step", ylabel="loss on repeats (nats)", ylim=(0, 4.9))
     ax.legend(loc="center right", bbox_to_anchor=(1, 0.33), fontsize=8)
     return fig

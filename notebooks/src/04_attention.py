@@ -405,10 +405,9 @@ often written so. All its shapes fit, and nothing crashes. Find the bug before y
 # %%
 class Buggy(CausalSelfAttention):
     def forward(self, x):
-        B, T, C = x.shape
         q, k, v = split_heads(self.c_attn(x), self.n_head)
         y = attention_weights(q, k) @ v
-        return self.c_proj(y.reshape(B, T, C))
+        return self.c_proj(y.reshape(x.shape))
 
 
 def influence(layer, x):
@@ -489,8 +488,6 @@ numbers steady; chapter 05 explains it.) A last matrix turns each vector into V 
 
 # %%
 class AttentionOnly(torch.nn.Module):
-    """(B, T) ids -> (B, T, V) logits."""
-
     def __init__(self, n_layer, n_embd=64, n_head=2):
         super().__init__()
         config = SimpleNamespace(n_embd=n_embd, n_head=n_head, dropout=0.0, bias=False, flash=False)
@@ -526,8 +523,7 @@ random numbers: chapter 00.)
 
 # %%
 def fresh(kind, n_layer):
-    """A new model; models of the same shape begin with the same weights."""
-    seed_everything(1)
+    seed_everything(1)  # models of the same shape begin with the same weights
     return kind(n_layer)
 
 
@@ -563,7 +559,6 @@ guess = period.log().expand_as(certain)[certain].mean().item()  # nats of a gues
 lines = {"ln V: any character": math.log(V), "one of those that occurred": guess}
 alt = "Loss on repeated characters: with one layer it falls slowly and stays above 3 nats, with two it falls steeply towards zero."
 show(figures.learning(curves, lines), alt=alt)
-print(f"guessing one of the characters that occurred: {guess:.2f} nats")
 
 # %%
 copies = [name for name, curve in curves.items() if sum(curve[-20:]) / 20 < 0.5]
@@ -667,7 +662,6 @@ columns of `c_proj` that read it, and measure the loss.
 
 # %% tags=["nbval-ignore-output"]
 two.requires_grad_(False)
-print(f"the whole model          {losses(two, idx, period)[1]:5.2f} nats")
 for i, layer in enumerate(two.layers):
     for h in range(layer.n_head):
         columns = layer.c_proj.weight[:, h * layer.head_size : (h + 1) * layer.head_size]
@@ -689,7 +683,6 @@ Each row is a character that looks, each column a character that it can look at.
 
 # %% tags=["nbval-ignore-output"]
 def ids(text):
-    """(1, at most T) ids of the characters of a text that are in the alphabet."""
     return torch.tensor([[alphabet.index(c) for c in text if c in alphabet][:T]], dtype=torch.long)
 
 
@@ -719,7 +712,6 @@ in it. (Characters outside the alphabet are left out, and at most 48 are read.)
 
 # %% tags=["nbval-ignore-output"]
 def look(text):
-    """The characters of a text that are read, and the maps of all layers."""
     characters = [alphabet[i] for i in ids(text)[0]]
     return characters, attention_maps(two, ids(text)) if characters else []
 
@@ -748,8 +740,7 @@ def right(model, n=500):
 
 
 for name in "ate":
-    said = two(ids("a7t2e5" + name))[0, -1].argmax()
-    print(f"a7t2e5{name} -> {alphabet[said]}")
+    print(f"a7t2e5{name} ->", alphabet[two(ids("a7t2e5" + name))[0, -1].argmax()])
 for name, model in {"1 layer": one, "2 layers": two, "1 layer, told": told}.items():
     print(f"{name:14} {right(model):4.0%} right on 500 random texts of this form")
 
