@@ -1,31 +1,32 @@
 """Chapter 04's figures: each function takes data and returns a figure."""
 
 import matplotlib.pyplot as plt
+import numpy as np
 
 from course import widgets
 
 WIDE_MAP = 4.8  # inches
 
 
-def sentence(words, looks, arcs):
-    """A sentence whose last word is asked for; position `looks` fetches from (found, colour, label)."""
+def sentence(words, arcs):
+    """A sentence whose last word is asked for, at the one before; arcs: (looks, found, colour, label), by position."""
     at, x = [], 0.0
-    fig, ax = plt.subplots(figsize=(7, 1.9))
+    fig, ax = plt.subplots(figsize=(7, 2.2))
     for i, word in enumerate(words):
         at.append(x + len(word) / 2)
-        box = dict(boxstyle="round,pad=0.25", fc="#dbe9f6" if i == looks else "none", ec="none")
+        box = dict(boxstyle="round,pad=0.25", fc="#dbe9f6" if i == len(words) - 2 else "none", ec="none")
         ax.text(at[-1], 0, word, ha="center", va="top", family="monospace", bbox=box)
         x += len(word) + 1.2
-    for found, colour, label in arcs:
+    for looks, found, colour, label in arcs:
         reach = at[looks] - at[found]
-        arc = dict(
-            arrowstyle="->", connectionstyle=f"arc3,rad={0.9 if reach < 8 else 0.3}", color=colour, lw=2
-        )
-        ax.annotate("", (at[found], 0.1), (at[looks], 0.1), arrowprops=arc)
-        ax.text((at[looks] + at[found]) / 2, 0.8 if reach < 8 else 1.75, label, color=colour, ha="center")
-    ax.text(at[looks] + 1, -0.95, "looks", color="gray", ha="right", va="top", fontsize=8)
+        rise = 1.3 if reach < 8 else 2.0 if reach < 16 else 3.4  # how far the curve's control point is above
+        curve = f"arc3,rad={rise / reach * 4:.2f}"
+        arrow = dict(arrowstyle="->", connectionstyle=curve, color=colour, lw=2)
+        ax.annotate("", (at[found], 0.1), (at[looks], 0.1), arrowprops=arrow)
+        ax.text((at[looks] + at[found]) / 2, 0.25 + rise * 0.62, label, color=colour, ha="center", fontsize=9)
+    ax.text(at[-2] + 1, -0.95, "looks", color="gray", ha="right", va="top", fontsize=8)
     ax.text(at[-1] - 0.5, -0.95, "asked for", color="gray", ha="left", va="top", fontsize=8)
-    ax.set(xlim=(0, x + 2), ylim=(-1.5, 2.1))
+    ax.set(xlim=(0, x + 2), ylim=(-1.5, 3))
     ax.axis("off")
     return fig
 
@@ -33,6 +34,7 @@ def sentence(words, looks, arcs):
 def matrices(average, scores, weights):
     """Weights and scores of T queries for T keys, with the colours' scales."""
     fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.6), layout="constrained")
+    scores = np.where(np.tril(np.ones(scores.shape)), scores, np.nan)
     titles = ["average of the past", "scores, future masked", "their softmax"]
     for ax, matrix, title in zip(axes, [average, scores, weights], titles):
         cmap, low, high = ("RdBu", -4, 4) if matrix is scores else ("Blues", 0, 1)
@@ -48,22 +50,6 @@ def matrices(average, scores, weights):
     return fig
 
 
-def saturation(spread, largest, gradient, marks):
-    """What softmax does with scores of standard deviation `spread`; marks: text -> deviation."""
-    fig, ax = plt.subplots(figsize=(6.5, 3))
-    ax.semilogx(spread, largest)
-    ax.semilogx(spread, gradient)
-    white = dict(fc="white", ec="none", pad=1)
-    ax.text(0.105, 0.12, "weight on the largest", color="C0", bbox=white)
-    ax.text(0.105, 0.85, "gradient let through, Σ p(1−p)", color="C1", bbox=white)
-    for text, at in marks.items():
-        ax.axvline(at, c="gray", ls=":", zorder=0)
-        style = dict(color="0.3", fontsize=8, ha="center", va="center", rotation=90, bbox=white)
-        ax.text(at, 0.5, text.replace(", ", "\n"), **style)
-    ax.set(xlabel="standard deviation of the scores", ylabel="weight, gradient", ylim=(0, 1.02))
-    return fig
-
-
 def influence(maps):
     """Title -> (T, T) matrix: which input moves which output."""
     fig, axes = plt.subplots(1, len(maps), figsize=(6, 2.9))
@@ -75,23 +61,16 @@ def influence(maps):
 
 
 def learning(curves, lines):
-    """curves: label -> loss of each step; lines: label -> height, drawn across and named under the line."""
+    """curves: label -> loss of each step; lines: label -> height, drawn across and named. Labels tell where curves end."""
     fig, ax = plt.subplots(figsize=(6.2, 3))
     for label, curve in curves.items():
-        ax.plot(curve, label=label)
+        last = curve[-20:]
+        ax.plot(curve, label=f"{label}: {sum(last) / len(last):.2f} in the last {len(last)} steps")
     for label, y in lines.items():
         ax.axhline(y, ls=":", c="gray")
-        ax.text(
-            len(curve),
-            y + (0.05 if y > 4 else -0.08),
-            label,
-            color="gray",
-            fontsize=8,
-            ha="right",
-            va="bottom" if y > 4 else "top",
-        )
-    ax.set(xlabel="step", ylabel="loss on repeats (nats)", ylim=(0, 4.7))
-    ax.legend(loc="center right", bbox_to_anchor=(1, 0.32))
+        ax.text(len(curve), y + 0.05, f"{label}, {y:.2f}", color="gray", fontsize=8, ha="right", va="bottom")
+    ax.set(xlabel="step", ylabel="loss on repeats (nats)", ylim=(0, 4.9))
+    ax.legend(loc="center right", bbox_to_anchor=(1, 0.33), fontsize=8)
     return fig
 
 
@@ -106,13 +85,33 @@ def draw_map(ax, characters, weights):
 
 
 def head_maps(characters, maps):
-    """All heads of all layers, each (1, n_head, T, T), one row a layer."""
-    rows, columns = len(maps), maps[0].size(1)
-    fig, axes = plt.subplots(rows, columns, figsize=(7, 7.2 * rows / columns), squeeze=False)
-    for i, row in enumerate(axes):
-        for h, ax in enumerate(row):
-            draw_map(ax, characters, maps[i][0, h])
-            ax.set_title(f"layer {i}, head {h}")
+    """Title -> one head's weights (T, T), side by side."""
+    fig, axes = plt.subplots(1, len(maps), figsize=(7, 3.6), squeeze=False)
+    for ax, (title, weights) in zip(axes[0], maps.items()):
+        draw_map(ax, characters, weights)
+        ax.set_title(title, fontsize=10)
+    return fig
+
+
+def hops(characters, first, second):
+    """Where two heads look, each (T, T): `first` from the middle row to the lowest, `second` from the last of the top row."""
+    fig, ax = plt.subplots(figsize=(6, 2.8))
+    rows = ["comes in", "after layer 0", "after layer 1"]
+    for y, name in enumerate(rows):
+        ax.text(-0.7, y, name, ha="right", va="center", color="gray", fontsize=9)
+        for x, character in enumerate(characters):
+            ax.text(x, y, character, ha="center", va="center", family="monospace", fontsize=12)
+    last = len(characters) - 1
+    for y, weights, looks, colour in [(1, first, range(len(characters)), "C0"), (2, second, [last], "C3")]:
+        for t in looks:
+            for s in range(t + 1):
+                weight = weights[t, s].item()
+                ends = [s + 0.15 * (t - s), t - 0.15 * (t - s)]
+                ax.plot(
+                    ends, [y - 0.85, y - 0.15], color=colour, lw=5 * weight, alpha=min(1.0, 0.15 + weight)
+                )
+    ax.set(xlim=(-2.6, last + 0.6), ylim=(-0.4, 2.4))
+    ax.axis("off")
     return fig
 
 

@@ -6,11 +6,12 @@ from course.exercises.checks import Check, CheckOfCheck, Wrong
 
 
 def queries_and_keys(draw):
-    return [tuple(torch.randn(2, 2, 3, T, d, generator=draw)) for T, d in ((1, 4), (5, 8), (6, 2))]
+    shapes = ((1, 4, 0), (5, 8, 0), (5, 8, 3), (6, 2, 2))
+    return [(*torch.randn(2, 2, 3, T, d, generator=draw), prefix) for T, d, prefix in shapes]
 
 
 def one_head_only(draw):
-    return [tuple(torch.randn(2, T, d, generator=draw)) for T, d in ((3, 7), (9, 16))]
+    return [(*torch.randn(2, T, d, generator=draw), prefix) for T, d, prefix in ((3, 7, 1), (9, 16, 4))]
 
 
 def projections(draw):
@@ -137,8 +138,8 @@ def layer(x):
 }
 
 CHECKS = [
-    Check("04-1", "weights of the past that sum to one", 2, "weights_of_the_past", queries_and_keys, hidden=False),
-    Check("04-1", "the same without axes for batch and head", 1, "weights_of_the_past", one_head_only),
+    Check("04-1", "weights of the past that sum to one", 2, "weights_with_prefix", queries_and_keys, hidden=False),
+    Check("04-1", "the same without axes for batch and head", 1, "weights_with_prefix", one_head_only),
     Check("04-2", "every head at its own channels, every position at its own place", 3, "heads_together", projections,
           hidden=False),
     Check("04-3", "the deviation over all pairs", 2, "overall", hidden=False),
@@ -155,10 +156,12 @@ MASKED = 'masked_fill(future, float("-inf"))'
 
 WRONG = [
     Wrong("04-1", "both bugs are still there: the softmax before the mask, and √T", code="""
-        def weights_of_the_past(q, k):
+        def weights_with_prefix(q, k, prefix):
             T = q.size(-2)
+            future = torch.ones(T, T, dtype=torch.bool).triu(1)
+            future[:, :prefix] = False
             scores = q @ k.transpose(-2, -1) / math.sqrt(T)
-            return scores.softmax(dim=-1).masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), 0.0)
+            return scores.softmax(dim=-1).masked_fill(future, 0.0)
         """),
     Wrong("04-1", "the softmax comes before the mask: rows no longer sum to one",
           f"scores.{MASKED}.softmax(dim=-1)", "scores.softmax(dim=-1).masked_fill(future, 0.0)"),
@@ -169,30 +172,32 @@ WRONG = [
     Wrong("04-1", "the mask hides a position from itself", "scores." + MASKED,
           'scores.masked_fill(future | torch.eye(T, dtype=torch.bool), float("-inf"))'),
     Wrong("04-1", "the mask hides the past in place of the future", "fill(future", "fill(future.T"),
+    Wrong("04-1", "the prefix is causal too", "future[:, :prefix] = False", "pass"),
     Wrong("04-1", "nothing is hidden", "." + MASKED, ""),
     Wrong("04-1", "the softmax runs over queries in place of keys", "softmax(dim=-1)", "softmax(dim=-2)"),
     Wrong("04-2", "heads are cut and joined by reshape alone: a head holds numbers of other positions", code="""
         def heads_together(qkv, n_head):
             B, T, C = qkv.size(0), qkv.size(1), qkv.size(2) // 3
-            q, k, v = (z.reshape(B, n_head, T, C // n_head) for z in qkv.split(C, dim=2))
+            q, k, v = qkv.reshape(B, n_head, T, 3 * C // n_head).chunk(3, dim=3)
             return (attention_weights(q, k) @ v).reshape(B, T, C)
         """),
     Wrong("04-2", "heads are joined without moving their axis back: positions and channels are mixed",
           "y.transpose(1, 2).reshape", "y.reshape"),
     Wrong("04-2", "heads are cut without moving their axis in front of T",
-          "reshape(B, T, n_head, d).transpose(1, 2)", "reshape(B, n_head, T, d)"),
+          "reshape(B, T, n_head, 3 * d).transpose(1, 2)", "reshape(B, n_head, T, 3 * d)"),
     Wrong("04-2", "each position attends over its heads, not each head over positions", code="""
         def heads_together(qkv, n_head):
             B, T, C = qkv.size(0), qkv.size(1), qkv.size(2) // 3
-            q, k, v = (z.reshape(B, T, n_head, C // n_head) for z in qkv.split(C, dim=2))
+            q, k, v = qkv.reshape(B, T, n_head, 3 * C // n_head).chunk(3, dim=3)
             return (attention_weights(q, k) @ v).reshape(B, T, C)
         """),
-    Wrong("04-2", "head h gets every n_head-th channel, not d channels side by side",
-          "reshape(B, T, n_head, d).transpose(1, 2)", "reshape(B, T, d, n_head).permute(0, 3, 1, 2)"),
-    Wrong("04-2", "q, k and v are looked for head by head; c_attn puts all queries first, then all keys, then all values",
-          "(z.reshape(B, T, n_head, d).transpose(1, 2) for z in qkv.split(C, dim=2))",
-          "qkv.reshape(B, T, n_head, 3 * d).transpose(1, 2).split(d, dim=3)"),
-    Wrong("04-2", "one head as wide as all of them", "n_head, d)", "1, C)"),
+    Wrong("04-2", "head h gets every n_head-th channel, not channels side by side",
+          "reshape(B, T, n_head, 3 * d).transpose(1, 2)", "reshape(B, T, 3 * d, n_head).permute(0, 3, 1, 2)"),
+    Wrong("04-2", "q, k and v are read in GPT-2's order: all queries first, then all keys, then all values",
+          "qkv.reshape(B, T, n_head, 3 * d).transpose(1, 2).split(d, dim=3)",
+          "(z.reshape(B, T, n_head, d).transpose(1, 2) for z in qkv.split(C, dim=2))"),
+    Wrong("04-2", "one head as wide as all of them", "reshape(B, T, n_head, 3 * d).transpose(1, 2).split(d, dim=3)",
+          "reshape(B, T, 1, 3 * C).transpose(1, 2).split(C, dim=3)"),
     Wrong("04-3", "the mean is left out: d times the square of the variance",
           code="overall = within = math.sqrt(mine['d']) * mine['variance']"),
     Wrong("04-3", "the variance, not the deviation: the root is missing", code="""

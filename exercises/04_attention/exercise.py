@@ -25,10 +25,12 @@ r"""
 
 *Repair · difficulty 2/5 · importance 5/5 · 10 minutes*
 
-`weights_of_the_past` is meant to give what `attention_weights` gives. It runs, its upper triangle is zero, and it has
-two bugs. One lets each position know something of its future, although no weight lies there. The other makes softmax
-flatter as the text grows. Mend both. The call `weights_of_the_past(q, k)` takes q and k, (..., T, d), and returns
-(..., T, T).
+A model that answers questions may read the whole question before it writes: the first `prefix` positions may all see
+each other, in both directions, and only the answer after them is causal (a *prefix LM*, Raffel et al. 2020, §3.2.1).
+`weights_with_prefix(q, k, prefix)` takes q and k, (..., T, d), and returns the weights, (..., T, T). With a prefix of 0
+or 1 they are those of `attention_weights`. The function runs, the weights that must be zero are zero, and it has two
+bugs. One lets a position know something of its future, although it puts no weight there. The other makes softmax
+flatter as the text grows. Repair both.
 
 <details><summary>Hint 1</summary>
 
@@ -50,10 +52,11 @@ A score is a sum. Of how many products? That number belongs under the root.
 
 # %%
 #| solution 04-1
-def weights_of_the_past(q: Tensor, k: Tensor) -> Tensor:
-    """Causal attention weights. q, k: (..., T, d). Returns (..., T, T)."""
+def weights_with_prefix(q: Tensor, k: Tensor, prefix: int) -> Tensor:
+    """Causal weights whose first `prefix` positions all see each other. q, k: (..., T, d). Returns (..., T, T)."""
     T, d = q.shape[-2:]
     future = torch.ones(T, T, dtype=torch.bool).triu(1)
+    future[:, :prefix] = False  # everybody may see the prefix
     ### BEGIN SOLUTION
     scores = q @ k.transpose(-2, -1) / math.sqrt(d)
     return scores.masked_fill(future, float("-inf")).softmax(dim=-1)
@@ -66,7 +69,7 @@ def weights_of_the_past(q: Tensor, k: Tensor) -> Tensor:
 # %%
 #| check 04-1
 q, k = torch.randn(2, 1, 2, 4, 9, generator=torch.Generator().manual_seed(0))
-w = weights_of_the_past(q, k)
+w = weights_with_prefix(q, k, 0)
 assert w.shape == (1, 2, 4, 4), f"the shape is {tuple(w.shape)}, not (1, 2, 4, 4)"
 assert not w.isnan().any(), (
     "nan: a row in which every score is -inf has no softmax; may a position see itself?"
@@ -81,6 +84,10 @@ ratio = (
 assert torch.allclose(ratio, ((k[..., 0, :] - k[..., 1, :]) * q[..., 1, :]).sum(-1), atol=1e-4), (
     "scores are not q · k / 3 where a head is 9 wide: what is divided by must not depend on the length of the text"
 )
+w = weights_with_prefix(q, k, 2)
+seen = [(row > 0).nonzero().flatten().tolist() for row in w[0, 0]]
+assert seen == [[0, 1], [0, 1], [0, 1, 2], [0, 1, 2, 3]], f"with prefix=2 the rows see {seen}"
+assert torch.allclose(w.sum(-1), torch.ones(1, 2, 4)), "with prefix=2 rows do not sum to one"
 
 # %% [markdown]
 r"""
@@ -88,15 +95,16 @@ r"""
 
 *Repair · difficulty 3/5 · importance 5/5 · 15 minutes*
 
-`heads_together(qkv, n_head)` takes the output of `c_attn`, (B, T, 3·C), and returns what `c_proj` reads, (B, T, C):
-in channels h·d … (h+1)·d − 1 of position t the mean of values that head h fetched for t. It is wrong, and no shape
-says so. Even the round trip is silent: cutting into heads and putting together again gives back what went in. Mend it
-without a loop over heads.
+GPT-2's `c_attn` gives all queries, then all keys, then all values. GPT-NeoX's does it head by head: the query, key and
+value of head 0, then those of head 1, and so on, 3·d numbers for each head. `heads_together(qkv, n_head)` takes such
+an output, (B, T, n_head·3·d), and returns what the next matrix reads, (B, T, C): in channels h·d … (h+1)·d − 1 of
+position t the mean of values that head h fetched for t. It is wrong, and no shape says so. Repair it without a
+loop over heads.
 
 <details><summary>Hint 1</summary>
 
-Give it B = 1, T = 3, C = 4, two heads, and numbers 0 to 11 in place of q. Which numbers does head 0 get? Which should
-it get?
+Give it B = 1, T = 3, two heads of d = 2, and the numbers 0 to 35. Which numbers should head 0 get as queries? Which
+does it get?
 </details>
 
 <details><summary>Hint 2</summary>
@@ -115,15 +123,15 @@ Two axes change places on the way in. The same two must change back before the l
 # %%
 #| solution 04-2
 def heads_together(qkv: Tensor, n_head: int) -> Tensor:
-    """All heads at once. qkv: (B, T, 3·C), queries, keys and values side by side. Returns (B, T, C)."""
+    """All heads at once. qkv: (B, T, n_head·3·d), the query, key and value of each head. Returns (B, T, C)."""
     B, T, C = qkv.size(0), qkv.size(1), qkv.size(2) // 3
     d = C // n_head
     ### BEGIN SOLUTION
-    q, k, v = (z.reshape(B, T, n_head, d).transpose(1, 2) for z in qkv.split(C, dim=2))  # (B, n_head, T, d)
+    q, k, v = qkv.reshape(B, T, n_head, 3 * d).transpose(1, 2).split(d, dim=3)  # (B, n_head, T, d)
     y = attention_weights(q, k) @ v
     return y.transpose(1, 2).reshape(B, T, C)
     ### INSTEAD
-    # q, k, v = (z.reshape(B, n_head, T, d) for z in qkv.split(C, dim=2))  # (B, n_head, T, d)
+    # q, k, v = qkv.reshape(B, n_head, T, 3 * d).split(d, dim=3)  # (B, n_head, T, d)
     # y = attention_weights(q, k) @ v
     # return y.reshape(B, T, C)
     ### END SOLUTION
@@ -140,7 +148,10 @@ changed = (heads_together(disturbed, 2) - y).abs().amax((0, 2)) > 1e-5
 assert not changed[:4].any(), (
     f"positions {changed[:4].nonzero().flatten().tolist()} changed when 4 and 5 did: a head holds numbers of other positions"
 )
-assert torch.allclose(y[:, 0], qkv[:, 0, 16:], atol=1e-5), (
+values = torch.cat(
+    [qkv[:, 0, 8:12], qkv[:, 0, 20:24]], dim=1
+)  # of position 0: those of head 0, those of head 1
+assert torch.allclose(y[:, 0], values, atol=1e-5), (
     "position 0 sees itself alone, so its output is its own value, channel by channel; here channels change places"
 )
 disturbed = qkv.clone()

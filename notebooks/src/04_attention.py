@@ -2,15 +2,20 @@
 r"""
 # 04 · Attention: fetch what an earlier position knows
 
-*Ann has seven marbles. Tom has two. Ann has …* The next word stands far back, and in the next story it stands
-somewhere else. A model that sees only the last word cannot know it: after *has*, any number is as good as
-another. The position that looks must fetch *who* and *how many* from earlier positions, chosen by what stands
-there. It must never fetch from a later one, since that is what the model is asked to guess.
+*Ann has seven marbles. Tom has two. Ann has …* You know the next word. A model that sees only the last word, *has*,
+cannot know it: after *has*, any number is as good as another. The word that helps is far back, and in the next story
+it is somewhere else. So the model must do two things. It must look back at all earlier positions, and it must choose
+among them by what they contain. *Attention* does both. It must never look forward, because the later words are what
+the model is asked to predict.
+
+At the end of this chapter you train a model of two layers of attention in a few seconds. It looks up who has how
+many, and you can watch it do so.
 """
 
 # %%
 #| default_exp gpt.attention
 #| doc gpt.attention: Causal self-attention, from weights over the past to many heads.
+import math
 from types import SimpleNamespace
 
 import torch
@@ -21,36 +26,38 @@ from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import seed_everything
 
 g = seed_everything(0)
+torch.set_printoptions(precision=2, sci_mode=False)
 
 # %%
-words = ["Ann", "has", "seven", "marbles", ".", "Tom", "has", "two", ".", "Ann", "has", "?"]
-fig = figures.sentence(words, looks=10, arcs=[(9, "C0", "who?"), (2, "C3", "how many?")])
-show(
-    fig,
-    alt="A sentence: from its last 'has' one arc goes back to Ann, another to seven; a word is asked for.",
-)
+story = ["Ann", "has", "seven", "marbles", ".", "Tom", "has", "two", ".", "Ann", "has"]
+fig = figures.sentence([*story, "?"], arcs=[(10, 9, "C0", "who?"), (10, 2, "C3", "how many?")])
+alt = "A sentence: from its last 'has' one arc goes back to Ann, another to seven; a word is asked for."
+show(fig, alt=alt)
 
 # %% [markdown]
 r"""
-## Predict
+A reader asks two questions at the last *has*: who has something (blue), and how many (red)? The first answer is one
+word back. The second is harder, because two numbers came earlier, and nothing in the word *seven* says that it is
+Ann's. Keep this in mind. We first build a layer that can look back, then find out how two such layers answer the red
+question.
 
-Replace `None` by what you expect, or run on and see.
+## The average of the past
+
+The simplest way to use the past is to average it. Take only the four positions of the story at which a number is
+named or asked for. Each is a vector of five numbers, which we choose by hand so that we can follow them. Columns 0
+and 1 say whose number this is, Ann's or Tom's. Columns 2 and 3 say whose number is wanted here. Column 4 is the
+number itself. (In a real model nobody chooses what a column means: training does. And how did the vector of *seven*
+learn that it is Ann's? An earlier layer wrote it there. The last section shows how.)
 """
 
 # %%
-predict("04.1", "share of softmax on the largest of 32 scores of deviation 8", guess=None)
-predict("04.2", "same past, shuffled: does the last position's output change?", guess=None)
-predict("04.3", "layers needed to copy random letters", guess=None)
-
-# %% [markdown]
-r"""
-## Build: from an average to a head
-
-The plainest way to use the past is to average it. Four positions, two numbers each:
-"""
-
-# %%
-x = torch.tensor([[2, 0], [4, 2], [0, 4], [2, 2]], dtype=torch.float32)  # (T, C)
+rows = [
+    [1, 0, 0, 0, 7],  # "seven", which is Ann's
+    [0, 1, 0, 0, 2],  # "two", which is Tom's
+    [0, 0, 1, 0, 0],  # "Ann has": wants Ann's number
+    [0, 0, 0, 1, 0],  # "Tom has": wants Tom's number
+]
+x = torch.tensor(rows, dtype=torch.float32)  # (T, C)
 T, C = x.shape
 averages = torch.zeros(T, C)
 for t in range(T):
@@ -59,8 +66,12 @@ print(averages)
 
 # %% [markdown]
 r"""
-A loop over positions leaves a GPU idle. The same sums are one matrix product: row *t* of a triangular matrix
-holds the weights with which position *t* looks at positions 0 … *t*.
+Look at column 4. The position that wants Ann's number gets 3, the mean of 7, 2 and its own 0. The position that wants
+Tom's gets 2.25. Neither number is an answer: an average cannot prefer one position to another.
+
+Before we let it choose, we get rid of the loop. The loop computes one position after the other. One matrix product
+computes them all: row *t* of a triangular matrix holds the weights with which position *t* looks at positions
+0 … *t*.
 """
 
 # %%
@@ -71,123 +82,143 @@ assert torch.allclose(weights @ x, averages), "the product differs from the loop
 
 # %% [markdown]
 r"""
-Now the step that makes the weights *learnable*. Give every pair of positions a score, put −∞ where the key lies
-in the future, and let softmax turn each row into weights. One row by hand, that of position 2:
+Now the weights must become *learnable*. Any numbers would do as long as each row is positive, sums to one, and is
+zero in the future. Softmax makes such a row from arbitrary numbers, called *scores*: it takes the exponential of each
+score and divides by their sum. A score of −∞ gives the weight zero, so we put −∞ wherever the key is in the future.
+Here is one row by hand. It belongs to position 2, so position 3 is its future.
 """
 
 # %%
-row = torch.full((T,), float("-inf"))
-row[:3] = torch.tensor([1.0, 0.0, 2.0])  # the rest is its future
-for name, values in {"scores": row, "exp": row.exp(), "weights": row.exp() / row.exp().sum()}.items():
-    print(f"{name:8}" + "".join(f"{value:7.2f}" for value in values) + f"   sum {values.sum():.2f}")
-print("output  ", row.softmax(-1) @ x, "= the weighted mean of the rows of x")
+row = torch.tensor([1.0, 0.0, 2.0, float("-inf")])
+print("exp    ", row.exp(), " sum", round(row.exp().sum().item(), 2))
+print("weights", row.exp() / row.exp().sum())
+print("softmax", row.softmax(dim=-1))
 
 # %% [markdown]
 r"""
-Equal scores give the average back, others any *positive* weighting of the past, and nothing of the future:
+For all rows at once, a *mask* marks the future: the part of the matrix above the diagonal.
+"""
+
+
+# %%
+def over_the_past(scores):
+    """(..., T, T) scores -> weights: the future is masked, and softmax makes each row sum to one."""
+    T = scores.size(-1)
+    future = torch.ones(T, T, dtype=torch.bool).triu(1)
+    return scores.masked_fill(future, float("-inf")).softmax(dim=-1)
+
+
+scores = torch.randn(8, 8, generator=g) * 1.5
+alt = "Three 8 by 8 lower triangles: the uniform average, random scores, blue positive and red negative, with the future masked, and their softmax."
+show(figures.matrices(over_the_past(torch.zeros(8, 8)), scores, over_the_past(scores)), alt=alt)
+
+# %% [markdown]
+r"""
+On the left all scores are zero, so every row is an average of its past. The scores in the middle are random. On the
+right is their softmax: each row still sums to one, but now a position weighs its past unevenly, most where the score
+is bluest. The future, grey in the middle, has no weight.
+
+## Queries, keys and values
+
+Where should the scores come from? From what the positions contain. Each position offers a *key*, which says what it
+can be found by, and a *value*, which is what it passes on. Each position also asks with a *query*. The score of a pair
+is the product q · k: it is large where the query points in the same direction as the key.
+
+In a model q, k and v are three linear maps of the position's vector, with the matrices W_q, W_k and W_v. In our
+example we can write these matrices by hand. The query reads the columns "wanted", the key reads the columns "whose",
+and the value reads the number.
 """
 
 # %%
-future = torch.ones(8, 8, dtype=torch.bool).triu(1)
-average = torch.zeros(8, 8).masked_fill(future, float("-inf")).softmax(dim=-1)
-assert torch.allclose(average[:T, :T], weights), "equal scores are not the average"
-scores = (torch.randn(8, 8, generator=g) * 1.5).masked_fill(future, float("-inf"))
-show(
-    figures.matrices(average, scores, scores.softmax(-1)),
-    alt="Three 8 by 8 lower triangles: the uniform average, random scores, blue positive and red negative, with the future masked, and their softmax.",
-)
+w_q = torch.tensor([[0.0, 0], [0, 0], [4, 0], [0, 4], [0, 0]])  # (C, 2): reads columns 2 and 3, times 4
+w_k = torch.tensor([[1.0, 0], [0, 1], [0, 0], [0, 0], [0, 0]])  # (C, 2): reads columns 0 and 1
+w_v = torch.tensor([[0.0], [0], [0], [0], [1]])  # (C, 1): reads column 4
+q, k, v = x @ w_q, x @ w_k, x @ w_v
+print(f"q: {q.tolist()}\nk: {k.tolist()}\nv: {v.tolist()}")
 
 # %% [markdown]
 r"""
-## Where do scores come from?
-
-From content. Each position publishes a *key*, what it can be found by, and a *value*, what it hands over. It also
-asks with a *query*. The score is the product q · k: large where the query points the way the key does. Below, two
-positions say who has how many, and a third asks for Tom. The answer is a weighted mean of values, and its sharpness
-grows with the length of the query:
+Position 2 asks with (4, 0). The key of position 0 is (1, 0), so this score is 4·1 + 0·0 = 4. The key of position 1 is
+(0, 1), and position 2's own key is (0, 0): both scores are 0. Softmax turns 4, 0, 0 into e⁴ = 54.6 against 1 and 1,
+so the first weight is 54.6 / 56.6. Now all pairs at once:
 """
 
 # %%
-ann, tom = torch.eye(2)
-keys, values = torch.stack([ann, tom]), torch.tensor([7.0, 2.0])
-for length in (0, 1, 4, 16):
-    found = (length * tom @ keys.T).softmax(dim=-1)
-    print(f"|q| = {length:2}   weights {found[0]:.3f} {found[1]:.3f}   answer {found @ values:.2f}")
+scores = q @ k.T  # (T, T): row t holds the scores of query t
+weights = over_the_past(scores)
+print("scores\n", scores)
+print("weights\n", weights)
+print("output ", (weights @ v).flatten())
 
 # %% [markdown]
 r"""
-This is a dictionary whose look-up has a gradient. In a model q, k and v are three linear maps of each position's
-vector, so training decides what to look for, what to be found by and what to hand over. They are kept apart because
-they differ: *has* looks for a name, is found as a verb, and hands over neither.
+Position 2 receives nearly 7, and position 3 nearly 2: each has found its own number. Positions 0 and 1 want nothing.
+Their scores are all zero, so they get the average, as before. The answers are not exactly 7 and 2 because the weights
+are soft. How soft they are depends on the size of the scores:
+"""
 
-It is *self*-attention because all three come from one sequence. In *cross*-attention the queries come from another,
-as when a translator's decoder looks at the sentence to be translated. Without the mask it is *bidirectional*: BERT
-reads so, and such a model cannot be trained to predict the next token, since it sees it.
+# %%
+for size in (0, 1, 4, 16):
+    weights = over_the_past(size / 4 * q @ k.T)
+    print(f"largest score {size:2}: weights {weights[2]}, answer {(weights[2] @ v).item():.2f}")
+
+# %% [markdown]
+r"""
+A score of 0 gives the average again. A score of 16 gives the plain look-up of a dictionary. In between, every weight
+has a gradient, so training can move the weights towards the positions that help. This is the idea of attention: a
+dictionary that can be learned.
+
+The three maps are separate because a position plays three different roles. The word *has* searches for a name (query),
+can be found as a verb (key), and passes on something else (value).
+
+The layer is called *self*-attention because q, k and v come from the same sequence. In *cross*-attention the queries
+come from another one: a translator's decoder looks at the sentence to be translated. Without the mask, attention is
+*bidirectional*, as in BERT. Such a model cannot be trained to predict the next token, because it sees it.
+
+What you have just followed is one *head* of attention.
 
 ## Why divide by √d?
 
-A score is a sum of d products. If the numbers in q and k are independent with mean *zero* and variance one, so are
-the products, and the sum has variance d (Vaswani et al. 2017, footnote 4). With another mean it has not:
+The head works. Our queries and keys have d = 2 numbers, though, and GPT-2's have 64. A score is a sum of d products.
+If the numbers in q and k are independent, with mean zero and variance one, then each product has variance one, and the
+sum has variance d (Vaswani et al. 2017, footnote 4). So wider heads have larger scores:
 """
 
 # %%
 for d in (4, 16, 64, 256):
     q, k = torch.randn(2, 20_000, d, generator=g)
-    zero, one = (q * k).sum(-1).std(), ((q + 1) * (k + 1)).sum(-1).std()
-    print(
-        f"d = {d:3}   standard deviation of q · k: {zero:5.1f}   √d: {d**0.5:4.1f}   with mean one: {one:5.1f}"
-    )
+    spread = (q * k).sum(dim=-1).std()
+    print(f"d = {d:3}   standard deviation of q · k: {spread:5.1f}   √d: {d**0.5:4.1f}")
 
 # %% [markdown]
 r"""
-GPT-2's heads have d = 64, and a deviation of 8 is question 1. But has a real layer's q variance one? Measure it: width
-768, 12 heads, weights from N(0, 0.02²) as GPT-2 draws them (chapter 05), fed with what a LayerNorm puts out.
+We have just seen what large scores do: softmax gives nearly everything to one position. *Predict.* Let a query have 32
+keys, with random scores of standard deviation 8, as at d = 64. What share of the weight does the largest score get,
+on average? (Replace `None` by your guess, or run on and see.)
 """
 
 # %%
-C, n_head, n_keys = 768, 12, 32
-x = F.layer_norm(torch.randn(64, n_keys, C, generator=g), (C,))  # 64 texts
-q, k = (
-    (x @ (0.02 * torch.randn(C, C, generator=g))).unflatten(-1, (n_head, -1)).transpose(1, 2) for _ in "qk"
-)
-layer = (q[:, :, -1:] @ k.transpose(-2, -1)).std(-1).mean().item()  # the last query's scores
-print(f"variance of q: {q.var():.2f}, of 0.02² · {C}: {0.02**2 * C:.2f}")
-print(f"deviation of the scores, undivided: {layer:.1f}, divided by √d: {layer / q.size(-1) ** 0.5:.2f}")
-
-# %% [markdown]
-r"""
-What softmax makes of such scores. The second line below is the trace of softmax's Jacobian, Σ p(1−p): how much
-gradient comes through.
-"""
+predict("04.1", "share of softmax on the largest of 32 scores of deviation 8", guess=None)
 
 # %%
-draws = torch.randn(4000, n_keys, generator=g)
-
-
-def largest_and_gradient(deviation):
-    p = (deviation * draws).softmax(-1)
-    return p.amax(-1).mean().item(), (p * (1 - p)).sum(-1).mean().item()
-
-
-root = q.size(-1) ** 0.5
-marks = {"layer, divided": layer / root, "variance one, divided": 1, "layer": layer, "variance one": root}
-spread = torch.logspace(-1, 1.5, 40).tolist()
-show(
-    figures.saturation(spread, *zip(*map(largest_and_gradient, spread)), marks),
-    alt="As the scores spread, the largest takes more of the weight and the gradient that softmax lets through falls; four deviations are marked: 0.3, 1, 2.4 and 8.",
-)
-for text, at in marks.items():
-    print(
-        "{:22} deviation {:.1f}: largest {:.2f}, gradient {:.2f}".format(text, at, *largest_and_gradient(at))
-    )
-answer("04.1", round(largest_and_gradient(8)[0], 2))
+draws = torch.randn(4000, 32, generator=g)
+for deviation in (1, 8):
+    p = (deviation * draws).softmax(dim=-1)
+    largest, gradient = p.amax(-1).mean().item(), (p * (1 - p)).sum(-1).mean().item()
+    print(f"deviation {deviation}: largest weight {largest:.2f}, gradient {gradient:.2f}")
+answer("04.1", round(largest, 2))
 
 # %% [markdown]
 r"""
-At initialisation GPT-2 is far from saturated, divided or not: undivided, most of the gradient still comes through,
-thanks to its small weights. The division does two things. The deviation no longer depends on d, so that what works
-for one width of head works for another. And q and k have room to grow, as they do in training: the end of this chapter
-shows by how much, in a model with d = 32. So the division belongs where scores are made, and the finished weights are:
+The second number is the trace of softmax's Jacobian, Σ p(1−p). It says how much of the gradient reaches the scores.
+When one weight is nearly 1 and the others nearly 0, a small change of the scores changes nothing, and the gradient is
+lost. Dividing each score by √d brings the deviation back to 1, at every width of head.
+
+These are random numbers of variance one. In a real layer, the size of q and k depends on the weights, and the weights
+change in training. So we shall not take the argument on trust: at the end of the chapter we train one model with the
+division and one without it.
+
+Here are the finished weights. They are the first function of this chapter that goes into the package.
 """
 
 # %%
@@ -212,7 +243,7 @@ def attention_weights(q: Tensor, k: Tensor) -> Tensor:
 
 # %% [markdown]
 r"""
-*Check.* Two laws at once: rows sum to one, and changing the future does not change the past.
+*Check.* Two laws: rows sum to one, and later keys do not change earlier rows.
 """
 
 # %%
@@ -220,16 +251,18 @@ q, k = torch.randn(2, 8, 16, generator=g)  # (T, d)
 before = attention_weights(q, k)
 assert torch.allclose(before.sum(-1), torch.ones(len(q))), "a row does not sum to one"
 k[5:] += 1.0
-changed = (attention_weights(q, k) != before).any(dim=-1)
-print("rows that changed after keys 5, 6, 7 did:", changed.nonzero().flatten().tolist())
+changed = (attention_weights(q, k) != before).any(dim=-1).nonzero().flatten().tolist()
+print("rows that changed after keys 5, 6, 7 did:", changed)
+assert changed == [5, 6, 7], f"rows {changed} changed, not [5, 6, 7]: is the future masked?"
 
 # %% [markdown]
 r"""
-## One head, many heads
+## Many heads
 
-A head is these weights applied to values. It returns one mean per position. To fetch both *who* and *how many*, a
-position needs two sets of weights: two heads. GPT-2 small has 12 per layer, each of width d = C / 12. The heads must
-share the width evenly, which is the first thing to check.
+A head returns one weighted mean per position. The reader at the start of this chapter asked two questions at once, *who*
+and *how many*. To fetch two things, a position needs two sets of weights: two heads. GPT-2 small has 12 heads in each
+layer. They share the width: each works with C / 12 numbers per position, so all together cost as much as one wide head.
+The division must come out even, which is the first thing to check.
 """
 
 
@@ -245,27 +278,29 @@ def head_size(config) -> int:
     return config.n_embd // config.n_head
 
 
+# %% [markdown]
+r"""
+The plainest version is a loop. Every head has its own three matrices, and the results are put side by side. (From here
+on `config` holds the sizes. Its last three fields are explained when the layer uses them. Try `n_head=5`, too.)
+"""
+
 # %%
-def one_head(x, w_q, w_k, w_v):
-    """(B, T, C) and three (C, d) matrices -> (B, T, d)."""
-    return attention_weights(x @ w_q, x @ w_k) @ (x @ w_v)
-
-
 config = SimpleNamespace(n_embd=12, n_head=3, dropout=0.0, bias=True, flash=False)
 B, T, C, d = 2, 6, config.n_embd, head_size(config)
 x = torch.randn(B, T, C, generator=g)
 w_q, w_k, w_v = torch.randn(3, config.n_head, C, d, generator=g)  # a (C, d) matrix for each head
-looped = torch.cat([one_head(x, w_q[h], w_k[h], w_v[h]) for h in range(config.n_head)], dim=-1)
-print("one head:", tuple(one_head(x, w_q[0], w_k[0], w_v[0]).shape), " side by side:", tuple(looped.shape))
-try:
-    head_size(SimpleNamespace(n_embd=768, n_head=10))
-except ValueError as error:
-    print(error)
+heads = []
+for h in range(config.n_head):
+    heads.append(attention_weights(x @ w_q[h], x @ w_k[h]) @ (x @ w_v[h]))  # (B, T, d)
+looped = torch.cat(heads, dim=-1)
+print("one head:", tuple(heads[0].shape), " side by side:", tuple(looped.shape))
 
 # %% [markdown]
 r"""
-Now without the loop. GPT-2 puts all heads' matrices side by side into one, `c_attn`, that makes queries, keys and values
-at once. Matrix products work on the last two axes, so `n_head` moves in front of T and behaves like a batch.
+A GPU works best on few large products, so GPT-2 computes all heads together. It puts the matrices of all heads side by
+side into one, `c_attn`, whose output holds all queries, then all keys, then all values. We cut this output into q, k
+and v, and each of them into heads. A matrix product works on the last two axes and treats all earlier axes as a
+batch. So we move `n_head` in front of T, and the heads become part of the batch.
 """
 
 # %%
@@ -281,19 +316,28 @@ def split_heads(x: Tensor, n_head: int) -> list[Tensor]:
 
 
 # %%
-c_attn = torch.cat([torch.cat(list(w), dim=1) for w in (w_q, w_k, w_v)], dim=1)  # (C, 3·C)
-q, k, v = split_heads(x @ c_attn, config.n_head)
-y = attention_weights(q, k) @ v
-print("q:", tuple(q.shape), " weights:", tuple(attention_weights(q, k).shape), " y:", tuple(y.shape))
-together = y.transpose(1, 2).flatten(2)  # (B, T, C)
+side_by_side = [torch.cat(list(w), dim=1) for w in (w_q, w_k, w_v)]  # three of (C, C)
+q, k, v = split_heads(x @ torch.cat(side_by_side, dim=1), config.n_head)
+y = attention_weights(q, k) @ v  # (B, n_head, T, d)
+together = y.transpose(1, 2).flatten(2)  # (B, T, C): the heads of a position side by side again
 assert torch.allclose(together, looped, atol=1e-5), "the loop over heads gives something else"
-print("heads apart and together differ by less than 1e-5")
+print("q:", tuple(q.shape), " y:", tuple(y.shape), " together, as from the loop:", tuple(together.shape))
 
 # %% [markdown]
 r"""
-A second matrix, `c_proj`, mixes what the heads found, since side by side head 0 could only ever write to the first d
-channels. *Dropout* sets each number to zero with a given probability, in training only, and scales up the others, so
-that no number can be relied on alone. GPT-2 was trained with 0.1; where no text is seen twice, 0 is usual now.
+## The layer
+
+The layer of the package is these three lines (q, k, v; y; together) with weights that can be trained. It has three
+additions:
+
+- **A second matrix, `c_proj`.** It mixes what the heads found. Without it, head 0 could write only to the first d
+  channels of the output.
+- **Dropout.** In training, each number is set to zero with a given probability, and the others are scaled up, so that the
+  model cannot rely on a single one. The GPT-2 paper names no rate. GPT-1 used 0.1, and so does the default of Hugging
+  Face's GPT-2. We train with 0.
+- **Two doors for later chapters.** In chapter 08, a `cache` keeps the keys and values of the past while a text is
+  written. In chapter 12, `flash` computes the same result in one step that never stores the (T, T) weights. Pass over
+  both branches now; this chapter uses the last one.
 """
 
 
@@ -326,46 +370,44 @@ class CausalSelfAttention(nn.Module):
 
 
 # %%
-attention = CausalSelfAttention(config).eval()  # without dropout: the laws below hold to the last digits
-for name, parameter in attention.named_parameters():
-    print(f"{name:14} {tuple(parameter.shape)}")
+attention = CausalSelfAttention(config).eval()  # eval: without dropout
+print({name: tuple(parameter.shape) for name, parameter in attention.named_parameters()})
 print("in and out:", tuple(x.shape), tuple(attention(x).shape))
 
 # %% [markdown]
 r"""
-## What it costs
+A linear layer of PyTorch stores its matrix as (outputs, inputs), so `c_attn.weight` has 3·C rows and C columns.
 
-Every position scores every other: T² scores. Twice the text costs four times as much, which is why chapter 01 wanted
-few tokens. More heads need no more products, each being narrower. But each head has a (T, T) matrix of its own, and
-training keeps them all for the backward pass. One layer of GPT-2 small on one text, in float32:
+**What it costs.** Every position scores every other, which makes T² scores. Twice the text makes four times as many.
+More heads need no more multiplications, because each head is narrower. But each head has a (T, T) matrix of weights
+of its own, and training keeps them all for the backward pass. For one layer of GPT-2 small on one text, in float32:
 """
 
 # %%
-C = 768
 for T in (512, 1024, 2048, 4096):
-    products = (
-        2 * T * T * C * 2
-    )  # a multiply and an add for each of q · k and weights · v, all heads together
-    stored = ", ".join(f"{4 * n_head * T * T / 2**20:5.0f} MiB with {n_head} heads" for n_head in (1, 12))
-    print(f"T = {T:4}: {products / 1e9:4.1f} GFLOP; weights take {stored}")
+    gflop = 4 * T * T * 768 / 1e9  # a multiply and an add for each of q · k and weights · v
+    mib = 4 * T * T / 2**20  # 4 bytes for each weight of one head
+    print(f"T = {T:4}: {gflop:4.1f} GFLOP; weights: {mib:2.0f} MiB a head, {12 * mib:3.0f} MiB in all")
 
 # %% [markdown]
 r"""
-## Check: laws
+This is only the part that grows with T². The two linear layers grow with T, like everything else in the model. Chapter
+05 adds up all parts and shows at which length this one becomes the largest.
 
-**Which input can move which output?** The Jacobian answers for all pairs at once. Beside our layer stands one
-with a bug, in a line that is often written so. All shapes fit and nothing crashes. Find the bug before you look
-at the picture.
+## Two laws
+
+**The future does not move the past.** We have tested this with one disturbance. The Jacobian, the matrix of all
+derivatives, tests every pair of an input and an output at once. Beside our layer we put one with a bug, in a line that is
+often written so. All its shapes fit, and nothing crashes. Find the bug before you look at the picture.
 """
 
 
 # %%
 class Buggy(CausalSelfAttention):
     def forward(self, x):
-        B, T, C = x.shape
-        q, k, v = (z.view(B, T, self.n_head, -1).transpose(1, 2) for z in self.c_attn(x).split(C, dim=2))
+        q, k, v = split_heads(self.c_attn(x), self.n_head)
         y = attention_weights(q, k) @ v
-        return self.c_proj(y.reshape(B, T, C))
+        return self.c_proj(y.reshape(x.shape))
 
 
 def influence(layer, x):
@@ -375,81 +417,48 @@ def influence(layer, x):
 
 
 # %%
-maps = {cls.__name__: influence(cls(config).eval(), x[0]) for cls in (CausalSelfAttention, Buggy)}
-show(
-    figures.influence(maps),
-    alt="Influence of input position on output position: lower triangular for our layer, blocks above the diagonal for the buggy one.",
-)
-for name, matrix in maps.items():
-    print(f"{name}: {int((matrix.triu(1) > 0).sum())} pairs in which a future input moves an output")
+ours, buggy = influence(attention, x[0]), influence(Buggy(config).eval(), x[0])
+alt = "Influence of input position on output position: lower triangular for our layer, blocks above the diagonal for the buggy one."
+show(figures.influence({"CausalSelfAttention": ours, "Buggy": buggy}), alt=alt)
+leaks, found = int((ours.triu(1) > 0).sum()), int((buggy.triu(1) > 0).sum())
+print(f"pairs in which a later input moves an earlier output: {leaks} in ours, {found} in the buggy one")
+assert leaks == 0, "our layer sees its future: is the mask in attention_weights?"
 
 # %% [markdown]
 r"""
-`(B, n_head, T, d)` reshaped without `transpose(1, 2)` puts neighbouring *positions* of one head side by side, so
-early rows hold later positions. In training such a model can read part of the answer, so its loss looks good; when
-it writes, there is no future to read. A test on shapes passes. The law does not.
+Our layer's matrix is zero above the diagonal. The buggy layer's is not. It turns (B, n_head, T, d) into (B, T, C)
+without `transpose(1, 2)`, so it puts neighbouring *positions* of one head side by side, and early rows hold later
+positions. In training, such a model can read part of the answer, so its loss looks good. When it writes a text,
+there is no future to read, and the text is bad. A test of the shapes passes. The law does not.
 
-**Heads have no order.** Permute the heads' weights, on both sides, and nothing changes:
+**The past has no order.** *Predict.* We shuffle all positions but the last, and look at the last output. Does it change?
 """
-
 
 # %%
-@torch.no_grad()
-def permute_heads(layer, order):
-    """Reorder the heads: their rows of c_attn, in q, k and v alike, and their columns of c_proj."""
-    d, C = layer.head_size, layer.n_head * layer.head_size
-    channels = torch.cat([torch.arange(h * d, (h + 1) * d) for h in order])
-    rows = torch.cat([part * C + channels for part in range(3)])
-    for p in layer.c_attn.parameters():
-        p.copy_(p[rows])
-    layer.c_proj.weight.copy_(layer.c_proj.weight[:, channels])
-
-
-before = attention(x)
-permute_heads(attention, [*range(1, config.n_head), 0])
-assert torch.allclose(attention(x), before, atol=1e-6), "the order of the heads matters"
-print("heads permuted: same output")
-
-# %% [markdown]
-r"""
-**The past has no order.** Question 2. A weighted mean does not know where its terms stood:
-"""
+predict("04.2", "same past, shuffled: does the last position's output change?", guess=None)
 
 # %%
 order = [*torch.randperm(x.size(1) - 1, generator=g).tolist(), x.size(1) - 1]  # the last position stays last
 same = torch.allclose(attention(x[:, order])[:, -1], attention(x)[:, -1], atol=1e-6)
-print(f"past in the order {order[:-1]}: the last output", "stays as it was" if same else "changes")
+print(f"past in the order {order[:-1]}: the last output", "stays the same" if same else "changes")
 answer("04.2", "no" if same else "yes")
 
 # %% [markdown]
 r"""
-To a layer of attention *Tom sees Ann* and *Ann sees Tom* are the same past. A stack of causal layers can work some of
-the order out (Haviv et al. 2022); GPT-2 is told. Chapter 05 adds a vector for each position to the input, and so does
-the experiment below.
-
-**One kernel or four steps.** `flash=True` calls PyTorch's fused kernel. It must give the same output and the same
-gradients. What differs is time and memory, the subject of chapter 12.
+A weighted mean does not know in which order its terms came. To one layer of attention, *Tom sees Ann* and *Ann sees Tom*
+are the same past. Several causal layers can work out some of the order (Haviv et al. 2022), but GPT-2 is told: a vector
+for each position is added to the input. The experiment below does this too, and chapter 05 returns to it.
 """
-
-# %%
-fused = CausalSelfAttention(SimpleNamespace(**vars(config) | {"flash": True})).eval()
-fused.load_state_dict(attention.state_dict())
-for layer in (attention, fused):
-    layer.zero_grad()
-    layer(x).square().sum().backward()
-assert torch.allclose(attention(x), fused(x), atol=1e-5), "the outputs differ"
-for ours, theirs in zip(attention.parameters(), fused.parameters()):
-    assert torch.allclose(ours.grad, theirs.grad, atol=1e-4), "the gradients differ"
-print("outputs and all gradients agree")
 
 # %% [markdown]
 r"""
-## See: two layers learn to copy
+## Two layers learn to copy
 
-Question 3. The data are random characters, all different, repeated to the end of the context. On the first pass a
-model can only guess. From the second character of the repetition on, everything is certain for a model that finds
-where the current character stood before and reads the one *after* it. The period is random, so counting back a fixed
-distance does not help.
+What can a model do that has nothing but attention? We give it a task in which only the past helps. Each text is a row
+of random characters, all different, that repeats until the text is full. On the first pass a model can only guess.
+From the second character of the repetition on, the next character is certain for a model that finds where the current
+character was before, and reads the one *after* it. The length of the row, its period, is random, so counting back a fixed
+number of places does not help.
 """
 
 # %%
@@ -459,10 +468,10 @@ assert PERIODS[0] <= PERIODS[1] < min(T, V), f"PERIODS={PERIODS} must lie below 
 
 
 def repeated(n, g):
-    """n sequences (n, T) of distinct characters that repeat, and their periods (n, 1)."""
-    first = torch.rand(n, V, generator=g).argsort(1)
+    """n texts of distinct characters that repeat: ids (n, T), and their periods (n, 1)."""
+    characters = torch.rand(n, V, generator=g).argsort(1)  # each row: all ids in random order
     period = torch.randint(PERIODS[0], PERIODS[1] + 1, (n, 1), generator=g)
-    return first.gather(1, torch.arange(T) % period), period
+    return characters.gather(1, torch.arange(T) % period), period
 
 
 idx, period = repeated(3, g)
@@ -471,14 +480,14 @@ for row, p in zip(idx, period):
 
 # %% [markdown]
 r"""
-The model is embeddings and attention, nothing else. Each layer adds its output to what is there.
+The model turns each character and each position into a vector, and adds the two. Then come the layers of attention. Each
+layer adds its output to what is already there, so nothing is lost. (The LayerNorm in front of it keeps the size of the
+numbers steady; chapter 05 explains it.) A last matrix turns each vector into V scores for the next character.
 """
 
 
 # %%
 class AttentionOnly(torch.nn.Module):
-    """(B, T) ids -> (B, T, V) logits."""
-
     def __init__(self, n_layer, n_embd=64, n_head=2):
         super().__init__()
         config = SimpleNamespace(n_embd=n_embd, n_head=n_head, dropout=0.0, bias=False, flash=False)
@@ -487,159 +496,328 @@ class AttentionOnly(torch.nn.Module):
         self.layers = torch.nn.ModuleList(CausalSelfAttention(config) for _ in range(n_layer))
         self.head = torch.nn.Linear(n_embd, V, bias=False)
 
+    def embed(self, idx):
+        return self.wte(idx) + self.wpe(torch.arange(idx.size(1)))  # (B, T, n_embd)
+
     def forward(self, idx):
-        x = self.wte(idx) + self.wpe(torch.arange(idx.size(1)))
+        x = self.embed(idx)
         for norm, layer in zip(self.norms, self.layers):
             x = x + layer(norm(x))
         return self.head(x)
 
 
-# %%
 def losses(model, idx, period):
     """The loss in nats over all characters, and over those that a perfect model is sure of."""
-    loss = F.cross_entropy(model(idx[:, :-1]).transpose(1, 2), idx[:, 1:], reduction="none")  # (B, T-1)
-    return loss.mean(), loss[torch.arange(1, T) > period].mean()
+    logits = model(idx[:, :-1])
+    each = F.cross_entropy(logits.transpose(1, 2), idx[:, 1:], reduction="none")  # (B, T-1)
+    return each.mean(), each[torch.arange(1, T) > period].mean()
 
-
-def train(n_layer, steps=STEPS, lr=0.01):
-    """Returns the model, and its loss on the repeated characters of each step's fresh batch."""
-    g = seed_everything(1)
-    model, curve = AttentionOnly(n_layer), []
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps)
-    for _ in range(steps):
-        loss, on_repeats = losses(model, *repeated(48, g))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        curve.append(on_repeats.item())
-    return model, curve
-
-
-torch.set_num_threads(1)  # sums in one order: what is printed does not hang on the number of threads
-runs = {n_layer: train(n_layer) for n_layer in (1, 2)}
-
-# %% tags=["nbval-ignore-output"]
-idx, period = repeated(1000, g)
-certain = torch.arange(1, T) > period
-seen = period.log().expand_as(certain)[certain].mean().item()  # nats, when all that is known is what occurred
-curves = {f"{n_layer} layer{'s' * (n_layer > 1)}": curve for n_layer, (_, curve) in runs.items()}
-lines = {"ln V: any character": math.log(V), "one of those that occurred": seen}
-show(
-    figures.learning(curves, lines),
-    alt="Loss on repeated characters: with one layer it falls slowly and stays above 3 nats, with two it falls steeply towards zero.",
-)
-for name, curve in curves.items():
-    print(
-        f"{name}: {sum(curve[-20:]) / 20:.2f} nats in the last 20 steps; guessing one that occurred costs {seen:.2f}"
-    )
-copies = [n_layer for n_layer, (_, curve) in runs.items() if curve[-1] < 0.2]
-answer("04.3", min(copies, default="more, or more steps"))
-
-# %%
-assert copies == [2], (
-    f"below 0.2 nats after {STEPS} steps: {copies} layers, not [2]; more steps, or a lower lr?"
-)
 
 # %% [markdown]
 r"""
-Two. Is one layer just slower? Trained 30 times as long (6,000 steps of 64 sequences, once) it reached 2.46 nats, just below guessing
-among those that occurred. It had not learned to copy but to count back, by distances that suit some periods: after
-3,000 steps its loss was 1.1 at period 6 and 2.8 at period 16, where a guess costs ln 16. Its keys can say which
-character stands *there*, but what must be found is the position *after* an earlier copy. That takes a first layer in which each position learns what stood before it,
-and a second that searches for it: an *induction head* (Elhage et al. 2021; Olsson et al. 2022). The steep fall is
-where both halves fit together. Nobody built this in. Is it there? Measure where each head looks, and what the loss
-becomes when that head is switched off. (A hook sees what a module puts out, and needs no change of the model.)
+We train on fresh texts in every step, with the usual loop: loss, gradient, update. The texts come from a generator of
+their own, with another seed than the weights. (With one seed for both, weights and texts would be made from the same
+random numbers: chapter 00.)
 """
 
 
 # %%
-def attention_maps(model, idx):
-    """The attention weights of each layer, (B, n_head, T, T), and its undivided scores' deviation in every head."""
-    outputs, hooks = [], []
-    for layer in model.layers:
-        hooks.append(layer.c_attn.register_forward_hook(lambda module, args, out: outputs.append(out)))
-    model(idx)
-    for hook in hooks:
-        hook.remove()
-    qk = [split_heads(out, layer.n_head)[:2] for out, layer in zip(outputs, model.layers)]
-    last = [(q[:, :, -1:] @ k.transpose(-2, -1)).std(-1).mean((0, 2)) for q, k in qk]
-    return [attention_weights(q, k) for q, k in qk], last
+def fresh(kind, n_layer):
+    seed_everything(1)  # models of the same shape begin with the same weights
+    return kind(n_layer)
 
 
-# %% tags=["nbval-ignore-output"]
-model = runs[2][0].requires_grad_(False)
-idx, period = repeated(256, g)
-maps, deviations = attention_maps(model, idx)
-before = F.pad(idx[:, :-1], (1, 0), value=-1)  # the character before each position
-found = (
-    before[:, None, :] == idx[:, :, None]
-).tril()  # (B, T, T): key s stands right after a copy of query t
-certain = torch.arange(T) > period
-print(f"{'weight on':13} previous, later  after a copy | loss without  deviation of q · k")
-for i, layer in enumerate(model.layers):
-    for h in range(layer.n_head):
-        w = maps[i][:, h]  # (B, T, T)
-        previous = w.diagonal(-1, 1, 2)  # (B, T-1)
-        within, later = previous[:, : PERIODS[1] - 1].mean(), previous[:, PERIODS[1] :].mean()
-        induction = (w * found).sum(-1)[certain].mean()
-        columns = layer.c_proj.weight[:, h * layer.head_size : (h + 1) * layer.head_size]
-        kept = columns.clone()
-        columns.zero_()
-        loss = losses(model, idx, period)[1]
-        columns.copy_(kept)
-        where = f"layer {i}, head {h}{within:9.2f} {later:6.2f} {induction:13.2f}"
-        print(f"{where} | {loss:12.2f} {deviations[i][h]:19.1f}")
-print(f"{'the whole model':43} | {losses(model, idx, period)[1]:12.2f}")
+def train(model, steps=STEPS, lr=0.01):
+    """Train the model. Returns the loss on the repeated characters at each step."""
+    texts, curve = torch.Generator().manual_seed(2), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    for _ in range(steps):
+        loss, on_repeats = losses(model, *repeated(48, texts))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        curve.append(on_repeats.item())
+    return curve
+
+
+predict("04.3", "layers needed to copy random letters", guess=None)
 
 # %% [markdown]
 r"""
-A head of layer 0 puts nearly all its weight on the previous position, as long as a first copy could still run in
-training (*later* none did: a head learns what its data needed, no more). Take it away and the copy is lost. In layer 1
-the weight lies after an earlier copy: induction heads. The last column is the promise from above: in layer 1 q and k
-have grown until their products spread far beyond √32 = 5.7, and it is the division that keeps softmax soft.
+*Predict* before you run the next cell: how many layers of attention does the copy need? We train a model with one layer
+and a model with two.
+"""
 
-The model has never seen a word. Does it do the same on a sentence? Row: the character that looks. Column: the
-character looked at.
+# %% tags=["nbval-ignore-output"]
+torch.set_num_threads(1)  # sums in one order, so that the same numbers come out on any number of cores
+one, two = fresh(AttentionOnly, 1), fresh(AttentionOnly, 2)
+curves = {"1 layer": train(one), "2 layers": train(two)}
+
+period = repeated(1000, g)[1]
+certain = torch.arange(1, T) > period
+guess = period.log().expand_as(certain)[certain].mean().item()  # nats of a guess among `period` characters
+lines = {"ln V: any character": math.log(V), "one of those that occurred": guess}
+alt = "Loss on repeated characters: with one layer it falls slowly and stays above 3 nats, with two it falls steeply towards zero."
+show(figures.learning(curves, lines), alt=alt)
+
+# %%
+copies = [name for name, curve in curves.items() if sum(curve[-20:]) / 20 < 0.5]
+answer("04.3", copies[0] if copies else "more, or more steps")
+if copies != ["2 layers"]:
+    print("Not as in the text, where two layers copy and one does not: try more STEPS, or another lr.")
+
+# %% [markdown]
+r"""
+Two layers learn it, and one layer does not. Why? Follow the letter `k` when it comes for the second time. The model must
+find the position *after* the first `k`. In one layer, each key is made from its own position's vector, which knows
+its own character and its place in the row. It does not know that a `k` stood before it. So the query of `k` can
+find the first `k`, but not the position after it.
+
+With two layers, the first can prepare the search: each position fetches the character *before* it and adds it to its
+own vector. Then the second layer can search for a position that carries the note "a `k` stood before me". Such a head of
+the second layer is called an *induction head* (Elhage et al. 2021; Olsson et al. 2022).
+
+This explanation can be tested. If the first layer is needed only to fetch the character before, then one layer must be
+enough for a model to which we *give* this character. *Predict* whether it will be.
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+class Told(AttentionOnly):
+    """Each position also gets a vector for the character before it."""
+
+    def __init__(self, n_layer, n_embd=64):
+        super().__init__(n_layer, n_embd)
+        self.before = torch.nn.Embedding(V, n_embd)
+
+    def embed(self, idx):
+        before = F.pad(idx[:, :-1], (1, 0))  # shifted by one; the first position gets id 0
+        return super().embed(idx) + self.before(before)
+
+
+told = fresh(Told, 1)
+curves["1 layer, told"] = train(told)
+alt = "The same plot with a third curve: one layer that is told the character before falls to zero before the two layers do."
+show(figures.learning(curves, lines), alt=alt)
+
+# %% [markdown]
+r"""
+One layer is enough when it is told what stood before, and it even learns faster, because only one half of the trick
+is left to learn. (Olsson et al. make the same experiment with "smeared keys".) So the first of two layers is there to
+fetch the character before. Nobody built this in. Did our model really learn it?
+
+## Where the heads look
+
+To see where a trained model looks, we need its attention weights. The layer uses them inside and does not return
+them. So we run the model step by step, as its `forward` does, and compute the weights on the side.
+"""
+
+
+# %%
+@torch.no_grad()
+def attention_maps(model, idx):
+    """The attention weights of each layer, (B, n_head, T, T)."""
+    maps, x = [], model.embed(idx)
+    for norm, layer in zip(model.norms, model.layers):
+        q, k, _ = split_heads(layer.c_attn(norm(x)), layer.n_head)
+        maps.append(attention_weights(q, k))
+        x = x + layer(norm(x))
+    return maps
+
+
+idx, period = repeated(256, g)
+maps = attention_maps(two, idx)
+print("layers:", len(maps), " weights of each:", tuple(maps[0].shape))
+
+# %% [markdown]
+r"""
+We ask two questions about each head. How much weight is on the position just before, within the first 24 positions? And
+how much is on the position after an earlier copy of the current character, where there is one? `found` marks these
+positions: row t, column s, where the character before s is the character at t.
+"""
+
+# %% tags=["nbval-ignore-output"]
+before = F.pad(idx[:, :-1], (1, 0), value=-1)  # the character before each position; none before the first
+found = (before[:, None, :] == idx[:, :, None]).tril()  # (B, T, T)
+certain = torch.arange(T) > period  # (B, T)
+one_back, after_copy = [], []  # for each layer, a number for each head
+for w in maps:
+    one_back.append(w.diagonal(-1, 2, 3)[..., : PERIODS[1] - 1].mean((0, 2)))
+    after_copy.append((w * found[:, None]).sum(-1).transpose(0, 1)[:, certain].mean(1))
+print("weight on the one before\n", torch.stack(one_back))
+print("weight after a copy\n", torch.stack(after_copy))
+fetches, copies = one_back[0].argmax().item(), after_copy[-1].argmax().item()
+
+# %% [markdown]
+r"""
+There they are. (A row is a layer, a column a head.) One head of layer 0 puts more than three quarters of its weight on
+the position before. Both heads of layer 1 put nearly all of theirs on the position after a copy: these are induction
+heads. (The second head of layer 0 looks at
+no single place. Which head gets which job depends on the random start.)
+
+To *look* at the right place is not yet to *use* it. So we switch off one head at a time, by setting to zero the
+columns of `c_proj` that read it, and measure the loss.
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+two.requires_grad_(False)
+for i, layer in enumerate(two.layers):
+    for h in range(layer.n_head):
+        columns = layer.c_proj.weight[:, h * layer.head_size : (h + 1) * layer.head_size]
+        kept = columns.clone()
+        columns.zero_()
+        print(f"without layer {i}, head {h}  {losses(two, idx, period)[1]:5.2f} nats")
+        columns.copy_(kept)
+
+# %% [markdown]
+r"""
+Without the head that fetches the character before, the copy is lost completely: the model does worse than a guess among
+the characters that occurred. Without the other head of layer 0 nothing much happens. The two induction heads share
+their work, so without one of them the loss is between.
+
+The model has never seen a word. Does it do the same on a sentence? Here are the two heads on a sentence written twice.
+Each row is a character that looks, each column a character that it can look at.
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+def ids(text):
+    return torch.tensor([[alphabet.index(c) for c in text if c in alphabet][:T]], dtype=torch.long)
+
+
+text = "Ann sat. Ann sat."
+maps = attention_maps(two, ids(text))
+pair = {"the one before": maps[0][0, fetches], "after a copy": maps[-1][0, copies]}
+alt = "Two attention maps on a sentence written twice: a head of layer 0 looks one character back, a head of layer 1 looks, in the second copy, at the character after the same one in the first."
+show(figures.head_maps(text, pair), alt=alt)
+predicted = [alphabet[i] for i in two(ids(text))[0].argmax(-1)]
+print("read     ", list(text[9:-1]))
+print("next     ", list(text[10:]))
+print("predicted", predicted[9:-1])
+
+# %% [markdown]
+r"""
+On the left, the dark diagonal is one place below the main one: each character looks at the one before. On the right,
+the rows of the first copy look at position 0. They have nothing to find, but weights must sum to one, so a head at rest
+needs some place to look at (an *attention sink*, Xiao et al. 2023). The rows of the second copy look at the first
+copy, one character further on.
+
+Where is the prediction wrong? After characters that came twice, as the `n` in *Ann* and the space. The head matches one
+letter, not two, so it finds what followed either of them. *Predict:* in `the cat sat. the cat sat`, which earlier characters does
+layer 1 look at from the second `c`, and from the last `a`? Look, then type a sentence of your own, with a repetition
+in it. (Characters outside the alphabet are left out, and at most 48 are read.)
 """
 
 
 # %% tags=["nbval-ignore-output"]
 def look(text):
-    """The characters of a text that are read, T at most, and the maps of all heads."""
-    characters = [c for c in text if c in alphabet][:T]
-    idx = torch.tensor([[alphabet.index(c) for c in characters]], dtype=torch.long)
-    return characters, attention_maps(model, idx)[0] if characters else []
+    characters = [alphabet[i] for i in ids(text)[0]]
+    return characters, attention_maps(two, ids(text)) if characters else []
 
 
-characters, maps = look(2 * "Tom likes figs. ")
-half, idx = len(characters) // 2, torch.tensor([[alphabet.index(c) for c in characters]])
-show(
-    figures.head_maps(characters, maps),
-    alt="Four attention maps on a sentence written twice; in layer 1 the second copy looks at the first, one character further on.",
-)
-right = model(idx)[0, half:-1].argmax(-1) == idx[0, half + 1 :]
-missed = sorted({characters[half + i] for i in (~right).nonzero().flatten().tolist()})
-print(f"second copy: {right.sum()} of {len(right)} characters predicted; wrong after {missed}")
-print(f"layer 1 on position 0 while nothing has come twice: {maps[1][0, :, 1:4, 0].mean():.2f} of the weight")
+figures.map_widget("the cat sat. the cat sat", look, len(two.layers), two.layers[0].n_head)
 
 # %% [markdown]
 r"""
-Layer 1 looks at position 0 when it has nothing to find: the weights must sum to one, so a head at rest needs a place to
-look at (an *attention sink*, Xiao et al. 2023).
+## Ann has …
 
-What does it miss? Letters that stand twice within one copy: it matches one letter, not two, and finds what follows
-either. *Predict:* in `the cat sat. the cat sat`, which earlier character does each head of layer 1 look at from the second
-`c`? Look, then type a sentence of your own, with a repetition in it. (Characters outside the alphabet are left out; at most 48
-are read.)
+Now back to the question of the first page. Give the trained model three facts in its own language: `a7` (Ann, seven),
+`t2` (Tom, two), `e5` (Eve, five). Then ask for one of the names. This is not what it was trained on: nothing
+repeats with a fixed period.
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+def right(model, n=500):
+    """The share of right answers on n random texts of the form a7t2e5t: three pairs, and one of the first halves again."""
+    g = torch.Generator().manual_seed(3)
+    facts = torch.rand(n, V, generator=g).argsort(1)[:, :6]  # six distinct characters: three pairs
+    asked = 2 * torch.randint(3, (n, 1), generator=g)  # the place of the name that is asked for
+    text = torch.cat([facts, facts.gather(1, asked)], dim=1)  # (n, 7)
+    said = model(text)[:, -1].argmax(-1)
+    return (said == facts.gather(1, asked + 1)[:, 0]).float().mean().item()
+
+
+for name in "ate":
+    print(f"a7t2e5{name} ->", alphabet[two(ids("a7t2e5" + name))[0, -1].argmax()])
+for name, model in {"1 layer": one, "2 layers": two, "1 layer, told": told}.items():
+    print(f"{name:14} {right(model):4.0%} right on 500 random texts of this form")
+
+# %% [markdown]
+r"""
+The model with two layers looks up who has how many, for names and numbers drawn at random. The model with one layer does
+worse than a guess among the three numbers, which would be right one time in three. Here is how the two layers do it. The bottom row is what comes in, the
+rows above are the positions after layer 0 and after layer 1. A line shows where the two heads look; the thicker it is,
+the more weight it has.
 """
 
 # %% tags=["nbval-ignore-output"]
-figures.map_widget("the cat sat. the cat sat", look, len(model.layers), model.layers[0].n_head)
+text = "a7t2e5t"
+maps = attention_maps(two, ids(text))
+alt = "Three rows of the characters a7t2e5t. From the last t in the top row a thick line goes down to 2, and from 2 a thick line goes down to the t before it."
+show(figures.hops(text, maps[0][0, fetches], maps[-1][0, copies]), alt=alt)
 
 # %% [markdown]
 r"""
+Read it from the top right. The last `t` looks at `2` (red), because layer 0 has told `2` that a `t` stood before it
+(blue). This takes two hops. No single arc can do it, since the `2` itself does not say whose it is.
+
+In the sentence *Ann has seven marbles. Tom has two. Ann has …* a word stands between name and number. The same two hops
+work if the first layer has one head that looks one word back, and one head that looks two words back. We do not train
+this one; we write it down. Words are one-hot vectors, and a head that looks back n words shifts them by n.
+"""
+
+# %%
+vocabulary = sorted(set(story))
+words = F.one_hot(torch.tensor([vocabulary.index(w) for w in story])).float()  # (T, V)
+one_back = F.pad(words, (0, 0, 1, 0))[:-1]  # a head of layer 0: the word before
+two_back = F.pad(words, (0, 0, 2, 0))[:-2]  # another head of layer 0: the word before that
+weights = over_the_past(8 * one_back @ two_back.T)  # layer 1: query "one back", key "two back"
+for word, weight in zip(story, weights[-1]):
+    print(f"{word:8} {weight:.3f}")
+print("Ann has ...", vocabulary[(weights[-1] @ words).argmax()])
+
+# %%
+arcs = [(10, 9, "C0", "one back"), (2, 0, "C0", "two back"), (10, 2, "C3", "whose “two back” is Ann?")]
+alt = "The sentence again: blue arcs go from the last 'has' to Ann and from seven to the first Ann, and a red one from 'has' to seven."
+show(figures.sentence([*story, "?"], arcs), alt=alt)
+
+# %% [markdown]
+r"""
+The last *has* asks: which position has *Ann* two words back, as I have her one word back? Only *seven* answers. This is
+the example of the second section: the columns "wanted" and "whose" are what the first layer fetches, and W_q and W_k of the
+second layer read them. With *Tom has …* at the end, the same two layers say *two*. Try it: change the story above.
+
+In chapter 07 a model meets thousands of stories with such questions in them, and nobody writes down its heads.
+
+## What the division is for
+
+One promise is left. Does the division by √d matter in training? We train the model of two layers again, from the same
+weights, on the same texts, but we cancel the division: we multiply q by √d. A *hook* does this without a change of
+the layer: PyTorch calls it with the output of `c_attn`, and what it returns takes the output's place.
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+def undivide(module, args, out):
+    q, k, v = out.chunk(3, dim=2)
+    return torch.cat([q * math.sqrt(two.layers[0].head_size), k, v], dim=2)
+
+
+undivided = fresh(AttentionOnly, 2)
+for layer in undivided.layers:
+    layer.c_attn.register_forward_hook(undivide)
+pair = {"divided by √d": curves["2 layers"], "not divided": train(undivided)}
+alt = "Loss on repeated characters of two models with two layers: with the division it falls earlier and lower than without."
+show(figures.learning(pair, lines), alt=alt)
+
+# %% [markdown]
+r"""
+Without the division the same model learns later, and is far behind after the same number of steps. It could compute the
+same function: a smaller W_q would do what the division does. So the division does not change what attention can
+express. It changes how well it can be *trained*. (Is it only the learning rate? "To explore" below lets you find out.)
+
 ## Checkpoint
 """
 
@@ -655,8 +833,8 @@ r"""
 
 `course exercises release 04` writes these as a notebook to `released/`; `course check 04` runs their visible checks.
 
-- **04-1** Two bugs in four lines, 10 minutes: mend a mask that comes too late, and a scale that grows with the text.
-- **04-2** Shapes that fit, 15 minutes: mend heads that were cut by `reshape` alone.
+- **04-1** Two bugs in four lines, 10 minutes: repair the attention of a model that may read its question in both directions.
+- **04-2** Shapes that fit, 15 minutes: repair heads that were cut by `reshape` alone, in GPT-NeoX's layout.
 - **04-3** How far scores spread, 25 minutes: derive the deviation of q · k where the mean is not zero.
 - **04-4** A window on the past, 25 minutes: sliding-window attention, and a formula for what it costs.
 - **04-5** A check for causality, 30 minutes: write the check that finds a layer which sees its future.
@@ -664,9 +842,11 @@ r"""
 
 To explore:
 
-- Leave out the division by √d in `attention_weights` and train the two-layer model again. Then put it back, but
-  multiply the rows of `c_attn.weight` that make q and k by 16 at the start. The fall comes later in the
-  first case, and not at all in the second. Explain both with the figure of saturation.
+- Train with and without the division at other learning rates: `train(fresh(AttentionOnly, 2), lr=0.005)` and `lr=0.02`. Is
+  one of the two always ahead? Then give the model wider heads, `AttentionOnly(2, n_embd=128)`.
+- Is one layer only slower? `train(fresh(AttentionOnly, 1), steps=6000)` takes some minutes. Where does it end, compared with
+  a guess among the characters that occurred? Split its loss by period. At which periods is it better than a guess, and how
+  can it be?
 - Give the two-layer model `window_weights` of exercise 04-4 with 16 positions. The influence matrix is then a band. Which
   periods does the model still copy?
 - After chapter 07, load the trained model and compute `found` on stories in place of random characters. Compare
@@ -678,7 +858,7 @@ To explore:
   attention before the Transformer.
 - A. Vaswani et al., *Attention Is All You Need*, 2017, §3.2: scaled dot products, heads, and footnote 4 on √d.
 - N. Elhage et al., *A Mathematical Framework for Transformer Circuits*, 2021: what one and two layers can do.
-- C. Olsson et al., *In-context Learning and Induction Heads*, 2022: the sudden fall in large models.
+- C. Olsson et al., *In-context Learning and Induction Heads*, 2022: the sudden fall in large models, and smeared keys.
 - A. Haviv et al., *Transformer Language Models without Positional Encodings Still Learn Positional Information*, 2022.
 - G. Xiao et al., *Efficient Streaming Language Models with Attention Sinks*, 2023, §3.1.
 """

@@ -297,7 +297,7 @@ def test_blank_and_chapter_go_together(words, capsys):
 def test_solution_shows_the_released_body(capsys):
     assert main(["solution", "4", "attention_weights"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("# 04_attention.ipynb, cell 24\ndef attention_weights(")
+    assert said.startswith("# 04_attention.ipynb, cell 25\ndef attention_weights(")
     assert "masked_fill(future" in said
     assert solution("04", "forward") == solution("04", "CausalSelfAttention.forward")
     assert "def head_size" in solution("04", "head_size"), "one that is not blank"
