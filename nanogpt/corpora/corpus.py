@@ -1,15 +1,29 @@
 """Stories from a grammar whose every choice is known, so that the floor of a loss is known.
 
-Exported from notebooks/02_corpus.ipynb.
+Exported from notebooks/02_corpus.ipynb, grown by notebooks/03_data.ipynb.
 """
 
+import hashlib
 import math
+import os
 import random
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 from nanogpt.corpora.grammar import NUMBERS, POOLS, Count, Draw, Part, Pick, Recall, Text, alternatives
+from nanogpt.text.shards import (
+    SPLITS,
+    file_sha256,
+    identity,
+    load_manifest,
+    open_shards,
+    save_manifest,
+    split_of,
+    write_shard,
+)
 
 
 def add(terms: list[tuple[int, str]]) -> str:
@@ -150,3 +164,45 @@ def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
     if not tokens:
         raise ValueError("a floor per token needs at least one story")
     return nats / tokens
+
+
+def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
+    """The stories that `source` describes, one shard for each split; returns the manifest, which is written last."""
+    members: dict[str, list[Story]] = {split: [] for split in SPLITS}
+    for story in stories(source["stories"], source["seed"]):
+        digest = hashlib.sha256(story.text.encode()).digest()
+        members[split_of(digest, val=0.05, test=0.05)].append(story)
+    if not all(members.values()):
+        raise ValueError(f"{source['stories']} stories leave none for val or test; take 200 or more")
+    encoding, held = tokenizer.to_tiktoken(), {}
+    for split, told in members.items():
+        text, path = "".join(f"<|endoftext|>{story.text}" for story in told), folder / f"{split}_000000.bin"
+        write_shard(path, ids := encoding.encode_to_numpy(text, allowed_special="all"))
+        size = sum(len(story.text.encode()) for story in told)
+        shard = {"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}
+        held[split] = {"documents": len(told), "bytes": size, "tokens": len(ids), "shards": [shard]}
+    tokenizer.save(folder / "tokenizer.json")
+    floor = -sum(story.logprob for story in members["val"]) / held["val"]["tokens"]
+    manifest = {"source": source, "tokenizer": "tokenizer.json", **identity(tokenizer), "splits": held}
+    return save_manifest(folder, manifest | {"floor": floor})
+
+
+def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, seed: int = 0) -> dict:
+    """The manifest of n stories as shards in `folder`, which are made where they are absent, others or damaged.
+
+    tokenizer: by default the one that chapter 01 left in the folder above, or else the same, trained here.
+    """
+    from nanogpt.text.tokenizer import BPETokenizer  # here: telling stories needs none of its packages
+
+    folder = Path(folder)
+    if tokenizer is None and (folder.parent / "tokenizer.json").exists():
+        tokenizer = BPETokenizer.load(folder.parent / "tokenizer.json")
+    source = {"stories": n, "seed": seed, "entropy": round(entropy(), 6)}  # another grammar, another corpus
+    with suppress(OSError, ValueError, LookupError):  # absent or damaged: made again
+        manifest = load_manifest(folder)
+        same = tokenizer is None or tokenizer.fingerprint == manifest["fingerprint"]
+        if same and manifest["source"] == source and all(open_shards(folder, split) for split in SPLITS):
+            return manifest
+    (folder / "manifest.json").unlink(missing_ok=True)  # first: it must not describe what is replaced
+    tokenizer = tokenizer or BPETokenizer.train((story.text for story in stories(5000)), 1024)
+    return _write_corpus(folder, tokenizer, source)
