@@ -1,6 +1,6 @@
 """Batches from shards: no token lost, none seen twice, resumed at exactly the same token.
 
-Exported from notebooks/03_data.ipynb.
+Exported from notebooks/03_data.ipynb, grown by notebooks/16_real_text.ipynb.
 """
 
 from pathlib import Path
@@ -73,6 +73,9 @@ class BatchStream:
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """x, y: int64 tensors (B, T) on the device; y[b, t] is the token that follows x[b, t]."""
         rows = self.rows()
+        if rows.max() >= self.vocab_size:
+            what = f"id {rows.max()}, but their vocabulary has {self.vocab_size}"
+            raise ValueError(f"the shards in {self.paths[0].parent} hold {what}; prepare them again")
         return to_device(rows[:, :-1], rows[:, 1:], self.device)
 
     def state_dict(self) -> dict:

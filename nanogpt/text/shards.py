@@ -1,10 +1,11 @@
 """Token ids on disk in llm.c's format, with a manifest that says what they are.
 
-Exported from notebooks/03_data.ipynb.
+Exported from notebooks/03_data.ipynb, grown by notebooks/16_real_text.ipynb.
 """
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -68,25 +69,40 @@ def identity(tokenizer) -> dict:
 
 
 def save_manifest(folder: str | Path, manifest: dict) -> dict:
-    """Write folder/manifest.json, atomically; returns what it says."""
+    """Write folder/manifest.json with a hash of itself, atomically; returns it. ValueError if it cannot be right."""
+    manifest = manifest | {"sha256": manifest_sha256(manifest)}
+    if fault := manifest_fault(manifest):
+        raise ValueError(f"{folder}: this manifest cannot be right ({fault})")
     save_json(Path(folder) / "manifest.json", manifest)
     return manifest
 
 
 def load_manifest(folder: str | Path) -> dict:
-    """What folder/manifest.json says."""
-    return json.loads((Path(folder) / "manifest.json").read_bytes())
+    """What folder/manifest.json says. FileNotFoundError or ValueError, in one sentence, if it cannot."""
+    path = Path(folder) / "manifest.json"
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; `python -m nanogpt prepare` writes it")
+    try:
+        manifest = json.loads(path.read_bytes())
+        fault = manifest_fault(manifest)
+    except (ValueError, RecursionError):
+        fault = "not JSON"
+    if fault:
+        raise ValueError(f"{path} is damaged ({fault}); prepare the data again")
+    return manifest
 
 
-def open_shards(folder: str | Path, split: str) -> list[Path]:
-    """The paths of a split's shards. ValueError if it has none, or if one is damaged."""
-    listed = load_manifest(folder)["splits"].get(split, {}).get("shards")
-    if not listed:
+def open_shards(folder: str | Path, split: str, fingerprint: str | None = None) -> list[Path]:
+    """The paths of a split's shards, after comparing all their bytes, and a tokenizer's fingerprint, with the manifest."""
+    manifest, folder = load_manifest(folder), Path(folder)
+    if fingerprint not in (None, manifest["fingerprint"]):
+        made, asked = manifest["fingerprint"][:8], fingerprint[:8]
+        raise ValueError(f"{folder} was made with tokenizer {made}, not {asked}; prepare it again")
+    shards = manifest["splits"].get(split, {}).get("shards")
+    if not shards:
         raise ValueError(f"{folder} has no tokens in a split named {split!r}")
-    for shard in listed:
-        if len(read_shard(Path(folder) / shard["file"])) != shard["tokens"]:
-            raise ValueError(f"{shard['file']} in {folder} is damaged: its manifest describes another file")
-    return [Path(folder) / shard["file"] for shard in listed]
+    check_shards(folder, manifest, split)
+    return [folder / shard["file"] for shard in shards]
 
 
 def permutation(n: int, *key: int) -> np.ndarray:
@@ -109,8 +125,53 @@ def shuffle_documents(tokens: np.ndarray, eot: int, *key: int) -> np.ndarray:
 
 def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
     """Of shards in one folder: vocab_size and eot, by the manifest beside them or else GPT-2's, and its hashes."""
+    if len({path.parent for path in paths}) != 1:
+        raise ValueError(f"a stream reads the shards of one folder; got {len(paths)} files")
     if not (paths[0].parent / "manifest.json").exists():
         return 50257, 50256, None
     manifest = load_manifest(paths[0].parent)
-    listed = {s["file"]: s["sha256"] for split in manifest["splits"].values() for s in split["shards"]}
-    return manifest["vocab_size"], manifest["eot"], [listed[path.name] for path in paths]
+    listed = {s["file"]: s for split in manifest["splits"].values() for s in split["shards"]}
+    for path in paths:
+        if path.name not in listed or listed[path.name]["tokens"] != len(read_shard(path)):
+            raise ValueError(f"{path} is not what the manifest beside it describes; prepare it again")
+    return manifest["vocab_size"], manifest["eot"], [listed[path.name]["sha256"] for path in paths]
+
+
+def manifest_sha256(manifest: dict) -> str:
+    """Hex SHA-256 of all that a manifest says, but for this hash itself."""
+    said = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def manifest_fault(manifest: dict) -> str | None:
+    """What is wrong with a manifest, in a few words, or None."""
+    try:
+        splits = manifest["splits"]
+        shards = [shard for split in splits.values() for shard in split["shards"]]
+        names = [shard["file"] for shard in shards]
+        sums = [sum(shard["tokens"] for shard in split["shards"]) for split in splits.values()]
+        right = {
+            "its own hash": manifest["sha256"] == manifest_sha256(manifest),
+            "source or fingerprint": "source" in manifest and isinstance(manifest["fingerprint"], str),
+            "eot or vocab_size": 0 <= manifest["eot"] < manifest["vocab_size"] <= 65536,
+            "a split's name": set(splits) <= set(SPLITS),
+            "a file's name": all(re.fullmatch(r"\w[\w.-]*", name) for name in names),
+            "a file listed twice": len(set(names)) == len(names),
+            "a file's hash": all(len(shard["sha256"]) == 64 for shard in shards),
+            "a file's tokens": all(type(shard["tokens"]) is int and shard["tokens"] > 0 for shard in shards),
+            "a sum of tokens": sums == [split["tokens"] for split in splits.values()],
+        }
+        return next((what for what in right if not right[what]), None)
+    except (LookupError, TypeError, AttributeError) as error:
+        return f"no {error}" if isinstance(error, KeyError) else "not in a manifest's form"
+
+
+def check_shards(folder: str | Path, manifest: dict, *splits: str) -> None:
+    """Compare all bytes of these splits' shards, or of all, with the manifest. ValueError names the first damage."""
+    for split in splits or manifest["splits"]:
+        for shard in manifest["splits"][split]["shards"]:
+            path = Path(folder) / shard["file"]
+            if not path.exists():
+                raise ValueError(f"{path} is gone, and its manifest lists it; prepare it again")
+            if len(read_shard(path)) != shard["tokens"] or file_sha256(path) != shard["sha256"]:
+                raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")
