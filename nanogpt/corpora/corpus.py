@@ -170,8 +170,7 @@ def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
     """The stories that `source` describes, one shard for each split; returns the manifest, which is written last."""
     members: dict[str, list[Story]] = {split: [] for split in SPLITS}
     for story in stories(source["stories"], source["seed"]):
-        digest = hashlib.sha256(story.text.encode()).digest()
-        members[split_of(digest, val=0.05, test=0.05)].append(story)
+        members[split_of(hashlib.sha256(story.text.encode()).digest(), 0.05, 0.05)].append(story)
     if not all(members.values()):
         raise ValueError(f"{source['stories']} stories leave none for val or test; take 200 or more")
     encoding, held = tokenizer.to_tiktoken(), {}

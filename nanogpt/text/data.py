@@ -20,12 +20,7 @@ def to_device(x: np.ndarray, y: np.ndarray, device) -> tuple[torch.Tensor, torch
 
 
 class BatchStream:
-    """Batches from an endless stream of tokens, dealt to ranks so that each token is an input once an epoch.
-
-    Each epoch shuffles the shards, and the documents within each. A row may begin within a document.
-    """
-
-    counts = "tokens"
+    """Batches from an endless stream of tokens, dealt to ranks so that each token is an input once an epoch."""
 
     def __init__(self, shards, B: int, T: int, rank=0, world_size=1, seed=0, device="cpu"):
         if min(B, T) < 1 or rank not in range(world_size):
@@ -36,7 +31,7 @@ class BatchStream:
         self.seed, self.device = seed, device
         self.position = 0  # what all ranks together have consumed
         self.paths = sorted(map(Path, shards))
-        self.vocab_size, self.eot, self._sha256 = described(self.paths)
+        self.vocab_size, self.eot, _ = described(self.paths)
         self.tokens = [np.asarray(read_shard(path)) for path in self.paths]
         self.epoch_length, self._shuffled = sum(map(len, self.tokens)), {}
 
@@ -72,6 +67,8 @@ class BatchStream:
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """x, y: int64 tensors (B, T) on the device; y[b, t] is the token that follows x[b, t]."""
+        if not self.epoch_length:
+            raise ValueError(f"{self.paths[0].parent}: no document begins in these shards")
         rows = self.rows()
         if rows.max() >= self.vocab_size:
             what = f"id {rows.max()}, but their vocabulary has {self.vocab_size}"
@@ -80,35 +77,29 @@ class BatchStream:
 
     def state_dict(self) -> dict:
         """What resumes the stream at exactly this place, with any B, T and number of ranks."""
-        self._sha256 = self._sha256 or [file_sha256(path) for path in self.paths]
-        here = {"counts": self.counts, "seed": self.seed, "position": self.position}
-        return here | {"shards": self._sha256}
+        if "shards" not in vars(self):  # their hashes, by the manifest or computed once
+            self.shards = described(self.paths)[2] or [file_sha256(path) for path in self.paths]
+        counts = "rows" if isinstance(self, DocumentStream) else "tokens"  # what a position counts
+        here = {"counts": counts, "seed": self.seed, "position": self.position}
+        return here | {"shards": self.shards}
 
     def load_state_dict(self, state: dict) -> None:
-        for key, here in self.state_dict().items():
-            if key not in state or (key in ("counts", "shards") and state[key] != here):
+        for what, here in self.state_dict().items():
+            if what not in state or (what in ("counts", "shards") and state[what] != here):
                 raise ValueError(
-                    f"{self.paths[0].parent} is not what this state was saved for: see its {key!r}"
+                    f"{self.paths[0].parent} is not what this state was saved for: see its {what!r}"
                 )
         self.seed, self.position = state["seed"], state["position"]
 
 
 class DocumentStream(BatchStream):
-    """Batches whose rows each begin with a document, so that a row sees all facts of its first one.
-
-    A row runs on for T tokens into the documents behind, from its shard's end to its beginning. In an epoch every
-    document begins one row. What lies more than T tokens into a document is not read.
-    """
-
-    counts = "rows"
+    """Batches whose rows each begin with a document and run on into the next. Each begins one row an epoch."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
         starts = [np.flatnonzero(tokens == self.eot) for tokens in self.tokens]
         self.starts, self.ends = np.concatenate(starts), np.cumsum([len(found) for found in starts])
         self.epoch_length = len(self.starts)
-        if not self.epoch_length:
-            raise ValueError(f"{self.paths[0].parent}: no document begins in these shards")
 
     def rows(self) -> np.ndarray:
         first, rows = self.position + self.rank * self.B, []

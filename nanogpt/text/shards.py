@@ -36,10 +36,7 @@ def write_shard(path: str | Path, tokens) -> None:
 
 
 def read_shard(path: str | Path) -> np.ndarray:
-    """The tokens of a shard: a read-only uint16 memory map, of which nothing is read until it is used.
-
-    ValueError if the file is not in llm.c's format, or not as long as its header says.
-    """
+    """The tokens of a shard, a read-only uint16 memory map. ValueError if it is another file, or a damaged one."""
     with open(path, "rb") as file:
         header = np.frombuffer(file.read(HEADER_BYTES).ljust(HEADER_BYTES, b"\0"), "<i4")
         there = (file.seek(0, 2) - HEADER_BYTES) / 2

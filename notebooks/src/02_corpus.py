@@ -5,10 +5,10 @@ r"""
 A model has been trained, and its loss is 1.3. Is that good? Could it be 0.9? On text from the web nobody can say,
 because nobody knows how predictable that text is.
 
-This course therefore trains on a text of which we do know it: small stories that a program makes up by rolling
-dice. We know every die, so we can compute the lowest loss that any model can reach on average. We call it the
-*floor*. In this chapter we first look at the stories and at three very simple models of them. Then we write the
-program that tells the stories, and with it we compute the floor.
+This course therefore trains on a text of which we do know it: small stories that a program makes up by rolling dice.
+We know every die, so we can compute the lowest loss that any model can reach on average. We call it the *floor*. In
+this chapter we first look at the stories and at three very simple models of them. Then we write the program that
+tells the stories, and with it we compute the floor.
 """
 
 # %%
@@ -23,15 +23,6 @@ from types import SimpleNamespace
 from course.figures import corpus as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.text.tokenizer import BPETokenizer
-
-# %%
-#| export corpora.grammar
-import re
-from collections import namedtuple
-from functools import cache
-from pathlib import Path
-
-import nanogpt
 
 # %%
 #| export
@@ -55,23 +46,23 @@ print(documents[0], documents[1], sep="\n\n")
 
 # %% [markdown]
 r"""
-Read them once more, as a model would: from left to right, guessing each next word. Some words you cannot guess, such as
-a girl's name when it comes for the first time. Others you can guess if you have paid attention: when she says how
-many things she has, the number was given before, or it follows from two numbers that were.
+Read them once more, as a model would: from left to right, guessing each next word. Some words you cannot guess, such
+as a girl's name when it comes for the first time. Other words you can guess if you have paid attention. When the girl
+says how many things she has, the number was given before, or it follows from two numbers that were given.
 
 ## Three simple models
 
-How well can one guess? Let us try three models that need no neural network, and look at their loss on 500 stories that
-they have not seen. For each token a model gives a probability to every entry of the vocabulary. Its loss is −log of
-the probability that it gave to the token that really came, averaged over all tokens. With the natural logarithm the unit is the
-*nat*.
+How well can one guess? Let us try three models that need no neural network, and look at their loss on 500 stories
+that they have not seen. For each token a model gives a probability to every entry of the vocabulary. Its loss is −log
+of the probability that it gave to the token that really came, averaged over all tokens. With the natural logarithm
+the unit is the *nat*.
 
 - The *uniform* model gives all tokens the same probability.
 - The *unigram* model knows how frequent each token is.
 - The *bigram* model knows how frequent each token is after the token before it.
 
-*Predict.* The uniform model loses ln 1,024 = 6.93 nats a token. How much does the bigram model lose? And how low could
-the best model get that anybody can write?
+*Predict.* The uniform model loses ln 1,024 = 6.93 nats a token. How much does the bigram model lose? And how low
+could the best model get that anybody can write?
 """
 
 # %%
@@ -97,8 +88,8 @@ for row in seen:
 
 # %% [markdown]
 r"""
-A count of zero must not become a probability of zero: −log 0 is infinite. So the unigram model adds one to every count.
-The bigram model adds one imaginary observation to each row of its table, spread as the unigram model says.
+A count of zero must not become a probability of zero: −log 0 is infinite. So the unigram model adds one to every
+count. The bigram model adds one imaginary observation to each row of its table, spread as the unigram model says.
 """
 
 
@@ -125,8 +116,8 @@ answer("02.1", ladder["bigram"])
 
 # %% [markdown]
 r"""
-The second column says the same in another unit. *Perplexity* is e to the power of the loss. A model with perplexity 8 is as
-uncertain, on average, as somebody who chooses among 8 equally likely tokens.
+The second column says the same in another unit. *Perplexity* is e to the power of the loss. A model with perplexity 8
+is as uncertain, on average, as somebody who chooses among 8 equally likely tokens.
 
 The bigram model sounds good for something that sees one token. What does it write? We let it tell on from
 `<|endoftext|>` until it says `<|endoftext|>` itself.
@@ -141,17 +132,17 @@ print(tokenizer.decode(text[1:]))
 
 # %% [markdown]
 r"""
-It babbles. Every pair of neighbours is fine, but the girl changes her name in mid-story and the numbers do not add up. To do
-better, a model must look further back: to the name, to the number, to the promise. That is what attention does, from
-chapter 04 on.
+It babbles. Every pair of neighbours is fine, but the girl changes her name in mid-story and the numbers do not add
+up. To do better, a model must look further back: to the name, to the number, to the promise. That is what attention
+does, from chapter 04 on.
 
 So there is room below the bigram's loss. But how much? The fourth line of the table, the best possible model, is
 missing. The rest of this chapter computes it.
 
 ## A floor for the weather
 
-First a text that is simpler than a story. Somewhere the sun shines on 80% of the days, and no day tells us anything about the
-next one. Every morning a model says the same q(sun). Which q has the lowest mean loss?
+First a text that is simpler than a story. Somewhere the sun shines on 80% of the days, and no day tells us anything
+about the next one. Every morning a model says the same q(sun). Which q has the lowest mean loss?
 """
 
 
@@ -169,21 +160,21 @@ show(figures.mean_losses(mean_loss, p), alt)
 
 # %% [markdown]
 r"""
-The best model says the true probability, 0.8. It still loses 0.500 nats a day, because the weather is surprising even to
-somebody who knows it perfectly. This unavoidable loss, Σ p log 1/p, is the *entropy* of p: the dashed line in the
+The best model says the true probability, 0.8. It still loses 0.500 nats a day, because the weather is surprising even
+to somebody who knows it perfectly. This unavoidable loss, Σ p log 1/p, is the *entropy* of p: the dashed line in the
 figure. A model that is too careful (0.5) loses more, and so does one that is too sure (0.999).
 
 The extra loss of a wrong q is the *Kullback–Leibler divergence* of p and q, Σ p log p/q. It is never negative. The
 proof takes one line: log x ≤ x − 1, so Σ p log q/p ≤ Σ p (q/p − 1) = Σ q − Σ p = 0.
 
-Three special cases are worth remembering. A certain word has the entropy 0. A coin toss has ln 2 = 0.693 nats. A choice
-among *k* equally likely words has ln *k*.
+Three special cases are worth remembering. A certain word has the entropy 0. A coin toss has ln 2 = 0.693 nats. A
+choice among *k* equally likely words has ln *k*.
 
-## A grammar for one screen
+## A small grammar
 
-Our stories are made of choices of the last kind: among *k* equally likely possibilities. A *grammar* says what there is to choose
-from. Here is a small one. The stories of the course use a larger one with the same notation, which comes later in
-this chapter.
+Our stories are made of choices of the last kind, among *k* equally likely possibilities. A *grammar* says what there
+is to choose from. Here is a small one. The stories of the course use a larger one with the same notation, which comes
+later in this chapter.
 
 A *symbol*, such as `open`, can become any of its lines. Bars separate lines, and behind a colon each word is a line.
 What stands in braces is filled in:
@@ -192,8 +183,8 @@ What stands in braces is filled in:
 - `{A:girl}` draws a *fact* from the pool `girl`, remembers it under the name `A`, and says it.
 - `{A}` says the fact again. No choice is left.
 - `{n-k}` is arithmetic on two facts that are numbers. No choice is left here either.
-- A question mark, as in `{?n-k}`, does not change the text. It marks the answer to "who has how many?". Later chapters
-  count how many of these answers a model gets right.
+- A question mark, as in `{?n-k}`, does not change the text. It marks the answer to "who has how many?". Later
+  chapters count how many of these answers a model gets right.
 """
 
 # %%
@@ -207,8 +198,6 @@ mood: glad happy proud
 """
 POOLS = {"girl": "Anna, Mia, Zoe", "boy": "Ben, Tom", "things": "coins, nuts, shells, stones"}
 POOLS |= {"many": "six, seven, eight", "some": "one, two"}
-print(len(GRAMMAR.split()), "words of grammar")
-
 # %% [markdown]
 r"""
 People read this easily. A program wants each line cut into parts. There are five kinds:
@@ -216,6 +205,13 @@ People read this easily. A program wants each line cut into parts. There are fiv
 
 # %%
 #| export corpora.grammar
+import re
+from collections import namedtuple
+from functools import cache
+from pathlib import Path
+
+import nanogpt
+
 Text = namedtuple("Text", "words")  # said as it is
 Pick = namedtuple("Pick", "symbol")  # one of the symbol's lines
 Draw = namedtuple("Draw", "key pool")  # a new fact
@@ -280,8 +276,8 @@ for line in alternatives("proud"):
 r"""
 ## Telling a story
 
-A pool's entries are separated by commas. An entry may have two forms with a slash between them: a boy who promised to "light the lamp" has
-later "lit the lamp". `said` gives the words of a part that leaves no choice.
+A pool's entries are separated by commas. An entry may have two forms with a slash between them: a boy who promised to
+"light the lamp" has later "lit the lamp". `said` gives the words of a part that leaves no choice.
 """
 
 # %%
@@ -339,8 +335,8 @@ print([said(parse(inside), facts) for inside in ("A", "n", "n-k")])
 
 # %% [markdown]
 r"""
-Now we can tell. `tell` walks through the parts of a line. Where there is a choice, it rolls the dice and writes down how many
-possibilities there were.
+Now we can tell. `tell` walks through the parts of a line. Where there is a choice, it rolls the dice and writes down
+how many possibilities there were.
 """
 
 
@@ -384,8 +380,8 @@ def choose(options: list, rng: random.Random, told: Telling):
 
 # %% [markdown]
 r"""
-Let us follow one story by hand. Every row below is one choice: among how many possibilities, what it costs, and the text that
-begins there.
+Let us follow one story by hand. Every row below is one choice: among how many possibilities, what it costs, and the
+text that begins there.
 """
 
 # %%
@@ -398,8 +394,8 @@ for at, options in told.choices:
 
 # %% [markdown]
 r"""
-A choice among one possibility costs nothing. The number of things after the gift costs nothing either: it is a subtraction, and
-whoever remembers both numbers can do it.
+The rows with "1 of 1" are symbols that have a single line. They leave no choice and cost nothing. The number of
+shells after the gift has no row at all: it is a subtraction, and whoever remembers both numbers can do it.
 
 Independent choices multiply their probabilities, so their logarithms add. The last sum is −log of the probability of
 this very story. A model that knows the grammar loses exactly this much on it, over all its tokens together, and no
@@ -445,12 +441,13 @@ assert sum(different.values()) < 1 + 1e-9, "more than one: a choice is not count
 
 # %% [markdown]
 r"""
-A sum above one would mean that a choice was forgotten. But there is a second way to go wrong. If two different series of choices lead to the
-same text, the probability of that text is the sum of both, and each of them alone is too small.
+A sum above one would mean that a choice was forgotten. But there is a second way to go wrong. If two different series
+of choices lead to the same text, the probability of that text is the sum of both, and each of them alone is too
+small. Then the sum above comes out below one.
 
-The real grammar has far too many stories to count them. So we read a story backwards, from the text to the choices: try
-every possibility at every place, and keep those that fit. Exactly one reading must be left. (You may pass over the code.
-Chapter 08 uses it to see how many of a model's stories follow the grammar.)
+The real grammar has far too many stories to count them. So we read a story backwards, from the text to the choices:
+try every possibility at every place, and keep those that fit. Exactly one reading must be left. (You may pass over
+the code. Chapter 08 uses it to see how many of a model's stories follow the grammar.)
 """
 
 
@@ -484,9 +481,9 @@ def read(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> 
 r"""
 ## The entropy of a grammar
 
-One story costs more than another. The mean over all stories is the entropy of the grammar, and we can compute it without
-telling a single one. A symbol costs ln *k* for the choice among its *k* lines, plus the mean over these lines of what
-their parts cost. A draw costs the logarithm of the pool's size. Everything else costs nothing.
+One story costs more than another. The mean over all stories is the entropy of the grammar, and we can compute it
+without telling a single one. A symbol costs ln *k* for the choice among its *k* lines, plus the mean over these lines
+of what their parts cost. A draw costs the logarithm of the pool's size. Everything else costs nothing.
 """
 
 
@@ -506,8 +503,8 @@ def entropy(symbol: str = "story") -> float:
 
 # %% [markdown]
 r"""
-*Check.* For the small grammar we can do it by hand. `open` has 2 lines, 3 girls, 3 numbers and 4 things. `proud` has 2 lines, and
-one of them picks among 3 moods, so that the moods count half. `gift` draws from 2 numbers and 2 boys.
+*Check.* For the small grammar we can do it by hand. `open` has 2 lines, 3 girls, 3 numbers and 4 things. `proud` has
+2 lines, and one of them picks among 3 moods, so that the moods count half. `gift` draws from 2 numbers and 2 boys.
 """
 
 # %%
@@ -550,8 +547,9 @@ print(GRAMMAR[GRAMMAR.index("story =") : GRAMMAR.index("proud =")])
 
 # %% [markdown]
 r"""
-These are the plots, three ways to begin and end, and the sentences that say how many things there are. Open the file to see the rest; it is more of the
-same. (If you go back to the small grammar and run its cell again, then run the cells below it again, too.)
+These are the plots, three ways to begin and end, and the sentences that say how many things there are. Open the file
+to see the rest; it is more of the same. (If you go back to the small grammar and run its cell again, then run the
+cells below it again, too.)
 
 Two mistakes happen easily when one writes such a grammar. A brace is missing, or a line is there twice. The second is
 worse than it looks: two different choices then tell the same text, and its probability is the sum of both.
@@ -570,7 +568,8 @@ def check(lines: list[str], where: str) -> None:
 
 
 # %%
-alternatives.cache_clear(), entries.cache_clear()  # forget the small grammar
+alternatives.cache_clear()  # forget the small grammar
+entries.cache_clear()
 for where, lines in [*rules().items(), *((pool, text.split(", ")) for pool, text in POOLS.items())]:
     check(lines, where)
 print(f"{len(rules())} symbols, {len(POOLS)} pools")
@@ -581,8 +580,8 @@ else:
 
 # %% [markdown]
 r"""
-So the stories from chapter 01 come from this grammar. Where is a perfect reader surprised by them? Below, a dark word cost many nats: there the
-grammar chose. A white word was certain. The framed words answer who has how many.
+So the stories from chapter 01 come from this grammar. Where is a perfect reader surprised by them? Below, a dark word
+cost many nats: there the grammar chose. A white word was certain. The framed words answer who has how many.
 """
 
 
@@ -595,8 +594,9 @@ show(figures.surprise(shown), alt)
 
 # %% [markdown]
 r"""
-Follow a name or a number from left to right. It is dark when it is drawn and white when it comes back. All framed words are
-white: a reader who remembers and can add is certain of them.
+Follow a name or a number from left to right. It is dark when it is drawn and white when it comes back. (The first
+word is dark for another reason: the plot and the opening are chosen there.) All framed words are white: a reader who
+remembers and can add is certain of them.
 
 *Check.* The real stories, too, have one reading each, and its choices give the probability that we stored.
 """
@@ -614,14 +614,14 @@ print(
 # %% [markdown]
 r"""
 The last number says something about the end of a story. No story is the beginning of another one, so a reader who
-knows the grammar always knows when a story is over. (That these 300 were no exception is proved by the chapter's tests, line by line of
-the grammar, for all stories.)
+knows the grammar always knows when a story is over. (That these 300 were no exception is proved by the chapter's
+tests, line by line of the grammar, for all stories.)
 
 ## The floor, in nats a token
 
-A model reports its loss per *token*, averaged over a text. A tokenizer turns each story into ids in exactly one way, so
-the ids have the same probability as the story. The floor is therefore all nats divided by all tokens. The `<|endoftext|>` that
-ends a story is a token, too. It costs nothing, but it is predicted and counted like the others.
+A model reports its loss per *token*, averaged over a text. A tokenizer turns each story into ids in exactly one way,
+so the ids have the same probability as the story. The floor is therefore all nats divided by all tokens. The
+`<|endoftext|>` that ends a story is a token, too. It costs nothing, but it is predicted and counted like the others.
 """
 
 
@@ -658,12 +658,13 @@ print(f"\na story: {entropy():.2f} nats on average, which are {entropy() / math.
 
 # %% [markdown]
 r"""
-This table is the frame of the whole course. A trained model of ours will lie between the bigram and the floor, and the
-distance to the floor says how much it still has to learn. The perplexity of the floor shows how strange our text is: on
-average there are fewer than two possibilities for the next token, because most of a story follows from its beginning.
+This table is the frame for the rest of the course. The loss of a trained model will be between the bigram's and the
+floor, and the distance to the floor says how much it still has to learn. The perplexity of the floor shows how
+strange our text is: on average there are fewer than two possibilities for the next token, because most of a story
+follows from its beginning.
 
-The last line looks at the same number from another side. Teller and reader who share the grammar could
-send a whole story in these few bytes.
+The last line looks at the same number from another side. Teller and reader who share the grammar could send a whole
+story in these few bytes.
 
 *Try it.* What happens to the floor if single bytes take the place of the 1,024 tokens?
 """
@@ -675,24 +676,25 @@ for name, coder in [("bytes", SimpleNamespace(encode=str.encode)), ("1,024 token
 
 # %% [markdown]
 r"""
-The stories are the same and so are the nats of a story. Only the number of tokens differs. So a loss per token says nothing unless one says
-with which tokenizer it was measured.
+The stories are the same and so are the nats of a story. Only the number of tokens differs. So a loss per token says
+nothing unless one says with which tokenizer it was measured.
 
 ## When does a model reach the floor?
 
 A model gets close to the floor if two things are true.
 
-1. *It has learned the grammar*: which sentences can follow, and which words are equally likely. Every wrong probability
-   costs its divergence.
-2. *It sees the facts.* If its text begins in the middle of a story, the names and numbers are out of sight, and no model
-   can know them. Chapter 03 counts how often that happens, and builds rows that begin with a story.
+1. *It has learned the grammar*: which sentences can follow, and which words are equally likely. Every wrong
+   probability costs its divergence.
+2. *It sees the facts.* If its text begins in the middle of a story, the names and numbers are out of sight, and no
+   model can know them. Chapter 03 counts how often that happens, and builds rows that begin with a story.
 
-A comparison needs one more precaution: take the floor of the same stories on which the loss was measured. Some stories are less surprising
-than others, and on a lucky set a perfect model loses less than the entropy. For the same reason the floor is a limit *on average*: a
-wrong model may beat it by luck on a few stories, and loses on many.
+A comparison needs one more precaution: take the floor of the same stories on which the loss was measured. Some
+stories are less surprising than others, and on a lucky set a perfect model loses less than the entropy. For the same
+reason the floor is a limit *on average*: a wrong model may beat it by luck on a few stories, and loses on many.
 
 On text that people wrote, nobody knows the floor. Shannon had people guess the letters of printed English, and
-concluded that it lies between 0.6 and 1.3 bits a letter (*Prediction and Entropy of Printed English*, 1951, table I and fig. 4).
+concluded that it lies between 0.6 and 1.3 bits a letter (*Prediction and Entropy of Printed English*, 1951, table I
+and fig. 4).
 """
 
 # %%
@@ -722,10 +724,11 @@ To explore:
 
 - **A better table.** Give the bigram model a second token of memory. How far does the loss fall, and how many of the
   pairs in the held-out stories has it never seen?
-- **Another score.** In the weather's mean loss, use the probability that the model gave instead of −log of it (the larger
-  the better). Which q is best now? So why is the logarithm the right choice?
-- **One more fact.** In `data/grammar.txt`, let the girl wear a coloured hat in `{open}` and be called "the girl with the green hat" in
-  `{close}`. By how much does the entropy rise, by hand? Does the test that finds two readings still pass?
+- **Another score.** In the weather's mean loss, use the probability that the model gave instead of −log of it (the
+  larger the better). Which q is best now? So why is the logarithm the right choice?
+- **One more fact.** In `data/grammar.txt`, let the girl wear a coloured hat in `{open}` and be called "the girl with
+  the green hat" in `{close}`. By how much does the entropy rise, by hand? Does the test that finds two readings still
+  pass?
 - **Too much.** Put "twelve" into `many`. Which sentence breaks, and after how many stories? What is the largest
   number that `few` may hold?
 
@@ -734,6 +737,6 @@ To explore:
 - Shannon 1948, *A Mathematical Theory of Communication*, §6 and §7: entropy, and the entropy of texts.
 - Cover & Thomas 2006, *Elements of Information Theory*, §2.1 to §2.6: entropy, divergence, the inequality above.
 - Eldan & Li 2023, *TinyStories*, §2: small stories by a large model; how small a model can be that tells them.
-- Allen-Zhu & Li 2023, *Physics of Language Models: Part 1, Learning Hierarchical Language Structures*, §2: grammars as
-  training text, and what a model makes of them.
+- Allen-Zhu & Li 2023, *Physics of Language Models: Part 1, Learning Hierarchical Language Structures*, §2: grammars
+  as training text, and what a model makes of them.
 """

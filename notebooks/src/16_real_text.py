@@ -27,9 +27,9 @@ from itertools import product
 from course.figures import real_text as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.corpora.corpus import stories
-from nanogpt.text.data import BatchStream, to_device
+from nanogpt.text.data import BatchStream, DocumentStream, to_device
 from nanogpt.text.files import save_json
-from nanogpt.text.shards import SPLITS, document_starts, identity, read_shard, write_shard
+from nanogpt.text.shards import MAGIC, SPLITS, VERSION, document_starts, identity, read_shard, write_shard
 
 STORIES, VOCAB = 1000, 400  # this chapter's text, and the tokens that are learned from it
 PIECE = 1000  # bytes, in the first experiment
@@ -61,6 +61,8 @@ from nanogpt.text.shards import file_sha256, split_of
 # %%
 #| export text.data
 import torch
+
+from nanogpt.text.shards import file_sha256
 
 # %%
 #| export corpora.vocab
@@ -792,6 +794,10 @@ def manifest_fault(manifest: dict) -> str | None:
 
 
 # %%
+print(manifest_fault({"splits": {"val": {"tokens": 9, "shards": []}}}))
+
+
+# %%
 #| export text.shards
 #| grows save_manifest load_manifest
 def save_manifest(folder: str | Path, manifest: dict) -> dict:
@@ -821,8 +827,12 @@ def load_manifest(folder: str | Path) -> dict:
 # %% [markdown]
 r"""
 `check_shards` compares every byte, and `open_shards` now calls it, so training refuses a file that has changed since. This reads
-all shards once when a run begins. The stream of chapter 03 becomes stricter, too: it takes shards of one folder only, which
-its manifest must list, and it refuses an id that the vocabulary does not have.
+all shards once when a run begins.
+
+The stream of chapter 03 becomes stricter, too. It takes shards of one folder only, which its manifest must list. It refuses
+an id that the vocabulary does not have. A shard of zero tokens, or of too many, is refused. And the stream's state names the shards by their hashes, because a name such as
+`train_000000.bin` is used in many folders, and going on in another text would be a silent mistake. On a GPU its batches are
+copied while the GPU computes.
 """
 
 
@@ -837,6 +847,18 @@ def check_shards(folder: str | Path, manifest: dict, *splits: str) -> None:
                 raise ValueError(f"{path} is gone, and its manifest lists it; prepare it again")
             if len(read_shard(path)) != shard["tokens"] or file_sha256(path) != shard["sha256"]:
                 raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")
+
+
+# %%
+#| export text.shards
+#| grows shard_header
+def shard_header(n: int) -> bytes:
+    """The 1,024 bytes before n tokens: 256 little-endian int32, of which the first three say something."""
+    if not 0 < n < 2**31:
+        raise ValueError(f"a shard holds 1 to 2,147,483,647 tokens (int32 in its header), not {n:,}")
+    header = np.zeros(256, "<i4")
+    header[:3] = MAGIC, VERSION, n
+    return header.tobytes()
 
 
 # %%
@@ -871,15 +893,44 @@ def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
 
 # %%
 #| export text.data
-#| grows BatchStream.next_batch
+#| grows to_device
+def to_device(x: np.ndarray, y: np.ndarray, device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets as int64 tensors on the device. They share no memory, so that y may be masked in place."""
+    tensors = torch.from_numpy(x.astype(np.int64)), torch.from_numpy(y.astype(np.int64))
+    if torch.device(device).type == "cuda":  # from pinned memory the copy runs beside the GPU's work
+        return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
+    return tuple(tensor.to(device) for tensor in tensors)
+
+
+# %%
+#| export text.data
+#| grows BatchStream.next_batch BatchStream.state_dict BatchStream.load_state_dict
 class BatchStream(BatchStream):
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """x, y: int64 tensors (B, T) on the device; y[b, t] is the token that follows x[b, t]."""
+        if not self.epoch_length:
+            raise ValueError(f"{self.paths[0].parent}: no document begins in these shards")
         rows = self.rows()
         if rows.max() >= self.vocab_size:
             what = f"id {rows.max()}, but their vocabulary has {self.vocab_size}"
             raise ValueError(f"the shards in {self.paths[0].parent} hold {what}; prepare them again")
         return to_device(rows[:, :-1], rows[:, 1:], self.device)
+
+    def state_dict(self) -> dict:
+        """What resumes the stream at exactly this place, with any B, T and number of ranks."""
+        if "shards" not in vars(self):  # their hashes, by the manifest or computed once
+            self.shards = described(self.paths)[2] or [file_sha256(path) for path in self.paths]
+        counts = "rows" if isinstance(self, DocumentStream) else "tokens"  # what a position counts
+        here = {"counts": counts, "seed": self.seed, "position": self.position}
+        return here | {"shards": self.shards}
+
+    def load_state_dict(self, state: dict) -> None:
+        for what, here in self.state_dict().items():
+            if what not in state or (what in ("counts", "shards") and state[what] != here):
+                raise ValueError(
+                    f"{self.paths[0].parent} is not what this state was saved for: see its {what!r}"
+                )
+        self.seed, self.position = state["seed"], state["position"]
 
 
 # %%

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from nanogpt.corpora.corpus import ensure_corpus, stories
-from nanogpt.text.data import BatchStream
+from nanogpt.text.data import BatchStream, DocumentStream
 from nanogpt.text.shards import (
     check_shards,
     file_sha256,
@@ -15,6 +15,7 @@ from nanogpt.text.shards import (
     manifest_sha256,
     open_shards,
     save_manifest,
+    shard_header,
     write_shard,
 )
 from nanogpt.text.tokenizer import BPETokenizer
@@ -172,3 +173,41 @@ def test_ensure_corpus_makes_a_corpus_again_whose_bits_or_manifest_have_changed(
     assert ensure_corpus(tmp_path, tokenizer, n=200) == manifest and shard.read_bytes() == raw
     listing.write_text(json.dumps({k: v for k, v in manifest.items() if k not in ("eot", "sha256")}))
     assert ensure_corpus(tmp_path, tokenizer, n=200) == manifest and listing.read_bytes() == said
+
+
+def test_a_state_of_other_shards_is_refused(tmp_path):
+    paths = write_documents(tmp_path / "a", [[50]])
+    state = BatchStream(paths, 1, 5).state_dict()
+    others = write_documents(tmp_path / "b", [[25, 25]])  # the same name, the same length
+    for stream in (BatchStream(others, 1, 5), DocumentStream(paths, 1, 5)):
+        with pytest.raises(
+            ValueError, match=r"is not what this state was saved for: see its '(shards|counts)'"
+        ):
+            stream.load_state_dict(state)
+        assert stream.position == 0
+    for key in state:
+        with pytest.raises(ValueError, match=f"see its '{key}'"):
+            BatchStream(paths, 1, 5).load_state_dict({k: v for k, v in state.items() if k != key})
+
+
+def test_a_state_knows_its_shards_by_the_manifest_or_by_their_bytes(tmp_path, tokenizer):
+    manifest = write_corpus(tmp_path, tokenizer, train=[20, 30])
+    path = tmp_path / "train_000000.bin"
+    state = BatchStream([path], 1, 5).state_dict()
+    assert state["shards"] == [manifest["splits"]["train"]["shards"][0]["sha256"]]
+    (tmp_path / "manifest.json").unlink()
+    assert BatchStream([path], 1, 5).state_dict() == state
+
+
+def test_a_shard_without_tokens_or_with_too_many_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="1 to 2,147,483,647"):
+        write_shard(tmp_path / "x.bin", [])
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="1 to 2,147,483,647"):
+        shard_header(2**31)
+
+
+def test_shards_without_a_beginning_are_one_clear_error(tmp_path):
+    write_shard(tmp_path / "train_000000.bin", [1, 2, 3])
+    with pytest.raises(ValueError, match="no document begins in these shards"):
+        DocumentStream([tmp_path / "train_000000.bin"], 1, 2).next_batch()
