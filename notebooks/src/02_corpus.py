@@ -220,6 +220,8 @@ Count = namedtuple("Count", "terms asked")  # a sum of facts: terms are (sign, k
 Part = Text | Pick | Draw | Recall | Count
 
 
+# %%
+#| export corpora.grammar
 def parse(inside: str) -> Part:
     """The part that stands in braces."""
     if ":" in inside:
@@ -313,7 +315,12 @@ def entries(pool: str) -> list[tuple[str, ...]]:
     """What a fact of this pool can be, in all its forms; the first form is the one that is drawn."""
     if pool not in POOLS:
         raise ValueError(f"there is no pool {pool!r}; the pools are {', '.join(POOLS)}")
-    return [tuple(entry.split("/")) for entry in POOLS[pool].split(", ")]
+    found = POOLS[pool].split(", ")
+    if len(set(found)) < len(found):
+        raise ValueError(
+            f"an entry stands twice under {pool}, so two choices would tell one text; remove one"
+        )
+    return [tuple(entry.split("/")) for entry in found]
 
 
 def said(part: Text | Recall | Count, facts: dict[str, tuple[str, ...]]) -> str:

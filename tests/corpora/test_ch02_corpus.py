@@ -298,6 +298,7 @@ def edit(monkeypatch):
         ("one, two", "seven, eight", "some", r"(seven|eight) is (-\d|1\d); NUMBERS holds zero"),
         ("eleven", "twenty", "many", r"twenty is no number word; NUMBERS holds zero to sixteen"),
         ("look: big", "mood: big", None, r"the grammar says twice what mood is"),
+        ("Ben, Carl", "Ben, Ben", "boy", r"an entry stands twice under boy"),
     ],
 )
 def test_a_mistake_in_the_grammar_is_one_sentence(edit, old, new, pool, message):
