@@ -544,8 +544,8 @@ text evenly. (That every target is the next input, and much else, is in the chap
 # %%
 N, RANKS = 6_500, 3
 law = [Path(scratch.name) / "law" / f"train_{i:06d}.bin" for i in range(2)]
-for path, numbers in zip(law, np.split(np.arange(N), [4_000])):
-    write_shard(path, numbers)
+for shard, numbers in zip(law, np.split(np.arange(N), [3 * N // 5])):
+    write_shard(shard, numbers)
 streams, seen = [BatchStream(law, 5, 77, rank, RANKS) for rank in range(RANKS)], []
 while streams[0].epoch < 2:
     for stream in streams:
