@@ -444,7 +444,7 @@ def stories(n: int | None = None, seed: int = 0) -> Iterator[Story]:
 # %%
 different = {story.text: math.exp(story.logprob) for story in stories(20_000)}
 print(f"{len(different):,} different stories; their probabilities add up to {sum(different.values()):.6f}")
-assert sum(different.values()) < 1 + 1e-9, "more than one: a choice is not counted, or two ways tell one text"
+assert sum(different.values()) < 1 + 1e-9, "more than one: a choice is not counted"
 
 # %% [markdown]
 r"""
