@@ -1,10 +1,16 @@
 """The drawings of chapter 02."""
 
+import math
+import re
+
 import matplotlib.pyplot as plt
 
 
-def mean_losses(qs: list[float], losses: list[float], best: float, entropy: float) -> plt.Figure:
-    """A model's mean loss against what it says, with the least marked."""
+def mean_losses(mean_loss, p: dict[str, float]) -> plt.Figure:
+    """A model's mean loss against the probability it gives to the first of two words; p: the true probabilities."""
+    (word, best), (other, _) = p.items()
+    qs = [i / 100 for i in range(1, 100)]
+    losses, entropy = [mean_loss(p, {word: q, other: 1 - q}) for q in qs], mean_loss(p, p)
     fig, ax = plt.subplots(figsize=(6, 2.8))
     ax.plot(qs, losses)
     ax.axhline(entropy, color="C2", linestyle="--", linewidth=1)
@@ -18,12 +24,25 @@ def mean_losses(qs: list[float], losses: list[float], best: float, entropy: floa
         arrowprops={"arrowstyle": "-", "color": "C2"},
     )
     ax.text(0.01, entropy, "the entropy of p", color="C2", va="bottom", fontsize=9)
-    ax.set(xlim=(0, 1), ylim=(0, 2.5), xlabel="q(sun), which the model says", ylabel="mean loss (nats a day)")
+    ax.set(
+        xlim=(0, 1), ylim=(0, 2.5), xlabel=f"q({word}), which the model says", ylabel="mean loss (nats a day)"
+    )
     return fig
 
 
-def surprise(stories: list[list[tuple[str, float, bool]]], width: int = 74) -> plt.Figure:
+def shaded(told) -> list[tuple[str, float, bool]]:
+    """Each word of a story, the nats of the choices made in it, and whether an answer begins in it."""
+    words = []
+    for word in re.finditer(r"\S+", told.text):
+        inside = range(*word.span())
+        nats = sum(math.log(options) for at, options in told.choices if at in inside)
+        words.append((word.group(), nats, any(start in inside for start, _ in told.answers)))
+    return words
+
+
+def surprise(tellings: list, width: int = 74) -> plt.Figure:
     """Stories as words shaded by their nats; a frame around those that are answers."""
+    stories = [shaded(told) for told in tellings]
     fig, axes = plt.subplots(
         len(stories), figsize=(7, 1.6 * len(stories)), layout="constrained", squeeze=False
     )

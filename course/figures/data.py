@@ -3,8 +3,18 @@
 import matplotlib.pyplot as plt
 
 
-def shard_bytes(fields: list[tuple[str, bytes]]) -> plt.Figure:
-    """A file's first bytes in hexadecimal, as boxes with their names; a field without bytes is a gap."""
+def shard_bytes(path, tokenizer) -> plt.Figure:
+    """A shard's first bytes in hexadecimal, as boxes with their names; a field without bytes is a gap."""
+    raw = path.read_bytes()
+    fields = [
+        ("magic", raw[:4]),
+        ("version", raw[4:8]),
+        ("tokens", raw[8:12]),
+        ("zeros", raw[12:16]),
+        ("", b""),
+    ]
+    for at in range(1024, 1036, 2):
+        fields.append((tokenizer.decode([int.from_bytes(raw[at : at + 2], "little")]), raw[at : at + 2]))
     fig, ax = plt.subplots(figsize=(7, 1.2))
     x = 0.0
     for n, (label, content) in enumerate(fields):
@@ -17,19 +27,4 @@ def shard_bytes(fields: list[tuple[str, bytes]]) -> plt.Figure:
         x += width
     ax.set(xlim=(0, x), ylim=(-1, 1))
     ax.axis("off")
-    return fig
-
-
-def reads(steps: list[list], seams: list[int], title: str) -> plt.Figure:
-    """One row a step; what each rank reads of the corpus, in its colour. Lines where a shard begins."""
-    fig, ax = plt.subplots(figsize=(6.8, 2.4))
-    for step, ranks in enumerate(steps):
-        for rank, tokens in enumerate(ranks):
-            label = f"rank {rank}" if step == 0 else None
-            ax.scatter(list(tokens), [step] * len(tokens), marker="s", s=14, color=f"C{rank}", label=label)
-    for seam in seams:
-        ax.axvline(seam - 0.5, color="black", linewidth=0.8)
-    ax.set(xlabel="token of the corpus; lines: where a shard begins", ylabel="step", title=title)
-    ax.invert_yaxis()
-    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return fig

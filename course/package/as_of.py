@@ -65,6 +65,9 @@ class Chapter:
         shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
         if (ROOT / "configs").is_dir():  # nanogpt looks for them beside itself
             shutil.copytree(ROOT / "configs", folder / "configs")
+        if (ROOT / "data" / "grammar.txt").is_file():  # this one as well
+            (folder / "data").mkdir()
+            shutil.copy2(ROOT / "data" / "grammar.txt", folder / "data")
         ahead = {m for m in modules(package) if max(chapters_of(m), default="") > self.number}
         made = compose(notebooks_upto(self.number), ahead - set(own)) | own
         put(made, package)

@@ -318,7 +318,7 @@ return [tokens[i % len(tokens)] for i in range(start, start + self.BT)]
 MANUAL = {"03-6": 2}
 
 RUBRIC = {
-    "03-6": "1 point: the state holds the position, the number of tokens that all ranks together have consumed (and the seed, and the shards' hashes); "
+    "03-6": "1 point: the state holds the position, the number of tokens that all ranks together have consumed (and the seed); "
     "step, rank and B are not needed, since the stream is one and the same for all, and with other numbers of them they would be wrong. "
     "1 point: what is not the same is the size of a step: 6·B·T tokens in place of 8·B·T, so the gradient's noise, the number of steps for the same "
     "tokens, and all that counts steps (schedule, evaluations) differ; remedy: keep the tokens of a step, by B or by accumulation (8·B is 6 times 4/3 B; "

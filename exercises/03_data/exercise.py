@@ -23,11 +23,12 @@ r"""
 
 *Repair · difficulty 3/5 · importance 5/5 · 25 minutes*
 
-The chapter's `Loader` has two bugs: each rank decides for itself when to change the shard, and the end of a shard is
-never read. Mend it. `shards` are lists of tokens. The stream is all shards one after another, and then again from the
-first one, for ever; nothing is shuffled. In each step the ranks together take its next `world_size * BT` tokens, rank
-r the r-th part. `next_batch()` gives this rank's inputs, a list of BT tokens; it may begin in one shard and end in
-another, or in the next epoch.
+Many loaders are written like the `Loader` below: the shards are read one after another, every rank begins at its own
+offset, and all of them advance by what the ranks read together. It has two bugs. Each rank decides for itself when to
+change the shard, and the end of a shard is never read. Repair it. `shards` are lists of tokens. The stream is all shards
+one after another, and then again from the first one, for ever; nothing is shuffled. In each step the ranks together take
+its next `world_size * BT` tokens, and rank r takes the r-th part. `next_batch()` gives this rank's inputs, a list of BT
+tokens; it may begin in one shard and end in another, or in the next epoch.
 
 <details><summary>Hint 1</summary>
 
@@ -106,7 +107,7 @@ A run reads rows for ever, each epoch in another order. After a crash it goes on
 `consumed` is the number of rows read before, in all epochs together. What comes now must be what would have come
 without the crash. It is not, in two ways, and one of them was shipped twice (accelerate, issue 1451, 2023;
 open-instruct, pull request 681, 2025): the epochs became shorter, the training loss fell faster, the validation loss
-did not. Mend both.
+did not. Repair both.
 
 <details><summary>Hint 1</summary>
 
@@ -286,7 +287,7 @@ r"""
 
 *Check · difficulty 4/5 · importance 5/5 · 40 minutes*
 
-You write the check that would have found the chapter's bug. `check_deal(deal)` gets a function: `deal(n, BT,
+You write the check that would have found the bugs of 03-1. `check_deal(deal)` gets a function: `deal(n, BT,
 world_size, steps)` runs a loader over a text of n tokens, numbered 0 to n − 1, and returns for each step, for each
 rank, the list of the BT numbers that this rank got as inputs. A right loader deals, read step by step and within a
 step rank by rank,

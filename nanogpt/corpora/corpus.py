@@ -1,6 +1,6 @@
-"""Stories from a grammar whose every choice can be read back, so that the floor of a loss is known.
+"""Stories from a grammar whose every choice is known, so that the floor of a loss is known.
 
-Exported from notebooks/02_corpus.ipynb.
+Exported from notebooks/02_corpus.ipynb, grown by notebooks/03_data.ipynb.
 """
 
 import hashlib
@@ -13,40 +13,55 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from nanogpt.corpora.grammar import NUMBERS, POOLS, Count, Draw, Part, Pick, Recall, Text, alternatives, check
-from nanogpt.text import shards
+from nanogpt.corpora.grammar import NUMBERS, POOLS, Count, Draw, Part, Pick, Recall, Text, alternatives
+from nanogpt.text.shards import (
+    SPLITS,
+    file_sha256,
+    identity,
+    load_manifest,
+    open_shards,
+    save_manifest,
+    split_of,
+    write_shard,
+)
 
-# corpus.py finds the grammar in the package; the cells below build it anew, as you change it.
+
+def add(terms: list[tuple[int, str]]) -> str:
+    """The number word for a sum: (1, "six") and (-1, "two") are "four"."""
+    for _, word in terms:
+        if word not in NUMBERS:
+            raise ValueError(f"{word} is no number word; NUMBERS holds zero to sixteen")
+    total = sum(sign * NUMBERS.index(word) for sign, word in terms)
+    if not 0 <= total < len(NUMBERS):
+        words = " and ".join(word for _, word in terms)
+        raise ValueError(f"a sum or difference of {words} is {total}; NUMBERS holds zero to sixteen")
+    return NUMBERS[total]
 
 
 @cache
 def entries(pool: str) -> list[tuple[str, ...]]:
-    """What a fact of this pool can be, in all its forms; the first is the one that is drawn."""
-    check(POOLS[pool].split(", "), pool)
-    return [tuple(entry.split("/")) for entry in POOLS[pool].split(", ")]
-
-
-def fact(key: str, facts: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    if key not in facts:
-        raise ValueError(f"{{{key}}} recalls a fact that no sentence before it has drawn")
-    return facts[key]
+    """What a fact of this pool can be, in all its forms; the first form is the one that is drawn."""
+    if pool not in POOLS:
+        raise ValueError(f"there is no pool {pool!r}; the pools are {', '.join(POOLS)}")
+    found = POOLS[pool].split(", ")
+    if len(set(found)) < len(found):
+        raise ValueError(
+            f"an entry stands twice under {pool}, so two choices would tell one text; remove one"
+        )
+    return [tuple(entry.split("/")) for entry in found]
 
 
 def said(part: Text | Recall | Count, facts: dict[str, tuple[str, ...]]) -> str:
-    """The words of a part that has no choice."""
+    """The words of a part that leaves no choice."""
     if isinstance(part, Text):
         return part.words
+    keys = [part.key] if isinstance(part, Recall) else [key for _, key in part.terms]
+    for key in keys:
+        if key not in facts:
+            raise ValueError(f"{{{key}}} recalls a fact that no sentence before it has drawn")
     if isinstance(part, Recall):
-        return fact(part.key, facts)[part.form]
-    total, words = 0, [fact(key, facts)[0] for _, key in part.terms]
-    for (sign, _), word in zip(part.terms, words):
-        if word not in NUMBERS:
-            raise ValueError(f"{word} is no number word; NUMBERS holds {NUMBERS[0]} to {NUMBERS[-1]}")
-        total += sign * NUMBERS.index(word)
-    if not 0 <= total < len(NUMBERS):
-        how = f"a sum or difference of {' and '.join(words)} is {total}"
-        raise ValueError(f"{how}; NUMBERS holds {NUMBERS[0]} to {NUMBERS[-1]}")
-    return NUMBERS[total]
+        return facts[part.key][part.form]
+    return add([(sign, facts[key][0]) for sign, key in part.terms])
 
 
 @dataclass
@@ -86,8 +101,7 @@ def choose(options: list, rng: random.Random, told: Telling):
 class Story:
     """A text, the natural logarithm of its probability, and where its who-has-how-many answers stand.
 
-    For each (start, end) in answers, text[start:end] is a number word that follows from what was said before; kinds
-    says of each whether it is "copied" from there or "computed" from two numbers.
+    answers: text[start:end] is a number word that follows from the text before. kinds: "copied", or "computed" from two.
     """
 
     text: str
@@ -159,33 +173,28 @@ def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
 
 def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
     """The stories that `source` describes, one shard for each split; returns the manifest, which is written last."""
-    members: dict[str, list[Story]] = {split: [] for split in shards.SPLITS}
+    members: dict[str, list[Story]] = {split: [] for split in SPLITS}
     for story in stories(source["stories"], source["seed"]):
-        digest = hashlib.sha256(story.text.encode()).digest()
-        members[shards.split_of(digest, val=0.05, test=0.05)].append(story)
-    if empty := [split for split, told in members.items() if not told]:
-        raise ValueError(
-            f"{source['stories']} stories leave none for {empty[0]}, a twentieth; take 200 or more"
-        )
+        members[split_of(hashlib.sha256(story.text.encode()).digest(), 0.05, 0.05)].append(story)
+    if not all(members.values()):
+        raise ValueError(f"{source['stories']} stories leave none for val or test; take 200 or more")
     encoding, held = tokenizer.to_tiktoken(), {}
     for split, told in members.items():
         text, path = "".join(f"<|endoftext|>{story.text}" for story in told), folder / f"{split}_000000.bin"
-        ids = encoding.encode_to_numpy(text, allowed_special="all")
-        shards.write_shard(path, ids)
-        shard = {"file": path.name, "tokens": len(ids), "sha256": shards.file_sha256(path)}
+        write_shard(path, ids := encoding.encode_to_numpy(text, allowed_special="all"))
         size = sum(len(story.text.encode()) for story in told)
+        shard = {"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}
         held[split] = {"documents": len(told), "bytes": size, "tokens": len(ids), "shards": [shard]}
     tokenizer.save(folder / "tokenizer.json")
-    made_of = {"source": source, "tokenizer": "tokenizer.json", **shards.identity(tokenizer), "splits": held}
     floor = -sum(story.logprob for story in members["val"]) / held["val"]["tokens"]
-    return shards.save_manifest(folder, made_of | {"floor": floor})
+    manifest = {"source": source, "tokenizer": "tokenizer.json", **identity(tokenizer), "splits": held}
+    return save_manifest(folder, manifest | {"floor": floor})
 
 
 def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, seed: int = 0) -> dict:
-    """The stories as shards in `folder`, with tokenizer.json and manifest.json; made where absent, other or damaged.
+    """The manifest of n stories as shards in `folder`, which are made where they are absent, others or damaged.
 
-    tokenizer: a BPETokenizer; by default the one that chapter 01 left in the folder above, or else the same, trained
-    here. n: stories. Returns the manifest; its "floor" is val's entropy in nats per token.
+    tokenizer: by default the one that chapter 01 left in the folder above, or else the same, trained here.
     """
     from nanogpt.text.tokenizer import BPETokenizer  # here: telling stories needs none of its packages
 
@@ -193,11 +202,10 @@ def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, se
     if tokenizer is None and (folder.parent / "tokenizer.json").exists():
         tokenizer = BPETokenizer.load(folder.parent / "tokenizer.json")
     source = {"stories": n, "seed": seed, "entropy": round(entropy(), 6)}  # another grammar, another corpus
-    with suppress(OSError, ValueError):  # absent or damaged: made again
-        manifest = shards.load_manifest(folder)
+    with suppress(OSError, ValueError, LookupError):  # absent or damaged: made again
+        manifest = load_manifest(folder)
         same = tokenizer is None or tokenizer.fingerprint == manifest["fingerprint"]
-        if same and manifest["source"] == source:
-            shards.check_shards(folder, manifest)
+        if same and manifest["source"] == source and all(open_shards(folder, split) for split in SPLITS):
             return manifest
     (folder / "manifest.json").unlink(missing_ok=True)  # first: it must not describe what is replaced
     tokenizer = tokenizer or BPETokenizer.train((story.text for story in stories(5000)), 1024)

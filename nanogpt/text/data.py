@@ -1,6 +1,6 @@
 """Batches from shards: no token lost, none seen twice, resumed at exactly the same token.
 
-Exported from notebooks/03_data.ipynb.
+Exported from notebooks/03_data.ipynb, grown by notebooks/16_real_text.ipynb.
 """
 
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nanogpt.text.shards import described, document_starts, file_sha256, permutation, read_shard  # the same
+from nanogpt.text.shards import described, file_sha256, permutation, read_shard, shuffle_documents
 
 
 def to_device(x: np.ndarray, y: np.ndarray, device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -19,33 +19,8 @@ def to_device(x: np.ndarray, y: np.ndarray, device) -> tuple[torch.Tensor, torch
     return tuple(tensor.to(device) for tensor in tensors)
 
 
-def shuffle_documents(tokens: np.ndarray, eot: int, *key: int) -> tuple[np.ndarray, np.ndarray]:
-    """An order for a shard's documents: where each ends in it, and by how much it was moved to get there."""
-    starts = document_starts(tokens, eot)
-    order = permutation(len(starts), *key)
-    lengths = np.diff(starts, append=len(tokens))[order]
-    ends = np.cumsum(lengths)
-    return ends, starts[order] - (ends - lengths)
-
-
-def read_shuffled(
-    tokens: np.ndarray, ends: np.ndarray, moved: np.ndarray, start: int, stop: int
-) -> np.ndarray:
-    """Tokens start to stop, or to its end, of a shard in the order of `shuffle_documents`, taken at once."""
-    stop = min(stop, len(tokens))
-    first, last = np.searchsorted(ends, [start, stop - 1], side="right")
-    counts = np.diff(np.minimum(ends[first : last + 1], stop), prepend=start)  # how many from each document
-    return tokens[np.arange(start, stop) + np.repeat(moved[first : last + 1], counts)]
-
-
 class BatchStream:
-    """Batches from an endless stream of tokens, dealt to ranks so that each token is an input once an epoch.
-
-    Each epoch shuffles the shards, and the documents within each, by (seed, epoch). Step k takes the next
-    world_size * B * T tokens, across the ends of epochs, and rank r the r-th part. A row may begin within a document.
-    """
-
-    counts = "tokens"
+    """Batches from an endless stream of tokens, dealt to ranks so that each token is an input once an epoch."""
 
     def __init__(self, shards, B: int, T: int, rank=0, world_size=1, seed=0, device="cpu"):
         if min(B, T) < 1 or rank not in range(world_size):
@@ -56,9 +31,13 @@ class BatchStream:
         self.seed, self.device = seed, device
         self.position = 0  # what all ranks together have consumed
         self.paths = sorted(map(Path, shards))
-        self.vocab_size, self.eot, self._sha256 = described(self.paths)
+        self.vocab_size, self.eot, _ = described(self.paths)
         self.tokens = [np.asarray(read_shard(path)) for path in self.paths]
-        self.epoch_length, self._order = sum(map(len, self.tokens)), {}
+        self.epoch_length, self._shuffled = sum(map(len, self.tokens)), {}
+
+    @property
+    def epoch(self) -> int:
+        return self.position // self.epoch_length
 
     def read(self, start: int, n: int) -> np.ndarray:
         """Tokens start to start + n of the stream, which may lie in several shards and epochs."""
@@ -69,39 +48,40 @@ class BatchStream:
                 if offset < len(self.tokens[i]):
                     break
                 offset -= len(self.tokens[i])
-            if (key := (self.seed, epoch, i)) not in self._order:  # the last shard's is kept
-                self._order = {key: shuffle_documents(self.tokens[i], self.eot, self.seed, epoch, i + 1)}
-            parts.append(read_shuffled(self.tokens[i], *self._order[key], offset, offset + n))
+            key = (self.seed, epoch, i)
+            if key not in self._shuffled:  # the last shard's is kept
+                self._shuffled = {key: shuffle_documents(self.tokens[i], self.eot, self.seed, epoch, i + 1)}
+            parts.append(self._shuffled[key][offset : offset + n])
             start, n = start + len(parts[-1]), n - len(parts[-1])
         return np.concatenate(parts)
 
-    def rows(self) -> np.ndarray:
-        """This rank's next rows, (B, T + 1): the last token of each is the first of the next."""
+    def rows(self) -> np.ndarray:  # (B, T + 1): the last token of each is the first of the next
         n, step = self.B * self.T, self.world_size * self.B * self.T
         if self.epoch_length <= step:
-            needed = f"a step takes {self.world_size} × B={self.B} × T={self.T} + 1; lower them, or add text"
-            raise ValueError(f"{self.paths[0].parent}: {self.epoch_length:,} tokens, but {needed}")
+            raise ValueError(
+                f"{self.epoch_length:,} tokens, but a step takes {step:,} + 1; lower B or T, or add text"
+            )
         start, self.position = self.position + self.rank * n, self.position + step
         tokens = self.read(start, n + 1)
         return np.stack([tokens[at : at + self.T + 1] for at in range(0, n, self.T)])
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """x, y: int64 tensors (B, T) on the device; y[b, t] is the token that follows x[b, t]."""
+        if not self.epoch_length:
+            raise ValueError(f"{self.paths[0].parent}: no document begins in these shards")
         rows = self.rows()
         if rows.max() >= self.vocab_size:
             what = f"id {rows.max()}, but their vocabulary has {self.vocab_size}"
             raise ValueError(f"the shards in {self.paths[0].parent} hold {what}; prepare them again")
         return to_device(rows[:, :-1], rows[:, 1:], self.device)
 
-    @property
-    def epoch(self) -> int:
-        return self.position // self.epoch_length
-
     def state_dict(self) -> dict:
         """What resumes the stream at exactly this place, with any B, T and number of ranks."""
-        self._sha256 = self._sha256 or [file_sha256(path) for path in self.paths]
-        here = {"counts": self.counts, "seed": self.seed, "position": self.position}
-        return here | {"shards": self._sha256}
+        if "shards" not in vars(self):  # their hashes, by the manifest or computed once
+            self.shards = described(self.paths)[2] or [file_sha256(path) for path in self.paths]
+        counts = "rows" if isinstance(self, DocumentStream) else "tokens"  # what a position counts
+        here = {"counts": counts, "seed": self.seed, "position": self.position}
+        return here | {"shards": self.shards}
 
     def load_state_dict(self, state: dict) -> None:
         for what, here in self.state_dict().items():
@@ -113,29 +93,21 @@ class BatchStream:
 
 
 class DocumentStream(BatchStream):
-    """Batches whose rows each begin with a document, so that a row sees all facts of its first one.
-
-    A row runs on for T tokens into the documents behind, from its shard's end to its beginning. In an epoch every
-    document begins one row, in an order that depends on (seed, epoch); ranks take turns with B rows. What lies more
-    than T tokens into a document is not read. Opening reads all shards once, to find the documents.
-    """
-
-    counts = "rows"
+    """Batches whose rows each begin with a document and run on into the next. Each begins one row an epoch."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
         starts = [np.flatnonzero(tokens == self.eot) for tokens in self.tokens]
         self.starts, self.ends = np.concatenate(starts), np.cumsum([len(found) for found in starts])
         self.epoch_length = len(self.starts)
-        if not self.epoch_length:
-            raise ValueError(f"{self.paths[0].parent}: no document begins in these shards")
 
     def rows(self) -> np.ndarray:
         first, rows = self.position + self.rank * self.B, []
-        for epoch, number in (divmod(n, self.epoch_length) for n in range(first, first + self.B)):
-            if (key := (self.seed, epoch)) not in self._order:
-                self._order = {key: permutation(self.epoch_length, *key)}
-            document = self._order[key][number]
+        for n in range(first, first + self.B):
+            epoch, number = divmod(n, self.epoch_length)
+            if (self.seed, epoch) not in self._shuffled:
+                self._shuffled = {(self.seed, epoch): permutation(self.epoch_length, self.seed, epoch)}
+            document = self._shuffled[self.seed, epoch][number]
             tokens = self.tokens[np.searchsorted(self.ends, document, side="right")]
             rows.append(tokens.take(self.starts[document] + np.arange(self.T + 1), mode="wrap"))
         self.position += self.world_size * self.B

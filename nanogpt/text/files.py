@@ -1,4 +1,4 @@
-"""Files that are whole or not there.
+"""Files that are complete or not there.
 
 Exported from notebooks/03_data.ipynb.
 """
@@ -13,9 +13,7 @@ from pathlib import Path
 
 @contextmanager
 def atomically(path: str | os.PathLike) -> Iterator:
-    """Open a file for writing bytes, which gets its name when it is whole and on the disk; its folder is made if absent.
-    Whatever ends the block early leaves the old file as it was, and no other. Its mode stays, and a symbolic link.
-    """
+    """Open a file for writing bytes. It gets its name when it is complete; until then the old file stays as it was."""
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # another process writes another one

@@ -1,6 +1,6 @@
-"""Token ids on disk in llm.c's format, with a manifest that proves them.
+"""Token ids on disk in llm.c's format, with a manifest that says what they are.
 
-Exported from notebooks/03_data.ipynb.
+Exported from notebooks/03_data.ipynb, grown by notebooks/16_real_text.ipynb.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nanogpt.text.files import atomically, save_json  # for shards.py; this chapter builds them below
+from nanogpt.text.files import atomically, save_json
 
 MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024
 SPLITS = ("train", "val", "test")
@@ -36,10 +36,7 @@ def write_shard(path: str | Path, tokens) -> None:
 
 
 def read_shard(path: str | Path) -> np.ndarray:
-    """The tokens of a shard: a read-only uint16 memory map, of which nothing is read until it is used.
-
-    ValueError if the file is not in llm.c's format, or not as long as its header says.
-    """
+    """The tokens of a shard, a read-only uint16 memory map. ValueError if it is another file, or a damaged one."""
     with open(path, "rb") as file:
         header = np.frombuffer(file.read(HEADER_BYTES).ljust(HEADER_BYTES, b"\0"), "<i4")
         there = (file.seek(0, 2) - HEADER_BYTES) / 2
@@ -51,44 +48,21 @@ def read_shard(path: str | Path) -> np.ndarray:
     return np.memmap(path, "<u2", "r", HEADER_BYTES, (n,))
 
 
+def split_of(sha256: bytes, val: float, test: float) -> str:
+    """Train, val or test, decided by nothing but a document's SHA-256 and the two fractions."""
+    u = int.from_bytes(sha256[:8], "big") / 2**64
+    return "val" if u < val else "test" if u < val + test else "train"
+
+
 def file_sha256(path: str | Path) -> str:
     """Hex SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def manifest_sha256(manifest: dict) -> str:
-    """Hex SHA-256 of all that a manifest says, but for this hash itself."""
-    said = {key: value for key, value in manifest.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-
-
 def identity(tokenizer) -> dict:
     """What a manifest says of the tokenizer that made the ids."""
     return {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
-
-
-def manifest_fault(manifest: dict) -> str | None:
-    """What is wrong with a manifest, in a few words, or None."""
-    try:
-        splits = manifest["splits"]
-        shards = [shard for split in splits.values() for shard in split["shards"]]
-        names = [shard["file"] for shard in shards]
-        sums = [sum(shard["tokens"] for shard in split["shards"]) for split in splits.values()]
-        right = {
-            "its own hash": manifest["sha256"] == manifest_sha256(manifest),
-            "source or fingerprint": "source" in manifest and isinstance(manifest["fingerprint"], str),
-            "eot or vocab_size": 0 <= manifest["eot"] < manifest["vocab_size"] <= 65536,
-            "a split's name": set(splits) <= set(SPLITS),
-            "a file's name": all(re.fullmatch(r"\w[\w.-]*", name) for name in names),
-            "a file listed twice": len(set(names)) == len(names),
-            "a file's hash": all(len(shard["sha256"]) == 64 for shard in shards),
-            "a file's tokens": all(type(shard["tokens"]) is int and shard["tokens"] > 0 for shard in shards),
-            "a sum of tokens": sums == [split["tokens"] for split in splits.values()],
-        }
-        return next((what for what in right if not right[what]), None)
-    except (LookupError, TypeError, AttributeError) as error:
-        return f"no {error}" if isinstance(error, KeyError) else "not in a manifest's form"
 
 
 def save_manifest(folder: str | Path, manifest: dict) -> dict:
@@ -115,17 +89,6 @@ def load_manifest(folder: str | Path) -> dict:
     return manifest
 
 
-def check_shards(folder: str | Path, manifest: dict, *splits: str) -> None:
-    """Compare all bytes of these splits' shards, or of all, with the manifest. ValueError names the first damage."""
-    for split in splits or manifest["splits"]:
-        for shard in manifest["splits"][split]["shards"]:
-            path = Path(folder) / shard["file"]
-            if not path.exists():
-                raise ValueError(f"{path} is gone, and its manifest lists it; prepare it again")
-            if len(read_shard(path)) != shard["tokens"] or file_sha256(path) != shard["sha256"]:
-                raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")
-
-
 def open_shards(folder: str | Path, split: str, fingerprint: str | None = None) -> list[Path]:
     """The paths of a split's shards, after comparing all their bytes, and a tokenizer's fingerprint, with the manifest."""
     manifest, folder = load_manifest(folder), Path(folder)
@@ -139,18 +102,9 @@ def open_shards(folder: str | Path, split: str, fingerprint: str | None = None) 
     return [folder / shard["file"] for shard in shards]
 
 
-def split_of(sha256: bytes, val: float, test: float) -> str:
-    """Train, val or test, decided by nothing but a document's SHA-256 and the two fractions."""
-    u = int.from_bytes(sha256[:8], "big") / 2**64
-    return "val" if u < val else "test" if u < val + test else "train"
-
-
 def permutation(n: int, *key: int) -> np.ndarray:
-    """A permutation of range(n) that depends on nothing but the key, numbers from 0 on.
-
-    It sorts PCG64's raw bits: NumPy promises never to change those, but not what `Generator.permutation` makes of
-    them (NEP 19), and a run may be resumed years later.
-    """
+    """A permutation of range(n) that depends on nothing but the key, numbers from 0 on."""
+    # NumPy promises never to change these raw bits, but not what Generator.permutation makes of them (NEP 19).
     return np.argsort(np.random.PCG64(key).random_raw(n), kind="stable")
 
 
@@ -158,6 +112,12 @@ def document_starts(tokens: np.ndarray, eot: int) -> np.ndarray:
     """Where documents begin: at every `<|endoftext|>`, and at 0, where the rest of a longer one may stand."""
     starts = np.flatnonzero(tokens == eot)
     return starts if starts.size and starts[0] == 0 else np.append(0, starts)
+
+
+def shuffle_documents(tokens: np.ndarray, eot: int, *key: int) -> np.ndarray:
+    """The same tokens with their documents in another order."""
+    documents = np.split(tokens, document_starts(tokens, eot)[1:])
+    return np.concatenate([documents[i] for i in permutation(len(documents), *key)])
 
 
 def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
@@ -172,3 +132,43 @@ def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
         if path.name not in listed or listed[path.name]["tokens"] != len(read_shard(path)):
             raise ValueError(f"{path} is not what the manifest beside it describes; prepare it again")
     return manifest["vocab_size"], manifest["eot"], [listed[path.name]["sha256"] for path in paths]
+
+
+def manifest_sha256(manifest: dict) -> str:
+    """Hex SHA-256 of all that a manifest says, but for this hash itself."""
+    said = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def manifest_fault(manifest: dict) -> str | None:
+    """What is wrong with a manifest, in a few words, or None."""
+    try:
+        splits = manifest["splits"]
+        shards = [shard for split in splits.values() for shard in split["shards"]]
+        names = [shard["file"] for shard in shards]
+        sums = [sum(shard["tokens"] for shard in split["shards"]) for split in splits.values()]
+        right = {
+            "its own hash": manifest["sha256"] == manifest_sha256(manifest),
+            "source or fingerprint": "source" in manifest and isinstance(manifest["fingerprint"], str),
+            "eot or vocab_size": 0 <= manifest["eot"] < manifest["vocab_size"] <= 65536,
+            "a split's name": set(splits) <= set(SPLITS),
+            "a file's name": all(re.fullmatch(r"\w[\w.-]*", name) for name in names),
+            "a file listed twice": len(set(names)) == len(names),
+            "a file's hash": all(len(shard["sha256"]) == 64 for shard in shards),
+            "a file's tokens": all(type(shard["tokens"]) is int and shard["tokens"] > 0 for shard in shards),
+            "a sum of tokens": sums == [split["tokens"] for split in splits.values()],
+        }
+        return next((what for what in right if not right[what]), None)
+    except (LookupError, TypeError, AttributeError) as error:
+        return f"no {error}" if isinstance(error, KeyError) else "not in a manifest's form"
+
+
+def check_shards(folder: str | Path, manifest: dict, *splits: str) -> None:
+    """Compare all bytes of these splits' shards, or of all, with the manifest. ValueError names the first damage."""
+    for split in splits or manifest["splits"]:
+        for shard in manifest["splits"][split]["shards"]:
+            path = Path(folder) / shard["file"]
+            if not path.exists():
+                raise ValueError(f"{path} is gone, and its manifest lists it; prepare it again")
+            if len(read_shard(path)) != shard["tokens"] or file_sha256(path) != shard["sha256"]:
+                raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")

@@ -25,9 +25,11 @@ from importlib.util import find_spec
 from itertools import product
 
 from course.figures import real_text as figures
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.corpora.corpus import stories
-from nanogpt.text.shards import document_starts
+from nanogpt.text.data import BatchStream, DocumentStream, to_device
+from nanogpt.text.files import save_json
+from nanogpt.text.shards import MAGIC, SPLITS, VERSION, document_starts, identity, read_shard, write_shard
 
 STORIES, VOCAB = 1000, 400  # this chapter's text, and the tokens that are learned from it
 PIECE = 1000  # bytes, in the first experiment
@@ -55,6 +57,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from nanogpt.text.shards import file_sha256, split_of
+
+# %%
+#| export text.data
+import torch
+
+from nanogpt.text.shards import file_sha256
 
 # %%
 #| export corpora.vocab
@@ -736,7 +744,212 @@ This is from a log of Megatron-LM's preprocessing (`data/reference`, with its li
 MiB a second at its end, so the text has that many MiB. A listing beside it, from an earlier run over as many documents,
 shows the file of ids. These take two bytes each, as ours do, since GPT-2 has 50,257. So each byte became a token: no merge
 was applied, and nobody was told. Chapter 16b's command says the number at its end, and warns below 1.1.
+"""
 
+# %% [markdown]
+r"""
+## A manifest that proves its shards
+
+The stories of chapter 02 are made again in seconds. The ids of a real text cost hours, travel between machines, and lie on
+disks for months. A flipped bit in them passes unnoticed so far: the length is right, and the id is valid. So from here on
+the manifest proves that all bytes are what was written. It holds the SHA-256 of each file already. Now it gets one of
+itself, and what it says must fit together: sums of tokens, plain file names, none of them listed twice.
+"""
+
+
+# %%
+#| export text.shards
+def manifest_sha256(manifest: dict) -> str:
+    """Hex SHA-256 of all that a manifest says, but for this hash itself."""
+    said = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+# %%
+#| export text.shards
+import re
+
+
+def manifest_fault(manifest: dict) -> str | None:
+    """What is wrong with a manifest, in a few words, or None."""
+    try:
+        splits = manifest["splits"]
+        shards = [shard for split in splits.values() for shard in split["shards"]]
+        names = [shard["file"] for shard in shards]
+        sums = [sum(shard["tokens"] for shard in split["shards"]) for split in splits.values()]
+        right = {
+            "its own hash": manifest["sha256"] == manifest_sha256(manifest),
+            "source or fingerprint": "source" in manifest and isinstance(manifest["fingerprint"], str),
+            "eot or vocab_size": 0 <= manifest["eot"] < manifest["vocab_size"] <= 65536,
+            "a split's name": set(splits) <= set(SPLITS),
+            "a file's name": all(re.fullmatch(r"\w[\w.-]*", name) for name in names),
+            "a file listed twice": len(set(names)) == len(names),
+            "a file's hash": all(len(shard["sha256"]) == 64 for shard in shards),
+            "a file's tokens": all(type(shard["tokens"]) is int and shard["tokens"] > 0 for shard in shards),
+            "a sum of tokens": sums == [split["tokens"] for split in splits.values()],
+        }
+        return next((what for what in right if not right[what]), None)
+    except (LookupError, TypeError, AttributeError) as error:
+        return f"no {error}" if isinstance(error, KeyError) else "not in a manifest's form"
+
+
+# %%
+print(manifest_fault({"splits": {"val": {"tokens": 9, "shards": []}}}))
+
+
+# %%
+#| export text.shards
+#| grows save_manifest load_manifest
+def save_manifest(folder: str | Path, manifest: dict) -> dict:
+    """Write folder/manifest.json with a hash of itself, atomically; returns it. ValueError if it cannot be right."""
+    manifest = manifest | {"sha256": manifest_sha256(manifest)}
+    if fault := manifest_fault(manifest):
+        raise ValueError(f"{folder}: this manifest cannot be right ({fault})")
+    save_json(Path(folder) / "manifest.json", manifest)
+    return manifest
+
+
+def load_manifest(folder: str | Path) -> dict:
+    """What folder/manifest.json says. FileNotFoundError or ValueError, in one sentence, if it cannot."""
+    path = Path(folder) / "manifest.json"
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; `python -m nanogpt prepare` writes it")
+    try:
+        manifest = json.loads(path.read_bytes())
+        fault = manifest_fault(manifest)
+    except (ValueError, RecursionError):
+        fault = "not JSON"
+    if fault:
+        raise ValueError(f"{path} is damaged ({fault}); prepare the data again")
+    return manifest
+
+
+# %% [markdown]
+r"""
+`check_shards` compares every byte, and `open_shards` now calls it, so training refuses a file that has changed since. This reads
+all shards once when a run begins.
+
+The stream of chapter 03 becomes stricter, too. It takes shards of one folder only, which its manifest must list. It refuses
+an id that the vocabulary does not have. A shard of zero tokens, or of too many, is refused. And the stream's state names the shards by their hashes, because a name such as
+`train_000000.bin` is used in many folders, and going on in another text would be a silent mistake. On a GPU its batches are
+copied while the GPU computes.
+"""
+
+
+# %%
+#| export text.shards
+def check_shards(folder: str | Path, manifest: dict, *splits: str) -> None:
+    """Compare all bytes of these splits' shards, or of all, with the manifest. ValueError names the first damage."""
+    for split in splits or manifest["splits"]:
+        for shard in manifest["splits"][split]["shards"]:
+            path = Path(folder) / shard["file"]
+            if not path.exists():
+                raise ValueError(f"{path} is gone, and its manifest lists it; prepare it again")
+            if len(read_shard(path)) != shard["tokens"] or file_sha256(path) != shard["sha256"]:
+                raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")
+
+
+# %%
+#| export text.shards
+#| grows shard_header
+def shard_header(n: int) -> bytes:
+    """The 1,024 bytes before n tokens: 256 little-endian int32, of which the first three say something."""
+    if not 0 < n < 2**31:
+        raise ValueError(f"a shard holds 1 to 2,147,483,647 tokens (int32 in its header), not {n:,}")
+    header = np.zeros(256, "<i4")
+    header[:3] = MAGIC, VERSION, n
+    return header.tobytes()
+
+
+# %%
+#| export text.shards
+#| grows open_shards described
+def open_shards(folder: str | Path, split: str, fingerprint: str | None = None) -> list[Path]:
+    """The paths of a split's shards, after comparing all their bytes, and a tokenizer's fingerprint, with the manifest."""
+    manifest, folder = load_manifest(folder), Path(folder)
+    if fingerprint not in (None, manifest["fingerprint"]):
+        made, asked = manifest["fingerprint"][:8], fingerprint[:8]
+        raise ValueError(f"{folder} was made with tokenizer {made}, not {asked}; prepare it again")
+    shards = manifest["splits"].get(split, {}).get("shards")
+    if not shards:
+        raise ValueError(f"{folder} has no tokens in a split named {split!r}")
+    check_shards(folder, manifest, split)
+    return [folder / shard["file"] for shard in shards]
+
+
+def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
+    """Of shards in one folder: vocab_size and eot, by the manifest beside them or else GPT-2's, and its hashes."""
+    if len({path.parent for path in paths}) != 1:
+        raise ValueError(f"a stream reads the shards of one folder; got {len(paths)} files")
+    if not (paths[0].parent / "manifest.json").exists():
+        return 50257, 50256, None
+    manifest = load_manifest(paths[0].parent)
+    listed = {s["file"]: s for split in manifest["splits"].values() for s in split["shards"]}
+    for path in paths:
+        if path.name not in listed or listed[path.name]["tokens"] != len(read_shard(path)):
+            raise ValueError(f"{path} is not what the manifest beside it describes; prepare it again")
+    return manifest["vocab_size"], manifest["eot"], [listed[path.name]["sha256"] for path in paths]
+
+
+# %%
+#| export text.data
+#| grows to_device
+def to_device(x: np.ndarray, y: np.ndarray, device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets as int64 tensors on the device. They share no memory, so that y may be masked in place."""
+    tensors = torch.from_numpy(x.astype(np.int64)), torch.from_numpy(y.astype(np.int64))
+    if torch.device(device).type == "cuda":  # from pinned memory the copy runs beside the GPU's work
+        return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
+    return tuple(tensor.to(device) for tensor in tensors)
+
+
+# %%
+#| export text.data
+#| grows BatchStream.next_batch BatchStream.state_dict BatchStream.load_state_dict
+class BatchStream(BatchStream):
+    def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """x, y: int64 tensors (B, T) on the device; y[b, t] is the token that follows x[b, t]."""
+        if not self.epoch_length:
+            raise ValueError(f"{self.paths[0].parent}: no document begins in these shards")
+        rows = self.rows()
+        if rows.max() >= self.vocab_size:
+            what = f"id {rows.max()}, but their vocabulary has {self.vocab_size}"
+            raise ValueError(f"the shards in {self.paths[0].parent} hold {what}; prepare them again")
+        return to_device(rows[:, :-1], rows[:, 1:], self.device)
+
+    def state_dict(self) -> dict:
+        """What resumes the stream at exactly this place, with any B, T and number of ranks."""
+        if "shards" not in vars(self):  # their hashes, by the manifest or computed once
+            self.shards = described(self.paths)[2] or [file_sha256(path) for path in self.paths]
+        counts = "rows" if isinstance(self, DocumentStream) else "tokens"  # what a position counts
+        here = {"counts": counts, "seed": self.seed, "position": self.position}
+        return here | {"shards": self.shards}
+
+    def load_state_dict(self, state: dict) -> None:
+        for what, here in self.state_dict().items():
+            if what not in state or (what in ("counts", "shards") and state[what] != here):
+                raise ValueError(
+                    f"{self.paths[0].parent} is not what this state was saved for: see its {what!r}"
+                )
+        self.seed, self.position = state["seed"], state["position"]
+
+
+# %%
+with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+    shard, coder = Path(name) / "val_000000.bin", BPETokenizer.train(["abc"], 257)
+    write_shard(shard, np.arange(256))
+    listed = {"file": shard.name, "tokens": 256, "sha256": file_sha256(shard)}
+    held = {"val": {"tokens": 256, "shards": [listed]}}
+    save_manifest(name, {"source": "256 numbers", **identity(coder), "splits": held})
+    raw = shard.read_bytes()
+    shard.write_bytes(raw[:1100] + bytes([raw[1100] ^ 1]) + raw[1101:])  # one bit
+    try:
+        open_shards(name, "val")
+    except ValueError as error:
+        print(str(error).replace(name, "..."))
+grown("open_shards")
+
+# %% [markdown]
+r"""
 ## Your predictions, and the checkpoint
 """
 

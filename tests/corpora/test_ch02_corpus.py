@@ -1,6 +1,5 @@
 import hashlib
 import itertools
-import json
 import math
 import random
 import re
@@ -9,30 +8,23 @@ import subprocess
 import sys
 from collections import Counter
 
-import numpy as np
 import pytest
 
+from course.paths import ROOT
 from nanogpt.corpora import corpus
 from nanogpt.corpora import grammar as grammar_module
 from nanogpt.corpora.corpus import (
     Telling,
-    ensure_corpus,
     entropy,
     floor_per_token,
     readings,
     stories,
     tell,
 )
-from nanogpt.corpora.grammar import NUMBERS, POOLS, Count, rules
-from nanogpt.text.shards import document_starts, open_shards, read_shard
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.corpora.grammar import NUMBERS, POOLS, Count, check, rules
 
+DATA = ROOT / "data"
 SAMPLE = list(stories(600, seed=11))
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> BPETokenizer:
-    return BPETokenizer.train((story.text for story in stories(300)), 400)
 
 
 # An independent reader: templates become regular expressions, facts named groups, and what a fact decides is
@@ -275,17 +267,17 @@ def edit(monkeypatch):
     """Change a text of the grammar as a student would, and run all cells again."""
 
     def forget():
-        for function in (rules, corpus.alternatives, corpus.entries):
+        for function in (grammar_module.alternatives, corpus.entries):
             function.cache_clear()
 
-    def change(name: str, old: str, new: str, key: str | None = None):
-        text = getattr(grammar_module, name)
-        if key:
-            assert old in text[key]
-            monkeypatch.setitem(text, key, text[key].replace(old, new, 1))
+    def change(old: str, new: str, pool: str | None = None):
+        if pool:
+            assert old in POOLS[pool]
+            monkeypatch.setitem(POOLS, pool, POOLS[pool].replace(old, new, 1))
         else:
-            assert old in text
-            monkeypatch.setattr(grammar_module, name, text.replace(old, new, 1))
+            assert old in grammar_module.GRAMMAR
+            changed = grammar_module.GRAMMAR.replace(old, new, 1)
+            monkeypatch.setattr(grammar_module, "GRAMMAR", changed)
         forget()
 
     yield change
@@ -294,34 +286,51 @@ def edit(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "key", "message"),
+    ("old", "new", "pool", "message"),
     [
-        ("PLOTS", "{aside}", "{asid}", None, r"{asid} under story is no symbol.*did you mean {aside}"),
-        ("COUNTS", "{n:many}", "{n:mani}", None, r"{n:mani} under both is no symbol.*did you mean {n:many}"),
-        ("COUNTS", "{?n}", "{?n*2}", None, r"{\?n\*2} under proud is no symbol, draw, fact or sum"),
-        (
-            "COUNTS",
-            "{?n} {T}.",
-            "{?k} {T}.",
-            None,
-            r"{k} recalls a fact that no sentence before it has drawn",
-        ),
-        ("COUNTS", "{A} had", "{Q} had", None, r"{Q} recalls a fact that no sentence before it has drawn"),
-        ("POOLS", "eleven", "sixteen", "many", r"is 1[789]|is 2\d; NUMBERS holds zero to sixteen"),
-        ("POOLS", "five", "six", "few", r"eleven and six is 17; NUMBERS holds zero to sixteen"),
-        ("POOLS", "one, two", "seven, eight", "some", r"(seven|eight) is (-\d|1\d); NUMBERS holds zero"),
-        ("POOLS", "eleven", "twenty", "many", r"twenty is no number word; NUMBERS holds zero to sixteen"),
-        ("POOLS", "Ben, Carl", "Ben, Ben", "boy", r"two readings of one text: 'Ben' stands twice under boy"),
-        ("WORDS", "cat cow", "cat cat", None, r"two readings of one text: 'cat' stands twice under animal"),
-        ("WORDS", "look: big", "mood: big", None, r"the grammar says twice what mood is"),
-        ("PLOTS", "{open} {both}", "{open {both}", None, r"a brace is missing its partner under story"),
+        ("{proud} {aside}", "{proud} {asid}", None, r"the grammar has no symbol {asid}; is it spelled right"),
+        ("{n:many}", "{n:mani}", None, r"there is no pool 'mani'; the pools are girl, boy"),
+        ("her {?n}", "her {?n*2}", None, r"the grammar has no symbol {\?n\*2}"),
+        ("{?n} {T}.", "{?k} {T}.", None, r"{k} recalls a fact that no sentence before it has drawn"),
+        ("{A} had", "{Q} had", None, r"{Q} recalls a fact that no sentence before it has drawn"),
+        ("eleven", "sixteen", "many", r"is (1[789]|2\d); NUMBERS holds zero to sixteen"),
+        ("five", "six", "few", r"eleven and six is 17; NUMBERS holds zero to sixteen"),
+        ("one, two", "seven, eight", "some", r"(seven|eight) is (-\d|1\d); NUMBERS holds zero"),
+        ("eleven", "twenty", "many", r"twenty is no number word; NUMBERS holds zero to sixteen"),
+        ("look: big", "mood: big", None, r"the grammar says twice what mood is"),
+        ("Ben, Carl", "Ben, Ben", "boy", r"an entry stands twice under boy"),
     ],
 )
-def test_a_mistake_in_the_grammar_is_one_sentence(edit, name, old, new, key, message):
-    edit(name, old, new, key)
+def test_a_mistake_in_the_grammar_is_one_sentence(edit, old, new, pool, message):
+    edit(old, new, pool)
     with pytest.raises(ValueError, match=message) as caught:
         list(stories(2000))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["Ben", "Carl", "Ben"], r"two readings of one text: 'Ben' stands twice under here"),
+        (["{open {both}", "{open}"], r"a brace is missing its partner under here"),
+        (["{open} both}"], r"a brace is missing its partner under here"),
+    ],
+)
+def test_a_line_twice_and_a_lonely_brace_are_found(lines, message):
+    with pytest.raises(ValueError, match=message):
+        check(lines, "here")
+
+
+def test_the_grammar_has_neither():
+    for symbol, lines in rules().items():
+        check(lines, symbol)
+    for pool, text in POOLS.items():
+        check(text.split(", "), pool)
+
+
+def test_the_file_of_chapter_01_holds_the_first_stories():
+    told = (DATA / "stories.txt").read_text(encoding="utf-8").splitlines()
+    assert told == [story.text for story in stories(len(told))]
 
 
 def test_six_less_seven_is_no_sixteen():
@@ -332,18 +341,18 @@ def test_six_less_seven_is_no_sixteen():
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "key"),
+    ("old", "new", "pool"),
     [
-        ("POOLS", "Anna", "Ada", "girl"),
-        ("POOLS", "Anna, ", "", "girl"),
-        ("POOLS", "two, three", "three", "few"),
-        ("WORDS", "animal: bear", "animal: ape bear", None),
-        ("DETAILS", " | She felt {mood}.", "", None),
+        ("Anna", "Ada", "girl"),
+        ("Anna, ", "", "girl"),
+        ("two, three", "three", "few"),
+        ("animal: bear", "animal: ape bear", None),
+        (" | She felt {mood}.", "", None),
     ],
 )
-def test_another_grammar_has_another_floor_and_still_one_reading(edit, name, old, new, key):
+def test_another_grammar_has_another_floor_and_still_one_reading(edit, old, new, pool):
     before = list(stories(50))
-    edit(name, old, new, key)
+    edit(old, new, pool)
     assert list(stories(50)) != before
     for story in stories(20, seed=2):
         [found] = readings(story.text)
@@ -386,77 +395,6 @@ def test_kinds_say_which_answers_are_sums():
         for (start, end), kind in zip(story.answers, story.kinds):
             before = re.findall(r"\w+", story.text[:start])
             assert kind == "computed" or story.text[start:end] in before, (story, start)
-
-
-# The embedded corpus
-
-
-def test_ensure_corpus_is_deterministic_and_made_once(tmp_path, tokenizer):
-    manifests = [ensure_corpus(tmp_path / name, tokenizer, n=300) for name in "ab"]
-    assert manifests[0] == manifests[1]
-    files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
-    assert files == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
-    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
-    assert ensure_corpus(tmp_path / "a", tokenizer, n=300) == manifests[0]
-    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
-    assert ensure_corpus(tmp_path / "a", tokenizer, n=301) != manifests[0]
-
-
-def test_ensure_corpus_holds_every_story_once_and_states_the_floor(tmp_path, tokenizer):
-    manifest = ensure_corpus(tmp_path, tokenizer, n=300, seed=5)
-    expected = {story.text: -story.logprob for story in stories(300, 5)}
-    found, nats = [], {}
-    for split in ("train", "val", "test"):
-        [path] = open_shards(tmp_path, split, tokenizer.fingerprint)
-        tokens = np.asarray(read_shard(path))
-        starts = document_starts(tokens, tokenizer.eot)
-        assert (tokens[starts] == tokenizer.eot).all()  # before each document, as in llm.c
-        texts = [tokenizer.decode(d[1:]) for d in np.split(tokens, starts[1:])]
-        nats[split] = sum(expected[text] for text in texts) / len(tokens)
-        assert manifest["splits"][split]["documents"] == len(texts)
-        assert manifest["splits"][split]["bytes"] == sum(len(text.encode()) for text in texts)
-        found += texts
-    assert Counter(found) == Counter(story.text for story in stories(300, 5))
-    assert manifest["floor"] == pytest.approx(nats["val"])
-
-
-def test_ensure_corpus_takes_the_tokenizer_of_chapter_01_and_notices_another(tmp_path, tokenizer):
-    tokenizer.save(tmp_path / "tokenizer.json")
-    assert ensure_corpus(tmp_path / "stories", n=100)["fingerprint"] == tokenizer.fingerprint
-    assert BPETokenizer.load(tmp_path / "stories/tokenizer.json").fingerprint == tokenizer.fingerprint
-    other = BPETokenizer.train((story.text for story in stories(300)), 300)
-    assert ensure_corpus(tmp_path / "stories", other, n=100)["fingerprint"] == other.fingerprint
-    assert max(read_shard(open_shards(tmp_path / "stories", "train")[0])) < 300
-
-
-@pytest.mark.parametrize(
-    "harm", ["shard gone", "shard cut", "one bit", "manifest gone", "manifest cut", "a key gone"]
-)
-def test_a_damaged_corpus_is_made_again(tmp_path, tokenizer, harm):
-    manifest = ensure_corpus(tmp_path, tokenizer, n=200)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    shard, listing = tmp_path / "val_000000.bin", tmp_path / "manifest.json"
-    raw = shard.read_bytes()
-    {
-        "shard gone": shard.unlink,
-        "shard cut": lambda: shard.write_bytes(raw[:-2]),
-        "one bit": lambda: shard.write_bytes(raw[:-2] + bytes([raw[-2] ^ 1]) + raw[-1:]),
-        "manifest gone": listing.unlink,
-        "manifest cut": lambda: listing.write_bytes(listing.read_bytes()[:100]),
-        "a key gone": lambda: listing.write_text(
-            json.dumps({k: v for k, v in manifest.items() if k != "eot"})
-        ),
-    }[harm]()
-    assert ensure_corpus(tmp_path, tokenizer, n=200) == manifest
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_too_few_stories_are_one_sentence_and_leave_nothing(tmp_path, tokenizer):
-    with pytest.raises(
-        ValueError, match=r"10 stories leave none for (val|test), a twentieth; take 200 or more"
-    ):
-        ensure_corpus(tmp_path, tokenizer, n=10)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_telling_stories_needs_no_tokenizer_and_no_torch():

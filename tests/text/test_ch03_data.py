@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import struct
 import subprocess
 import sys
@@ -14,15 +13,12 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nanogpt.corpora.corpus import stories
+from nanogpt.corpora.corpus import ensure_corpus, stories
 from nanogpt.text.data import BatchStream, DocumentStream
 from nanogpt.text.shards import (
-    check_shards,
     document_starts,
     file_sha256,
     identity,
-    load_manifest,
-    manifest_sha256,
     open_shards,
     permutation,
     read_shard,
@@ -77,7 +73,7 @@ def test_a_shard_is_what_llm_c_reads(tmp_path_factory, ids):
     assert tokens.dtype == np.uint16 and tokens.tolist() == ids and isinstance(tokens, np.memmap)
 
 
-@pytest.mark.parametrize("ids", [[], [-1], [65536], [[1, 2]], [0.5]])
+@pytest.mark.parametrize("ids", [[-1], [65536], [[1, 2]], [0.5]])
 def test_what_is_no_row_of_ids_is_refused(tmp_path, ids):
     with pytest.raises(ValueError, match=r"1 to 2,147,483,647|uint16"):
         write_shard(tmp_path / "x.bin", ids)
@@ -134,93 +130,22 @@ def write_corpus(folder, tokenizer, **lengths: list[int]) -> dict:
     return save_manifest(folder, {"source": "", **identity(tokenizer), "splits": splits})
 
 
-def test_manifest_guards_shards(tmp_path, tokenizer):
+def test_a_manifest_lists_the_shards_of_a_split(tmp_path, tokenizer):
     write_corpus(tmp_path, tokenizer, train=[300] * 10, val=[9])
-    [path] = open_shards(tmp_path, "train", tokenizer.fingerprint)
-    assert path == tmp_path / "train_000000.bin"
-    with pytest.raises(ValueError, match="was made with tokenizer"):
-        open_shards(tmp_path, "train", "0" * 64)
+    assert open_shards(tmp_path, "train") == [tmp_path / "train_000000.bin"]
     with pytest.raises(ValueError, match="no tokens in a split named 'valid'"):
         open_shards(tmp_path, "valid")
-    with pytest.raises(FileNotFoundError, match=r"nanogpt prepare"):
+    with pytest.raises(FileNotFoundError):
         open_shards(tmp_path / "elsewhere", "train")
-    raw = bytearray(path.read_bytes())
-    raw[5000] ^= 4  # one bit: the length is right and the id valid, so only the hash can tell
-    path.write_bytes(raw)
-    with pytest.raises(ValueError, match="not what its manifest describes"):
+
+
+@pytest.mark.parametrize("length", [9, 11])
+def test_a_shard_of_another_length_than_its_manifest_says_is_found(tmp_path, tokenizer, length):
+    write_corpus(tmp_path, tokenizer, train=[10], val=[9])
+    write_shard(tmp_path / "train_000000.bin", range(length))
+    with pytest.raises(ValueError, match=r"train_000000.bin .*is damaged"):
         open_shards(tmp_path, "train")
-    assert open_shards(tmp_path, "val")  # whose shard is whole
-    path.unlink()
-    with pytest.raises(
-        ValueError, match=r"train_000000.bin is gone, and its manifest lists it; prepare it again"
-    ):
-        check_shards(tmp_path, load_manifest(tmp_path))
-    (tmp_path / "manifest.json").write_text('{"splits": 1')
-    with pytest.raises(ValueError, match=r"manifest.json is damaged \(not JSON\); prepare the data again"):
-        open_shards(tmp_path, "val")
-
-
-def drop(manifest, *keys):
-    for key in keys[:-1]:
-        manifest = manifest[key]
-    del manifest[keys[-1]]
-
-
-@pytest.mark.parametrize(
-    ("harm", "fault"),
-    [
-        (lambda m: m.update(eot=7), "its own hash"),
-        (lambda m: m.update(eot=400), "eot or vocab_size"),
-        (lambda m: m.update(eot=-1), "eot or vocab_size"),
-        (lambda m: m.update(vocab_size=100_000), "eot or vocab_size"),
-        (lambda m: m.update(fingerprint=None), "source or fingerprint"),
-        (lambda m: m["splits"].update(valid=m["splits"].pop("val")), "a split's name"),
-        (lambda m: m["splits"]["train"]["shards"][0].update(file="../elsewhere.bin"), "a file's name"),
-        (lambda m: m["splits"]["train"]["shards"][0].update(file="/etc/passwd"), "a file's name"),
-        (
-            lambda m: m["splits"]["train"]["shards"].append(m["splits"]["train"]["shards"][0]),
-            "a file listed twice",
-        ),
-        (lambda m: m["splits"]["train"]["shards"].clear(), "a sum of tokens"),
-        (lambda m: m["splits"]["train"].update(tokens=9650), "a sum of tokens"),
-        (lambda m: m["splits"]["train"]["shards"][0].update(tokens=True), "a file's tokens"),
-        (lambda m: drop(m, "eot"), "no 'eot'"),
-        (lambda m: drop(m, "splits", "val", "tokens"), "no 'tokens'"),
-        (lambda m: drop(m, "splits", "val", "shards", 0, "sha256"), "no 'sha256'"),
-        (lambda m: m["splits"]["val"]["shards"][0].update(sha256=""), "a file's hash"),
-        (lambda m: m.update(splits=[]), "not in a manifest's form"),
-        (lambda m: m["splits"].update(val=None), "not in a manifest's form"),
-    ],
-)
-def test_a_wrong_manifest_is_one_sentence_even_when_it_is_sealed_again(tmp_path, tokenizer, harm, fault):
-    manifest = write_corpus(tmp_path, tokenizer, train=[300] * 10, val=[9])
-    harm(manifest)
-    if fault != "its own hash":
-        manifest["sha256"] = manifest_sha256(manifest)
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(
-        ValueError, match=rf"manifest.json is damaged \({fault}\); prepare the data"
-    ) as caught:
-        open_shards(tmp_path, "val")
-    assert "\n" not in str(caught.value)
-
-
-def test_no_changed_byte_of_a_manifest_is_taken_for_another_truth(tmp_path, tokenizer):
-    manifest = write_corpus(tmp_path, tokenizer, train=[300] * 10, val=[9])
-    raw, dice = (tmp_path / "manifest.json").read_bytes(), random.Random(0)
-    for _ in range(150):
-        at, byte = dice.randrange(len(raw)), dice.randrange(256)
-        (tmp_path / "manifest.json").write_bytes(raw[:at] + bytes([byte]) + raw[at + 1 :])
-        try:
-            assert load_manifest(tmp_path) == manifest, (at, byte)
-        except ValueError as error:
-            assert "manifest.json is damaged" in str(error)
-
-
-def test_what_cannot_be_right_is_not_written(tmp_path, tokenizer):
-    with pytest.raises(ValueError, match=r"cannot be right \(no 'splits'\)"):
-        save_manifest(tmp_path, {"source": "", **identity(tokenizer)})
-    assert list(tmp_path.iterdir()) == []
+    assert open_shards(tmp_path, "val")
 
 
 def test_document_starts():
@@ -243,6 +168,72 @@ def test_split_depends_on_the_document_alone_and_grows_with_its_fraction(digest,
 def test_splits_have_their_share():
     splits = Counter(split_of(np.random.PCG64(i).random_raw(4).tobytes(), 0.1, 0.2) for i in range(5000))
     assert abs(splits["val"] / 5000 - 0.1) < 0.02 and abs(splits["test"] / 5000 - 0.2) < 0.03
+
+
+# The embedded corpus
+
+
+def test_ensure_corpus_is_deterministic_and_made_once(tmp_path, tokenizer):
+    manifests = [ensure_corpus(tmp_path / name, tokenizer, n=300) for name in "ab"]
+    assert manifests[0] == manifests[1]
+    files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
+    assert ensure_corpus(tmp_path / "a", tokenizer, n=300) == manifests[0]
+    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
+    assert ensure_corpus(tmp_path / "a", tokenizer, n=301) != manifests[0]
+
+
+def test_ensure_corpus_holds_every_story_once_and_states_the_floor(tmp_path, tokenizer):
+    manifest = ensure_corpus(tmp_path, tokenizer, n=300, seed=5)
+    expected = {story.text: -story.logprob for story in stories(300, 5)}
+    found, nats = [], {}
+    for split in ("train", "val", "test"):
+        [path] = open_shards(tmp_path, split)
+        tokens = np.asarray(read_shard(path))
+        starts = document_starts(tokens, tokenizer.eot)
+        assert (tokens[starts] == tokenizer.eot).all()  # before each document, as in llm.c
+        texts = [tokenizer.decode(d[1:]) for d in np.split(tokens, starts[1:])]
+        nats[split] = sum(expected[text] for text in texts) / len(tokens)
+        assert manifest["splits"][split]["documents"] == len(texts)
+        assert manifest["splits"][split]["bytes"] == sum(len(text.encode()) for text in texts)
+        found += texts
+    assert Counter(found) == Counter(story.text for story in stories(300, 5))
+    assert manifest["floor"] == pytest.approx(nats["val"])
+
+
+def test_ensure_corpus_takes_the_tokenizer_of_chapter_01_and_notices_another(tmp_path, tokenizer):
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert ensure_corpus(tmp_path / "stories", n=100)["fingerprint"] == tokenizer.fingerprint
+    assert BPETokenizer.load(tmp_path / "stories/tokenizer.json").fingerprint == tokenizer.fingerprint
+    other = BPETokenizer.train((story.text for story in stories(300)), 300)
+    assert ensure_corpus(tmp_path / "stories", other, n=100)["fingerprint"] == other.fingerprint
+    assert max(read_shard(open_shards(tmp_path / "stories", "train")[0])) < 300
+
+
+@pytest.mark.parametrize("harm", ["shard gone", "shard cut", "manifest gone", "manifest cut", "a key gone"])
+def test_a_damaged_corpus_is_made_again(tmp_path, tokenizer, harm):
+    manifest = ensure_corpus(tmp_path, tokenizer, n=200)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    shard, listing = tmp_path / "val_000000.bin", tmp_path / "manifest.json"
+    raw = shard.read_bytes()
+    {
+        "shard gone": shard.unlink,
+        "shard cut": lambda: shard.write_bytes(raw[:-2]),
+        "manifest gone": listing.unlink,
+        "manifest cut": lambda: listing.write_bytes(listing.read_bytes()[:100]),
+        "a key gone": lambda: listing.write_text(
+            json.dumps({k: v for k, v in manifest.items() if k != "source"})
+        ),
+    }[harm]()
+    assert ensure_corpus(tmp_path, tokenizer, n=200) == manifest
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_too_few_stories_are_one_sentence_and_leave_nothing(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match="10 stories leave none for val or test; take 200 or more"):
+        ensure_corpus(tmp_path, tokenizer, n=10)
+    assert list(tmp_path.iterdir()) == []
 
 
 # Batches
@@ -326,67 +317,14 @@ def test_state_dict_resumes_at_the_exact_batch(tmp_path, steps):
                 assert torch.equal(a, b)
 
 
-def test_a_state_of_other_shards_is_refused(tmp_path):
-    paths = write_documents(tmp_path / "a", [[50]])
-    state = BatchStream(paths, 1, 5).state_dict()
-    others = write_documents(tmp_path / "b", [[25, 25]])  # the same name, the same length
-    for stream in (BatchStream(others, 1, 5), DocumentStream(paths, 1, 5)):
-        with pytest.raises(
-            ValueError, match=r"is not what this state was saved for: see its '(shards|counts)'"
-        ):
-            stream.load_state_dict(state)
-        assert stream.position == 0
-    for key in state:
-        with pytest.raises(ValueError, match=f"see its '{key}'"):
-            BatchStream(paths, 1, 5).load_state_dict({k: v for k, v in state.items() if k != key})
-
-
-def test_a_state_knows_its_shards_by_the_manifest_or_by_their_bytes(tmp_path, tokenizer):
-    manifest = write_corpus(tmp_path, tokenizer, train=[20, 30])
-    path = tmp_path / "train_000000.bin"
-    state = BatchStream([path], 1, 5).state_dict()
-    assert state["shards"] == [manifest["splits"]["train"]["shards"][0]["sha256"]]
-    (tmp_path / "manifest.json").unlink()
-    assert BatchStream([path], 1, 5).state_dict() == state
-
-
-def test_a_stream_reads_one_folder_and_what_its_manifest_lists(tmp_path, tokenizer):
-    here, there = (write_documents(tmp_path / name, [[50]]) for name in "ab")
-    with pytest.raises(ValueError, match="reads the shards of one folder; got 2 files"):
-        BatchStream([*here, *there], 1, 5)  # both are train_000000.bin
-    with pytest.raises(ValueError, match="reads the shards of one folder; got 0 files"):
-        BatchStream([], 1, 5)
-    write_corpus(tmp_path / "c", tokenizer, train=[50])
-    write_shard(tmp_path / "c" / "train_000001.bin", [tokenizer.eot, 1, 2])
-    with pytest.raises(ValueError, match=r"train_000001.bin is not what the manifest beside it describes"):
-        BatchStream((tmp_path / "c").glob("*.bin"), 1, 5)
-    write_shard(tmp_path / "c" / "train_000000.bin", [tokenizer.eot, 1, 2])
-    with pytest.raises(ValueError, match=r"train_000000.bin is not what the manifest beside it describes"):
-        BatchStream([tmp_path / "c" / "train_000000.bin"], 1, 1)
-
-
 def test_a_corpus_shorter_than_a_step_is_one_clear_error(tmp_path):
     paths = write_documents(tmp_path, [[5, 8], [4]])
     BatchStream(paths, 2, 4, world_size=2).next_batch()
-    with pytest.raises(
-        ValueError, match=r"17 tokens, but a step takes 2 × B=3 × T=3 \+ 1; lower them, or add text"
-    ):
+    with pytest.raises(ValueError, match=r"17 tokens, but a step takes 18 \+ 1; lower B or T, or add text"):
         BatchStream(paths, 3, 3, world_size=2).next_batch()
     for B, T, rank in ((0, 1, 0), (1, 0, 0), (1, 1, 2), (1, 1, -1)):
         with pytest.raises(ValueError, match="a stream needs"):
             BatchStream(paths, B, T, rank, 2)
-
-
-def test_an_id_beyond_the_vocabulary_is_one_clear_error(tmp_path, tokenizer):
-    write_shard(tmp_path / "train_000000.bin", [tokenizer.eot, 1, 2, tokenizer.vocab_size, 3, 4, 5])
-    path = tmp_path / "train_000000.bin"
-    shard = {"file": path.name, "tokens": 7, "sha256": file_sha256(path)}
-    splits = {"train": {"tokens": 7, "shards": [shard]}}
-    save_manifest(tmp_path, {"source": "", "splits": splits, **identity(tokenizer)})
-    stream = BatchStream([path], 1, 2)
-    stream.next_batch()
-    with pytest.raises(ValueError, match=r"hold id 400, but their vocabulary has 400; prepare them again"):
-        stream.next_batch()
 
 
 def test_masking_targets_leaves_inputs_alone(tmp_path):
@@ -462,12 +400,6 @@ def test_document_orders_differ_by_seed_and_epoch_and_never_change(tmp_path):
     orders = {tuple(order.tolist()) for both in rows.values() for order in (both[:12], both[12:])}
     assert len(orders) == 4
     assert rows[0][:12].tolist() == permutation(12, 0, 0).tolist()  # whose numbers are pinned above
-
-
-def test_shards_without_a_beginning_are_one_clear_error(tmp_path):
-    write_shard(tmp_path / "train_000000.bin", [1, 2, 3])
-    with pytest.raises(ValueError, match="no document begins in these shards"):
-        DocumentStream([tmp_path / "train_000000.bin"], 1, 2)
 
 
 @pytest.mark.gpu
