@@ -16,13 +16,10 @@ and the tokens stay the same.
 #| default_exp gpt.sample
 #| doc gpt.sample: Text from a model: temperature, top-k and top-p, for one text or many at once, and the command `sample`.
 #| doc gpt.cache: Keys and values of the past, kept: the model reads every token once.
-import time
-
 from course.figures import sampling as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from course.stand_in import stand_in
+from course.stand_in import fastest, trained_model
 from nanogpt.corpora.corpus import ensure_corpus, readings, stories
-from nanogpt.device import seed_everything
 
 # %%
 #| export
@@ -37,7 +34,7 @@ from torch import Tensor
 from nanogpt.device import pick_device
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.weights import load_model
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.text.tokenizer import EOT, BPETokenizer
 
 # %% [markdown]
 r"""
@@ -50,10 +47,7 @@ BUILT = Path("../data/built")
 manifest = ensure_corpus(BUILT / "stories")
 tokenizer = BPETokenizer.load(BUILT / "stories" / manifest["tokenizer"])
 device = pick_device()
-if (BUILT / "model" / "config.json").exists():
-    model = load_model(BUILT / "model", device)
-else:
-    model = stand_in(tokenizer, manifest, device)
+model = trained_model(tokenizer, manifest, device)
 assert model.config.vocab_size == tokenizer.vocab_size, "data/built/model knows another vocabulary"
 print(model.eval().config)
 
@@ -92,36 +86,9 @@ Third, run the cell again. The story is the same, to the last word: nothing in t
 
 ## What stands before a prompt
 
-We put `<|endoftext|>` in front of the prompt. Why? In the training text, this token stands before every story, so the
-model has hardly ever seen the beginning of a story without it. The next cells measure what it is worth. They take stories
-that the model has not seen and compute the loss of all tokens except the first, once with the token in front and once
-without it.
-
-*Predict.* Without `<|endoftext|>`, the laptop's model of chapter 07 has a loss of about 0.7 nats a token. What is it
-with the token in front?
-"""
-
-# %%
-predict("08.1", "loss with <|endoftext|> in front of a story", guess=None, unit="nats a token")
-
-# %% tags=["nbval-ignore-output"]
-N_STORIES = 200
-told = list(stories(N_STORIES, seed=1))  # the corpus was told with another seed
-texts = [tokenizer.encode(story.text)[: model.config.block_size - 1] for story in told]
-losses = {"without": 0.0, "with": 0.0}
-for ids in texts:
-    for name, front in (("without", []), ("with", [tokenizer.eot])):
-        x, y = [front + ids[:-1]], [[-100] * len(front) + ids[1:]]  # -100: this position does not count
-        with torch.no_grad():
-            loss = model(torch.tensor(x, device=device), torch.tensor(y, device=device))[1]
-        losses[name] += loss.item() / len(texts)
-print(", ".join(f"{name}: {loss:.3f} nats a token" for name, loss in losses.items()))
-answer("08.1", losses["with"])
-
-# %% [markdown]
-r"""
-With the token in front, the model knows that a story begins here. So in this chapter every prompt begins with
-`<|endoftext|>`, and `stream_text` below adds it.
+We put `<|endoftext|>` in front of the prompt. Why? In the training text this token stands before every story, so the model has
+hardly ever seen a story without it. With the token in front, the model knows that a story begins here. In this chapter
+every prompt begins with `<|endoftext|>`, and `stream_text` below adds it.
 
 This is a choice, not a law. OpenAI's sampling script for GPT-2 and `generate` in `transformers` read the prompt alone. Given
 the same ids, our functions write the same ids as `transformers` does (a test of this chapter compares them). Given the same
@@ -156,7 +123,7 @@ Before you run it, try to find both bugs in the code above.
 
 # %%
 shape = GPTConfig(block_size=64, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=2, n_embd=64, dropout=0.1)
-untrained = GPT(shape, generator=seed_everything(0)).to(device).train()
+untrained = GPT(shape, generator=torch.Generator().manual_seed(0)).to(device).train()
 before, row = torch.get_rng_state(), torch.tensor([[tokenizer.eot]], device=device)
 tutorial_sampler(untrained, [tokenizer.eot], 20)
 print("asked twice, the same logits:", torch.equal(untrained(row)[0], untrained(row)[0]))
@@ -193,19 +160,9 @@ def draw(probs: Tensor, generator: torch.Generator) -> list[int]:
 
 # %% [markdown]
 r"""
-*Check.* In 20,000 draws, how often each token came should match its probability up to a few standard deviations, which are
-√(p(1−p)/n). A token of probability zero must never come.
-"""
+A token of probability zero has a piece without length, so it never comes. A test of this chapter draws 200,000 times and
+compares how often each token came with its probability.
 
-# %%
-n, p = 20_000, torch.tensor([0.5, 0.0, 0.3, 0.2, 0.0])
-drawn = torch.tensor(draw(p.expand(n, 5), torch.Generator().manual_seed(0)))
-frequency = drawn.bincount(minlength=5) / n
-print(frequency.tolist())
-assert ((frequency - p).abs() <= 4 * (p * (1 - p) / n).sqrt()).all(), "off by more than 4 deviations"
-
-# %% [markdown]
-r"""
 ## Temperature: how bold the draw is
 
 Greedy decoding and drawing are two ends of a scale. To move between them, divide the logits by a *temperature* before the
@@ -216,6 +173,7 @@ softmax (Ackley et al. 1985). Follow it with five tokens:
 five = torch.tensor([[0.5, 0.3, 0.1, 0.06, 0.04]]).log()
 for temperature in (2.0, 1.0, 0.5, 0.1):
     print(f"temperature {temperature}:", (five / temperature).softmax(-1)[0].numpy().round(2))
+print("ten draws at temperature 1:", draw(five.softmax(-1).expand(10, 5), torch.Generator().manual_seed(0)))
 
 # %% [markdown]
 r"""
@@ -266,12 +224,11 @@ where it is not.
 """
 
 # %%
-predict("08.2", "tokens that survive top-p 0.81", guess=None)
+predict("08.1", "tokens that survive top-p 0.81", guess=None)
 
 
 # %%
 #| export
-#| blank keep_top_p: sort, sum up, and find the smallest logit whose predecessors have less than p
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
     """Logits (B, V) with -inf for all but the fewest largest that have the mass p. Equal ones are all kept, or none."""
     ranked = logits.sort(descending=True).values
@@ -285,7 +242,7 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
 # %%
 for p in (0.79, 0.81):
     print(f"top-p {p}:", keep_top_p(five, p).softmax(-1)[0].numpy().round(3))
-answer("08.2", keep_top_p(five, 0.81).isfinite().sum())
+answer("08.1", keep_top_p(five, 0.81).isfinite().sum())
 
 # %% [markdown]
 r"""
@@ -322,6 +279,8 @@ model's own probabilities. Dark bars are what `token_probs` makes of them.
 """
 
 # %%
+N_STORIES = 200
+told = list(stories(N_STORIES, seed=1))  # the corpus was told with another seed
 question = told[0].text[: told[0].answers[-1][0]].rstrip()
 
 # %% tags=["nbval-ignore-output"]
@@ -351,7 +310,7 @@ new queries look at all of them.
 # %%
 #| export gpt.cache
 #| blank attend: write k and v to their places `at`, then attend to all S places, masked by `visible`
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -397,7 +356,7 @@ class KVCache:
         self.visible = steps <= self.at[:, None, :, None]  # (B, 1, T, S)
         return self.at
 
-    def layer(self, i: int) -> Callable:
+    def layer(self, i: int) -> partial:
         return partial(attend, self.keys[i], self.values[i], self.at, self.visible)
 
     def newest(self, x: Tensor) -> Tensor:
@@ -437,48 +396,42 @@ def greedy_with_cache(model: GPT, ids: list[int], n: int) -> list[int]:
     return ids
 
 
-n = model.config.block_size - len(prompt)
-print("the same ids:", greedy_with_cache(model, prompt, n) == greedy(model, prompt, n))
+print("the same ids:", greedy_with_cache(model, prompt, 100) == greedy(model, prompt, 100))
 
 # %% [markdown]
 r"""
 How much time does it save? That depends on how many tokens came before. We take a somewhat larger model, untrained, since
-weights do not matter for time, and measure one more token after n others. All lengths take turns, eight times, and the least
-disturbed turn counts. So a moment in which the machine is busy with something else does not fall on one length alone.
+weights do not matter for time, and measure one more token after n others. `fastest` lets all lengths take turns, eight times, and keeps the least
+disturbed time of each. So a moment in which the machine is busy with something else does not fall on one length alone.
 
 *Predict.* How many times as long as after 32 tokens does one more token take after 480, without the cache? And with it?
 """
 
 # %%
-predict("08.3", "without a cache, time of a token after 480 others over that after 32", guess=None, unit="×")
-predict("08.4", "with a cache, the same", guess=None, unit="×")
+predict("08.2", "without a cache, time of a token after 480 others over that after 32", guess=None, unit="×")
+predict("08.3", "with a cache, the same", guess=None, unit="×")
 
 
 # %% tags=["nbval-ignore-output"]
+LENGTHS = (32, 144, 256, 368, 480)
 larger = GPT(GPTConfig(512, 1024, 4, 4, 256), generator=torch.Generator().manual_seed(0)).to(device)
-LENGTHS, zeros = (32, 144, 256, 368, 480), torch.zeros(1, 512, dtype=torch.long, device=device)
+zeros = torch.zeros(1, 512, dtype=torch.long, device=device)
 
 
-def milliseconds(B: int, n: int, cache: KVCache | None = None) -> float:
-    """Time to read one more token of each of B texts after n others; without a cache, to read all n + 1 of one."""
-    start = time.perf_counter()
-    if cache is None:
-        logits = torch.no_grad()(larger)(zeros[:, : n + 1])[0]
-    else:
-        cache.lengths = [n] * B
-        logits = read(larger, cache, [[0]] * B)
-    logits.sum().item()  # waits until a GPU has finished
-    return 1e3 * (time.perf_counter() - start)
+def filled(B: int, n: int) -> KVCache:
+    cache = KVCache(larger, B, size=512)
+    cache.lengths = [n] * B
+    return cache
 
 
-cache = KVCache(larger, B=1, size=512)
-turns = [[(milliseconds(1, n), milliseconds(1, n, cache)) for n in LENGTHS] for _ in range(8)]
-fastest = [[min(of) for of in zip(*at)] for at in zip(*turns)]  # of each length: without and with
-ms = dict(zip(("without cache", "with cache"), zip(*fastest)))
-fig = figures.time_per_token(LENGTHS, ms)
+calls = {("without cache", n): lambda n=n: larger(zeros[:, : n + 1])[0] for n in LENGTHS}
+calls |= {("with cache", n): partial(read, larger, filled(1, n), [[0]]) for n in LENGTHS}
+ms = fastest(calls)
+lines = {name: [ms[name, n] for n in LENGTHS] for name in ("without cache", "with cache")}
+fig = figures.time_per_token(LENGTHS, lines)
 show(fig, alt="Time for one more token against position: rising without the cache, nearly flat with it.")
-answer("08.3", ms["without cache"][-1] / ms["without cache"][0])
-answer("08.4", ms["with cache"][-1] / ms["with cache"][0])
+answer("08.2", ms["without cache", 480] / ms["without cache", 32])
+answer("08.3", ms["with cache", 480] / ms["with cache", 32])
 
 # %% [markdown]
 r"""
@@ -498,15 +451,15 @@ arithmetic becomes the bottleneck, 16 texts should cost little more time than on
 """
 
 # %%
-predict("08.5", "tokens per second of 32 texts over those of one", guess=None, unit="×")
+predict("08.4", "tokens per second of 32 texts over those of one", guess=None, unit="×")
 
 # %% tags=["nbval-ignore-output"]
-rate = {}
-for B in (1, 2, 4, 8, 16, 32):
-    cache = KVCache(larger, B, size=512)
-    rate[B] = 1e3 * B / min(milliseconds(B, 100, cache) for _ in range(5))
-    print(f"{B:2} texts: {rate[B]:6,.0f} tokens/s in all, {2 * cache.keys.nbytes / 1e6:3.0f} MB of cache")
-answer("08.5", rate[32] / rate[1])
+SIZES = (1, 2, 4, 8, 16, 32)
+ms = fastest({B: partial(read, larger, filled(B, 100), [[0]] * B) for B in SIZES})
+for B in SIZES:
+    memory = 2 * filled(B, 100).keys.nbytes / 1e6
+    print(f"{B:2} texts: {1e3 * B / ms[B]:6,.0f} tokens/s in all, {memory:3.0f} MB of cache")
+answer("08.4", 32 * ms[1] / ms[32])
 print(f"GPT-2, 1,024 tokens in float32: {4 * 2 * 12 * 1024 * 768 / 1e6:.0f} MB for each text")
 
 # %% [markdown]
@@ -547,10 +500,7 @@ of the window. Each written token then costs one token that is read again, and r
 # %%
 #| export gpt.cache
 def next_logits(model: GPT, cache: KVCache, texts: Sequence[list[int]]) -> Tensor:
-    """Logits (B, V) after each text, of which the cache may lack the last token, or all.
-
-    The model sees at first a prompt's last block_size tokens; a full window starts again with its last half.
-    """
+    """Logits (B, V) after each text, reading what is new; a window of block_size that is full restarts with its last half."""
     limit = model.config.block_size
     if not any(cache.lengths):
         return read(model, cache, [text[-limit:] for text in texts])
@@ -642,10 +592,9 @@ before = torch.get_rng_state()
 ours = [generate(module, [tokenizer.eot], 20) for module in (untrained.train(), untrained.eval())]
 print("the same text with dropout on or off:", ours[0] == ours[1])
 print("torch's random state is as before:", torch.equal(before, torch.get_rng_state()))
-three = [[tokenizer.eot, *texts[0][:n]] for n in (3, 17, 0)]
-together = zip(*stream_batch(model, three, 40, temperature=0))
+three = [[tokenizer.eot, *tokenizer.encode(told[0].text)[:n]] for n in (3, 17, 0)]
 alone = [tuple(greedy(model, ids, 40)[-40:]) for ids in three]
-print("three texts in a batch, each as alone without a cache:", list(together) == alone)
+print("a batch as each alone:", list(zip(*stream_batch(model, three, 40, temperature=0))) == alone)
 
 # %% [markdown]
 r"""
@@ -662,8 +611,8 @@ greedy. This needs some 20,000 tokens for each way, so it is the cache and the b
 """
 
 # %%
-predict("08.6", "stories that are right at temperature 1", guess=None, unit="%")
-predict("08.7", "stories that are right with greedy decoding", guess=None, unit="%")
+predict("08.5", "stories that are right at temperature 1", guess=None, unit="%")
+predict("08.6", "stories that are right with greedy decoding", guess=None, unit="%")
 WAYS = {f"T = {t}": {"temperature": t} for t in (0, 0.25, 0.5, 0.7, 1, 1.5)} | {"top-p 0.9": {"top_p": 0.9}}
 
 # %% tags=["nbval-ignore-output"]
@@ -677,10 +626,12 @@ for name, how in WAYS.items():
     written[name] = [opening + end for opening, end in zip(openings, ends)]
     right[name] = [bool(readings(text)) for text in written[name]]
 shares = {name: 100 * sum(of) / len(openings) for name, of in right.items()}
-fig = figures.shares_right(shares, len(openings))
-show(fig, alt="A bar for each way of choosing: the share of stories that the grammar can read.")
-answer("08.6", shares["T = 1"])
-answer("08.7", shares["T = 0"])
+show(
+    figures.shares_right(shares, len(openings)),
+    alt="A bar for each way of choosing: the share of stories that the grammar can read.",
+)
+answer("08.5", shares["T = 1"])
+answer("08.6", shares["T = 0"])
 
 # %% [markdown]
 r"""
@@ -690,8 +641,10 @@ gives things away, trades them, loses them, hides them, and so on. How many of t
 """
 
 # %% tags=["nbval-ignore-output"]
-fig = figures.plots_told(written | {"the corpus": [story.text for story in told]})
-show(fig, alt="For each way of choosing, the shares of the seven plots; cold ways tell hardly more than one.")
+show(
+    figures.plots_told(written | {"the corpus": [story.text for story in told]}),
+    alt="For each way of choosing, the shares of the seven plots; cold ways tell hardly more than one.",
+)
 plots = [figures.plot_of(text) for text in written["T = 0"]]
 favourite = max(set(plots), key=plots.count)
 for name in ("T = 0", "T = 0.7", "T = 1"):
@@ -699,7 +652,7 @@ for name in ("T = 0", "T = 0.7", "T = 1"):
     print(
         f"{name}: {len(hits)} of {len(openings)} stories have the plot '{favourite}', {sum(hits)} of these are right"
     )
-print(f"\ngreedy:\n{written['T = 0'][0]}\n\nT = 1:\n{written['T = 1'][0]}")
+print("\n" + written["T = 0"][0])
 
 # %% [markdown]
 r"""
@@ -725,10 +678,8 @@ of a character until the rest arrives.
 #| export
 import codecs
 from argparse import ArgumentParser, Namespace
-from itertools import chain
 
 from nanogpt.gpt.pretrained import from_hf, read_json
-from nanogpt.text.tokenizer import EOT
 
 
 def as_text(tokens: Iterator[int], tokenizer: BPETokenizer) -> Iterator[str]:
@@ -737,24 +688,16 @@ def as_text(tokens: Iterator[int], tokenizer: BPETokenizer) -> Iterator[str]:
 
 
 # %%
-ids = tokenizer.encode("Zoë 🦉")
-print([tokenizer.decode([i]) for i in ids], list(as_text(iter(ids), tokenizer)))
-
-
-# %%
 #| export
 def stream_text(
     model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, **how
 ) -> Iterator[str]:
-    """Continue a text, piece by piece, to its end-of-text token or max_new_tokens; how: as for stream_batch.
-
-    The prompt begins a document: `<|endoftext|>`, which training put there, is read before it.
-    """
+    """Continue `<|endoftext|>` and a text, piece by piece, until the model ends it or max_new_tokens; see stream_batch."""
     if tokenizer.vocab_size > (V := model.config.vocab_size):
         raise ValueError(f"the tokenizer has {tokenizer.vocab_size} tokens, the model {V}; use its own")
     ids = [tokenizer.eot, *tokenizer.encode(prompt.removeprefix(EOT), allowed_special={EOT})]
     how = {"stop": {tokenizer.eot}, "vocab_size": tokenizer.vocab_size} | how
-    yield from as_text((i for (i,) in stream_batch(model, [ids], max_new_tokens, **how)), tokenizer)
+    return as_text((i for (i,) in stream_batch(model, [ids], max_new_tokens, **how)), tokenizer)
 
 
 def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, **options) -> str:
@@ -765,10 +708,7 @@ def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: i
 # %%
 #| export
 def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
-    """Model and tokenizer of a course checkpoint, a Hugging Face GPT-2 folder, or a name on the hub.
-
-    tokenizer: "gpt2" or a tokenizer.json; by default the one beside the checkpoint, or GPT-2's for GPT-2's size.
-    """
+    """Model and tokenizer of a course checkpoint, a Hugging Face GPT-2 folder or a name on the hub; by default its own."""
     folder = Path(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
         raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
@@ -794,16 +734,13 @@ writes the runner that finds them, as `python -m nanogpt sample`. Until then we 
 def parser() -> ArgumentParser:
     """The options of `python -m nanogpt sample`."""
     parser = ArgumentParser(epilog='Example: sample --checkpoint data/built/model --prompt "One sunny day,"')
-    add = parser.add_argument
-    add("--checkpoint", required=True, help="folder with config.json and model.safetensors, or hub name")
-    add("--prompt", default="", help="the beginning of the text (default: none)")
-    add("--tokenizer", help="gpt2 or a tokenizer.json (default: the one beside the checkpoint)")
-    add("--max-new-tokens", type=int, default=200, metavar="N", help="stop after so many tokens (200)")
-    add("--temperature", type=float, default=1.0, metavar="T", help="0: greedy, 1: the model as it is (1)")
-    add("--top-k", type=int, metavar="K", help="only the K likeliest tokens")
-    add("--top-p", type=float, default=1.0, metavar="P", help="only the fewest tokens with mass P (1)")
-    add("--seed", type=int, default=0, help="the same seed writes the same text (0)")
-    add("--device", help="cuda, mps or cpu (default: the best there is)")
+    parser.add_argument("--checkpoint", required=True, help="folder of a model, or a name on the hub")
+    parser.add_argument("--prompt", default="", help="the beginning of the text")
+    parser.add_argument("--tokenizer", help="gpt2 or a tokenizer.json, if not the one beside the checkpoint")
+    parser.add_argument("--device", help="cuda, mps or cpu, if not the best there is")
+    parser.add_argument("--top-k", type=int, help="choose from the K likeliest tokens only")
+    for name, default in {"temperature": 1.0, "top-p": 1.0, "max-new-tokens": 200, "seed": 0}.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"by default {default}")
     return parser
 
 
@@ -818,8 +755,8 @@ def run(args: Namespace) -> None:
     how = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p")}
     how["generator"] = torch.Generator().manual_seed(args.seed)
     pieces = stream_text(model.to(device), tokenizer, args.prompt, args.max_new_tokens, **how)
-    first = next(pieces, "")  # before the prompt, since an option may be wrong
-    for piece in chain((args.prompt, first), pieces):
+    print(args.prompt + next(pieces, ""), end="", flush=True)  # first a piece: an option may be wrong
+    for piece in pieces:
         print(piece, end="", flush=True)
     print(flush=True)
 
