@@ -514,6 +514,10 @@ def next_logits(model: GPT, cache: KVCache, texts: Sequence[list[int]]) -> Tenso
     return read(model, cache, [text[-1:] for text in texts])
 
 
+# %% tags=["nbval-ignore-output"]
+logits = next_logits(model, KVCache(model, B=1, size=20), [prompt])
+print("after the prompt, the likeliest token is", repr(tokenizer.decode([logits.argmax().item()])))
+
 # %% [markdown]
 r"""
 ## The loop for the package
@@ -703,6 +707,10 @@ def stream_text(
 def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, **options) -> str:
     """The text that continues `prompt`, without it; options as for stream_text."""
     return "".join(stream_text(model, tokenizer, prompt, max_new_tokens, **options))
+
+
+# %% tags=["nbval-ignore-output"]
+print(list(stream_text(model, tokenizer, "One sunny day,", 12)))
 
 
 # %%
