@@ -51,16 +51,7 @@ def look(text: str):
 
 def sampler():
     model = GPT(GPTConfig(block_size=128, vocab_size=BPE.vocab_size, n_layer=4, n_head=4, n_embd=128)).eval()
-
-    def bars(prompt: str, temperature: float, top_k: int, top_p: float):
-        text = [BPE.eot, *BPE.encode(prompt)][-model.config.block_size :]
-        with torch.no_grad():
-            logits = model(torch.tensor([text]))[0][0, -1:]
-        plain, drawn = logits.softmax(-1)[0], token_probs(logits, temperature, top_k, top_p)[0]
-        ids = plain.topk(16).indices
-        return [repr(BPE.decode([i])) for i in ids], plain[ids], drawn[ids]
-
-    return sampling.playground_widget(bars, STORIES[0][:300])
+    return sampling.playground_widget(model, BPE, token_probs, STORIES[0][:300])
 
 
 def rates(steps: int, warmup: int, minimum: float, decay: float) -> dict[str, list[float]]:

@@ -1,10 +1,23 @@
 """Figures of chapter 08."""
 
+import re
 from collections.abc import Callable
 
 import matplotlib.pyplot as plt
+import torch
 
 from course import widgets
+
+# Of each of the grammar's plots, words that the others lack; the last is what is left.
+PLOTS = {
+    "trades them": "wanted the",
+    "a promise": "promise",
+    "hides them": "closed it|hid (six|seven|eight|nine|ten|eleven)",
+    "finds more": " more",
+    "loses some": "fell into|ran off",
+    "counts together": "together",
+    "gives some away": "",
+}
 
 
 def as_drawn(labels: list[str], plain, drawn):
@@ -45,10 +58,43 @@ def shares_right(shares: dict[str, float], n: int):
     return fig
 
 
-def playground_widget(bars: Callable, prompt: str):
-    """A field and three sliders over `as_drawn(*bars(prompt, temperature, top_k, top_p))`."""
+def plot_of(text: str) -> str:
+    """Which of the grammar's plots a story has, also where it goes wrong."""
+    return next(name for name, words in PLOTS.items() if re.search(words, text))
+
+
+def plots_told(written: dict[str, list[str]]):
+    """A bar for each way of choosing, cut into the shares of the plots among its stories."""
+    fig, ax = plt.subplots()
+    left = [0.0] * len(written)
+    for number, plot in enumerate(PLOTS):
+        shares = [
+            100 * sum(plot_of(text) == plot for text in texts) / len(texts) for texts in written.values()
+        ]
+        ax.barh(range(len(written)), shares, 0.7, left, color=plt.cm.Set2(number), label=plot)
+        left = [before + share for before, share in zip(left, shares)]
+    ax.set_yticks(range(len(written)), written)
+    ax.invert_yaxis()
+    ax.set(xlabel="% of the stories", xlim=(0, 100))
+    ax.grid(visible=False)
+    ax.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=8)
+    return fig
+
+
+def playground_widget(model, tokenizer, token_probs: Callable, prompt: str):
+    """A field and three sliders over the model's sixteen likeliest next tokens, before and after `token_probs`."""
+
+    def draw(prompt: str, temperature: float, top_k: int, top_p: float):
+        text = [tokenizer.eot, *tokenizer.encode(prompt)][-model.config.block_size :]
+        with torch.no_grad():
+            device = next(model.parameters()).device
+            logits = model(torch.tensor([text], device=device))[0][0, -1:].cpu()  # (1, V)
+        plain, drawn = logits.softmax(-1)[0], token_probs(logits, temperature, top_k, top_p)[0]
+        ids = plain.topk(16).indices
+        return as_drawn([repr(tokenizer.decode([i])) for i in ids], plain[ids], drawn[ids])
+
     return widgets.explorer(
-        lambda **knobs: as_drawn(*bars(**knobs)),
+        draw,
         prompt=prompt,
         temperature=(0.8, 0.0, 3.0, 0.1),
         top_k=(8, 1, 50),

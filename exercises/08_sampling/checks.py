@@ -112,7 +112,7 @@ def through_the_cache(s, ids, first, second, seed):
     from nanogpt.gpt.cache import read
 
     model, rows = s.tiny(seed), ids.tolist()
-    cache, steps = s.Cache.empty(model, len(rows), 16), []
+    cache, steps = s.Cache(model, len(rows), 16), []
     at = [0] * len(rows)
     for counts in (first, second, [1] * len(rows)):
         steps.append(read(model, cache, [row[a : a + n] for row, a, n in zip(rows, at, counts)]))

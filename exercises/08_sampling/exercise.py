@@ -238,9 +238,9 @@ class Cache(KVCache):
     """The chapter's cache, which asks `places`."""
 
     def positions(self, T: int) -> Tensor:
-        self.new, past = places(self.lengths, T)
-        self.past = past[:, None]  # (B, 1, T, S): the same for all heads
-        return self.new
+        self.at, visible = places(self.lengths, T)
+        self.visible = visible[:, None]  # (B, 1, T, S): the same for all heads
+        return self.at
 
 
 def tiny(seed: int) -> GPT:
@@ -278,7 +278,7 @@ assert past[0].tolist() == [[True] * 4 + [False], [True] * 5], (
 )
 assert past[1].sum(-1).tolist() == [2, 3], "text 1 is shorter: what lies behind its tokens is padding"
 model, text = tiny(0), list(range(9))
-cache = Cache.empty(model, 1, 16)
+cache = Cache(model, 1, 16)
 pieces = [read(model, cache, [text[:4]]), read(model, cache, [text[4:8]]), read(model, cache, [text[8:]])]
 with torch.no_grad():
     whole = model(torch.tensor([text]))[0][0]

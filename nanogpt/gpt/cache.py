@@ -3,8 +3,7 @@
 Exported from notebooks/08_sampling.ipynb.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -15,76 +14,62 @@ from nanogpt.evals.losses import evaluating
 from nanogpt.gpt.model import GPT
 
 
-@dataclass
+def attend(
+    keys: Tensor, values: Tensor, at: Tensor, visible: Tensor, q: Tensor, k: Tensor, v: Tensor
+) -> Tensor:
+    """Store new k and v (B, n_head, T, d) at positions `at` (B, T), then attend with q to what is `visible`, (B, 1, T, S)."""
+    texts, S = torch.arange(len(k), device=k.device)[:, None], visible.size(-1)
+    keys[texts, :, at] = k.transpose(1, 2).to(keys.dtype)
+    values[texts, :, at] = v.transpose(1, 2).to(values.dtype)
+    return F.scaled_dot_product_attention(q, keys[:, :, :S], values[:, :, :S], attn_mask=visible)
+
+
 class KVCache:
-    """Keys and values of every layer for B texts, each (n_layer, B, n_head, size, d); lengths: how many are filled.
+    """Keys and values of B texts, each (n_layer, B, n_head, size, d); `lengths`: how many tokens of each are stored."""
 
-    `model(idx, cache=cache)` reads idx (B, T), which follows what is filled, and gives the logits (B, 1, vocab_size)
-    of each text's newest token. counts: of row b only the first counts[b] tokens count, the rest is padding.
-    """
-
-    keys: Tensor
-    values: Tensor
-    lengths: list[int]
-    counts: list[int] | None = None
-
-    @classmethod
-    def empty(cls, model: GPT, B: int, size: int) -> "KVCache":
-        """Room for `size` tokens of B texts: 2 · n_layer · B · size · n_embd numbers of the weights' dtype."""
-        weight, config = model.transformer.wte.weight, model.config
-        shape = (config.n_layer, B, config.n_head, size, config.n_embd // config.n_head)
+    def __init__(self, model: GPT, B: int, size: int):
+        weight, c = model.transformer.wte.weight, model.config
         # Zeros: what is masked has weight 0, but 0 times a NaN left in memory would be NaN.
-        return cls(*(torch.zeros(shape, dtype=weight.dtype, device=weight.device) for _ in range(2)), [0] * B)
+        self.keys = weight.new_zeros(c.n_layer, B, c.n_head, size, c.n_embd // c.n_head)
+        self.values, self.lengths = self.keys.clone(), [0] * B
 
     def positions(self, T: int) -> Tensor:
-        """Where T new tokens of each text stand, (B, T)."""
-        steps = torch.arange(max(self.lengths) + T, device=self.keys.device)
-        self.new = torch.tensor(self.lengths, device=steps.device)[:, None] + steps[:T]  # (B, T)
-        everything = T == 1 == len(set(self.lengths))  # is seen by the one new token of texts of equal length
-        self.past = None if everything else steps <= self.new[:, None, :, None]  # (B, 1, T, S)
-        return self.new
+        """Where T new tokens of each text stand, (B, T); a token sees all places up to its own."""
+        steps = torch.arange(max(self.lengths) + T, device=self.keys.device)  # (S,)
+        self.at = torch.tensor(self.lengths, device=steps.device)[:, None] + steps[:T]  # (B, T)
+        self.visible = steps <= self.at[:, None, :, None]  # (B, 1, T, S)
+        return self.at
 
-    def layer(self, i: int) -> Callable:
-        """What block i calls with its new queries, keys and values, (B, n_head, T, d), to attend to all S so far."""
-        return partial(self.attend, self.keys[i], self.values[i])
-
-    def attend(self, keys: Tensor, values: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        texts, S = torch.arange(len(k), device=k.device)[:, None], max(self.lengths) + k.size(2)
-        for kept, fresh in ((keys, k), (values, v)):  # each text at its own places
-            kept[texts, :, self.new] = fresh.transpose(1, 2).to(kept.dtype)
-        return F.scaled_dot_product_attention(q, keys[:, :, :S], values[:, :, :S], attn_mask=self.past)
+    def layer(self, i: int) -> partial:
+        return partial(attend, self.keys[i], self.values[i], self.at, self.visible)
 
     def newest(self, x: Tensor) -> Tensor:
-        """Each text's last token that counts, of x (B, T, C) -> (B, 1, C). From now on the new tokens are filled."""
-        counts, self.counts = self.counts or [x.size(1)] * len(x), None
-        self.lengths = [n + count for n, count in zip(self.lengths, counts)]
-        return torch.stack([row[n - 1 : n] for row, n in zip(x, counts)])
+        """Of x (B, T, C), the last new token of each text, (B, 1, C); `read` says how many are new."""
+        return torch.stack([row[n - 1 : n] for row, n in zip(x, self.counts)])
 
 
 @torch.no_grad()
 def read(model: GPT, cache: KVCache, texts: Sequence[Sequence[int]]) -> Tensor:
-    """Read what is new of each text, of any lengths, into the cache; logits (B, vocab_size) after each. No dropout."""
-    longest = max(map(len, texts))
-    idx = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts], device=cache.keys.device)
+    """Read the new tokens of each text into the cache; logits (B, vocab_size) after each text. Dropout is off."""
     cache.counts = [len(text) for text in texts]
+    T = max(cache.counts)
+    idx = torch.tensor([[*text, *[0] * (T - len(text))] for text in texts], device=cache.keys.device)
     with evaluating(model):
-        return model(idx, cache=cache)[0][:, 0]
+        logits, _ = model(idx, cache=cache)  # (B, 1, vocab_size)
+    cache.lengths = [n + count for n, count in zip(cache.lengths, cache.counts)]
+    return logits[:, 0]
 
 
-def logits_after(model: GPT, texts: Sequence[list[int]], room: int) -> Iterator[Tensor]:
-    """Logits (B, V) after the texts, again and again: before each further one the caller appends a token to every text.
-
-    room: at most how many tokens will be appended; what the cache needs for them is taken at once. The model sees
-    the prompt's last block_size tokens; a full window starts again with the last half of it.
-    """
+def next_logits(model: GPT, cache: KVCache, texts: Sequence[list[int]]) -> Tensor:
+    """Logits (B, V) after each text, reading what is new; a window of block_size that is full restarts with its last half."""
     limit = model.config.block_size
-    cache = KVCache.empty(model, len(texts), min(limit, max(map(len, texts)) + room))
-    yield read(model, cache, [text[-limit:] for text in texts])
-    while True:
-        for b, text in enumerate(texts):
-            if cache.lengths[b] == limit:
-                alone = KVCache(cache.keys[:, b : b + 1], cache.values[:, b : b + 1], [0])  # the same memory
-                if tail := text[-max(1, limit // 2) : -1]:
-                    read(model, alone, [tail])
-                cache.lengths[b] = alone.lengths[0]
-        yield read(model, cache, [text[-1:] for text in texts])
+    if not any(cache.lengths):
+        return read(model, cache, [text[-limit:] for text in texts])
+    for b, text in enumerate(texts):
+        if cache.lengths[b] == limit:
+            half = KVCache(model, B=1, size=limit)
+            if tail := text[-max(1, limit // 2) : -1]:
+                read(model, half, [tail])
+            cache.keys[:, b], cache.values[:, b] = half.keys[:, 0], half.values[:, 0]
+            cache.lengths[b] = len(tail)
+    return read(model, cache, [text[-1:] for text in texts])

@@ -12,16 +12,17 @@ each of them, alone or on top of the others, and measures what nice numbers chan
 
 # %%
 #| default_exp speed.rungs
-#| doc gpt.columns: A linear layer that reads a single row's weights column by column, on all threads of a CPU.
 #| doc speed.rungs: The speed-ups as rungs of a ladder: what each changes in a training step, which a device can do, and one measured alone.
+from argparse import Namespace
 from statistics import quantiles
 
 import torch.nn.functional as F
 
 from course.figures import nice_numbers as figures
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale
 from nanogpt.gpt.model import num_params
+from nanogpt.gpt.sample import load, stream_text
 from nanogpt.gpt.precision import best_precision
 from nanogpt.speed.roofline import measure_roofline
 
@@ -242,7 +243,7 @@ A library may leave this product to one thread. The same numbers in another orde
 
 
 # %%
-#| export gpt.columns
+#| export gpt.sample
 import math
 
 import torch
@@ -264,7 +265,7 @@ class ColumnLinear(nn.Linear):
 
 
 # %%
-#| export gpt.columns
+#| export gpt.sample
 #| blank by_columns: store each weight transposed, with the same shape, and change the layer's class
 def by_columns(model: nn.Module) -> nn.Module:
     """Make every nn.Linear a ColumnLinear, with the same numbers; only on CPUs for which embedding bags are fast."""
@@ -289,8 +290,35 @@ answer("13.5", 1e3 * seconds["a sum"])
 
 # %% [markdown]
 r"""
-Where `nn.Linear` stays well below the sum, its library reads more slowly than it could. `python -m nanogpt sample` takes
-`by_columns` on a CPU; `tests/bench/bench_sample.py` puts both beside transformers.
+Where `nn.Linear` stays well below the sum, its library reads more slowly than it could. A model that writes one text on a CPU
+gains from this, so the command of chapter 08 grows by one line. `tests/bench/bench_sample.py` puts it beside transformers.
+"""
+
+
+# %%
+#| export gpt.sample
+#| grows run
+def run(args: Namespace) -> None:
+    """`python -m nanogpt sample`, its options parsed: the text goes to stdout, piece by piece."""
+    if not 0 <= args.seed < 2**63:
+        raise ValueError(f"--seed {args.seed} must be from 0 to 2**63 - 1")
+    device = pick_device(args.device)
+    model, tokenizer = load(args.checkpoint, args.tokenizer)
+    how = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p")}
+    how["generator"] = torch.Generator().manual_seed(args.seed)
+    model = by_columns(model) if device.type == "cpu" else model.to(device)
+    pieces = stream_text(model, tokenizer, args.prompt, args.max_new_tokens, **how)
+    print(args.prompt + next(pieces, ""), end="", flush=True)  # first a piece: an option may be wrong
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print(flush=True)
+
+
+# %%
+grown("run")
+
+# %% [markdown]
+r"""
 
 ## Rows that stand for no token
 

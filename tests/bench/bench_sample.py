@@ -20,7 +20,7 @@ from statistics import median, quantiles
 import torch
 from torch import nn
 
-from nanogpt.gpt import columns, sample
+from nanogpt.gpt import sample
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.pretrained import to_hf
 from nanogpt.speed.roofline import copy_bandwidth, measure, synchronize
@@ -105,7 +105,7 @@ def main() -> None:
     model = GPT(GPTConfig(), generator=torch.Generator().manual_seed(0))
     prompt = torch.randint(0, 50257, (16,), generator=torch.Generator().manual_seed(1)).tolist()
     hf, model = hugging_face(model, device), model.to(device)
-    shared = columns.by_columns(copy.deepcopy(model))
+    shared = sample.by_columns(copy.deepcopy(model))
     half = copy.deepcopy(shared).to(torch.bfloat16)
     rows = {
         "transformers generate": (theirs, hf, {}),

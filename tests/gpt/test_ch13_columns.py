@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from nanogpt.gpt.columns import ColumnLinear, by_columns
 from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.sample import generate
+from nanogpt.gpt.sample import ColumnLinear, by_columns, generate
 
 CONFIG = GPTConfig(block_size=24, vocab_size=61, n_layer=3, n_head=2, n_embd=64)
 

@@ -6,9 +6,8 @@ import json
 import pytest
 import torch
 
-from nanogpt.gpt.columns import by_columns
 from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.sample import generate
+from nanogpt.gpt.sample import by_columns, generate
 from nanogpt.gpt.train import make_optimizer, train_step
 from nanogpt.gpt.weights import load_model, save_model
 from nanogpt.run.lora import (

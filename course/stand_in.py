@@ -1,0 +1,38 @@
+"""What chapter 08 needs around its experiments: a model, also where chapter 07 was skipped, and times taken in turn."""
+
+import time
+from collections.abc import Callable
+
+from course.paths import BUILT
+
+
+def trained_model(tokenizer, manifest: dict, device):
+    """Chapter 07's model; where that is missing, a smaller one after 200 steps, and a line that says so."""
+    from nanogpt.device import seed_everything
+    from nanogpt.gpt.model import GPT, GPTConfig
+    from nanogpt.gpt.train import scale_init, train
+    from nanogpt.gpt.weights import load_model
+    from nanogpt.text.data import DocumentStream
+
+    if (BUILT / "model" / "config.json").exists():
+        return load_model(BUILT / "model", device)
+    print("data/built/model is missing, chapter 07 makes it; here is a small model, trained for 200 steps")
+    shards = [BUILT / "stories" / shard["file"] for shard in manifest["splits"]["train"]["shards"]]
+    config = GPTConfig(block_size=128, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=2, n_embd=64)
+    model = scale_init(GPT(config, generator=seed_everything(0))).to(device)
+    train(model.train(), DocumentStream(shards, B=8, T=128, device=device), steps=200, lr=5e-3)
+    return model.eval()
+
+
+def fastest(calls: dict[object, Callable], rounds: int = 8) -> dict:
+    """Milliseconds of each call, which gives a tensor: the least of all rounds, in which the calls take turns."""
+    import torch
+
+    times = {name: [] for name in calls}
+    with torch.no_grad():
+        for _ in range(rounds):
+            for name, call in calls.items():
+                start = time.perf_counter()
+                call().sum().item()  # waits until a GPU has finished
+                times[name].append(1e3 * (time.perf_counter() - start))
+    return {name: min(taken) for name, taken in times.items()}
