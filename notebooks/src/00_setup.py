@@ -2,15 +2,15 @@
 r"""
 # 00 · Setup: the map, the machine, the dice
 
-In this course you build GPT-2 yourself, in PyTorch, and then you make it fast. You start with the tokenizer and end with
-training on many processes. Every step runs on a laptop.
+In this course you build GPT-2 yourself, in PyTorch, and then you make it fast. You start with the tokenizer and end
+with training on many processes. Every step runs on a laptop.
 
 GPT-2 is a *language model*. It reads a text and says, for each possible next piece of text, how likely that piece is.
-Training shows the model a lot of text and makes the piece that really came next a little more likely each time. To write
-a text, we draw a next piece from the model's probabilities, add it to the text, and ask again.
+Training shows the model a lot of text and makes the piece that really came next a little more likely each time. To
+write a text, we draw a next piece from the model's probabilities, add it to the text, and ask again.
 
-This notebook has no theory. It shows you what you will have at the end, explains how the notebooks work, and builds three
-small functions that every later chapter uses.
+This notebook has no theory. It shows you what you will have at the end, explains how the notebooks work, and builds
+three small functions that every later chapter uses.
 """
 
 # %%
@@ -30,16 +30,18 @@ show(
 
 # %% [markdown]
 r"""
-The numbers are chapters. The upper row is the path of a text through the program. A text (02) is cut into *tokens*, and each
-token gets a number, its *id* (01). The ids are cut into batches (03). The model (04 and 05) turns a batch into a score
-for every possible next token. Training (07) compares the scores with the tokens that really came next, and improves the
-model. Sampling (08) uses the scores to write. The lower row is what comes around this path: loading the weights that
-OpenAI published, making all of it fast, running it for days, spreading it over many processes, and planning it.
+The numbers are chapters. The upper row is the path of a text through the program. A text (02) is cut into *tokens*,
+and each token gets a number, its *id* (01). The ids are cut into batches (03). The model (04 and 05) turns a batch
+into a score for every possible next token. Training (07) compares the scores with the tokens that really came next,
+and improves the model. Sampling (08) uses the scores to write. The lower row is what comes around this path: loading
+the weights that OpenAI published, making all of it fast, running it for days, spreading it over many processes, and
+planning it.
 
 ## What you will have built by chapter 08
 
-Chapters 01 to 08 take you to a small GPT that you have trained yourself, on a processor or a GPU. The course keeps a record of one such
-run. It was written by the command in its first line, so you can make the same record later with your own model.
+Chapters 01 to 08 take you to a small GPT that you have trained yourself, on a processor or a GPU. The course keeps a
+record of one such run. It was written by the command in its first line, so you can make the same record later with
+your own model.
 """
 
 # %%
@@ -51,9 +53,9 @@ print("\nbefore training:\n" + record["opening"] + record["before"])
 
 # %% [markdown]
 r"""
-The first two sentences were given. Everything behind them comes from the model, before it has learned anything. All its
-tokens are about equally likely, so it draws pieces of words at random. After training, the same model continues the same
-two sentences like this:
+The first two sentences were given. Everything behind them comes from the model, before it has learned anything. All
+its tokens are about equally likely, so it draws pieces of words at random. After training, the same model continues
+the same two sentences like this:
 """
 
 # %%
@@ -61,13 +63,13 @@ print(record["opening"] + record["after"])
 
 # %% [markdown]
 r"""
-It writes English. It remembers who is there and what Rosa has. It opens and closes quotation marks. Nobody told the model
-any of these rules: it found them by predicting the next token. But read the story again and count. One of the shells is
-lost, and Rosa does not notice. This model has learned to tell a story, and it has not learned to subtract. By chapter 08
-you will be able to measure both.
+It writes English. It remembers who is there and what Rosa has. It opens and closes quotation marks. Nobody told the
+model any of these rules: it found them by predicting the next token. But read the story again and count. One of the
+shells is lost, and Rosa does not notice. This model has learned to tell a story, and it has not learned to subtract.
+By chapter 08 you will be able to measure both.
 
-How good is it, as a number? The *loss* says how surprised the model is by the next token, on average, measured in nats
-(chapter 02 explains the unit). Training means making the loss small.
+How good is it, as a number? The *loss* says how surprised the model is by the next token, on average, measured in
+nats (chapter 02 explains the unit). Training means making the loss small.
 """
 
 # %%
@@ -80,10 +82,11 @@ print(f"the floor:                                {record['floor']:.3f} nats a t
 
 # %% [markdown]
 r"""
-The dashed line is special. In almost every course and paper you see a loss go down, and you cannot tell how far it could go.
-Here you can. The stories of this course are told by a small grammar, which draws names, things and numbers at random. We know
-the probability of every draw, so we can compute the loss of a model that knows the grammar perfectly. No model can do
-better than that on average. We call this loss the *floor*, and you will see it under every loss in the course.
+The dashed line is special. In almost every course and paper you see a loss go down, and you cannot tell how far it
+could go. Here you can. The stories of this course are told by a small grammar, which draws names, things and numbers
+at random. We know the probability of every draw, so we can compute the loss of a model that knows the grammar
+perfectly. No model can do better than that on average. We call this loss the *floor*, and you will see it under every
+loss in the course.
 
 ## What you will have built by chapter 14
 
@@ -103,10 +106,10 @@ print(f"from first to last: {ladder['rungs'][0]['ms'] / ladder['rungs'][-1]['ms'
 
 # %% [markdown]
 r"""
-The first bar is the plain program. Each bar below it adds one change to all the changes above it. You need not know the
-names yet, but notice how much the changes differ. Some save more than half of the time and some save nothing. One of them,
-*flash*, makes the step slower on this processor, although it was invented to make GPUs faster. Which change pays depends on
-the machine, so you will measure on yours.
+The first bar is the plain program. Each bar below it adds one change to all the changes above it. You need not know
+the names yet, but notice how much the changes differ. Some save more than half of the time and some save nothing. One
+of them, *flash*, makes the step slower on this processor, although it was invented to make GPUs faster. Which change
+pays depends on the machine, so you will measure on yours.
 
 ## How to use a notebook
 
@@ -124,23 +127,23 @@ So the package grows with you: what a chapter uses was built in the chapters bef
 
 ## Two ways to take the course
 
-Your copy of the course came with the finished package, so that everything works from the first minute and you can read any
-chapter in any order. If you want that, there is nothing to do.
+Your copy of the course came with the finished package, so that everything works from the first minute and you can
+read any chapter in any order. If you want that, there is nothing to do.
 
-If you want to build the package yourself, run `course start` in a terminal. It empties `nanogpt/`, and the checkpoint of
-every chapter puts its part back. `course start --blank` goes one step further: in each chapter it also removes the bodies of
-two to five functions, the ones that carry the chapter's idea. You write them, and the cells below and the tests tell you
-whether they are right. When you are stuck, `course solution 00 pick_device` shows ours. We recommend
-`--blank` if you have the time: reading code feels like understanding, and writing it shows whether it was.
-`course package` brings the finished package back, and keeps yours beside it.
+If you want to build the package yourself, run `course start` in a terminal. It empties `nanogpt/`, and the checkpoint
+of every chapter puts its part back. `course start --blank` goes one step further: in each chapter it also removes the
+bodies of two to five functions, the ones that carry the chapter's idea. You write them, and the cells below and the
+tests tell you whether they are right. When you are stuck, `course solution 00 pick_device` shows ours. We recommend
+`--blank` if you have the time: reading code feels like understanding, and writing it shows whether it was. `course
+package` brings the finished package back, and keeps yours beside it.
 
-Now to the three functions. Every chapter asks three questions at its start: on which device does it compute, how large are
-its experiments, and which random numbers does it use?
+Now to the three functions. Every chapter asks three questions at its start: on which device does it compute, how
+large are its experiments, and which random numbers does it use?
 
 ## Which device?
 
-PyTorch runs the same code on an NVIDIA or AMD GPU, which it calls `cuda`, on an Apple GPU, `mps`, and on the processor,
-`cpu`. What does it find here?
+PyTorch runs the same code on an NVIDIA or AMD GPU, which it calls `cuda`, on an Apple GPU, `mps`, and on the
+processor, `cpu`. What does it find here?
 """
 
 # %%
@@ -167,10 +170,11 @@ print(device_names())
 
 # %% [markdown]
 r"""
-The first name in the list is a good choice. But sometimes you want another one: a test should run on the CPU, or the first
-GPU is busy and you want `cuda:1`. So there are two ways to ask for a device, an argument and the environment variable
-`NANOGPT_DEVICE`. Both work without a change to the chapter's code. If the device that you asked for is missing, the
-function says so at once. Otherwise PyTorch would raise an error many cells later, where it is harder to understand.
+The first name in the list is a good choice. But sometimes you want another one: a test should run on the CPU, or the
+first GPU is busy and you want `cuda:1`. So there are two ways to ask for a device, an argument and the environment
+variable `NANOGPT_DEVICE`. Both work without a change to the chapter's code. If the device that you asked for is
+missing, the function says so at once. Otherwise PyTorch would raise an error many cells later, where it is harder to
+understand.
 """
 
 # %%
@@ -203,9 +207,10 @@ except ValueError as error:
 r"""
 ## How large?
 
-A laptop and a GPU in a data centre run the same notebooks, but not at the same size. Each chapter keeps the sizes of its
-experiments in a small table with one row for each *scale*: `ci` is for automatic tests, `laptop` for a processor, `gpu`
-for a CUDA device. You never have to edit the sizes. The device decides, and the variable `NANOGPT_SCALE` overrides it.
+A laptop and a GPU in a data centre run the same notebooks, but not at the same size. Each chapter keeps the sizes of
+its experiments in a small table with one row for each *scale*: `ci` is for automatic tests, `laptop` for a processor,
+`gpu` for a CUDA device. You never have to edit the sizes. The device decides, and the variable `NANOGPT_SCALE`
+overrides it.
 """
 
 # %%
@@ -234,9 +239,9 @@ print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads")
 r"""
 ## Which random numbers?
 
-A model starts with random weights, it reads its text in random order, and it draws the tokens that it writes. To repeat an
-experiment, you need the same random numbers again. A *seed* does that: it sets the generator of random numbers to a fixed
-state.
+A model starts with random weights, it reads its text in random order, and it draws the tokens that it writes. To
+repeat an experiment, you need the same random numbers again. A *seed* does that: it sets the generator of random
+numbers to a fixed state.
 """
 
 # %%
@@ -246,9 +251,9 @@ print("second batch:", torch.randn(4))
 
 # %% [markdown]
 r"""
-Run this cell as often as you like: both batches stay the same. Still, many people who follow a course report that their
-loss differs from run to run although they set the seed. Here is a common reason. Somewhere between the two batches,
-somebody draws a single random number, for example to look at a sample:
+Run this cell as often as you like: both batches stay the same. Still, many people who follow a course report that
+their loss differs from run to run although they set the seed. Here is a common reason. Somewhere between the two
+batches, somebody draws a single random number, for example to look at a sample:
 """
 
 # %%
@@ -259,8 +264,9 @@ print("second batch:", torch.randn(4))
 
 # %% [markdown]
 r"""
-The second batch is now another one, and so is everything after it. The cause is that PyTorch has one global generator, which
-everybody shares. The remedy is to give the experiment a generator of its own, and to pass it to every function that draws.
+The second batch is now another one, and so is everything after it. The cause is that PyTorch has one global
+generator, which everybody shares. The remedy is to give the experiment a generator of its own, and to pass it to
+every function that draws.
 """
 
 
@@ -279,8 +285,9 @@ def seed_everything(seed: int) -> torch.Generator:
 
 # %% [markdown]
 r"""
-*Predict.* The experiment below makes both runs, without and with the sample in between. It does so once with the global
-generator and once with a generator of its own. In how many of the two cases is the second batch the same in both runs?
+*Predict.* The experiment below makes both runs, without and with the sample in between. It does so once with the
+global generator and once with a generator of its own. In how many of the two cases is the second batch the same in
+both runs?
 """
 
 # %%
@@ -305,13 +312,13 @@ answer("00.1", same_global + same_own)
 
 # %% [markdown]
 r"""
-A generator of your own cannot be disturbed by somebody who does not have it. From here on, every function of the course
-that draws random numbers takes a `generator`, or a `seed` from which it makes its own.
+A generator of your own cannot be disturbed by somebody who does not have it. From here on, every function of the
+course that draws random numbers takes a `generator`, or a `seed` from which it makes its own.
 
 ## Checkpoint
 
-The last cell of every chapter exports the cells that begin with `#| export`. It writes the module aside, imports it in a
-fresh process and runs the chapter's tests. Only if all of that works does the new module replace the old one in
+The last cell of every chapter exports the cells that begin with `#| export`. It writes the module aside, imports it
+in a fresh process and runs the chapter's tests. Only if all of that works does the new module replace the old one in
 `nanogpt/`. If something fails, the message names the cell and your package stays as it was.
 """
 

@@ -49,7 +49,7 @@ def main() -> int:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "parameters": sum(p.numel() for p in trained.parameters()),
-        **{name: run[name] for name in COPIED},
+        **{name: round(run[name], 4) if isinstance(run[name], float) else run[name] for name in COPIED},
         "lines": {name: round(loss, 4) for name, loss in run["lines"].items()},
         "losses": [round(loss, 4) for loss in run["losses"]],
         "opening": OPENING,
