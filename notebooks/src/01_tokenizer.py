@@ -135,7 +135,7 @@ Then we take the pair with the smaller ids, and compare the left id first.
 
 # %%
 #| export text.bpe
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import pairwise
 
 
@@ -302,12 +302,10 @@ function `tally` does both, with the sign −1 or +1. To find the chunks quickly
 which chunks it has been seen.
 """
 
+
 # %%
 #| export text.bpe
 #| blank learn_merges: take the most frequent pair; in each word that has it, take the old pairs out, replace, put the new ones in
-from collections import defaultdict
-
-
 def learn_merges(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
     """At most `n` merges of byte-level BPE; merge k makes id 256 + k (Sennrich et al. 2016, §3.2).
 
@@ -493,6 +491,8 @@ can compare ours.
 #| export
 import hashlib
 import json
+import os
+from pathlib import Path
 
 
 def pack(vocab: list[bytes], pattern: str, special: list[str]) -> dict:
@@ -631,12 +631,9 @@ there or the new one, never a part. `load` computes the fingerprint again and re
 own. (Below we train once more, because an object has only the methods that its class had when it was made.)
 """
 
+
 # %%
 #| export
-import os
-from pathlib import Path
-
-
 class BPETokenizer(BPETokenizer):
     def save(self, path: str | os.PathLike) -> None:
         """Write a JSON file: all of it, or nothing."""
@@ -797,7 +794,7 @@ number takes when a space stands before it:
 if gpt2:
     lengths = [[len(gpt2.encode(f" {100 * row + column}")) for column in range(100)] for row in range(100)]
     show(figures.token_counts(lengths), alt="One token for small numbers and years, two or three for others")
-    print("one token:", sum(row.count(1) for row in lengths[:10]), "of the numbers 0 to 999")
+    print("after a space, one token:", sum(row.count(1) for row in lengths[:10]), "of the numbers 0 to 999")
 
 # %% [markdown]
 r"""
