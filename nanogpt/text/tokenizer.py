@@ -74,13 +74,6 @@ class BPETokenizer:
         self.fingerprint = pack(vocab, pattern, list(special))["fingerprint"]
         self._compiled, self._cache = regex.compile(pattern), {}
 
-    def to_tiktoken(self):
-        """A `tiktoken.Encoding` with the same ids. It replaces lone surrogates where `encode` refuses them."""
-        from tiktoken import Encoding
-
-        names = {"mergeable_ranks": self.ranks, "special_tokens": self.special}
-        return Encoding("nanogpt", pat_str=self.pattern, **names)
-
     def encode(self, text: str, allowed_special: Collection[str] = ()) -> list[int]:
         """Token ids. A special token's name is plain text, unless allowed. ValueError for a lone surrogate."""
         if not isinstance(text, str):
@@ -113,8 +106,9 @@ class BPETokenizer:
         chunks = count_chunks((part for text in texts for part in text.split(EOT)), pattern)
         merges = learn_merges(chunks, vocab_size - 257)
         if len(merges) < vocab_size - 257:
-            most = f"this text has {len(merges)} merges; ask for at most {257 + len(merges)}"
-            raise ValueError(f"vocab_size {vocab_size} is too large: {most}, or train on more text")
+            raise ValueError(
+                f"vocab_size {vocab_size} is too large: ask for at most {257 + len(merges)}, or add text"
+            )
         return cls(spell(merges), pattern)
 
     @classmethod
@@ -129,6 +123,13 @@ class BPETokenizer:
             what = f"GPT-2's vocabulary is not in tiktoken's cache and its download {why}; connect once"
             raise OSError(f"{what}, or set TIKTOKEN_CACHE_DIR to a folder that has it") from None
         return cls([published.decode_single_token_bytes(i) for i in range(published.eot_token)])
+
+    def to_tiktoken(self):
+        """A `tiktoken.Encoding` with the same ids. It replaces lone surrogates where `encode` refuses them."""
+        from tiktoken import Encoding
+
+        names = {"mergeable_ranks": self.ranks, "special_tokens": self.special}
+        return Encoding("nanogpt", pat_str=self.pattern, **names)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write a JSON file: all of it, or nothing."""

@@ -481,10 +481,6 @@ One more number goes with it. A model is trained with one tokenizer. If a single
 the vocabulary, the model reads nonsense, and no error says so. Therefore the tokenizer has a *fingerprint*: a hash of
 everything that decides an id. `pack` puts all of that into a dictionary, which we will also save. (JSON holds text,
 not bytes. The encoding Latin-1 names each byte by one character, so English stays legible in the file.)
-
-The method `to_tiktoken` makes the same tokenizer out of the code of the package `tiktoken`. That code is written in
-Rust, so it is faster, and later chapters use it for large files. Here it is somebody else's program, with which we
-can compare ours.
 """
 
 # %%
@@ -521,13 +517,6 @@ class BPETokenizer:
         self.vocab_size, self.eot = len(self.tokens), self.special[EOT]
         self.fingerprint = pack(vocab, pattern, list(special))["fingerprint"]
         self._compiled, self._cache = regex.compile(pattern), {}
-
-    def to_tiktoken(self):
-        """A `tiktoken.Encoding` with the same ids. It replaces lone surrogates where `encode` refuses them."""
-        from tiktoken import Encoding
-
-        names = {"mergeable_ranks": self.ranks, "special_tokens": self.special}
-        return Encoding("nanogpt", pat_str=self.pattern, **names)
 
 
 # %% [markdown]
@@ -585,8 +574,7 @@ a character by itself. Nothing is unknown, and the text comes back as it was.
 ## Learned, published, saved
 
 Where does a vocabulary come from? There are three ways. `train` learns one. It keeps the last id for `<|endoftext|>`,
-and cuts the texts there, so that the name is never learned as text. `gpt2` takes the vocabulary that OpenAI
-published. The package `tiktoken` downloads it once, checks it and keeps it.
+and cuts the texts there, so that the name is never learned as text.
 """
 
 
@@ -602,10 +590,26 @@ class BPETokenizer(BPETokenizer):
         chunks = count_chunks((part for text in texts for part in text.split(EOT)), pattern)
         merges = learn_merges(chunks, vocab_size - 257)
         if len(merges) < vocab_size - 257:
-            most = f"this text has {len(merges)} merges; ask for at most {257 + len(merges)}"
-            raise ValueError(f"vocab_size {vocab_size} is too large: {most}, or train on more text")
+            raise ValueError(
+                f"vocab_size {vocab_size} is too large: ask for at most {257 + len(merges)}, or add text"
+            )
         return cls(spell(merges), pattern)
 
+
+# %%
+print("the last tokens learned:", listed(BPETokenizer.train(documents, VOCAB).vocab[-5:]))
+
+# %% [markdown]
+r"""
+The second way is to take the vocabulary that OpenAI published. The package `tiktoken` downloads it once, checks it and keeps
+it. This package is also a tokenizer, written in Rust and therefore faster. `to_tiktoken` makes one that has our vocabulary.
+Later chapters use it for large files; here it is a program by somebody else, with which we can compare ours.
+"""
+
+
+# %%
+#| export
+class BPETokenizer(BPETokenizer):
     @classmethod
     def gpt2(cls) -> "BPETokenizer":
         """GPT-2's own 50,257 ids, through tiktoken's cache; OSError in one sentence where they are not to be had."""
@@ -619,9 +623,13 @@ class BPETokenizer(BPETokenizer):
             raise OSError(f"{what}, or set TIKTOKEN_CACHE_DIR to a folder that has it") from None
         return cls([published.decode_single_token_bytes(i) for i in range(published.eot_token)])
 
+    def to_tiktoken(self):
+        """A `tiktoken.Encoding` with the same ids. It replaces lone surrogates where `encode` refuses them."""
+        from tiktoken import Encoding
 
-# %%
-print("the last tokens learned:", listed(BPETokenizer.train(documents, VOCAB).vocab[-5:]))
+        names = {"mergeable_ranks": self.ranks, "special_tokens": self.special}
+        return Encoding("nanogpt", pat_str=self.pattern, **names)
+
 
 # %% [markdown]
 r"""
