@@ -591,7 +591,7 @@ class BPETokenizer(BPETokenizer):
         merges = learn_merges(chunks, vocab_size - 257)
         if len(merges) < vocab_size - 257:
             raise ValueError(
-                f"vocab_size {vocab_size} is too large: ask for at most {257 + len(merges)}, or add text"
+                f"vocab_size {vocab_size} is too large; this text allows at most {257 + len(merges)}"
             )
         return cls(spell(merges), pattern)
 
