@@ -23,24 +23,29 @@ def predict(key: str, question: str, guess=None, unit: str = "") -> None:
 
 
 def answer(key: str, value) -> None:
-    """Note what came out. Prints it beside the guess, and nothing where there was none."""
+    """Note what came out, and print it, beside the guess where there was one."""
     made = MADE.setdefault(key, {"question": "", "guess": None, "unit": ""})
     made["outcome"] = plain(value)
-    if made["guess"] is not None:
-        outcome, guess = (shown(made[what], made["unit"]) for what in ("outcome", "guess"))
-        print(f"{key}: {outcome}; you said {guess} ({error(made)})")
+    outcome = shown(made["outcome"], made["unit"])
+    if made["guess"] is None:
+        print(f"{key}, {made['question']}: {outcome}" if made["question"] else f"{key}: {outcome}")
+    else:
+        print(f"{key}: {outcome}; you said {shown(made['guess'], made['unit'])} ({error(made)})")
         keep(key)
 
 
 def predictions(chapter: str) -> None:
     """Print the chapter's questions, with guess, outcome and error."""
-    rows = [(key, made) for key, made in MADE.items() if key.startswith(f"{chapter}.")]
-    wide = max([len(made["question"]) for _, made in rows], default=0)
-    line = f"{{:6}}{{:{wide}}}{{:>13}}{{:>15}}{{:>9}}"
-    print(line.format("", "question", "guess", "outcome", "error"))
-    for key, made in rows:
-        values = [shown(made.get(what), made["unit"]) for what in ("guess", "outcome")]
-        print(line.format(key, made["question"], *values, error(made)))
+    rows = [["", "question", "guess", "outcome", "error"]]
+    for key, made in MADE.items():
+        if key.startswith(f"{chapter}."):
+            values = [shown(made.get(what), made["unit"]) for what in ("guess", "outcome")]
+            rows.append([key, made["question"], *values, error(made)])
+    wide = [max(map(len, column)) for column in zip(*rows)]
+    for key, question, *values in rows:
+        texts = [key.ljust(wide[0]), question.ljust(wide[1])]
+        texts += [value.rjust(width) for value, width in zip(values, wide[2:])]
+        print("  ".join(texts))
 
 
 def plain(value):

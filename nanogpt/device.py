@@ -8,18 +8,29 @@ import os
 import torch
 
 
+def device_names() -> list[str]:
+    """The names of all devices that PyTorch finds here, the best first."""
+    names = []
+    gpus = torch.cuda.device_count()
+    if gpus > 0:
+        names.append("cuda")  # without a number: the first one
+    for i in range(gpus):
+        names.append(f"cuda:{i}")
+    if torch.backends.mps.is_available():
+        names.append("mps")
+    names.append("cpu")
+    return names
+
+
 def pick_device(prefer: str | None = None) -> torch.device:
     """The device to compute on: `prefer`, else the variable NANOGPT_DEVICE, else the best of cuda, mps, cpu.
 
     Raises ValueError if the one that was asked for is not there.
     """
-    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    wanted = prefer or os.environ.get("NANOGPT_DEVICE")
-    if not wanted:
-        return torch.device(next(name for name, there in present.items() if there))
-    if not present.get(wanted.split(":")[0], False):
-        there = ", ".join(name for name, here in present.items() if here)
-        raise ValueError(f"device {wanted!r} is not available; this machine has {there}")
+    names = device_names()
+    wanted = prefer or os.environ.get("NANOGPT_DEVICE") or names[0]
+    if wanted not in names:
+        raise ValueError(f"device {wanted!r} is not available; this machine has {', '.join(names)}")
     return torch.device(wanted)
 
 
@@ -28,7 +39,9 @@ SCALES = ("ci", "laptop", "gpu")
 
 def pick_scale(device: torch.device) -> str:
     """The size of the experiments: NANOGPT_SCALE if set, else `gpu` on a CUDA device and `laptop` elsewhere."""
-    scale = os.environ.get("NANOGPT_SCALE") or ("gpu" if device.type == "cuda" else "laptop")
+    scale = os.environ.get("NANOGPT_SCALE")
+    if not scale:
+        scale = "gpu" if device.type == "cuda" else "laptop"
     if scale not in SCALES:
         raise ValueError(f"NANOGPT_SCALE is {scale!r}; it must be one of {', '.join(SCALES)}")
     return scale

@@ -2,40 +2,70 @@
 
 import matplotlib.pyplot as plt
 
-BOXES = {  # label: (x, y, colour)
-    "02 corpus\n16 real text": (0, 1, "#d9ead3"),
-    "01 tokenizer": (1.6, 1, "#d9ead3"),
-    "03 data": (3.2, 1, "#d9ead3"),
-    "04 attention\n05 GPT": (4.95, 1, "#cfe2f3"),
-    "07 training": (6.6, 1.55, "#cfe2f3"),
-    "08 sampling": (6.6, 0.45, "#cfe2f3"),
+GREEN, BLUE, GREY = "#d9ead3", "#cfe2f3", "#eeeeee"
+BOXES = {  # label: (left edge, middle, colour)
+    "02 corpus\n16 real text": (0, 2, GREEN),
+    "01 tokenizer": (1.85, 2, GREEN),
+    "03 data": (3.7, 2, GREEN),
+    "04 attention\n05 GPT": (5.55, 2, BLUE),
+    "07 training": (7.6, 2.6, BLUE),
+    "08 sampling": (7.6, 1.4, BLUE),
+    "06 GPT-2's\nweights": (0, 0.45, GREY),
+    "09–14\nspeed": (1.85, 0.45, GREY),
+    "15–19\na real run": (3.7, 0.45, GREY),
+    "20–21 many\nprocesses": (5.55, 0.45, GREY),
+    "22\nplanning": (7.6, 0.45, GREY),
 }
-ARROWS = [  # from, to, what flows
-    ("02 corpus\n16 real text", "01 tokenizer", "text"),
-    ("01 tokenizer", "03 data", "ids"),
-    ("03 data", "04 attention\n05 GPT", "batches"),
-    ("04 attention\n05 GPT", "07 training", "loss"),
-    ("04 attention\n05 GPT", "08 sampling", "scores"),
+ARROWS = [  # from, to, what flows, where the word stands above the arrow
+    ("02 corpus\n16 real text", "01 tokenizer", "text", 0.1),
+    ("01 tokenizer", "03 data", "ids", 0.1),
+    ("03 data", "04 attention\n05 GPT", "batches", 0.1),
+    ("04 attention\n05 GPT", "07 training", "loss", 0.08),
+    ("04 attention\n05 GPT", "08 sampling", "scores", -0.26),
 ]
-WIDTH, HEIGHT = 1.12, 0.62
-PARTS = "06 weights from Hugging Face     09–14 speed     15–19 a real run     20–22 many processes"
+WIDTH, HEIGHT = 1.15, 0.72
 
 
 def course_map():
     """The path of the course as boxes and arrows."""
-    fig, ax = plt.subplots(figsize=(7, 2.2))
+    fig, ax = plt.subplots(figsize=(7.4, 2.9))
     for label, (x, y, colour) in BOXES.items():
         ax.add_patch(plt.Rectangle((x, y - HEIGHT / 2), WIDTH, HEIGHT, fc=colour, ec="gray"))
         ax.text(x + WIDTH / 2, y, label, ha="center", va="center", fontsize=8)
     style = {"arrowstyle": "->", "color": "gray"}
-    for start, end, what in ARROWS:
+    for start, end, what, above in ARROWS:
         (x0, y0, _), (x1, y1, _) = BOXES[start], BOXES[end]
         ax.annotate("", (x1, y1), (x0 + WIDTH, y0), arrowprops=style)
-        side = 0.12 if y1 >= y0 else -0.25
-        ax.text((x0 + WIDTH + x1) / 2, (y0 + y1) / 2 + side, what, ha="center", fontsize=7, color="gray")
-    ax.annotate("", (5.4, 1.31), (6.6, 1.8), arrowprops=style | {"connectionstyle": "arc3,rad=0.4"})
-    ax.text(5.7, 1.95, "better weights", ha="center", fontsize=7, color="gray")
-    ax.text(3.8, -0.15, PARTS, ha="center", fontsize=8)
-    ax.set(xlim=(-0.1, 7.8), ylim=(-0.3, 2.2))
+        ha = "center" if y0 == y1 else "right"
+        ax.text((x0 + WIDTH + x1) / 2, (y0 + y1) / 2 + above, what, ha=ha, fontsize=7)
+    back = style | {"connectionstyle": "arc3,rad=0.35"}
+    ax.annotate("", (6.1, 2 + HEIGHT / 2), (7.6, 2.8), arrowprops=back)
+    ax.text(6.3, 2.95, "better weights", ha="center", fontsize=7)
+    ax.set(xlim=(-0.1, 8.85), ylim=(-0.05, 3.2))
     ax.axis("off")
+    return fig
+
+
+def first_run(record):
+    """The training losses of chapter 07's run, as recorded, on their way down to the floor."""
+    fig, ax = plt.subplots(figsize=(6.5, 3.2))
+    steps = [i * record["steps"] / len(record["losses"]) for i in range(len(record["losses"]))]
+    ax.plot(steps, record["losses"], label="the model's loss while it trains")
+    ax.axhline(record["floor"], color="C3", ls="--", label="the floor: no model can do better on average")
+    ax.set(xlabel="training step", ylabel="loss (nats a token)", ylim=(0, None))
+    ax.legend()
+    return fig
+
+
+def ladder(recorded):
+    """Milliseconds of one training step of GPT-2 124M after each change of part III, as recorded."""
+    names = [rung["name"] for rung in recorded["rungs"]]
+    ms = [rung["ms"] for rung in recorded["rungs"]]
+    fig, ax = plt.subplots(figsize=(6.5, 2.8))
+    ax.barh(names, ms, color=BLUE, ec="gray")
+    for row, value in enumerate(ms):
+        ax.text(value + 15, row, f"{value:,.0f}", va="center", fontsize=8)
+    ax.set(xlabel="milliseconds for one training step", xlim=(0, 1.1 * max(ms)))
+    ax.invert_yaxis()
+    ax.grid(visible=False, axis="y")
     return fig

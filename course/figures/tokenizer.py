@@ -1,6 +1,9 @@
 """Figures of chapter 01."""
 
 import html
+import random
+import time
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import pairwise
 
@@ -12,6 +15,13 @@ from course import widgets
 PASTEL = ["#cfe2f3", "#d9ead3", "#fff2cc", "#ead1dc", "#d9d2e9", "#d0e0e3"]
 RED = "#f4a6a0"
 LONGEST = 300  # characters that the widget reads
+GREETINGS = {  # one question in five languages
+    "English": "Good morning, how are you?",
+    "German": "Guten Morgen, wie geht es dir?",
+    "Russian": "Доброе утро, как дела?",
+    "Hindi": "शुभ प्रभात, आप कैसे हैं?",
+    "Chinese": "早上好，你好吗？",
+}
 
 
 def visible(piece: bytes) -> str:
@@ -22,13 +32,65 @@ def visible(piece: bytes) -> str:
         return piece.hex(" ")
 
 
+def listed(tokens: Iterable[bytes]) -> str:
+    """Tokens for human eyes, with a bar between them."""
+    return " | ".join(map(visible, tokens))
+
+
+def drawable(piece: bytes) -> str:
+    """As `visible`, and in hex as well what the figures' font has no picture for."""
+    label = visible(piece)
+    no_picture = any("\u0900" <= c < "\u1d00" or c >= "\u2e80" for c in label)
+    return piece.hex(" ") if no_picture else label
+
+
+def timed(what: str, function, *arguments):
+    """What the function returns; prints how many seconds it took."""
+    start = time.perf_counter()
+    result = function(*arguments)
+    print(f"{time.perf_counter() - start:7.3f} s  {what}")
+    return result
+
+
+def gpt2_and_published(tokenizer_class):
+    """GPT-2's tokenizer, ours and tiktoken's; None twice where its vocabulary is not to be had, with what was recorded."""
+    import tiktoken
+
+    try:
+        return tokenizer_class.gpt2(), tiktoken.get_encoding("gpt2")
+    except OSError as error:
+        print(f"{error}\nrecorded: 12 34, 123 45, 123 456; ·2022 is one token, ·2023 is two")
+        return None, None
+
+
+def letter_noise(n: int) -> list[bytes]:
+    """Random strings of a few letters and spaces, the same ones each time."""
+    rng = random.Random(0)
+    return [bytes(rng.choices(b" aehnorst", k=rng.randrange(1, 40))) for _ in range(n)]
+
+
+def strange_texts(n: int, special: str) -> list[str]:
+    """Random texts of letters of many scripts, emoji, odd white space, apostrophes and a special token's name."""
+    rng = random.Random(1)
+    alphabet = [*map(chr, range(0x250)), *"写字アब🙂👩\u200d🚀\u2028\u3000", *[" ", "\n", "'s", special] * 40]
+    return ["".join(rng.choices(alphabet, k=rng.randrange(60))) for _ in range(n)]
+
+
+def bytes_and_words(sentence: str, words: set[str]):
+    """A sentence cut into its bytes, and into words, of which those that are not in `words` are red."""
+    letters = [bytes([b]) for b in sentence.encode()]
+    pieces = sentence.strip(".").encode().split()
+    unknown = set(pieces) - {word.encode() for word in words}
+    return cuts({f"{len(letters)} bytes": letters, f"{len(pieces)} words": pieces}, red=unknown)
+
+
 def cuts(rows: dict[str, list[bytes]], red=(), size=(6.5, 1.5)):
     """One row of boxes for each way to cut a text, as wide as what is written in them; pieces in `red` are red."""
     fig, ax = plt.subplots(figsize=size)
     for y, pieces in enumerate(rows.values()):
         x = 0
         for i, piece in enumerate(pieces):
-            label = visible(piece)
+            label = drawable(piece)
             face = RED if piece in red else PASTEL[i % 5]
             ax.add_patch(plt.Rectangle((x, y), max(1, len(label)), 0.7, facecolor=face, edgecolor="white"))
             where = x + max(1, len(label)) / 2, y + 0.35
@@ -64,7 +126,11 @@ def token_counts(lengths):
     """How many tokens each number from 0 to 9999 takes: a row for each hundred."""
     fig, ax = plt.subplots(figsize=(5, 4))
     picture = ax.imshow(lengths, cmap="viridis", vmin=1, vmax=3, origin="lower")
-    ax.set(xlabel="last two digits", ylabel="the digits before", title="tokens for the numbers 0 to 9999")
+    ax.set(
+        xlabel="last two digits",
+        ylabel="the digits before",
+        title="tokens for the numbers 0 to 9999, each after a space",
+    )
     ax.grid(False)
     fig.colorbar(picture, ticks=[1, 2, 3], shrink=0.8)
     return fig
@@ -84,6 +150,13 @@ def merge_steps(text: str, tokenizer) -> list[list[bytes]]:
             for i in range(len(chunk)):
                 if len(pair := chunk[i : i + 2]) == 2 and pair[0] + pair[1] == token:
                     chunk[i : i + 2] = [token]
+
+
+def growing_tokens(text: str, tokenizer):
+    """Five of the text's steps, from single bytes to the end."""
+    steps = merge_steps(text, tokenizer)
+    shown = [round(k * (len(steps) - 1) / 4) for k in range(5)]
+    return cuts({f"{k} merges: {len(steps[k])} tokens": steps[k] for k in shown}, size=(6.5, 2.6))
 
 
 def merging_widget(text: str, tokenizer):

@@ -16,6 +16,11 @@ def words(draw):
         ([[98, 97], [97, 98], [99]], [3, 3, 8], 256),
         ([[97, 97, 97, 97, 97], [98, 97, 97]], [1, 1], 256),
         ([[99, 98], [97, 99]], [1, 4], 300),
+        (
+            [[98, 99], [97, 100], [101, 102]],
+            [1, 1, 1],
+            256,
+        ),  # equal scores: the first met is neither smallest nor largest
     ]
     drawn = []
     for _ in range(6):
@@ -176,7 +181,7 @@ SUBTLE = {
 }
 
 CHECKS = [
-    Check("01-1", "the most frequent pair, replaced everywhere", 2, merged, words, hidden=False),
+    Check("01-1", "the pair with the highest score, replaced everywhere", 2, merged, words, hidden=False),
     Check("01-1", "a merge after other merges, and nothing left to merge", 1, merged, later_words),
     Check("01-1", "two merges, one after the other", 1, twice, long_words),
     Check("01-2", "the longest token that fits, from left to right", 2, over_banana, fruit, hidden=False),
@@ -194,21 +199,27 @@ CHECKS = [
 
 WRONG = [
     Wrong("01-1", "every word counts once, however often it occurs", "counts[pair] += n", "counts[pair] += 1"),
-    Wrong("01-1", "of equally frequent pairs the first one met is taken, so the result hangs on the order of the words",
-          "min(counts, key=lambda pair: (-counts[pair], pair))", "max(counts, key=counts.get)"),
-    Wrong("01-1", "of equally frequent pairs the one with the largest ids is taken",
-          "min(counts, key=lambda pair: (-counts[pair], pair))", "max(counts, key=lambda pair: (counts[pair], pair))"),
+    Wrong("01-1", "single ids are counted once a word, however often it occurs", "single[i] += n", "single[i] += 1"),
+    Wrong("01-1", "BPE's choice: the most frequent pair", "counts[a, b] / (single[a] * single[b])", "counts[a, b]"),
+    Wrong("01-1", "divided by the left id alone", "(single[a] * single[b])", "single[a]"),
+    Wrong("01-1", "of equal scores the first one met is taken, so the result depends on the order of the words",
+          "min(score, key=lambda pair: (-score[pair], pair))", "max(score, key=score.get)"),
+    Wrong("01-1", "of equal scores the one with the largest ids is taken",
+          "min(score, key=lambda pair: (-score[pair], pair))", "max(score, key=lambda pair: (score[pair], pair))"),
     Wrong("01-1", "an id is used for two merges: three equal ids become two new ones",
           "done[-1] = new", "done[-1:] = [new, i][: 2 if best[0] == best[1] else 1]"),
     Wrong("01-1", "pairs are replaced from the right", code="""
         def merge_step(words, times, new):
-            counts = Counter()
+            counts, single = Counter(), Counter()
             for ids, n in zip(words, times):
+                for i in ids:
+                    single[i] += n
                 for pair in pairwise(ids):
                     counts[pair] += n
             if not counts:
                 return None, words
-            best, merged = min(counts, key=lambda pair: (-counts[pair], pair)), []
+            score = {(a, b): counts[a, b] / (single[a] * single[b]) for a, b in counts}
+            best, merged = min(score, key=lambda pair: (-score[pair], pair)), []
             for ids in words:
                 done = []
                 for i in reversed(ids):
@@ -223,10 +234,12 @@ WRONG = [
           "if new not in done and done and (done[-1], i) == best:"),
     Wrong("01-1", "pairs are counted over the edge between two words", code="""
         def merge_step(words, times, new):
-            counts = Counter(pairwise([i for ids, n in zip(words, times) for _ in range(n) for i in ids]))
+            text = [i for ids, n in zip(words, times) for _ in range(n) for i in ids]
+            counts, single = Counter(pairwise(text)), Counter(text)
             if not counts:
                 return None, words
-            best, merged = min(counts, key=lambda pair: (-counts[pair], pair)), []
+            score = {(a, b): counts[a, b] / (single[a] * single[b]) for a, b in counts}
+            best, merged = min(score, key=lambda pair: (-score[pair], pair)), []
             for ids in words:
                 done = []
                 for i in ids:

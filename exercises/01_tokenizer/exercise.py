@@ -23,27 +23,32 @@ from nanogpt.text.tokenizer import GPT2_PATTERN
 
 # %% [markdown]
 r"""
-## 01-1 · One merge
+## 01-1 · What WordPiece merges
 
-*Build · difficulty 2/5 · importance 5/5 · 20 minutes*
+*Build · difficulty 2/5 · importance 4/5 · 20 minutes*
 
-All of BPE is one step, repeated. Write it: `merge_step(words, times, new)` gets words as lists of ids, how often each
-occurs, and the id that is free. It returns the pair that is merged and the words afterwards. All pairs of neighbours
-count, overlapping ones too. Among equally frequent pairs the one with the smallest ids wins, the left id compared
-first. Where no word has two ids the pair is `None`.
+BERT's tokenizer, WordPiece, also learns by merging pairs, but it asks another question. BPE takes the pair that occurs most
+often. WordPiece takes the pair whose parts belong together: it divides the number of times that the pair occurs by the number of
+times that its left id occurs, times the number of times that its right id occurs (Hugging Face's course, chapter 6, describes
+it so).
 
-`merge_step([[97, 97, 98], [98]], [2, 9], 256)` is `((97, 97), [[256, 98], [98]])`: two pairs occur twice, and (97,
-97) is the smaller one.
+Write one step: `merge_step(words, times, new)` gets words as lists of ids, how often each word occurs, and the id that is
+free. It returns the pair with the highest score and the words after this pair became `new`. All pairs of neighbours count,
+overlapping ones too. Among equal scores the pair with the smallest ids wins, the left id compared first. Where no word has
+two ids the pair is `None`.
+
+`merge_step([[97, 98], [97, 99], [100, 101]], [5, 5, 1], 256)` is `((100, 101), [[97, 98], [97, 99], [256]])`: the pair (97, 98)
+occurs five times, and 97 ten times, so its score is 5 / (10 · 5). The pair (100, 101) occurs once, and so do 100 and 101.
 
 <details><summary>Hint 1</summary>
 
-Two steps: find the pair, then replace it. Each has its own trap; test them apart.
+Three steps: count pairs and single ids, find the pair, replace it. Each has its own trap; test them apart.
 </details>
 
 <details><summary>Hint 2</summary>
 
-`max` over counts keeps the first of equals, in the order in which they were met. Which key makes the smallest pair
-win? `min` with a negative count is one way.
+`max` over scores keeps the first of equals, in the order in which they were met. Which key makes the smallest pair
+win? `min` with a negative score is one way. Divide only once, `n / (left * right)`: then equal scores are equal floats.
 </details>
 
 <details><summary>Hint 3</summary>
@@ -57,15 +62,18 @@ three equal ids?
 # %%
 #| solution 01-1
 def merge_step(words: list[list[int]], times: list[int], new: int) -> tuple:
-    """(the pair that is merged, or None; the words after it became `new`)."""
+    """(the pair that WordPiece merges, or None; the words after it became `new`)."""
     ### BEGIN SOLUTION
-    counts = Counter()
+    counts, single = Counter(), Counter()
     for ids, n in zip(words, times):
+        for i in ids:
+            single[i] += n
         for pair in pairwise(ids):
             counts[pair] += n
     if not counts:
         return None, words
-    best = min(counts, key=lambda pair: (-counts[pair], pair))
+    score = {(a, b): counts[a, b] / (single[a] * single[b]) for a, b in counts}
+    best = min(score, key=lambda pair: (-score[pair], pair))
     merged = []
     for ids in words:
         done = []
@@ -81,10 +89,10 @@ def merge_step(words: list[list[int]], times: list[int], new: int) -> tuple:
 
 # %%
 #| check 01-1
-pair, words = merge_step([[98, 99], [97, 98]], [1, 5], 256)
-assert pair == (97, 98), f"a word that occurs five times counts five times: (97, 98) is merged, not {pair}"
+pair, words = merge_step([[97, 98], [97, 99], [100, 101]], [5, 5, 1], 256)
+assert pair == (100, 101), f"100 and 101 occur together only, so (100, 101) is merged, not {pair}"
 pair, words = merge_step([[98, 97], [97, 98]], [2, 2], 256)
-assert pair == (97, 98), f"of two equally frequent pairs the smaller one, (97, 98), is merged, not {pair}"
+assert pair == (97, 98), f"of two pairs with the same score the smaller one, (97, 98), is merged, not {pair}"
 pair, words = merge_step([[97, 97, 97]], [1], 256)
 assert words == [[256, 97]], (
     f"aaa becomes [256, 97], not {words[0]}: an id belongs to one merge, the left one"

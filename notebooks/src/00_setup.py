@@ -2,75 +2,185 @@
 r"""
 # 00 · Setup: the map, the machine, the dice
 
-This course builds GPT-2 and then makes it fast. A *language model* gets a text and says how likely each possible
-next piece of it is. Training shows it much text and makes what really came next more likely; sampling draws a next piece,
-again and again, and so the model writes.
+In this course you build GPT-2 yourself, in PyTorch, and then you make it fast. You start with the tokenizer and end
+with training on many processes. Every step runs on a laptop.
+
+GPT-2 is a *language model*. It reads a text and says, for each possible next piece of text, how likely that piece is.
+Training shows the model a lot of text and makes the piece that really came next a little more likely each time. To
+write a text, we draw a next piece from the model's probabilities, add it to the text, and ask again.
+
+This notebook has no theory. It shows you what you will have at the end, explains how the notebooks work, and builds
+three small functions that every later chapter uses.
 """
 
 # %%
 #| default_exp device
 #| doc device: Which device, how large, and which random numbers: what every chapter asks first.
 
+import json
+from pathlib import Path
+
 from course.figures import setup as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 
 show(
     figures.course_map(),
-    alt="The path of the course: text becomes ids (01), ids become batches (03), a model (05) turns a batch into scores for every next token, their loss trains it (07), and a draw from them continues the text (08); corpus (02) and real text (16) feed it, part III makes it fast, parts IV and V make it long and large.",
+    alt="The path of the course: text becomes ids (01), ids become batches (03), a model (04 and 05) gives scores for every next token; their loss trains it (07), and a draw from the scores continues the text (08). Below the path are GPT-2's published weights (06), speed (09 to 14), a real run (15 to 19), many processes (20 and 21) and planning (22).",
 )
 
 # %% [markdown]
 r"""
-Every box is a chapter. A chapter builds its part in small steps, checks it, and puts the finished code into the package
-`nanogpt/`, from which later chapters import it. The package that you got holds all of them, so the whole path can be
-walked now, with a model that has not learned anything:
+The numbers are chapters. The upper row is the path of a text through the program. A text (02) is cut into *tokens*,
+and each token gets a number, its *id* (01). The ids are cut into batches (03). The model (04 and 05) turns a batch
+into a score for every possible next token. Training (07) compares the scores with the tokens that really came next,
+and improves the model. Sampling (08) uses the scores to write. The lower row is what comes around this path: loading
+the weights that OpenAI published, making all of it fast, running it for days, spreading it over many processes, and
+planning it.
+
+## What you will have built by chapter 08
+
+Chapters 01 to 08 take you to a small GPT that you have trained yourself, on a processor or a GPU. The course keeps a
+record of one such run. It was written by the command in its first line, so you can make the same record later with
+your own model.
 """
 
 # %%
-import torch
-
-from nanogpt.corpora.corpus import stories  # 02
-from nanogpt.gpt.model import GPT, GPTConfig  # 04, 05
-from nanogpt.gpt.sample import generate  # 08
-from nanogpt.text.tokenizer import BPETokenizer  # 01
-
-texts = [story.text for story in stories(500, seed=0)]
-tokenizer = BPETokenizer.train(texts, vocab_size=512)
-ids = torch.tensor([tokenizer.encode(texts[0])])  # (1, T)
-config = GPTConfig(block_size=256, vocab_size=512, n_layer=2, n_head=2, n_embd=64)
-model = GPT(config, torch.Generator().manual_seed(0))
-logits, loss = model(ids[:, :-1], targets=ids[:, 1:])  # each position is asked for the token after it
-print("text    ", texts[0][:60])
-print("ids     ", ids[0, :12].tolist(), f"... {ids.numel()} of them")
-print("logits  ", tuple(logits.shape), "one score for each of 512 tokens, at each position")
-print(f"loss     {loss.item():.2f}")
-print("sample  ", repr(tokenizer.decode(generate(model, ids[0, :8].tolist(), 12))))
+recorded = Path("../data/measurements/first-model.json")
+record = json.loads(recorded.read_text(encoding="utf-8"))
+for name in ("command", "date", "device", "torch", "parameters", "steps", "seconds"):
+    print(f"{name:11}", record[name])
+print("\nbefore training:\n" + record["opening"] + record["before"])
 
 # %% [markdown]
 r"""
-The sample is noise. The loss says how surprised the model was by the text. Spread evenly over 512 tokens, its bets would
-cost ln 512 = 6.24 for each; chapter 07 brings it to a tenth of that, and then the model writes stories.
+The first two sentences were given. Everything behind them comes from the model, before it has learned anything. All
+its tokens are about equally likely, so it draws pieces of words at random. After training, the same model continues
+the same two sentences like this:
+"""
 
-**How to use a notebook.** Run cells from top to bottom with Shift+Enter. Where it says *Predict*, write your guess into the
-cell below it before you go on, in place of `None`: half of what is to be learned here is the difference. Change numbers
-and run again; `course restore 00` in a terminal brings a chapter back as it was. The last cell checks the chapter's code
-and exports it. Save before you run it.
+# %%
+print(record["opening"] + record["after"])
 
-Three questions come before every chapter: on which device, how large, and with which random numbers?
+# %% [markdown]
+r"""
+It writes English. It remembers who is there and what Rosa has. It opens and closes quotation marks. Nobody told the
+model any of these rules: it found them by predicting the next token. But read the story again and count. One of the
+shells is lost, and Rosa does not notice. This model has learned to tell a story, and it has not learned to subtract.
+By chapter 08 you will be able to measure both.
+
+How good is it, as a number? The *loss* says how surprised the model is by the next token, on average, measured in
+nats (chapter 02 explains the unit). Training means making the loss small.
+"""
+
+# %%
+show(
+    figures.first_run(record),
+    alt="The training loss falls from 7 nats a token quickly to 1 and then slowly towards a dashed line, the floor, at about 0.55.",
+)
+print(f"on stories that the model has never seen: {record['val_loss']:.3f} nats a token")
+print(f"the floor:                                {record['floor']:.3f} nats a token")
+
+# %% [markdown]
+r"""
+The dashed line is special. In almost every course and paper you see a loss go down, and you cannot tell how far it
+could go. Here you can. The stories of this course are told by a small grammar, which draws names, things and numbers
+at random. We know the probability of every draw, so we can compute the loss of a model that knows the grammar
+perfectly. No model can do better than that on average. We call this loss the *floor*, and you will see it under every
+loss in the course.
+
+## What you will have built by chapter 14
+
+The second half of the course is about speed. Chapters 09 to 14 take one training step of GPT-2 with 124 million
+parameters and change one thing after another. Before each change you predict what it will bring.
+"""
+
+# %%
+ladder_file = Path("../data/measurements/amd-epyc-2-threads.json")
+ladder = json.loads(ladder_file.read_text(encoding="utf-8"))
+show(
+    figures.ladder(ladder),
+    alt="Bars of the milliseconds for one training step after each change: 1,755 in float32, 581 with bf16, 474 at the end; one of the changes, flash, makes it slower.",
+)
+print(f"recorded on: {ladder['device']}, batch {ladder['batch']}, context {ladder['seq']}, {ladder['date']}")
+print(f"from first to last: {ladder['rungs'][0]['ms'] / ladder['rungs'][-1]['ms']:.1f} times as fast")
+
+# %% [markdown]
+r"""
+The first bar is the plain program. Each bar below it adds one change to all the changes above it. You need not know
+the names yet, but notice how much the changes differ. Some save more than half of the time and some save nothing. One
+of them, *flash*, makes the step slower on this processor, although it was invented to make GPUs faster. Which change
+pays depends on the machine, so you will measure on yours.
+
+## How to use a notebook
+
+Run the cells from top to bottom with Shift+Enter. Some things are the same in every chapter:
+
+- **Predict.** Before an experiment you are asked for a guess. Write it into the cell in place of `None`. A wrong guess is
+  worth more than no guess: the difference is what you are about to learn.
+- **Change things.** Change a number and run the cell again. Nothing can break for good: `course restore 00` in a terminal
+  brings this chapter back as it was, and keeps your version beside it.
+- **Checkpoint.** A cell that begins with `#| export` holds finished code. The last cell of each chapter copies this
+  code into the package `nanogpt/` and runs the chapter's tests on it. Save the notebook before you run that cell. Later
+  chapters import the code from there.
+
+So the package grows with you: what a chapter uses was built in the chapters before it.
+
+## Two ways to take the course
+
+Your copy of the course came with the finished package, so that everything works from the first minute and you can
+read any chapter in any order. If you want that, there is nothing to do.
+
+If you want to build the package yourself, run `course start` in a terminal. It empties `nanogpt/`, and the checkpoint
+of every chapter puts its part back. `course start --blank` goes one step further: in each chapter it also removes the
+bodies of two to five functions, the ones that carry the chapter's idea. You write them, and the cells below and the
+tests tell you whether they are right. When you are stuck, `course solution 00 pick_device` shows ours. We recommend
+`--blank` if you have the time: reading code feels like understanding, and writing it shows whether it was. `course
+package` brings the finished package back, and keeps yours beside it.
+
+Now to the three functions. Every chapter asks three questions at its start: on which device does it compute, how
+large are its experiments, and which random numbers does it use?
 
 ## Which device?
 
-PyTorch runs the same code on an NVIDIA or AMD GPU, `cuda`, on an Apple GPU, `mps`, and on the processor itself, `cpu`.
-The rule for choosing is short, and it has an override, because a test or a lesson must be able to say "on the CPU, please"
-without editing code.
+PyTorch runs the same code on an NVIDIA or AMD GPU, which it calls `cuda`, on an Apple GPU, `mps`, and on the
+processor, `cpu`. What does it find here?
 """
 
 # %%
 #| export
-#| blank pick_device: prefer first, then the variable, then the best one present; refuse one that is not there
-import os
-
 import torch
+
+
+def device_names() -> list[str]:
+    """The names of all devices that PyTorch finds here, the best first."""
+    names = []
+    gpus = torch.cuda.device_count()
+    if gpus > 0:
+        names.append("cuda")  # without a number: the first one
+    for i in range(gpus):
+        names.append(f"cuda:{i}")
+    if torch.backends.mps.is_available():
+        names.append("mps")
+    names.append("cpu")
+    return names
+
+
+# %% tags=["nbval-ignore-output"]
+print(device_names())
+
+# %% [markdown]
+r"""
+The first name in the list is a good choice. But sometimes you want another one: a test should run on the CPU, or the
+first GPU is busy and you want `cuda:1`. So there are two ways to ask for a device, an argument and the environment
+variable `NANOGPT_DEVICE`. Both work without a change to the chapter's code. If the device that you asked for is
+missing, the function says so at once. Otherwise PyTorch would raise an error many cells later, where it is harder to
+understand.
+"""
+
+# %%
+#| export
+#| blank pick_device: prefer first, then the variable, then the first name; refuse a name that is not in the list
+import os
 
 
 def pick_device(prefer: str | None = None) -> torch.device:
@@ -78,20 +188,29 @@ def pick_device(prefer: str | None = None) -> torch.device:
 
     Raises ValueError if the one that was asked for is not there.
     """
-    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    wanted = prefer or os.environ.get("NANOGPT_DEVICE")
-    if not wanted:
-        return torch.device(next(name for name, there in present.items() if there))
-    if not present.get(wanted.split(":")[0], False):
-        there = ", ".join(name for name, here in present.items() if here)
-        raise ValueError(f"device {wanted!r} is not available; this machine has {there}")
+    names = device_names()
+    wanted = prefer or os.environ.get("NANOGPT_DEVICE") or names[0]
+    if wanted not in names:
+        raise ValueError(f"device {wanted!r} is not available; this machine has {', '.join(names)}")
     return torch.device(wanted)
 
 
+# %% tags=["nbval-ignore-output"]
+device = pick_device()
+print("this notebook computes on:", device)
+try:
+    pick_device("tpu")
+except ValueError as error:
+    print(error)
+
 # %% [markdown]
 r"""
-A laptop and an H200 run the same notebook, but not at the same size. Each chapter keeps its sizes in a small table with a
-row for each *scale*.
+## How large?
+
+A laptop and a GPU in a data centre run the same notebooks, but not at the same size. Each chapter keeps the sizes of
+its experiments in a small table with one row for each *scale*: `ci` is for automatic tests, `laptop` for a processor,
+`gpu` for a CUDA device. You never have to edit the sizes. The device decides, and the variable `NANOGPT_SCALE`
+overrides it.
 """
 
 # %%
@@ -102,45 +221,53 @@ SCALES = ("ci", "laptop", "gpu")
 
 def pick_scale(device: torch.device) -> str:
     """The size of the experiments: NANOGPT_SCALE if set, else `gpu` on a CUDA device and `laptop` elsewhere."""
-    scale = os.environ.get("NANOGPT_SCALE") or ("gpu" if device.type == "cuda" else "laptop")
+    scale = os.environ.get("NANOGPT_SCALE")
+    if not scale:
+        scale = "gpu" if device.type == "cuda" else "laptop"
     if scale not in SCALES:
         raise ValueError(f"NANOGPT_SCALE is {scale!r}; it must be one of {', '.join(SCALES)}")
     return scale
 
 
 # %% tags=["nbval-ignore-output"]
-device = pick_device()
+steps = {"ci": 10, "laptop": 1600, "gpu": 5000}  # a table as chapters have it
 scale = pick_scale(device)
-print(
-    f"device {device}, scale {scale}, PyTorch {torch.__version__.split('+')[0]}, {torch.get_num_threads()} threads"
-)
+print(f"scale {scale}: such a chapter would train for {steps[scale]} steps")
+print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads")
 
 # %% [markdown]
 r"""
-Asking for what is not there gives a sentence, not a crash three cells later:
+## Which random numbers?
+
+A model starts with random weights, it reads its text in random order, and it draws the tokens that it writes. To
+repeat an experiment, you need the same random numbers again. A *seed* does that: it sets the generator of random
+numbers to a fixed state.
 """
 
 # %%
-try:
-    pick_device("tpu")
-except ValueError as error:
-    print(str(error).split(";")[0])
+torch.manual_seed(1337)
+print("first batch: ", torch.randn(4))
+print("second batch:", torch.randn(4))
 
 # %% [markdown]
 r"""
-## Seeds: one generator, passed on
-
-People who follow a course report that their loss curve differs on each run, although they set the seed. A usual cause:
-all random numbers come from one hidden global generator, so a cell that is run twice, or a sample drawn in between, shifts
-everything after it.
-
-*Predict.* Two runs below draw the same two batches of random numbers; in the second run, somebody draws a sample in
-between. The batches come first from the global generator, then from one of their own. In how many of the two cases is the
-second batch the same in both runs?
+Run this cell as often as you like: both batches stay the same. Still, many people who follow a course report that
+their loss differs from run to run although they set the seed. Here is a common reason. Somewhere between the two
+batches, somebody draws a single random number, for example to look at a sample:
 """
 
 # %%
-predict("00.1", "cases in which the second batch stays the same", guess=None)
+torch.manual_seed(1337)
+print("first batch: ", torch.randn(4))
+torch.rand(1)  # a look at a sample
+print("second batch:", torch.randn(4))
+
+# %% [markdown]
+r"""
+The second batch is now another one, and so is everything after it. The cause is that PyTorch has one global
+generator, which everybody shares. The remedy is to give the experiment a generator of its own, and to pass it to
+every function that draws.
+"""
 
 
 # %%
@@ -156,42 +283,43 @@ def seed_everything(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-# %%
-def second_batch(disturb: bool, own: bool) -> torch.Tensor:
-    generator = seed_everything(1337)
-    draw = {"generator": generator} if own else {}
-    torch.randn(3, **draw)
-    if disturb:
-        torch.rand(1)  # the sample in between comes from the global generator
-    return torch.randn(3, **draw)
-
-
-unchanged = {own: torch.equal(second_batch(False, own), second_batch(True, own)) for own in (False, True)}
-for own, same in unchanged.items():
-    print(f"{'own' if own else 'global'} generator: second batch {'unchanged' if same else 'changed'}")
-answer("00.1", sum(unchanged.values()))
-
 # %% [markdown]
 r"""
-One. From here on, what must be repeatable takes a `generator`, or a `seed` where it makes its own; dropout, which PyTorch draws from the
-global one alone, gets its seed at every step (chapter 07).
-
-One thing to know about the pair that `seed_everything` leaves behind:
+*Predict.* The experiment below makes both runs, without and with the sample in between. It does so once with the
+global generator and once with a generator of its own. In how many of the two cases is the second batch the same in
+both runs?
 """
 
 # %%
-own = seed_everything(7)
-print("own:   ", [round(x, 2) for x in torch.randn(3, generator=own).tolist()])
-print("global:", [round(x, 2) for x in torch.randn(3).tolist()])
+predict("00.1", "cases in which the second batch stays the same", guess=None)
+
+
+# %%
+def second_batch(own: bool, disturb: bool) -> torch.Tensor:
+    generator = seed_everything(1337)
+    source = generator if own else None  # None: PyTorch uses its global generator
+    torch.randn(4, generator=source)  # the first batch
+    if disturb:
+        torch.rand(1)  # a look at a sample, from the global generator
+    return torch.randn(4, generator=source)
+
+
+same_global = torch.equal(second_batch(own=False, disturb=False), second_batch(own=False, disturb=True))
+same_own = torch.equal(second_batch(own=True, disturb=False), second_batch(own=True, disturb=True))
+print("global generator:         the second batch stays the same:", same_global)
+print("a generator of your own:  the second batch stays the same:", same_own)
+answer("00.1", same_global + same_own)
 
 # %% [markdown]
 r"""
-The two streams are equal. Weights from one and "independent" noise from the other would be the same numbers.
+A generator of your own cannot be disturbed by somebody who does not have it. From here on, every function of the
+course that draws random numbers takes a `generator`, or a `seed` from which it makes its own.
 
 ## Checkpoint
 
-The last cell of every chapter exports the cells that begin with `#| export` into `nanogpt/`, imports the result in a
-fresh process and runs the chapter's tests on it. Only if all of that works are the old modules replaced.
+The last cell of every chapter exports the cells that begin with `#| export`. It writes the module aside, imports it
+in a fresh process and runs the chapter's tests. Only if all of that works does the new module replace the old one in
+`nanogpt/`. If something fails, the message names the cell and your package stays as it was.
 """
 
 # %%
@@ -204,10 +332,15 @@ checkpoint("00")
 r"""
 ## Exercises
 
-1. Set `NANOGPT_DEVICE=cuda:7` and start the notebook again. *Check:* one sentence names the device and what is there.
-2. Make `second_batch` draw its disturbance from the *own* generator. *Check:* now both cases change.
-3. In the cell that walks the whole path, double `n_embd`, then the number of stories. *Check:* one of them changes the shape of
-   the logits, the other the tokens, none brings the loss far from ln 512. Why not?
+1. In a new cell, call `pick_device("cuda:99")`. *Check:* one sentence names the device and what this machine has. Then set
+   `os.environ["NANOGPT_DEVICE"] = "cpu"` and call `pick_device()`. *Check:* it returns the CPU on every machine. `del
+   os.environ["NANOGPT_DEVICE"]` removes the variable again.
+2. Let `second_batch` draw its disturbance from the generator that the run uses: `torch.rand(1, generator=source)`.
+   *Check:* now the second batch changes in both cases. What does that say about passing one generator to two things?
+3. Draw three numbers from the generator that `seed_everything(7)` returns, and then three from the global one. *Check:*
+   they are equal. Why would it be a mistake to draw a model's weights from one of them and its data from the other?
+4. The recorded run has 1,024 tokens. A model that knows nothing gives each the probability 1/1024. Its loss is then
+   `math.log(1024)`. Compare this with `record["losses"][0]`. *Check:* they differ by less than 0.2.
 
 ## Further reading
 

