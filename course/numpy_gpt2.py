@@ -85,6 +85,12 @@ def oracle(W: dict, ids: list[int], n_head: int, gelu=gelu_tanh, eps: float = 1e
     return norm(x, "ln_f") @ W["wte.weight"].T
 
 
+def apart(a, b) -> float:
+    """‖a − b‖ / ‖b‖, a relative distance: 0 for equal arrays."""
+    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
 def six_mistakes(W: dict, ids: list[int], n_head: int) -> dict[str, np.ndarray]:
     """The oracle's logits with one mistake in each: in a layout, in the weights' precision, or in a formula."""
     import torch

@@ -5,7 +5,7 @@ r"""
 Chapter 04 built attention, which moves information between positions. This chapter adds the other parts and gets
 GPT-2: the complete model that was published in 2019, in about a hundred lines.
 
-We build it from the top down. First comes the plan of the whole model, in twenty lines. Then we write each part that the
+We build it from the top down. First comes the plan of the whole model, in fourteen lines. Then we write each part that the
 plan uses. Then we run the model, look at the text that it writes, and find that its initial weights are wrong. At the end
 we count every parameter and every floating-point operation, because chapters 09 to 14 need these counts.
 
@@ -219,7 +219,7 @@ answer("05.4", round(loss))
 
 # %% [markdown]
 r"""
-The model repeats one token for ever, and its loss is far above that of a model that knows nothing: a model that gives each of the V tokens
+The model repeats one token forever, and its loss is far above that of a model that knows nothing: a model that gives each of the V tokens
 the same probability pays ln V. So this model is not ignorant. It is *certain*, and wrong.
 
 Why? `nn.Embedding` draws its numbers from N(0, 1), so the vector of a token has length √C, and so has the vector of a position. The stream begins
