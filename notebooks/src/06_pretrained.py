@@ -225,10 +225,9 @@ def load_by_name(folder: Path) -> GPT:
     return model.eval()
 
 
-untrained = GPT(config, generator=torch.Generator().manual_seed(0))
-model = load_by_name(hub)
-print(f"untrained:     {apart(logits_of(untrained), truth):.2f} from the oracle")
-print(f"after loading: {apart(logits_of(model), truth):.6f}")
+untrained, model = GPT(config, generator=torch.Generator().manual_seed(0)), load_by_name(hub)
+before, after = apart(logits_of(untrained), truth), apart(logits_of(model), truth)
+print(f"distance from the oracle: {before:.2f} before loading, {after:.6f} after")
 
 # %% [markdown]
 r"""
@@ -480,10 +479,6 @@ def read_headers(paths: list[Path]) -> dict[str, tuple[Path, str, tuple[int, ...
     return found
 
 
-# %%
-found = read_headers(find_checkpoint(hub)[1])
-print(len(found), "tensors without the masks, such as", found["h.0.attn.c_attn.weight"][1:])
-
 # %% [markdown]
 r"""
 The checks compare the headers with the model. The model is made on chapter 05's `meta` device, so it takes no memory.
@@ -529,6 +524,11 @@ def check_tensors(model: GPT, found: dict, where: str) -> None:
             listed += f"; and {len(problems) - 4} more"
         raise ValueError(f"{where} does not hold the weights that its config.json describes; {listed}")
 
+
+# %%
+found = read_headers(find_checkpoint(hub)[1])
+check_tensors(model, found, "hub")
+print(len(found), "tensors without the masks, such as", found["h.0.attn.c_attn.weight"][1:])
 
 # %% [markdown]
 r"""
