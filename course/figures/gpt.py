@@ -1,6 +1,8 @@
 """Chapter 05's figures: each function takes data and returns a figure."""
 
 import matplotlib.pyplot as plt
+import torch
+import torch.nn.functional as F
 
 
 def architecture():
@@ -26,11 +28,13 @@ def architecture():
     return fig
 
 
-def gelu(z, tanh, exact, relu):
-    """GELU beside ReLU, and how far its approximation is from it."""
+def gelu():
+    """GELU beside ReLU, and how far its approximation with tanh is from it."""
+    z = torch.linspace(-4, 4, 401)
+    tanh, exact = F.gelu(z, approximate="tanh"), F.gelu(z)
     fig, axes = plt.subplots(1, 2, figsize=(7, 2.5), layout="constrained")
     axes[0].plot(z, tanh, label="GELU")
-    axes[0].plot(z, relu, ":", c="gray", label="ReLU")
+    axes[0].plot(z, F.relu(z), ":", c="gray", label="ReLU")
     axes[0].set(xlabel="input", ylabel="output")
     axes[0].legend()
     axes[1].plot(z, 1e4 * (tanh - exact), c="C3")
@@ -38,76 +42,75 @@ def gelu(z, tanh, exact, relu):
     return fig
 
 
-def path(gradients, likeness, losses):
-    """With and without the additions (label -> values): gradient and likeness by depth, the loss by step."""
-    fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.6), layout="constrained")
-    for ax, curves in zip(axes, (gradients, likeness, losses)):
-        for label, values in curves.items():
-            ax.plot(values, "o-" if ax is not axes[2] else "-", ms=3, label=label)
-        ax.set(xlabel="step" if ax is axes[2] else "after block", ylim=(0, None))
-    axes[0].set_title("gradient of the loss\nby the stream (norm)", fontsize=9)
-    axes[1].set_title("cosine between\nneighbouring positions", fontsize=9)
-    axes[2].set_title("loss on one batch\n(nats)", fontsize=9)
-    axes[0].legend(fontsize=8)
-    return fig
-
-
-def stream(scales, shares):
-    """Left: RMS of the stream after each block. Right: the embedding's share of the last one, by depth (log axes)."""
-    fig, axes = plt.subplots(1, 2, figsize=(7, 2.9), layout="constrained")
-    for label, values in scales.items():
-        axes[0].plot(values, "o-", ms=3, label=label)
-    for by_depth in shares.values():
-        axes[1].loglog(list(by_depth), list(by_depth.values()), "o-", ms=3)
-    blocks = range(0, max(map(len, scales.values())), 3)
-    axes[0].set(
-        xlabel="block", ylabel="RMS of the stream", ylim=0, xticks=blocks, title="GPT-2 small's shape"
-    )
-    axes[1].set(xlabel="n_layer", ylabel="embedding / stream at the end", title="width 256, by depth")
-    depths = list(next(iter(shares.values())))
-    axes[1].set_xticks(depths, depths)
-    axes[1].set_yticks([0.03, 0.1, 0.3], [0.03, 0.1, 0.3])
-    axes[1].minorticks_off()
-    axes[0].legend(fontsize=8)
-    return fig
-
-
-def shares(parts):
-    """Percentages by part, one bar a model: name -> part -> count."""
-    fig, ax = plt.subplots(figsize=(7, 2.6))
-    start = dict.fromkeys(parts, 0.0)
-    for part in next(iter(parts.values())):
-        width = {name: 100 * counts[part] / sum(counts.values()) for name, counts in parts.items()}
-        ax.barh(list(parts), list(width.values()), left=list(start.values()), label=part)
-        for row, name in enumerate(parts):
-            if width[name] > 4:
-                ax.text(
-                    start[name] + width[name] / 2,
-                    row,
-                    f"{width[name]:.0f}",
-                    ha="center",
-                    va="center",
-                    color="w",
-                )
-            start[name] += width[name]
-    ax.set(xlabel="share of the parameters (%)", xlim=(0, 100))
-    ax.invert_yaxis()
-    ax.grid(False)
-    ax.legend(ncol=5, loc="lower center", bbox_to_anchor=(0.45, 1), fontsize=8)
-    return fig
-
-
-def flops(lengths, parts, marked):
-    """Forward MFLOPs per token by context length, stacked: part -> values; `marked` is GPT-2's length."""
-    fig, ax = plt.subplots(figsize=(6.5, 3))
-    ax.stackplot(lengths, list(parts.values()), labels=list(parts), alpha=0.85)
-    ax.axvline(marked, c="k", ls=":")
-    ax.text(marked, ax.get_ylim()[1], f" {marked:,}", va="top", fontsize=8)
+def blocks(recorded):
+    """The loss of each run of bench_blocks.py, a row for each kind of block, beside counting."""
+    names = list(dict.fromkeys(run["blocks"] for run in recorded["runs"]))
+    rates = sorted({run["lr"] for run in recorded["runs"]})
+    fig, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
+    for rate, marker, color in zip(rates, "os^", ("C1", "C0", "C2")):
+        runs = [run for run in recorded["runs"] if run["lr"] == rate]
+        rows = [names.index(run["blocks"]) for run in runs]
+        ax.plot(
+            [run["loss"] for run in runs],
+            rows,
+            marker,
+            c=color,
+            ms=5,
+            alpha=0.8,
+            label=f"learning rate {rate}",
+        )
+    for name, loss in recorded["counting"].items():
+        ax.axvline(loss, c="gray", ls=":")
+        ax.text(loss, -0.75, f"{name} {loss:.2f}", ha="center", fontsize=8, color="gray")
+    ax.set_yticks(range(len(names)), names)
     ax.set(
-        xlabel="context length T (tokens)", ylabel="forward MFLOPs per token", xlim=(lengths[0], lengths[-1])
+        xlabel="loss on stories that no run has seen (nats a token)",
+        xlim=(0.8, 5.3),
+        ylim=(len(names) - 0.5, -1.1),
     )
-    handles, labels = ax.get_legend_handles_labels()
-    ax.legend(
-        handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(0.12, 1)
-    )  # in the order of the stack
+    ax.set_title(f"{recorded['steps']} steps, {len(recorded['runs'])} runs, {recorded['date']}", fontsize=9)
+    ax.legend(fontsize=8, loc="lower right")
+    return fig
+
+
+def likeness(cosines):
+    """How alike the positions are after each block: label -> values."""
+    fig, ax = plt.subplots(figsize=(5, 2.6), layout="constrained")
+    for label, values in cosines.items():
+        ax.plot(range(1, len(values) + 1), values, "o-", ms=4, label=label)
+    ax.set(xlabel="after block", ylabel="mean cosine of two positions", ylim=(-0.05, 1.05))
+    ax.legend(fontsize=8)
+    return fig
+
+
+def squares(config):
+    """A GPT's parameters as squares of C × C: a column for each block, then the tables, 12 squares a column."""
+    C = config.n_embd
+    fig, ax = plt.subplots(figsize=(7.2, 3.3), layout="constrained")
+
+    def square(column, row, part=1.0, color="C0", label=None):
+        ax.add_patch(plt.Rectangle((column, row), 0.92, 0.92 * part, fc=color, label=label))
+
+    for block in range(config.n_layer):
+        for row in range(12):
+            part = "attention (4 a block)" if row < 4 else "MLP (8 a block)"
+            square(block, row, 1, "C2" if row < 4 else "C3", part if block == 0 and row in (0, 4) else None)
+    place = 0
+    tables = {"wte, the token table": (config.vocab_rows / C, "C0"), "wpe": (config.block_size / C, "C1")}
+    for name, (count, color) in tables.items():
+        label = name
+        while count > 0:
+            square(config.n_layer + 1 + place // 12, place % 12, min(count, 1), color, label)
+            count, place, label = count - 1, place + 1, None
+    columns = config.n_layer + 1 + (place - 1) // 12 + 1
+    ax.set(xlim=(-0.2, columns), ylim=(-0.2, 12.1), aspect="equal")
+    ax.set_xticks(
+        [(config.n_layer - 1) / 2 + 0.46, (config.n_layer + 1 + columns) / 2],
+        [f"{config.n_layer} blocks", "tables"],
+    )
+    ax.set_yticks([])
+    ax.tick_params(length=0)
+    ax.spines[["left", "bottom"]].set_visible(False)
+    ax.grid(False)
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
     return fig

@@ -13,6 +13,53 @@ from torch import Tensor, nn
 from nanogpt.gpt.attention import CausalSelfAttention, head_size
 
 
+class MLP(nn.Module):
+    """c_fc widens to 4 C, tanh-GELU, c_proj narrows; every position alone. (B, T, C) -> (B, T, C)."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.gelu(self.c_fc(x), approximate="tanh")  # (B, T, 4·C)
+        return self.dropout(self.c_proj(x))  # (B, T, C)
+
+
+class Block(nn.Module):
+    """Attention, then MLP, each reading a normalised copy of the stream and adding to it. (B, T, C) -> (B, T, C)."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.attn = CausalSelfAttention(config)
+        self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, cache=None) -> Tensor:
+        x = x + self.attn(self.ln_1(x), cache)  # cache: chapter 08
+        return x + self.mlp(self.ln_2(x))
+
+
+@torch.no_grad()
+def init_weights(
+    model: nn.Module, n_layer: int, generator: torch.Generator | None = None, vocab_size: int | None = None
+) -> None:
+    """GPT-2's initialisation, in place: matrices N(0, 0.02²), those that write to the stream less by √(2·n_layer).
+
+    Draws from `generator`, or from PyTorch's global one where it is None. Rows of wte from vocab_size on are zero.
+    """
+    for name, p in model.named_parameters():  # a tied matrix comes once
+        if p.dim() == 2:
+            std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
+            real = p[:vocab_size] if name.endswith("wte.weight") else p
+            nn.init.normal_(real, std=std, generator=generator)
+            p[len(real) :] = 0
+        else:
+            nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
+
+
 def check_shape(config) -> None:
     """ValueError, naming the field, where no GPT can have this shape."""
     least = dict.fromkeys(("block_size", "vocab_size", "n_layer", "n_head", "n_embd"), 1)
@@ -24,7 +71,7 @@ def check_shape(config) -> None:
             raise ValueError(f"{name}={value!r} must be an integer of at least {limit}")
     if not 0 <= config.dropout < 1:
         raise ValueError(f"dropout={config.dropout} must be at least 0 and below 1")
-    head_size(config)
+    head_size(config)  # n_head must divide n_embd
 
 
 @dataclass(frozen=True)
@@ -58,78 +105,8 @@ SIZES = {  # Radford et al. 2019, table 2; heads from the released hparams.json
 }
 
 
-class MLP(nn.Module):
-    """c_fc widens to 4 C, tanh-GELU, c_proj narrows; every position alone. (B, T, C) -> (B, T, C)."""
-
-    def __init__(self, config: GPTConfig):
-        super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
-        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.c_proj(F.gelu(self.c_fc(x), approximate="tanh")))
-
-
-class Block(nn.Module):
-    """Attention, then MLP, each reading a normalised copy of the stream and adding to it. (B, T, C) -> (B, T, C)."""
-
-    def __init__(self, config: GPTConfig):
-        super().__init__()
-        self.ln_1 = nn.LayerNorm(config.n_embd, bias=config.bias)
-        self.attn = CausalSelfAttention(config)
-        self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
-        self.mlp = MLP(config)
-
-    def forward(self, x: Tensor, cache=None) -> Tensor:
-        x = x + self.attn(self.ln_1(x), cache)  # cache: chapter 08
-        return x + self.mlp(self.ln_2(x))
-
-
-@torch.no_grad()
-def init_weights(
-    model: nn.Module,
-    n_layer: int,
-    generator: torch.Generator | None = None,
-    vocab_size: int | None = None,
-) -> None:
-    """GPT-2's initialisation, in place: matrices N(0, 0.02²), those that write to the stream less by √(2·n_layer).
-
-    Draws from `generator` alone; from PyTorch's global one where it is None. Rows of wte from vocab_size on are zero.
-    """
-    for name, p in model.named_parameters():  # a tied matrix comes once
-        if p.dim() == 2:
-            std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
-            real = p[:vocab_size] if name.endswith("wte.weight") else p
-            nn.init.normal_(real, std=std, generator=generator)
-            p[len(real) :] = 0
-        else:
-            nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
-
-
-def check_ids(idx: Tensor, vocab_size: int) -> None:
-    """Raises ValueError where idx is empty or holds an id outside 0..vocab_size-1."""
-    if idx.numel() == 0:
-        raise ValueError("idx holds no token; begin with at least one, such as <|endoftext|>")
-    low, high = int(idx.min()), int(idx.max())
-    if low < 0 or high >= vocab_size:
-        raise ValueError(
-            f"token id {low if low < 0 else high} is outside 0..{vocab_size - 1}; "
-            f"use the tokenizer for which vocab_size={vocab_size} was chosen"
-        )
-
-
-def check_input(idx: Tensor, config: GPTConfig) -> None:
-    """ValueError where idx (B, T) is longer than block_size or, looked at on the CPU only, holds a wrong id."""
-    limit = config.block_size
-    if idx.size(1) > limit:
-        raise ValueError(f"{idx.size(1)} tokens exceed block_size={limit}; keep the last: idx[:, -{limit}:]")
-    if idx.device.type == "cpu" and not torch.compiler.is_compiling():
-        check_ids(idx, config.vocab_size)
-
-
 def table(rows: int, columns: int) -> nn.Embedding:
-    """A vector for each row. nn.Embedding(...) draws values even on `meta`, and loads PyTorch's compiler for it: 0.7 s."""
+    """A vector for each row. nn.Embedding(...) would initialise itself, which on `meta` imports PyTorch's compiler."""
     return nn.Embedding.from_pretrained(torch.empty(rows, columns), freeze=False)
 
 
@@ -144,11 +121,30 @@ def empty_modules(config: GPTConfig) -> tuple[nn.ModuleDict, nn.Linear]:
             "ln_f": nn.LayerNorm(config.n_embd, bias=config.bias),
         }
         lm_head = nn.Linear(config.n_embd, config.vocab_rows, bias=False)
-    transformer = nn.ModuleDict(modules)  # to_empty() would load the compiler's algebra of shapes: 0.3 s
+    transformer = nn.ModuleDict(modules)
     memory = {name: torch.empty(p.shape) for name, p in transformer.state_dict().items()}
-    transformer.load_state_dict(memory, assign=True)
+    transformer.load_state_dict(memory, assign=True)  # to_empty() would import the compiler as well
     lm_head.weight = transformer.wte.weight
     return transformer, lm_head
+
+
+def check_ids(idx: Tensor, vocab_size: int) -> None:
+    """Raises ValueError where idx is empty or holds an id outside 0..vocab_size-1."""
+    if idx.numel() == 0:
+        raise ValueError("idx holds no token; begin with at least one, such as <|endoftext|>")
+    for extreme in (int(idx.min()), int(idx.max())):
+        if not 0 <= extreme < vocab_size:
+            fitting = f"use the tokenizer for which vocab_size={vocab_size} was chosen"
+            raise ValueError(f"token id {extreme} is outside 0..{vocab_size - 1}; {fitting}")
+
+
+def check_input(idx: Tensor, config: GPTConfig) -> None:
+    """ValueError where idx (B, T) is longer than block_size or, looked at on the CPU only, holds a wrong id."""
+    limit = config.block_size
+    if idx.size(1) > limit:
+        raise ValueError(f"{idx.size(1)} tokens exceed block_size={limit}; keep the last: idx[:, -{limit}:]")
+    if idx.device.type == "cpu" and not torch.compiler.is_compiling():
+        check_ids(idx, config.vocab_size)
 
 
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:

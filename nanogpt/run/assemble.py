@@ -17,10 +17,9 @@ from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.corpora.prepare import prepare
 from nanogpt.corpora.sources import blocks_in, cut_files, find_files
 from nanogpt.device import pick_device, seed_everything
-from nanogpt.gpt.hub import read_json
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.precision import LossScaler, why_not
-from nanogpt.gpt.pretrained import from_hf
+from nanogpt.gpt.pretrained import from_hf, read_json
 from nanogpt.gpt.train import scale_init
 from nanogpt.gpt.weights import load_model
 from nanogpt.parallel.distributed import Ranks

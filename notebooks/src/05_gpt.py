@@ -2,35 +2,43 @@
 r"""
 # 05 · GPT-2: every number accounted for
 
-Attention moves what positions know; apart from softmax's weights, all it does is linear in the values. GPT-2
-alternates it with a small network that works on each position alone. Both *add* to a stream that runs from the
-embedding to the logits. That is the whole architecture. Without knowing where its parameters, its FLOPs and its first
-loss come from, a bug that costs a nat, or half the speed, looks like a model that happens to be no better.
+Chapter 04 built attention, which moves information between positions. This chapter adds the other parts and gets
+GPT-2: the complete model that was published in 2019, in about a hundred lines.
+
+We build it from the top down. First comes the plan of the whole model, in fourteen lines. Then we write each part that the
+plan uses. Then we run the model, look at the text that it writes, and find that its initial weights are wrong. At the end
+we count every parameter and every floating-point operation, because chapters 09 to 14 need these counts.
+
+Why count? A model with a wrong part still trains. It only trains a little worse, and nobody can tell from the loss curve. But if
+you know what the first loss must be, how many parameters there must be, and which inputs may change which outputs, then
+most bugs show before the first step of training.
 """
 
 # %%
 #| default_exp gpt.model
 #| doc gpt.model: GPT-2: the model, its initialisation, and counts of its parameters and FLOPs.
-from dataclasses import replace
+import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import torch
-import torch.nn.functional as F
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from course.figures import gpt as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.device import seed_everything
+from nanogpt.corpora.corpus import stories
+from nanogpt.text.tokenizer import BPETokenizer
 
-g = seed_everything(0)
-
-# %%
-show(
-    figures.architecture(),
-    alt="GPT-2: token and position vectors start a stream; in each of n_layer blocks, attention and MLP read a normalised copy and add to it; a last LayerNorm and lm_head give logits.",
-)
+show(figures.architecture(), alt="GPT-2 as a stream to which attention and MLP add in each block.")
 
 # %% [markdown]
 r"""
+The blue line is called the *residual stream*: one vector of C numbers for each position. It begins as the sum of two
+vectors, one for the token (`wte`) and one for the position (`wpe`). Each block adds to it twice: first attention adds what it
+has fetched from other positions, then a small network, the MLP, adds what it computes from the position's own vector. At the
+end, `lm_head` turns each vector into V numbers, one score (a *logit*) for each token of the vocabulary.
+
 ## Predict
 
 Replace `None` by your guess, or run on.
@@ -38,24 +46,323 @@ Replace `None` by your guess, or run on.
 
 # %%
 predict("05.1", "the token table's share of GPT-2 small's parameters", guess=None, unit="%")
-predict("05.2", "first loss of the untrained model, 50,257 tokens", guess=None, unit="nats")
+predict("05.2", "first loss of the untrained GPT-2 small, 50,257 tokens", guess=None, unit="nats")
 predict("05.3", "GPT-2 small, T = 1024: MFLOPs to train on one token", guess=None)
-predict("05.4", "first loss if wte is drawn from N(0, 1), C = 128", guess=None, unit="nats")
+predict("05.4", "first loss with PyTorch's own initial weights, V = 512, C = 128", guess=None, unit="nats")
 
 # %% [markdown]
 r"""
-## Build
+## The plan
 
-The shape is a handful of numbers. The defaults are GPT-2 small's; the other three sizes differ in three of them. (The
-paper's table 2 gives layers and widths, no heads, and calls the sizes 117M, 345M, 762M and 1542M. Those counts were
-wrong, as OpenAI later noted beside the released code, which has the heads. The right ones are below.)
+Here is GPT-2. Read `forward` beside the figure: each line is one part of the picture. The only name that does not exist yet
+is `Block`. Python looks it up when a model is made, so we may write the plan first.
+
+The names are GPT-2's own: *w*eights of the *t*oken *e*mbedding and of the *p*osition *e*mbedding, *h* for the hidden
+layers. Chapter 06 loads OpenAI's weights by these names.
+"""
+
+
+# %%
+class PlainGPT(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd)  # a vector for each token
+        self.wpe = nn.Embedding(config.block_size, config.n_embd)  # a vector for each position
+        self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.ln_f = nn.LayerNorm(config.n_embd)
+        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.lm_head.weight = self.wte.weight  # one matrix for both ends
+
+    def forward(self, idx):  # (B, T)
+        x = self.wte(idx) + self.wpe(torch.arange(idx.size(1)))  # (B, T, C)
+        for block in self.h:
+            x = block(x)  # (B, T, C)
+        return self.lm_head(self.ln_f(x))  # (B, T, V)
+
+
+# %% [markdown]
+r"""
+Two lines deserve a remark. Chapter 04 showed that a layer of attention does not know the order of its inputs, so each position
+needs a vector of its own: that is `wpe`, a learned table. And the matrix that turns the stream into logits is the token table
+itself, read the other way (*tied embeddings*, Press and Wolf 2017). The score of a token is the product of the stream's vector
+with that token's vector: the model proposes the tokens whose vectors point where the stream points.
+
+## The MLP
+
+The MLP works on each position alone. It widens the vector four times, bends every number, and narrows it again. Without the
+bend, the two matrices would multiply out to a single one.
+
+The bend is GELU, x·Φ(x), where Φ is the distribution function of the normal distribution. GPT-2 was trained with an
+approximation of it that uses tanh (Hendrycks and Gimpel 2016, §2).
+"""
+
+# %%
+#| export
+#| blank MLP.forward: c_fc, then GELU in its tanh form, then c_proj, then dropout
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nanogpt.gpt.attention import CausalSelfAttention, head_size
+
+
+class MLP(nn.Module):
+    """c_fc widens to 4 C, tanh-GELU, c_proj narrows; every position alone. (B, T, C) -> (B, T, C)."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.gelu(self.c_fc(x), approximate="tanh")  # (B, T, 4·C)
+        return self.dropout(self.c_proj(x))  # (B, T, C)
+
+
+# %%
+show(figures.gelu(), alt="GELU beside ReLU; tanh-GELU minus exact GELU, a few ten-thousandths.")
+
+# %% [markdown]
+r"""
+On the left, GELU beside the older ReLU, which cuts off everything negative: GELU is a smooth version of it. On the right, the
+error of the approximation, which is below a thousandth. You may train a model with either form. But weights that were trained with
+one form give slightly other logits with the other, and chapter 06 measures how much.
+
+## The block
+
+A block adds attention and the MLP to the stream. Before each of the two reads the stream, a *LayerNorm* brings every position's
+vector to mean 0 and standard deviation 1. Here is one vector of four numbers, with mean 5 and variance 5, first by hand and then by PyTorch:
+"""
+
+# %%
+v = torch.tensor([2.0, 4.0, 6.0, 8.0])
+by_hand = (v - v.mean()) / (v.var(unbiased=False) + 1e-5).sqrt()
+print(by_hand, nn.LayerNorm(4)(v).detach(), sep="\n")
+
+# %% [markdown]
+r"""
+The small number 1e-5 keeps the root from being zero for a constant vector. After that, LayerNorm multiplies each of the C
+channels by a learned *gain* and adds a learned bias; they begin at 1 and 0.
+
+Where does the LayerNorm go? The Transformer of 2017 normalised the stream itself, after each addition (*post-norm*). GPT-2
+normalises only the *copy* that a part reads (*pre-norm*; Radford et al. 2019, §2.3). So the stream itself runs from the embedding
+to `ln_f` through additions alone. We measure below what that is good for.
+"""
+
+
+# %%
+#| export
+#| blank Block.forward: attention, then the MLP; each reads the normalized x and adds its result to x
+class Block(nn.Module):
+    """Attention, then MLP, each reading a normalised copy of the stream and adding to it. (B, T, C) -> (B, T, C)."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.attn = CausalSelfAttention(config)
+        self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, cache=None) -> Tensor:
+        x = x + self.attn(self.ln_1(x), cache)  # cache: chapter 08
+        return x + self.mlp(self.ln_2(x))
+
+
+# %%
+sizes = {"block_size": 64, "vocab_size": 512, "n_layer": 2, "n_head": 4, "n_embd": 128}  # change these
+tiny = SimpleNamespace(**sizes, dropout=0.0, bias=True, flash=True)
+block = Block(tiny)
+for name, parameter in block.named_parameters():
+    print(f"{name:20} {tuple(parameter.shape)}")
+
+# %% [markdown]
+r"""
+That was the last missing part. The model runs.
+
+## The first text
+
+We need text. Chapter 02 tells the stories, chapter 01's tokenizer learns 512 tokens from 400 of them. The loss is chapter 02's:
+the mean of −ln p over the tokens that really come next. To let the model write, we ask for the probabilities of the next token,
+draw one, append it, and ask again.
+"""
+
+# %%
+texts = [story.text for story in stories(400)]
+tokenizer = BPETokenizer.train(texts, tiny.vocab_size)
+ids = tokenizer.encode(" ".join(texts))[: 32 * (tiny.block_size + 1)]
+rows = torch.tensor(ids).view(32, -1)
+x, y = rows[:, :-1], rows[:, 1:]  # (B, T): each token, and the one that comes next
+print(tuple(x.shape), tokenizer.decode(x[0, :12].tolist()), "…")
+
+
+# %%
+@torch.no_grad()
+def loss_and_text(logits_of, prompt="Ida had", n=30):
+    """The mean loss on our 32 rows, and n tokens that the model draws one after the other."""
+    loss = F.cross_entropy(logits_of(x).flatten(0, 1), y.flatten())
+    ids, g = tokenizer.encode(prompt), torch.Generator().manual_seed(0)
+    for _ in range(n):
+        p = logits_of(torch.tensor([ids[-tiny.block_size :]]))[0, -1].softmax(-1)  # (V,)
+        ids.append(p.multinomial(1, generator=g).item())
+    return loss.item(), tokenizer.decode(ids)
+
+
+torch.manual_seed(0)
+model = PlainGPT(tiny)
+loss, text = loss_and_text(model)
+print(text)
+print(f"loss {loss:.0f} nats a token; ln V = {math.log(tiny.vocab_size):.2f}")
+answer("05.4", round(loss))
+
+# %% [markdown]
+r"""
+The model repeats one token forever, and its loss is far above that of a model that knows nothing: a model that gives each of the V tokens
+the same probability pays ln V. So this model is not ignorant. It is *certain*, and wrong.
+
+Why? `nn.Embedding` draws its numbers from N(0, 1), so the vector of a token has length √C, and so has the vector of a position. The stream begins
+as the sum of the two, and the untrained blocks add little to it. `ln_f` brings it back to length √C. Then the tied head multiplies it with
+all token vectors, and one of them is inside the sum: the vector of the token that was just read. This product is about C/√2, which is 91
+for C = 128. The other products scatter around zero. So the model bets everything on repeating the last token, and pays the whole difference
+of almost 91 nats. The initial weights are not a detail.
+
+## Initial weights
+
+OpenAI's code draws the matrices from N(0, 0.02²) and sets the biases to zero. (It draws `wpe` from N(0, 0.01²). We take 0.02 there too, as
+Hugging Face does.) One thing is added. The two matrices called `c_proj` are the ones that *write* to the stream, and a model
+with n_layer blocks writes 2·n_layer times. If these additions are independent and of equal size, their sum has √(2·n_layer)
+times the standard deviation of one. So both `c_proj` start smaller by just this factor (Radford et al. 2019, §2.3).
+
+The last two arguments are for later. `generator` is a source of random numbers of our own, and `vocab_size` matters only when
+chapter 13 gives the token table more rows than there are tokens: those extra rows are zero.
+"""
+
+
+# %%
+#| export
+#| blank init_weights: draw every matrix, c_proj with a smaller spread; biases are 0, gains are 1
+@torch.no_grad()
+def init_weights(
+    model: nn.Module, n_layer: int, generator: torch.Generator | None = None, vocab_size: int | None = None
+) -> None:
+    """GPT-2's initialisation, in place: matrices N(0, 0.02²), those that write to the stream less by √(2·n_layer).
+
+    Draws from `generator`, or from PyTorch's global one where it is None. Rows of wte from vocab_size on are zero.
+    """
+    for name, p in model.named_parameters():  # a tied matrix comes once
+        if p.dim() == 2:
+            std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
+            real = p[:vocab_size] if name.endswith("wte.weight") else p
+            nn.init.normal_(real, std=std, generator=generator)
+            p[len(real) :] = 0
+        else:
+            nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
+
+
+# %%
+init_weights(model, tiny.n_layer, torch.Generator().manual_seed(0))
+loss, text = loss_and_text(model)
+print(text)
+print(f"loss {loss:.2f} nats a token; ln V = {math.log(tiny.vocab_size):.2f}")
+
+# %% [markdown]
+r"""
+Now the model knows nothing, and says so: it draws any token, and its loss is ln V. (A character � is a token that holds half a
+letter.) Training can begin from here, and chapter 07 begins here.
+
+What does the smaller `c_proj` buy? We follow the stream through the blocks, with GPT-2's factor and without it, and ask how much of it is still the embedding at
+the end.
+"""
+
+
+# %%
+@torch.no_grad()
+def share_of_embedding(n_layer, n_embd=256, factor=True):
+    """Length of the embedding, divided by the length of the stream after the last block of an untrained model."""
+    g = torch.Generator().manual_seed(0)
+    shape = SimpleNamespace(**vars(tiny) | {"n_embd": n_embd})
+    blocks = nn.Sequential(*[Block(shape) for _ in range(n_layer)])
+    init_weights(blocks, n_layer if factor else 0.5, g)  # √(2 · 0.5) = 1: no factor
+    embedding = 0.02 * math.sqrt(2) * torch.randn(1, 128, n_embd, generator=g)  # as wte + wpe
+    return (embedding.norm() / blocks(embedding).norm()).item()
+
+
+print("layers                     ", *[f"{n_layer:6}" for n_layer in (2, 4, 8, 16, 32)])
+for label, factor in {"c_proj 0.02 / √(2·n_layer)": True, "all matrices 0.02": False}.items():
+    print(f"{label:27}", *[f"{share_of_embedding(n, factor=factor):6.2f}" for n in (2, 4, 8, 16, 32)])
+for n_embd in (256, 768, 1600):
+    print(f"width {n_embd:4}, 4 layers, with the factor: {share_of_embedding(4, n_embd):.2f}")
+
+# %% [markdown]
+r"""
+Each number is the length of the embedding, divided by the length of the stream after the last block. With the factor, this share is the same
+at every depth. Without it, the first additions drown the embedding in a deep model, and the head, which compares the stream with the
+embeddings, begins by reading mostly noise.
+
+The last three lines show what the factor does *not* do. The share still falls with the width, because the spread 0.02 is the
+same for all widths, and a wider layer adds up more products. GPT-2's rule makes initial weights independent of the depth, not of
+the width.
+
+## What is each part for?
+
+Attention fetches, the MLP computes, the additions keep what was there. These are claims, so we measure them. Models with different
+blocks were trained on chapter 02's stories for 400 steps, each with two learning rates and two seeds. That takes too long for a
+chapter, so the cell below draws the recorded losses. (`python tests/bench/bench_blocks.py` repeats the measurement.) To be fair, three of
+the models have as many weights as two blocks have: six layers of attention alone, three MLPs alone, and two blocks whose parts
+*replace* the stream instead of adding to it.
+
+*Predict* before you run the cell: which model is worse, the one without attention or the one without MLPs?
+"""
+
+# %%
+recorded = json.loads(Path("../data/measurements/blocks.json").read_text(encoding="utf-8"))
+alt = "Losses by kind of block: attention and MLP 1.1 with two blocks, attention alone 1.4 with two layers and 2.0 with six, MLP alone 2.3, parts that replace the stream 5.0; post-norm 1.2 with two blocks and 1.0 with eight; pre-norm with eight 1.5 to 2.1."
+show(figures.blocks(recorded), alt=alt)
+
+# %% [markdown]
+r"""
+Each mark is one run, and the dotted lines are the two simplest models of chapter 02's stories: one counts how frequent each token is (unigram), the
+other counts which token follows which (bigram). Compare the better learning rate of each row.
+
+- **MLP alone** stays a little above the bigram line. Without attention, a position knows only its own token. No
+  size of the MLP can change that.
+- **Attention alone** gets far below this line, since it can use the whole context. But the two blocks with both parts are 0.3 nats better than
+  two layers of attention, and six layers of attention, with as many weights as the two blocks, are worse than two. More
+  attention does not make up for the missing MLP.
+- **Parts that replace** the stream learn exactly the unigram line, and nothing else. The next section asks why.
+- **Post-norm** is no worse here. With two blocks it is a little behind; with eight it reaches the lowest loss of all, at the higher rate, where pre-norm
+  suffers. So our small models do not show why GPT-2 moved the LayerNorm. The reason is given for deeper models: there, post-norm trains
+  only with a slow increase of the learning rate at the beginning (Xiong et al. 2020, §3). We keep pre-norm because it is GPT-2's.
+
+## What the additions are for
+
+Replacing the stream means `x = mlp(ln_2(attn(ln_1(x))))`: all shapes and all weights are the same, only the two additions are gone. Why does
+such a model learn nothing but frequencies? Perhaps the positions become alike, so that later layers cannot tell them apart. The same
+bench measured it before training: the cosine between the vectors of two positions, averaged over all pairs of positions, after each of
+six blocks.
+"""
+
+# %%
+show(figures.likeness(recorded["cosines"]), alt="Cosine: near 0 with additions, 0.73 to 0.99 without.")
+
+# %% [markdown]
+r"""
+A cosine of 1 means that all positions hold the same vector. With the additions, the positions stay different at every depth. Without them, they
+grow alike: 0.73 after one block, 0.99 after six. Untrained attention averages over the past almost evenly, and an average of averages forgets which
+token was where (Dong et al. 2021). The additions carry every position's own token past the averages.
+
+## The shape gets a type
+
+The plan took its sizes from any object that has them. A class is better: it has names, defaults, and it refuses a shape
+that cannot work, with one sentence. The defaults are GPT-2 small's. Two fields wait for their chapters: `flash` (12) and
+`padded_vocab_size` (13).
 """
 
 # %%
 #| export
 from dataclasses import dataclass
-
-from nanogpt.gpt.attention import CausalSelfAttention, head_size
 
 
 def check_shape(config) -> None:
@@ -69,7 +376,7 @@ def check_shape(config) -> None:
             raise ValueError(f"{name}={value!r} must be an integer of at least {limit}")
     if not 0 <= config.dropout < 1:
         raise ValueError(f"dropout={config.dropout} must be at least 0 and below 1")
-    head_size(config)
+    head_size(config)  # n_head must divide n_embd
 
 
 # %%
@@ -106,243 +413,39 @@ SIZES = {  # Radford et al. 2019, table 2; heads from the released hparams.json
     "gpt2-xl": GPTConfig(n_layer=48, n_head=25, n_embd=1600),
 }
 
-# %%
-for name, config in SIZES.items():
-    print(
-        f"{name:12} {config.n_layer} layers, {config.n_head} heads of {head_size(config)}, width {config.n_embd}"
-    )
-for bad in ({"n_embd": 100}, {"n_layer": 0}, {"n_embd": 768.0}, {"dropout": 1.5}):
-    try:
-        GPTConfig(**bad)
-    except ValueError as error:
-        print(error)
-
 # %% [markdown]
 r"""
-**MLP.** Widen four times, bend, narrow again. The bend is GELU, x·Φ(x), in the approximation with tanh that GPT-2
-was trained with (Hendrycks and Gimpel 2016, §2).
+The paper's table 2 gives layers and widths, and calls the sizes 117M, 345M, 762M and 1542M. Those counts were wrong, as OpenAI
+noted later beside the released code. We shall count the right ones.
+
+## Why the seed decides alone
+
+`PlainGPT` has a flaw that no loss shows. When PyTorch makes a layer, it fills it with random numbers from its *global*
+generator. `init_weights` then overwrites them. So each weight is drawn twice, and worse, making a model moves the global
+generator. Whatever the program draws next, such as a dropout mask or an order of the data, depends on how many layers were made before:
 """
 
 # %%
-#| export
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-
-
-class MLP(nn.Module):
-    """c_fc widens to 4 C, tanh-GELU, c_proj narrows; every position alone. (B, T, C) -> (B, T, C)."""
-
-    def __init__(self, config: GPTConfig):
-        super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
-        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.c_proj(F.gelu(self.c_fc(x), approximate="tanh")))
-
-
-# %%
-z = torch.linspace(-4, 4, 401)
-by_hand = 0.5 * z * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (z + 0.044715 * z**3)))
-tanh, exact = F.gelu(z, approximate="tanh"), F.gelu(z)
-assert torch.allclose(by_hand, tanh, atol=1e-6), "PyTorch's tanh-GELU is another"
-show(
-    figures.gelu(z, tanh, exact, F.relu(z)),
-    alt="GELU beside ReLU, and the difference between tanh-GELU and exact GELU, a few ten-thousandths.",
-)
-print(f"largest difference: {(tanh - exact).abs().max():.1e}")
+for n_layer in (2, 3):
+    torch.manual_seed(0)
+    PlainGPT(SimpleNamespace(**vars(tiny) | {"n_layer": n_layer}))
+    print(f"{n_layer} layers made; the next random number of the program is {torch.rand(1).item():.4f}")
 
 # %% [markdown]
 r"""
-The approximation is off by less than a thousandth. Training from scratch works with either form, but weights trained
-with one give other logits with the other: chapter 06 measures that.
+The remedy has three steps. First we make the modules on PyTorch's `meta` device, where a tensor has a shape but no memory, so nothing is
+drawn. Then each weight gets memory, without values. Then `init_weights` draws the values, from our own generator.
 
-**LayerNorm** subtracts a position's mean over its channels and divides by their standard deviation, then applies a
-learned gain and bias. By hand:
-"""
-
-# %%
-x = 5 + 3 * torch.randn(2, 4, 8, generator=g)
-by_hand = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
-assert torch.allclose(by_hand, nn.LayerNorm(x.size(-1))(x), atol=1e-5), "PyTorch's LayerNorm is another"
-print(f"before: mean {x.mean():.2f}, standard deviation {x.std(unbiased=False):.2f}")
-print(f"after:  mean {by_hand.mean().abs():.2f}, standard deviation {by_hand.std(unbiased=False):.2f}")
-
-# %% [markdown]
-r"""
-The Transformer of 2017 normalised the stream itself, after each addition. GPT-2 normalises the *copy* that a layer reads
-(pre-norm), so from `ln_f` back to the embedding there is a path on which the gradient meets nothing but additions
-(Radford et al. 2019, §2.3; Xiong et al. 2020, §3).
-"""
-
-
-# %%
-#| export
-#| blank Block.forward: attention, then the MLP; each reads the normalized x and adds its result to x
-class Block(nn.Module):
-    """Attention, then MLP, each reading a normalised copy of the stream and adding to it. (B, T, C) -> (B, T, C)."""
-
-    def __init__(self, config: GPTConfig):
-        super().__init__()
-        self.ln_1 = nn.LayerNorm(config.n_embd, bias=config.bias)
-        self.attn = CausalSelfAttention(config)
-        self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
-        self.mlp = MLP(config)
-
-    def forward(self, x: Tensor, cache=None) -> Tensor:
-        x = x + self.attn(self.ln_1(x), cache)  # cache: chapter 08
-        return x + self.mlp(self.ln_2(x))
-
-
-# %%
-block = Block(replace(SIZES["gpt2"], n_embd=96))
-x = torch.randn(1, 5, 96, generator=g)
-for name, parameter in block.named_parameters():
-    print(f"{name:20} {tuple(parameter.shape)}")
-print("in and out:", tuple(x.shape), tuple(block(x).shape))
-
-# %% [markdown]
-r"""
-## Initialisation
-
-OpenAI's code draws the matrices from N(0, 0.02²), `wpe` from N(0, 0.01²), and biases are zero. Here, as at Hugging
-Face, `wpe` gets 0.02 too (the last experiment below). But each block adds twice to the stream. If each of the 2·n_layer additions is
-independent and of the same size, the stream's variance grows with the depth, its standard deviation with √(2·n_layer).
-So the matrices that *write* to the stream, both `c_proj`, start smaller by just this factor (Radford et al. 2019, §2.3).
-"""
-
-# %%
-#| export
-#| blank init_weights: draw every matrix, c_proj with a smaller spread; biases are 0, gains are 1
-import math
-
-
-@torch.no_grad()
-def init_weights(
-    model: nn.Module,
-    n_layer: int,
-    generator: torch.Generator | None = None,
-    vocab_size: int | None = None,
-) -> None:
-    """GPT-2's initialisation, in place: matrices N(0, 0.02²), those that write to the stream less by √(2·n_layer).
-
-    Draws from `generator` alone; from PyTorch's global one where it is None. Rows of wte from vocab_size on are zero.
-    """
-    for name, p in model.named_parameters():  # a tied matrix comes once
-        if p.dim() == 2:
-            std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
-            real = p[:vocab_size] if name.endswith("wte.weight") else p
-            nn.init.normal_(real, std=std, generator=generator)
-            p[len(real) :] = 0
-        else:
-            nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
-
-
-# %% [markdown]
-r"""
-What does the factor buy? Follow the stream's root mean square through the blocks, with the small `c_proj` and with
-plain 0.02, and see how much of what arrives at the end is still the embedding.
-"""
-
-
-# %%
-@torch.no_grad()
-def stream_scales(n_layer, n_embd, n_head):
-    """RMS of the stream before the first block and after each one: with GPT-2's factor, and without it."""
-    g = seed_everything(0)
-    config = GPTConfig(n_layer=n_layer, n_embd=n_embd, n_head=n_head)
-    blocks = nn.ModuleList(Block(config) for _ in range(n_layer))
-    init_weights(blocks, n_layer, g)
-    start = 0.02 * 2**0.5 * torch.randn(1, 64, n_embd, generator=g)  # a token vector plus a position vector
-    scales = []
-    for factor in (1, math.sqrt(2 * n_layer)):
-        for name, p in blocks.named_parameters():
-            if name.endswith("c_proj.weight"):
-                p *= factor
-        stream = [start]
-        for block in blocks:
-            stream.append(block(stream[-1]))
-        scales.append([x.square().mean().sqrt().item() for x in stream])
-    return scales
-
-
-# %%
-depths = [2, 4, 8, 16, 32]
-labels = ["c_proj 0.02 / √(2·n_layer)", "all 0.02"]
-small, by_depth = stream_scales(12, 768, 12), {depth: stream_scales(depth, 256, 4) for depth in depths}
-shares = {
-    label: {depth: scales[i][0] / scales[i][-1] for depth, scales in by_depth.items()}
-    for i, label in enumerate(labels)
-}
-show(
-    figures.stream(dict(zip(labels, small)), shares),
-    alt="Left: without the factor the stream grows with every block, with it far less. Right: the embedding's share of the stream at the end stays at a third with the factor at any depth, and falls to 4 percent at 32 layers without.",
-)
-for label, share in shares.items():
-    print(
-        f"{label:28} embedding / stream, by depth: " + "  ".join(f"{value:.3f}" for value in share.values())
-    )
-
-# %% [markdown]
-r"""
-With the factor the embedding keeps its share of the stream, whatever the depth. Without it the first additions drown it,
-and the head, which compares the stream with the embeddings, reads almost nothing of it.
-
-## The model
-
-An id that the table does not have is a wrong tokenizer. On the CPU we look before the look-up; on a GPU, looking
-would make every step wait for the device, so there the shards are checked instead, when they are read (chapter 03).
-"""
-
-
-# %%
-#| export
-def check_ids(idx: Tensor, vocab_size: int) -> None:
-    """Raises ValueError where idx is empty or holds an id outside 0..vocab_size-1."""
-    if idx.numel() == 0:
-        raise ValueError("idx holds no token; begin with at least one, such as <|endoftext|>")
-    low, high = int(idx.min()), int(idx.max())
-    if low < 0 or high >= vocab_size:
-        raise ValueError(
-            f"token id {low if low < 0 else high} is outside 0..{vocab_size - 1}; "
-            f"use the tokenizer for which vocab_size={vocab_size} was chosen"
-        )
-
-
-# %%
-#| export
-def check_input(idx: Tensor, config: GPTConfig) -> None:
-    """ValueError where idx (B, T) is longer than block_size or, looked at on the CPU only, holds a wrong id."""
-    limit = config.block_size
-    if idx.size(1) > limit:
-        raise ValueError(f"{idx.size(1)} tokens exceed block_size={limit}; keep the last: idx[:, -{limit}:]")
-    if idx.device.type == "cpu" and not torch.compiler.is_compiling():
-        check_ids(idx, config.vocab_size)
-
-
-# %%
-for idx in (torch.tensor([[5, 50257]]), torch.zeros(1, 1025, dtype=torch.long)):
-    try:
-        check_input(idx, GPTConfig())
-    except ValueError as error:
-        print(error)
-
-# %% [markdown]
-r"""
-Three decisions remain. Positions are a learned table, `wpe`, added to the token's vector: chapter 04 showed that
-a layer of attention knows no order. The matrix that turns the stream into logits *is* the table of tokens, read the
-other way (tied embeddings, Press and Wolf 2017). And modules are made on the `meta` device, which allocates
-nothing: `nn.Linear` would otherwise fill its weights from the global generator, and a seed that we pass would not
-decide alone.
+Two lines look odd. `nn.Embedding(rows, columns)` would initialise itself even on `meta`, through Python code that imports
+a large part of PyTorch's compiler; `from_pretrained` skips this. And the modules carry GPT-2's full names (`transformer.wte`, …),
+as in the released weights.
 """
 
 
 # %%
 #| export
 def table(rows: int, columns: int) -> nn.Embedding:
-    """A vector for each row. nn.Embedding(...) draws values even on `meta`, and loads PyTorch's compiler for it: 0.7 s."""
+    """A vector for each row. nn.Embedding(...) would initialise itself, which on `meta` imports PyTorch's compiler."""
     return nn.Embedding.from_pretrained(torch.empty(rows, columns), freeze=False)
 
 
@@ -357,16 +460,44 @@ def empty_modules(config: GPTConfig) -> tuple[nn.ModuleDict, nn.Linear]:
             "ln_f": nn.LayerNorm(config.n_embd, bias=config.bias),
         }
         lm_head = nn.Linear(config.n_embd, config.vocab_rows, bias=False)
-    transformer = nn.ModuleDict(modules)  # to_empty() would load the compiler's algebra of shapes: 0.3 s
+    transformer = nn.ModuleDict(modules)
     memory = {name: torch.empty(p.shape) for name, p in transformer.state_dict().items()}
-    transformer.load_state_dict(memory, assign=True)
+    transformer.load_state_dict(memory, assign=True)  # to_empty() would import the compiler as well
     lm_head.weight = transformer.wte.weight
     return transformer, lm_head
 
 
+# %% [markdown]
+r"""
+## What goes wrong with a text
+
+Two mistakes happen often. A text is longer than `block_size`, or it was encoded by another tokenizer, so that it holds ids which
+the token table does not have. PyTorch would stop with an index error that names neither. We look at the ids before the model uses them,
+but only on the CPU: on a GPU, looking at a value makes the program wait for the device.
+"""
+
+
 # %%
 #| export
-#| blank next_token_loss: make one row of logits for each target, then take the cross-entropy
+def check_ids(idx: Tensor, vocab_size: int) -> None:
+    """Raises ValueError where idx is empty or holds an id outside 0..vocab_size-1."""
+    if idx.numel() == 0:
+        raise ValueError("idx holds no token; begin with at least one, such as <|endoftext|>")
+    for extreme in (int(idx.min()), int(idx.max())):
+        if not 0 <= extreme < vocab_size:
+            fitting = f"use the tokenizer for which vocab_size={vocab_size} was chosen"
+            raise ValueError(f"token id {extreme} is outside 0..{vocab_size - 1}; {fitting}")
+
+
+def check_input(idx: Tensor, config: GPTConfig) -> None:
+    """ValueError where idx (B, T) is longer than block_size or, looked at on the CPU only, holds a wrong id."""
+    limit = config.block_size
+    if idx.size(1) > limit:
+        raise ValueError(f"{idx.size(1)} tokens exceed block_size={limit}; keep the last: idx[:, -{limit}:]")
+    if idx.device.type == "cpu" and not torch.compiler.is_compiling():
+        check_ids(idx, config.vocab_size)
+
+
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean cross-entropy in nats, in float32 at least; rows that pad the vocabulary count: chapter 13."""
     logits = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
@@ -375,14 +506,17 @@ def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 # %% [markdown]
 r"""
-The forward pass is the figure, read from left to right. The head is a method of its own, so that later chapters can
-compile it apart; `cache` is chapter 08's, rows that are no token chapter 13's.
+## GPT
+
+Now the model of the whole course. It is the plan with what we have learned since: the check of the input, `init_weights`, GPT-2's
+dropout after the embedding, and the loss, if targets are given. The loss is computed in float32 even when the model is not. `head` is a
+method of its own, because later chapters compile it separately. Skip all that mentions `cache`: chapter 08 explains it.
 """
 
 
 # %%
 #| export
-#| blank GPT.forward: add token and position embeddings, apply drop, run the blocks, call head
+#| blank GPT.forward: the plan's forward with check_input first, then drop after the sum, and head at the end
 class GPT(nn.Module):
     """GPT-2 (Radford et al. 2019, §2.3). Build it on the CPU and move it: a seed then gives the same weights anywhere."""
 
@@ -410,166 +544,73 @@ class GPT(nn.Module):
 
 
 # %%
-model = GPT(GPTConfig(), generator=torch.Generator().manual_seed(1337))
-print(f"parameters: {sum(p.numel() for p in model.parameters()):,}")
-print("the head is the table:", model.lm_head.weight is model.transformer.wte.weight)
-C, V = model.config.n_embd, model.config.vocab_size
-idx = torch.randint(V, (4, 129), generator=g)
+state = torch.get_rng_state()
+small = GPT(GPTConfig(**sizes), generator=torch.Generator().manual_seed(0))
+print("the global generator has not moved:", torch.equal(torch.get_rng_state(), state))
+print("the same logits as the plan's:", torch.allclose(small(x)[0], model(x), atol=1e-5))
+try:
+    small(torch.tensor([[5, tiny.vocab_size]]))
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+r"""
+The finished class gives the same logits as the plan: it is the same model. And it refuses a wrong id with a sentence.
+
+## Check: the first loss of GPT-2 small
+
+Question 2. Here is GPT-2 small at its full size, untrained. ln V is not quite the whole loss, because random weights
+give random logits, and a wrong opinion costs more than none. We can compute how much. After `ln_f`, a position's vector has length √C.
+Its product with a random row of `wte` is a normal random number with variance σ² = 0.02²·C. Such noise in the logits costs σ²/2 on
+average, since the mean of e^z is e^{σ²/2}.
+"""
+
+# %%
+big = GPT(GPTConfig(), generator=torch.Generator().manual_seed(1337))
+C, V = big.config.n_embd, big.config.vocab_size
+idx = torch.randint(V, (4, 129), generator=torch.Generator().manual_seed(0))
 with torch.no_grad():
-    logits, loss = model(idx[:, :-1], idx[:, 1:])
-print("logits:", tuple(logits.shape))
+    loss = big(idx[:, :-1], idx[:, 1:])[1].item()
+predicted = math.log(V) + 0.02**2 * C / 2
+print(f"ln V = {math.log(V):.2f}   ln V + σ²/2 = {predicted:.2f}   loss {loss:.2f}")
+answer("05.2", round(loss, 2))
+assert abs(loss - predicted) < 0.05, "the first loss is not ln V + σ²/2: is a part wired wrong?"
 
 # %% [markdown]
 r"""
-## Check: the first loss
-
-Question 2. A model that knows nothing spreads its bets over V tokens and loses ln V. Ours is a little worse, and by
-a known amount. After `ln_f` a position has length √C. Its product with a random row of `wte` is then normal with
-variance σ² = 0.02²·C. Such noise in the logits costs σ²/2 on average, since E[e^z] = e^{σ²/2}.
-"""
-
-# %%
-variance = 0.02**2 * C
-print(f"standard deviation of the logits: {logits.std():.3f}, predicted {variance**0.5:.3f}")
-print(f"ln V = {math.log(V):.3f}   ln V + σ²/2 = {math.log(V) + variance / 2:.3f}")
-print(f"first loss: {loss:.2f}")
-answer("05.2", round(loss.item(), 2))
-assert abs(loss - math.log(V) - variance / 2) < 0.05, (
-    "the first loss is not ln V + σ²/2: something is wired wrong"
-)
-
-# %% [markdown]
-r"""
-What does such a model write? A tiny one, over the 95 printable ASCII characters:
-"""
-
-# %%
-tiny = GPTConfig(block_size=64, vocab_size=1024, n_layer=2, n_head=4, n_embd=128)
-writer, text = GPT(replace(tiny, vocab_size=95), generator=g), torch.tensor([[0]])
-while text.size(1) < tiny.block_size:
-    p = writer(text)[0][:, -1].softmax(-1)
-    text = torch.cat([text, p.multinomial(1, generator=g)], dim=1)
-print("".join(chr(32 + i) for i in text[0].tolist()))
-
-# %% [markdown]
-r"""
-Write the check of the first loss into every training script: one that is off tells of a bug before any step is taken.
-Here is a bug. Someone leaves the embeddings as PyTorch makes them, N(0, 1), and ties them. Where does this loss come from?
-"""
-
-# %%
-wrong = GPT(tiny, generator=g)
-nn.init.normal_(wrong.transformer.wte.weight, generator=g)
-ids = torch.randint(tiny.vocab_size, (8, tiny.block_size + 1), generator=g)
-x, y = ids[:, :-1], ids[:, 1:]
-logits, loss = wrong(x, y)
-print(f"ln V = {math.log(tiny.vocab_size):.2f}, first loss {loss:.0f}, C = {tiny.n_embd}")
-print(f"positions where it bets on the token just read: {(logits.argmax(-1) == x).float().mean():.0%}")
-answer("05.4", round(loss.item()))
-
-# %% [markdown]
-r"""
-The stream is still nearly the token's own vector w, which `ln_f` leaves at length √C. The tied head compares it with
-every row and finds itself: w · w is about C, the other products scatter around zero. The model bets everything on the
-token it has just read and pays the whole difference, about C nats.
+Write this check into every training script. A first loss that is off shows a bug before the first step is taken.
 
 ## Check: laws
+
+Three more laws hold for every right GPT, trained or not. Each one catches a mistake that a loss would hide. The loss is the mean of
+−ln p of the next token. A later token does not change an earlier logit. And the rows of a batch do not see each other.
 """
 
 # %%
-small = GPT(tiny, generator=torch.Generator().manual_seed(0)).eval()  # no dropout: laws are exact
 logits, loss = small(x, y)
-
 by_hand = -logits.log_softmax(-1).gather(2, y[..., None]).mean()
 assert torch.allclose(loss, by_hand), "the loss is not the mean of −ln p(next token)"
 
 changed, t = x.clone(), x.size(1) // 2
 changed[:, t:] = (changed[:, t:] + 1) % tiny.vocab_size
-assert torch.allclose(small(changed)[0][:, :t], logits[:, :t], atol=1e-5), "the future changed the past"
-
-# Chapter 04: without positions, one layer cannot tell order.
-layer = GPT(replace(tiny, n_layer=1), generator=g).eval()
-shuffled = x[:, [*torch.randperm(x.size(1) - 1, generator=g).tolist(), x.size(1) - 1]]
-assert not torch.allclose(layer(shuffled)[0][:, -1], layer(x)[0][:, -1], atol=1e-4), "order does not matter"
+moved = (small(changed)[0] - logits).abs().amax((0, 2)) > 1e-5  # which positions have other logits
+assert not moved[:t].any(), "the future changed the past: is the mask in place?"
 
 assert torch.allclose(small(x[:1])[0], logits[:1], atol=1e-5), "rows of a batch see each other"
-print("loss by hand, causality, order, independence within a batch: hold")
+print(f"tokens from {t} on were changed; first position with other logits: {int(moved.nonzero()[0])}")
 
 # %% [markdown]
 r"""
-And the seed that is passed decides alone, whatever was drawn before:
-"""
-
-# %%
-torch.rand(1000)
-state = torch.get_rng_state()
-again = GPT(tiny, generator=torch.Generator().manual_seed(0))
-assert all(map(torch.equal, small.parameters(), again.parameters())), "the same seed gave other weights"
-assert torch.equal(torch.get_rng_state(), state), "the global generator was used"
-print("same weights; the global generator was not touched")
-
-# %% [markdown]
-r"""
-## What the path is for
-
-Take the additions away: each layer *replaces* the stream. Everything has the same shapes. Compare the gradient that
-reaches each depth, how alike neighbouring positions are, and whether one batch can be learned by heart.
-"""
-
-
-# %%
-class NoPath(Block):
-    def forward(self, x, cache=None):
-        return self.mlp(self.ln_2(self.attn(self.ln_1(x), cache)))
-
-
-def follow(kind, config, steps=60):
-    """Gradient norms and likeness of positions by depth before training, and the loss of each step on one batch."""
-    model, stream = GPT(config, generator=torch.Generator().manual_seed(0)), []
-    for block in model.transformer.h:
-        block.__class__ = kind
-    for part in (model.transformer.drop, *model.transformer.h):
-        part.register_forward_hook(lambda part, args, out: stream.append(out))
-    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=3e-3), []
-    for _ in range(steps):
-        loss = model(x[:4, :32] % config.vocab_size, y[:4, :32] % config.vocab_size)[1]
-        if not losses:
-            gradients = [grad.norm().item() for grad in torch.autograd.grad(loss, stream, retain_graph=True)]
-            alike = [F.cosine_similarity(s[:, 1:], s[:, :-1], dim=-1).mean().item() for s in stream]
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return gradients, alike, losses
-
-
-# %%
-torch.set_num_threads(1)  # sums in one order: what is printed does not hang on the number of threads
-config = replace(tiny, vocab_size=256, n_layer=6, n_embd=64)
-results = {name: follow(kind, config) for name, kind in {"with the path": Block, "without": NoPath}.items()}
-show(
-    figures.path(*({name: result[i] for name, result in results.items()} for i in range(3))),
-    alt="With the path gradients are moderate, positions stay different and the loss falls to zero; without it gradients are no smaller, but all positions become alike after one block and the loss stays above 4.",
-)
-counts = (y[:4, :32] % config.vocab_size).flatten().bincount().float()
-p = counts[counts > 0] / counts.sum()
-print(f"counting the batch's tokens would give {-(p * p.log()).sum():.2f} nats")
-for name, (_, alike, losses) in results.items():
-    print(f"{name}: after block 1 a cosine of {alike[1]:.2f}, in the end {losses[-1]:.1f} nats")
-
-# %% [markdown]
-r"""
-Not the size of the gradient is what is lost (each LayerNorm scales small signals up again, and their gradients with
-them). Untrained attention averages almost evenly, so after one block all positions hold the same vector, and no later
-layer can tell them apart (Dong et al. 2021). What remains is to learn how frequent each token is. The path carries
-every position's own token past the averages.
-
 ## Where are the parameters?
 
-A linear layer from m to n has m·n weights and n biases. With C = n_embd: `c_attn` is C → 3C and its
-`c_proj` C → C; the MLP is C → 4C → C; a LayerNorm has a gain and a bias per channel. The head is tied and costs
-nothing.
+A linear layer from m to n channels has m·n weights and n biases. With C = n_embd, attention has one layer from C to 3·C (`c_attn`)
+and one from C to C: four squares of C × C. The MLP goes from C to 4·C and back: eight squares. So a block is twelve squares of C × C,
+plus a few biases and gains. The token table has V·C numbers. Here is GPT-2 small in such squares, each of them 768 × 768 numbers:
 """
+
+# %%
+alt = "GPT-2 small as squares of 768 by 768 numbers: 12 columns of 4 attention and 8 MLP squares, and beside them 65 squares of the token table and one of the position table."
+show(figures.squares(GPTConfig()), alt=alt)
 
 
 # %%
@@ -592,32 +633,27 @@ def num_params(config: GPTConfig) -> int:
 
 
 # %%
-print(f"{'':12}" + "".join(f"{part:>15}" for part in params_by_part(SIZES["gpt2"])) + f"{'in all':>15}")
 for name, config in SIZES.items():
-    counts = [*params_by_part(config).values(), num_params(config)]
-    print(f"{name:12}" + "".join(f"{n:15,}" for n in counts))
-    with torch.device("meta"):  # the real modules, without their memory
-        assert sum(p.numel() for p in GPT(config).parameters()) == counts[-1], f"{name}: the formula is wrong"
-
-# %%
-parts = {name: params_by_part(config) for name, config in SIZES.items()}
-show(
-    figures.shares(parts),
-    alt="Share of the parameters by part for the four sizes: the token table shrinks from a third to a twentieth, the MLPs grow to nearly two thirds.",
-)
-answer("05.1", round(100 * parts["gpt2"]["wte"] / num_params(SIZES["gpt2"])))
+    with torch.device("meta"):  # shapes without memory, so that even the largest is quickly made
+        counted = sum(p.numel() for p in GPT(config).parameters())
+    assert num_params(config) == counted, f"{name}: formula and model differ"
+    share = params_by_part(config)["wte"] / counted
+    print(
+        f"{name:12} {config.n_layer} layers, width {config.n_embd:4}: {counted:13,}, of which wte {share:.0%}"
+    )
+answer("05.1", round(100 * params_by_part(GPTConfig())["wte"] / num_params(GPTConfig())))
 
 # %% [markdown]
 r"""
-In the small model the token table outweighs all of attention, and untied it would count twice. In the largest one
-attention and MLPs are nearly everything, at one to two.
+The formula and the models agree. In the small model the token table is larger than all attention layers together; without tying, it would
+count twice. In the largest model it is a twentieth, and the squares of attention and MLP are nearly everything.
 
 ## Where do the FLOPs go?
 
-A product of (1, m) by (m, n) takes m·n multiplications and as many additions: 2·m·n. So each weight of a
-linear layer costs 2 FLOPs per token. Attention adds products without weights: T scores of C channels, and a sum of T
-values of C channels, 2·T·C each per layer. The backward pass makes two products for each product of the forward pass,
-one for the gradient of either factor: three times the forward pass in all.
+Multiplying one row of m numbers by an m × n matrix takes m·n multiplications and as many additions: 2·m·n floating-point operations
+(FLOPs). So each weight of a linear layer costs 2 FLOPs per token. Attention also has products without weights: a position's query with
+T keys, then a sum of T values. That is 2·T·C operations each, in every layer. The backward pass needs two products for each product of
+the forward pass, one for the gradient of either factor. So a training step costs three times the forward pass.
 """
 
 
@@ -646,64 +682,44 @@ def flops_per_token(config: GPTConfig, T: int | None = None) -> int:
 
 # %% [markdown]
 r"""
-PyTorch can count as well: `FlopCounterMode` watches every operation and knows a formula for those that are matrix
-products. On the meta device it counts full-sized models without computing anything. The two must agree to the last
-FLOP.
+PyTorch can count as well. `FlopCounterMode` watches every operation and knows a formula for each one that is a matrix product. On
+the meta device it counts a model of full size without computing anything. The two counts must agree to the last FLOP:
 """
 
 # %%
-for name in ("gpt2", "gpt2-medium"):
-    config = replace(SIZES[name], flash=False)  # every product in the open
-    with torch.device("meta"):
-        meta, ids = GPT(config), torch.zeros(1, 1024, dtype=torch.long)
-    with FlopCounterMode(display=False) as counter:
-        _, loss = meta(ids, ids)
-        forward = counter.get_total_flops()
-        loss.backward()
-    assert forward == 1024 * sum(flops_by_part(config).values()), "forward: the formula and PyTorch differ"
-    assert counter.get_total_flops() == 1024 * flops_per_token(config), "forward and backward: they differ"
-    print(f"{name:12} {flops_per_token(config):14,} FLOPs to train on a token: formula and PyTorch agree")
+with torch.device("meta"):
+    meta, ids = GPT(GPTConfig(flash=False)), torch.zeros(1, 1024, dtype=torch.long)
+with FlopCounterMode(display=False) as counter:
+    meta(ids, ids)[1].backward()
+counted, formula = counter.get_total_flops(), 1024 * flops_per_token(GPTConfig())
+print(f"FLOPs of a step on 1,024 tokens: PyTorch counts {counted:,}, the formula {formula:,}")
+assert counted == formula, "the formula and PyTorch differ"
 answer("05.3", round(flops_per_token(SIZES["gpt2"]) / 1e6))
 
 # %% [markdown]
 r"""
-A rule of thumb counts six FLOPs for each of N parameters, where Kaplan et al. (2020, §2.1) leave the embeddings out of
-N. What does the rule leave out?
+A well-known rule of thumb says 6·N FLOPs per token: each of N parameters takes part in one multiplication and one addition, times three.
+Kaplan et al. (2020, §2.1) leave the embeddings out of N. How good is the rule?
 """
 
 # %%
-print(f"{'MFLOPs':14}{'all':>7}{'6·N':>9}{'lm_head':>9}{'T×T':>9}{'6·(N and tables)':>18}")
+print("MFLOPs per token        exact     6·N  lm_head     T×T  share of T×T")
 for name, config in SIZES.items():
-    parts, params = flops_by_part(config), params_by_part(config)
-    tables = params["wte"] + params["wpe"]
-    row = [flops_per_token(config), 6 * (num_params(config) - tables)]
-    row += [3 * parts["lm_head"], 3 * parts["attention, T×T"]]
-    print(f"{name:12}" + "".join(f"{n / 1e6:9.0f}" for n in row) + f"{6 * num_params(config) / 1e6:18.0f}")
+    parts, params, exact = flops_by_part(config), params_by_part(config), flops_per_token(config)
+    rule = 6 * (num_params(config) - params["wte"] - params["wpe"])
+    row = [exact, rule, 3 * parts["lm_head"], 3 * parts["attention, T×T"]]
+    print(f"{name:20}", *[f"{flops / 1e6:8.0f}" for flops in row], f"{row[3] / exact:10.0%}")
 
 # %% [markdown]
 r"""
-In the small model 6·N misses two fifths: most of it is `lm_head`, which has no parameters of its own when tied but
-costs like any matrix, the rest T×T. The larger the model, the better the rule. With the tables counted into N, about T×T is
-missing, which grows with the context:
-"""
-
-# %%
-config, lengths = SIZES["gpt2"], list(range(512, 16385, 512))
-parts = {part: [flops_by_part(config, T)[part] / 1e6 for T in lengths] for part in flops_by_part(config)}
-show(
-    figures.flops(lengths, parts, marked=config.block_size),
-    alt="Forward FLOPs per token of GPT-2 small against context length: linear layers and lm_head are constant, attention's T by T part grows as a straight line and overtakes all others.",
-)
-for T in (1024, 16384):
-    share = flops_by_part(config, T)["attention, T×T"] / sum(flops_by_part(config, T).values())
-    print(f"T = {T:5}: {share:.0%} of the FLOPs are attention's T×T")
-
-# %% [markdown]
-r"""
-In GPT-2's context attention's T×T is a small part of the FLOPs. Its part of the *time* is another matter: chapters 09
-and 12 measure it.
+In the small model the rule misses two fifths. Most of that is `lm_head`: when it is tied, it has no parameters of its own, but it costs as
+much as any matrix. The rest is attention's T×T. The larger the model, the better the rule, as long as the context stays
+short. The T×T part is proportional to T: with twice the context it is twice as large, and in very long contexts it is most of the work. How much *time* it takes is another
+question, which chapters 09 and 12 measure.
 
 ## Checkpoint
+
+The checkpoint writes the exported cells to `nanogpt/gpt/model.py`. Chapter 06 fills the model with OpenAI's weights, chapter 07 trains it.
 """
 
 # %%
@@ -718,10 +734,10 @@ r"""
 
 `course exercises release 05` writes these as a notebook to `released/`; `course check 05` runs their visible checks.
 
-- **05-1** Nearly LayerNorm, 15 minutes: mend one that differs from GPT-2's in two places.
+- **05-1** Nearly LayerNorm, 15 minutes: repair one that differs from GPT-2's in two places.
 - **05-2** Count a model that nobody has built, 30 minutes: parameters and FLOPs with shared keys and values.
-- **05-3** Counted twice, 5 minutes: mend a count that finds 39 million parameters too many.
-- **05-4** A block that adds three times, 25 minutes: mend an initialisation, for any number of additions.
+- **05-3** Counted twice, 5 minutes: repair a count that finds 39 million parameters too many.
+- **05-4** A block that adds three times, 25 minutes: repair an initialisation, for any number of additions.
 - **05-5** A check for an untrained model, 45 minutes: write the check of five laws, the first loss among them.
 - **05-6** A first loss that is too good, 10 minutes: find the mistake that lowers it by one nat.
 
@@ -734,6 +750,8 @@ To explore:
   do the FLOPs per token compare at T = 1024, and at T = 16384?
 - OpenAI's code draws `wpe` with 0.01, not 0.02. Does the first loss change, and should it, by the argument
   above?
+- Multiply `wte` of the initialised `model` by 2, 5 and 10. At which factor does it begin to repeat tokens, and what is its loss there?
+- Add a kind of block of your own to `tests/bench/bench_blocks.py`, such as an MLP that widens twice, and let it run.
 
 ## Further reading
 

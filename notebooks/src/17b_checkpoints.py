@@ -418,10 +418,9 @@ from nanogpt.text.data import BatchStream, DocumentStream
 #| export run.assemble
 from nanogpt.corpora.prepare import prepare
 from nanogpt.corpora.sources import blocks_in, cut_files, find_files
-from nanogpt.gpt.hub import read_json
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.precision import LossScaler, why_not
-from nanogpt.gpt.pretrained import from_hf
+from nanogpt.gpt.pretrained import from_hf, read_json
 from nanogpt.gpt.train import scale_init
 from nanogpt.gpt.weights import load_model
 from nanogpt.parallel.laid_out import fill, lay_out, optimizer_for  # chapter 21d

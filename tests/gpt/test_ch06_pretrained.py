@@ -588,7 +588,7 @@ def hub(tmp_path):
         "    except OSError as error: print(error)\n"
     )
 
-    def load(*names: str, **env: str) -> list[str]:
+    def load(*names: str, code: str = code, **env: str) -> list[str]:
         url = f"http://127.0.0.1:{server.server_port}"
         here = {
             "HF_ENDPOINT": url,
@@ -645,3 +645,19 @@ def test_the_hub_its_cache_and_offline_mode(hub):
     )
     assert "not in the cache" in offline[0] and "OfflineModeIsEnabled" in offline[0]
     assert "cannot be read (ConnectError)" in dead[0]
+
+
+@pytest.mark.slow
+def test_a_cache_with_the_config_alone_is_completed(hub):
+    """A program that fetched config.json singly leaves such a cache: it must be asked for what it lacks."""
+    (hub.root / "someone").mkdir(parents=True)
+    write(hub.root / "someone/whole", random_tensors(SMALL), SMALL)
+    hub(
+        "someone/whole",
+        code="import sys, huggingface_hub as h; h.hf_hub_download(sys.argv[1], 'config.json')",
+    )
+    assert not any(hub.cache.rglob("*.safetensors"))
+    (said,) = hub("someone/whole", HF_HUB_OFFLINE="1")
+    assert "someone/whole" in said and "nan" not in said
+    expected = sum(p.double().sum() for p in from_hf(hub.root / "someone/whole").parameters()).item()
+    assert hub("someone/whole") == [str(expected)]

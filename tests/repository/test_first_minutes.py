@@ -178,7 +178,7 @@ def no_download(monkeypatch, tmp_path):
 def no_hub(monkeypatch, tmp_path):
     from huggingface_hub import errors
 
-    from nanogpt.gpt.hub import find_checkpoint
+    from nanogpt.gpt.pretrained import find_checkpoint
 
     def offline(*_, local_files_only=False, **__):
         raise errors.LocalEntryNotFoundError("no") if local_files_only else errors.OfflineModeIsEnabled("no")
