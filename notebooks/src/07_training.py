@@ -11,6 +11,8 @@ know that is there?
 # %%
 #| default_exp gpt.train
 #| doc gpt.train: The training step and the loop around it.
+#| doc gpt.optim: The learning rate as a function of the step, and the optimizer of a run.
+#| doc evals.losses: How good a model is, measured on text that it was not trained on.
 #| doc gpt.weights: A model on disk: weights as safetensors, configuration as JSON, and a hash of both.
 import os
 import tempfile
@@ -27,9 +29,7 @@ from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.corpora.corpus import ensure_corpus, entries, said, stories
 from nanogpt.corpora.grammar import Draw, Pick, alternatives
 from nanogpt.device import pick_device, pick_scale
-from nanogpt.evals.losses import answer_accuracy, evaluate, evaluating  # chapter 18 builds them
 from nanogpt.gpt.model import num_params
-from nanogpt.gpt.precision import best_precision
 from nanogpt.text.data import DocumentStream
 from nanogpt.text.shards import document_starts, load_manifest, open_shards, read_shard
 from nanogpt.text.tokenizer import BPETokenizer
@@ -38,15 +38,11 @@ from nanogpt.text.tokenizer import BPETokenizer
 #| export
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
-from nanogpt.gpt.clip import global_norm, gradients_of, scale_to  # chapter 21
 from nanogpt.gpt.model import GPT
-from nanogpt.gpt.optim import make_optimizer, wsd  # chapter 15
-from nanogpt.gpt.precision import LossScaler, autocast
 
 # %%
 #| export gpt.weights
@@ -249,13 +245,13 @@ of the whole, if each counts by its share of the targets; a target of −100 doe
 
 # %%
 #| export
-#| blank target_shares: count the targets that are not -100 in each micro-batch, then divide by their sum
-def target_shares(micro_batches: Sequence[tuple[Tensor, Tensor]], mean=None) -> Tensor:
-    """Of all targets that count, those that are not -100, the share in each micro-batch. mean: see train_step."""
-    if not micro_batches:
+#| blank target_shares: count the targets that are not -100 in each batch, then divide by their sum
+def target_shares(batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Of all targets that count, those that are not -100, the share in each batch (x, y)."""
+    if not batches:
         raise ValueError("a step needs at least one micro-batch (x, y)")
-    counts = torch.stack([(y != -100).sum() for _, y in micro_batches])
-    return counts / (mean(counts.sum()) if mean else counts.sum())
+    counts = torch.stack([(y != -100).sum() for _, y in batches])
+    return counts / counts.sum()
 
 
 # %% [markdown]
@@ -270,56 +266,40 @@ processes of chapter 20.
 # %%
 #| export
 def both_finite(loss: Tensor, norm: Tensor) -> bool:
-    """True, or FloatingPointError: whether train_step may use a gradient, unless it is told to ask someone else."""
+    """True, or FloatingPointError: whether an update may be made with this loss and a gradient of this norm."""
     if not torch.isfinite(norm + loss):  # the one wait for the device
         raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
     return True
 
 
-def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, accept) -> bool:
-    """Unscales the gradient, asks accept(loss, norm), clips, all in place. False if the scaler or accept says skip."""
-    gradients = gradients_of(model.parameters())
-    if scaler is not None:
-        scaler.unscale(model.parameters())
-    norm = global_norm(gradients)
-    if scaler is not None:
-        scaler.update(finite := bool(norm.isfinite()))
-        if not finite:
-            return False
-    if not accept(loss, norm):
-        return False
-    if clip is not None:
-        scale_to(gradients, clip, norm)
-    return True
+# %%
+#| export
+#| blank train_step: zero the gradients, run backward on each batch's share, update if loss and norm are finite
+def train_step(model: GPT, optimizer, batches) -> Tensor:
+    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
+
+    The mean is over all targets but -100, however they are cut into batches.
+    """
+    shares = target_shares(batches)
+    loss = torch.zeros((), device=shares.device)
+    optimizer.zero_grad()
+    for (x, y), share in zip(batches, shares):
+        part = share * model(x, y)[1]
+        part.backward()
+        loss += part.detach()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    if both_finite(loss, norm):
+        optimizer.step()
+    return loss
 
 
 # %%
-#| export
-#| blank train_step: zero the gradients, run backward on each share, update if the gradient is fine
-def train_step(
-    model: GPT, optimizer, micro_batches, precision="float32", clip=None, scaler=None, accept=None, mean=None
-) -> Tensor:
-    """One update from micro-batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
-
-    The mean is over all targets but -100. precision: chapter 10's word; fp16 takes a LossScaler, which skips what
-    overflowed. clip: the largest norm. accept(loss, norm before clipping) -> bool: whether to update (both_finite).
-    mean(tensor): over the processes that share the batch, whose replicas of the model average gradients (chapter 20).
-    """
-    if precision == "fp16" and scaler is None:
-        raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
-    shares, accept = target_shares(micro_batches, mean), accept or both_finite
-    loss, last = torch.zeros((), device=shares.device), len(micro_batches) - 1
-    optimizer.zero_grad()
-    for i, ((x, y), share) in enumerate(zip(micro_batches, shares)):
-        waits = i < last and hasattr(model, "no_sync")  # a replica's gradients are averaged once a step
-        with autocast(precision, x.device), model.no_sync() if waits else nullcontext():
-            part = share * model(x, y)[1]
-        (part if scaler is None else part * scaler.scale).backward()
-        loss += torch.where(share > 0, part.detach(), 0.0)
-    loss = mean(loss) if mean else loss
-    if gradient_is_fine(model, loss, clip, scaler, accept):
-        optimizer.step()
-    return loss
+#| export gpt.optim
+#| blank wsd: the steps that are left, as a part of the steps in which the rate falls, but never more than 1
+def wsd(step: int, steps: int, *, decay: float = 0.3) -> float:
+    """The factor of the learning rate: 1, and over the last `decay` of the steps linearly to 0."""
+    left = (steps - step) / max(1.0, decay * steps)
+    return min(1.0, left)
 
 
 # %% [markdown]
@@ -384,17 +364,15 @@ collects losses as tensors and reads them at the end.
 
 # %%
 #| export
-def train(
-    model: GPT, stream, steps, lr, *, precision="float32", clip=None, decay=0.3, generator=None, on_step=None
-) -> list[float]:
+def train(model: GPT, stream, steps, lr, *, decay=0.3, generator=None, on_step=None) -> list[float]:
     """Train in place on `steps` batches, stream.next_batch() -> (x, y); the loss of each, in nats per token.
 
-    precision, clip: see train_step. generator seeds dropout, nothing else is random. on_step(step, loss): after each.
+    generator seeds dropout, nothing else is random. on_step(step, loss): after each.
     """
     from tqdm import tqdm  # here, so that a step alone needs torch and nothing else
 
     device, losses = next(model.train().parameters()).device, []
-    optimizer, scaler = make_optimizer(model, lr, precision), LossScaler() if precision == "fp16" else None
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
     seed = int(torch.randint(2**31, (), generator=generator or torch.Generator()))
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for step in tqdm(range(steps), unit="step", disable=None):
@@ -402,12 +380,87 @@ def train(
             for group in optimizer.param_groups:
                 group["lr"] = lr * wsd(step, steps, decay=decay)
             try:
-                losses.append(train_step(model, optimizer, [stream.next_batch()], precision, clip, scaler))
+                losses.append(train_step(model, optimizer, [stream.next_batch()]))
             except FloatingPointError as error:
-                raise FloatingPointError(f"step {step}: {error}; lower lr={lr:g}, or set clip") from None
+                raise FloatingPointError(f"step {step}: {error}; lower lr={lr:g}") from None
             if on_step:
                 on_step(step, losses[-1])
     return [loss.item() for loss in losses]
+
+
+# %%
+#| export evals.losses
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from nanogpt.gpt.model import GPT
+from nanogpt.text.shards import document_starts
+
+
+# %%
+#| export evals.losses
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
+    """Dropout off within the block, and each module's mode restored after it; gives the model's device."""
+    training = [module for module in model.modules() if module.training]  # some may be frozen
+    model.eval()
+    try:
+        yield next(model.parameters()).device
+    finally:
+        for module in training:
+            module.training = True
+
+
+# %%
+#| export evals.losses
+#| blank evaluate: add up mean loss × number of targets over all pieces, then divide by the number of targets
+@torch.no_grad()
+def evaluate(model: GPT, shards: Iterable[np.ndarray], eot: int) -> float:
+    """Mean loss in nats per token of whole documents, one at a time, in pieces of block_size where one is longer."""
+    nats, count = 0.0, 0
+    with evaluating(model) as device:
+        for tokens in shards:
+            starts, ids = document_starts(tokens, eot), torch.from_numpy(tokens.astype(np.int64)).to(device)
+            for start, end in zip(starts, [*starts[1:], len(tokens) - 1]):
+                for at in range(start, end, model.config.block_size):
+                    stop = min(at + model.config.block_size, end)
+                    loss = model(ids[None, at:stop], ids[None, at + 1 : stop + 1])[1].item()
+                    nats, count = nats + loss * (stop - at), count + stop - at
+    if not count:
+        raise ValueError("there is nothing to evaluate on: a loss needs at least two tokens")
+    return nats / count
+
+
+# %%
+#| export evals.losses
+@torch.no_grad()
+def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dict[str, float]:
+    """The share of who-has-how-many answers whose every token is the model's first choice, given all before it.
+
+    By kind, "copied" or "computed", and of "all". stories: chapter 02's. model: ids (1, T) -> (logits (1, T, V),
+    anything). ValueError if no story has an answer.
+    """
+    right, asked = Counter(), Counter()
+    with evaluating(model) as device:
+        for story in stories:
+            ids = torch.tensor([tokenizer.eot, *tokenizer.encode(story.text)])
+            logits, _ = model(ids[None, :-1].to(device))
+            hits = logits[0].argmax(-1).cpu() == ids[1:]
+            ends = np.cumsum(
+                [len(tokenizer.decode([i])) for i in ids[1:].tolist()]
+            )  # of each token, in the text
+            for (start, end), kind in zip(story.answers, story.kinds):
+                first, last = np.searchsorted(ends, [start + 1, end])
+                asked.update([kind, "all"])
+                if hits[first : last + 1].all():
+                    right.update([kind, "all"])
+    if not asked:
+        raise ValueError("an accuracy needs at least one story with an answer in it")
+    return {kind: right[kind] / asked[kind] for kind in sorted(asked)}
 
 
 # %% [markdown]

@@ -108,7 +108,9 @@ def test_the_loss_falls_and_what_was_promised_is_written(config, capsys):
 
 def test_evaluation_and_samples_change_no_loss(config, tmp_path, monkeypatch):
     evaluate = trainer.evaluate
-    monkeypatch.setattr(trainer, "evaluate", lambda *args: evaluate(*args) + 0 * torch.rand(()).item())
+    monkeypatch.setattr(
+        trainer, "evaluate", lambda *args, **options: evaluate(*args, **options) + 0 * torch.rand(()).item()
+    )
     quiet, curious = config(), config(run_dir=str(tmp_path / "curious"), eval_every=2, eval_sample_every=3)
     trainer.fit(quiet)
     trainer.fit(curious)
