@@ -10,6 +10,72 @@ TICKS = [0.25, 0.5, 1, 2, 4, 8]
 STEP = 0.602  # the width of a character of DejaVu Sans Mono, in units of its size
 
 
+def find(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The values of the wanted keys, 0 for a key that is not there."""
+    at = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
+    return np.where(keys[at] == wanted, values[at], 0)
+
+
+def refined(p: np.ndarray, contexts, targets, V: int) -> np.ndarray:
+    """P(target | context) for each target of the second pair, as counted in the first (Witten and Bell 1991).
+
+    p: the guess without this context. contexts, targets: (of the text, of what is held out), numbers from 0.
+    """
+    pairs, n = np.unique(contexts[0] * V + targets[0], return_counts=True)
+    known, first, kinds = np.unique(pairs // V, return_index=True, return_counts=True)
+    total = find(known, np.add.reduceat(n, first), contexts[1])
+    kinds = find(known, kinds, contexts[1]).clip(min=1)
+    return (find(pairs, n, contexts[1] * V + targets[1]) + kinds * p) / (total + kinds)
+
+
+def table_losses(text: np.ndarray, val: np.ndarray, V: int, eot: int) -> dict[str, float]:
+    """What tables counted in text reach on val, in nats per token, each named by what it knows."""
+
+    def last(tokens, n):  # the last n tokens at each position, as one number
+        key = np.zeros(len(tokens) - 1, np.int64)
+        for back in range(n):
+            key[back:] += tokens[: len(key) - back] * V**back
+        return key
+
+    def place(tokens):  # how far into its story each token is
+        starts = np.flatnonzero(tokens == eot)
+        return (np.arange(len(tokens)) - np.repeat(starts, np.diff(starts, append=len(tokens))))[:-1]
+
+    both, targets = (text, val), (text[1:], val[1:])
+    ngram = [np.full(len(val) - 1, 1 / V)]  # ngram[n]: for one who sees n - 1 tokens
+    for n in range(5):
+        ngram.append(refined(ngram[-1], [last(tokens, n) for tokens in both], targets, V))
+    far = max(place(tokens).max() for tokens in both) + 1
+    placed = refined(ngram[2], [last(tokens, 1) * far + place(tokens) for tokens in both], targets, V)
+    tables = {
+        "ln V: knows nothing": ngram[0],
+        "unigram: knows frequencies": ngram[1],
+        "bigram: sees one token": ngram[2],
+        "position: sees one token and where it stands": placed,
+        "3-gram: sees two tokens": ngram[3],
+        "5-gram: sees four tokens": ngram[5],
+    }
+    return {name: -np.log(p).mean().item() for name, p in tables.items()}
+
+
+def heads(model, ids: list[int]):
+    """The attention weights of all heads of a GPT on a text: (n_layer, n_head, T, T)."""
+    import torch
+
+    from nanogpt.gpt.attention import attention_weights, split_heads
+
+    seen, training = [], model.training
+    keep = lambda module, x, qkv: seen.append(qkv)  # noqa: E731
+    hooks = [block.attn.c_attn.register_forward_hook(keep) for block in model.transformer.h]
+    with torch.no_grad():
+        model.eval()(torch.tensor([ids], device=next(model.parameters()).device))
+    model.train(training)
+    for hook in hooks:
+        hook.remove()
+    parts = [split_heads(qkv, model.config.n_head) for qkv in seen]
+    return torch.stack([attention_weights(q, k)[0] for q, k, _ in parts]).cpu()
+
+
 def loss_map(lines: dict[str, float], spans: dict[str, tuple[float, float]]) -> plt.Figure:
     """Losses, a row each, with their names ("short: what it knows"); spans are shaded from one loss to another."""
     fig, ax = plt.subplots(figsize=(7.2, 0.3 * (len(lines) + len(spans) / 2) + 0.8))
@@ -26,6 +92,24 @@ def loss_map(lines: dict[str, float], spans: dict[str, tuple[float, float]]) -> 
     ax.set_yticks(range(len(rows)), [name for name, _ in rows], fontsize=8)
     ax.set(xlabel="loss (nats per token)", xlim=(0, 7.6), ylim=(-0.6, len(rows) - 0.5 + 0.55 * len(spans)))
     ax.grid(axis="y", visible=False)
+    return fig
+
+
+def curves(losses: dict[str, list[float]], lines: dict[str, float]) -> plt.Figure:
+    """Losses against steps, a curve for each name, and dashed lines to compare them with."""
+    fig, ax = plt.subplots(figsize=(7.2, 2.8))
+    for i, (name, values) in enumerate(losses.items()):
+        ax.semilogy(range(1, len(values) + 1), values, lw=1.5, c=f"C{i}", label=name)
+    for name, nats in lines.items():
+        ax.axhline(nats, c="0.5", lw=1, ls="--", zorder=1)
+        ax.annotate(name, (1.01, nats), xycoords=("axes fraction", "data"), va="center", fontsize=8)
+    low = 0.8 * min(min(values) for values in losses.values())
+    shown = [tick for tick in (0.01, 0.03, 0.1, 0.3, 1, 3) if tick > low]
+    ax.set_yticks(shown, [f"{tick:g}" for tick in shown])
+    ax.minorticks_off()
+    ax.set(xlabel="step", ylabel="loss (nats per token)", ylim=(low, 1.3 * max(lines.values())))
+    if len(losses) > 1:
+        ax.legend(fontsize=8, loc="lower left")
     return fig
 
 
@@ -85,7 +169,23 @@ def answers(right: dict[int, dict[str, float]], baseline: dict[str, float], step
     return fig
 
 
-def costs(texts: list[list[tuple[str, float, bool]]], width: int = 84) -> plt.Figure:
+def lost(nats: dict[str, float], tokens: dict[str, float]) -> plt.Figure:
+    """Nats above the floor by kind of token ("" for the rest): in a story, and on each token of the kind."""
+    names = {"computed": "computed answers", "copied": "copied answers", "": "all other tokens"}
+    fig, axes = plt.subplots(1, 2, figsize=(7.2, 1.5), sharey=True)
+    values = [[nats[kind] for kind in names], [nats[kind] / max(tokens[kind], 1e-9) for kind in names]]
+    for ax, bars, what in zip(axes, values, ("nats a story above the floor", "nats a token above the floor")):
+        ax.barh(range(3), bars, color=["C1", "C0", "0.6"])
+        for i, value in enumerate(bars):
+            ax.text(max(value, 0), i, f" {value:.2f}", va="center", fontsize=8)
+        ax.set(xlabel=what, xlim=(min(0, *bars), 1.2 * max(bars)))
+        ax.grid(axis="y", visible=False)
+    axes[0].set_yticks(range(3), names.values(), fontsize=8)
+    axes[0].invert_yaxis()
+    return fig
+
+
+def costs(texts: list[list[tuple[str, float, bool]]], width=84, label="nats", top=4.5) -> plt.Figure:
     """Texts as tokens, each (token, nats, framed) shaded by its nats, in lines of at most `width` characters."""
     placed, y = [], 0
     for tokens in texts:
@@ -100,18 +200,18 @@ def costs(texts: list[list[tuple[str, float, bool]]], width: int = 84) -> plt.Fi
     inches, high = 7.2, 0.27 * y
     fig = plt.figure(figsize=(inches, high + 0.5))
     ax = fig.add_axes((0, 0.5 / (high + 0.5), 1, high / (high + 0.5)))
-    norm, size = plt.Normalize(0, 4.5), 72 * inches / (width * STEP) * 0.98
+    norm, size = plt.Normalize(0, top), 72 * inches / (width * STEP) * 0.98
     for x, y_, token, nats, framed in placed:
         box = {
-            "facecolor": plt.cm.Blues(norm(min(nats, 4.5))),
+            "facecolor": plt.cm.Blues(norm(min(nats, top))),
             "edgecolor": "crimson" if framed else "none",
             "pad": 0.8,
         }
-        color = "white" if nats > 2.6 else "black"
+        color = "white" if nats > 0.58 * top else "black"
         ax.text(x + 0.5, -y_, token, family="DejaVu Sans Mono", fontsize=size, color=color, bbox=box)
     ax.set(xlim=(0, width + 1), ylim=(1.7 - y, 0.8))
     ax.axis("off")
     bar = fig.add_axes((0.25, 0.28 / (high + 0.5), 0.5, 0.1 / (high + 0.5)))
     colors = plt.cm.ScalarMappable(norm, "Blues")
-    fig.colorbar(colors, cax=bar, orientation="horizontal", label="nats", extend="max")
+    fig.colorbar(colors, cax=bar, orientation="horizontal", label=label, extend="max")
     return fig

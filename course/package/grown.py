@@ -61,5 +61,6 @@ def definition(text: str, name: str) -> list[str]:
 
 def as_html(lines: list[str]) -> str:
     """The difference for a page: what stays is pale, what went is struck out, what is new is marked."""
-    rows = [f'<span style="{STYLES[line[0]]}">{html.escape(line)}</span>' for line in lines]
+    styles = [STYLES[line[:1] or " "] for line in lines]  # a blank line that stays has lost its marks
+    rows = [f'<span style="{style}">{html.escape(line)}</span>' for style, line in zip(styles, lines)]
     return f'<pre style="line-height:1.4">{"<br>".join(rows)}</pre>'

@@ -54,7 +54,7 @@ r"""
 
 `fit` trains on one batch of ids (B, T + 1), again and again, and returns the loss of each step before its update, as floats. It
 must leave the model in training mode, whatever mode it came in. The loop below has four faults. One of
-them makes the loss look too good once the others are mended.
+them makes the loss look too good once the others are fixed.
 
 With a right loop, `fit(tiny(0), Descent(model.parameters(), 1.0), ids, 30)` begins near ln 32 = 3.47 and falls.
 

@@ -1,6 +1,7 @@
-"""How good a model is: its loss on whole documents, its error, bits per byte, and how often its answers are right.
+"""How good a model is, measured on text that it was not trained on.
 
-Exported from notebooks/18_evaluation.ipynb.
+Exported from notebooks/07_training.ipynb, grown by notebooks/10_precision.ipynb and
+notebooks/18_evaluation.ipynb.
 """
 
 import math
@@ -17,6 +18,51 @@ from nanogpt.gpt.precision import autocast
 from nanogpt.text.shards import document_starts
 
 
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
+    """Dropout off within the block, and each module's mode restored after it; gives the model's device."""
+    training = [module for module in model.modules() if module.training]  # some may be frozen
+    model.eval()
+    try:
+        yield next(model.parameters()).device
+    finally:
+        for module in training:
+            module.training = True
+
+
+def evaluate(model: GPT, shards: Iterable[np.ndarray], eot: int, B=32, precision="float32") -> float:
+    """Mean loss in nats per token over all tokens of the shards; the batch size B changes nothing but the time."""
+    totals = [total_loss(model, tokens, eot, B, precision) for tokens in shards]
+    if not sum(count for _, count in totals):
+        raise ValueError("there is nothing to evaluate on: a loss needs at least two tokens")
+    return sum(nats for nats, _ in totals) / sum(count for _, count in totals)
+
+
+@torch.no_grad()
+def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dict[str, float]:
+    """The share of who-has-how-many answers whose every token is the model's first choice, given all before it.
+
+    By kind, "copied" or "computed", and of "all". stories: chapter 02's; one longer than the model's context is read
+    through `windows`. model: ids (1, T) -> (logits (1, T, V), anything). ValueError if no story has an answer.
+    """
+    right, asked = Counter(), Counter()
+    with evaluating(model):
+        for story in stories:
+            ids = np.array([tokenizer.eot, *tokenizer.encode(story.text)])
+            T = model.config.block_size if hasattr(model, "config") else len(ids)
+            hits = first_choices(model, ids, T, tokenizer.eot)
+            ends = np.cumsum(
+                [len(tokenizer.decode([i])) for i in ids[1:].tolist()]
+            )  # of each token, in the text
+            for (start, end), kind in zip(story.answers, story.kinds):
+                first, last = np.searchsorted(ends, [start + 1, end])
+                asked.update([kind, "all"])
+                right.update([kind, "all"] if all(hits[first : last + 1]) else [])
+    if not asked:
+        raise ValueError("an accuracy needs at least one story with an answer in it")
+    return {kind: right[kind] / asked[kind] for kind in sorted(asked)}
+
+
 def windows(tokens: np.ndarray, T: int, eot: int) -> Iterator[tuple[int, int, int]]:
     """(start, new, stop): tokens start..stop-1 go in, and those after new, up to stop, are to be predicted.
 
@@ -30,18 +76,6 @@ def windows(tokens: np.ndarray, T: int, eot: int) -> Iterator[tuple[int, int, in
             stop = min(start + T, end)
             yield start, new, stop
             start, new = max(start, min(stop - T // 2, end - T)), stop
-
-
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
-    """Dropout off within the block, and each module's mode restored after it; gives the model's device."""
-    training = [module for module in model.modules() if module.training]  # some may be frozen
-    model.eval()
-    try:
-        yield next(model.parameters()).device
-    finally:
-        for module in training:
-            module.training = True
 
 
 def padded(tokens: np.ndarray, rows: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,14 +116,6 @@ def total_loss(model: GPT, tokens: np.ndarray, eot: int, B=32, precision="float3
     return nats.sum().item(), len(nats)
 
 
-def evaluate(model: GPT, shards: Iterable[np.ndarray], eot: int, B=32, precision="float32") -> float:
-    """Mean loss in nats per token over all tokens of the shards; the batch size B changes nothing but the time."""
-    totals = [total_loss(model, tokens, eot, B, precision) for tokens in shards]
-    if not sum(count for _, count in totals):
-        raise ValueError("there is nothing to evaluate on: a loss needs at least two tokens")
-    return sum(nats for nats, _ in totals) / sum(count for _, count in totals)
-
-
 def by_document(nats: np.ndarray, tokens: np.ndarray, eot: int) -> tuple[np.ndarray, np.ndarray]:
     """Nats and number of predicted tokens of each document. nats: those of tokens[1:]."""
     starts = document_starts(tokens[: len(nats)], eot)
@@ -125,28 +151,3 @@ def first_choices(model: torch.nn.Module, ids: np.ndarray, T: int, eot: int) -> 
         best = logits[0, new - start :].argmax(-1).cpu().numpy()
         right += (best == ids[new + 1 : stop + 1]).tolist()
     return right
-
-
-@torch.no_grad()
-def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dict[str, float]:
-    """The share of who-has-how-many answers whose every token is the model's first choice, given all before it.
-
-    By kind, "copied" or "computed", and of "all". stories: chapter 02's; one longer than the model's context is read
-    through `windows`. model: ids (1, T) -> (logits (1, T, V), anything). ValueError if no story has an answer.
-    """
-    right, asked = Counter(), Counter()
-    with evaluating(model):
-        for story in stories:
-            ids = np.array([tokenizer.eot, *tokenizer.encode(story.text)])
-            T = model.config.block_size if hasattr(model, "config") else len(ids)
-            hits = first_choices(model, ids, T, tokenizer.eot)
-            ends = np.cumsum(
-                [len(tokenizer.decode([i])) for i in ids[1:].tolist()]
-            )  # of each token, in the text
-            for (start, end), kind in zip(story.answers, story.kinds):
-                first, last = np.searchsorted(ends, [start + 1, end])
-                asked.update([kind, "all"])
-                right.update([kind, "all"] if all(hits[first : last + 1]) else [])
-    if not asked:
-        raise ValueError("an accuracy needs at least one story with an answer in it")
-    return {kind: right[kind] / asked[kind] for kind in sorted(asked)}

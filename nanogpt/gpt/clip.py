@@ -1,6 +1,6 @@
-"""One gradient norm for a model that may lie in parts on many ranks, and clipping by it.
+"""The length of a model's gradient, and clipping by it.
 
-Exported from notebooks/21_sharding.ipynb.
+Exported from notebooks/15_recipe.ipynb, grown by notebooks/21_sharding.ipynb.
 """
 
 import torch
@@ -15,14 +15,6 @@ def gradients_of(parameters) -> list[Tensor]:
         if getattr(p.grad, "placements", None) != getattr(p, "placements", None):
             p.grad = p.grad.redistribute(placements=p.placements)
     return [p.grad for p in parameters]
-
-
-def local_part(x: Tensor) -> tuple[Tensor, tuple]:
-    """This rank's part of x, which shares its memory, and the process groups over which the others lie; () if x is whole."""
-    if not hasattr(x, "device_mesh"):  # no DTensor, whose class takes a second to import
-        return x, ()
-    cut = (dim for dim, place in enumerate(x.placements) if not place.is_replicate())
-    return x.to_local(), tuple(x.device_mesh.get_group(dim) for dim in cut)
 
 
 @torch.no_grad()
@@ -50,6 +42,14 @@ def scale_to(gradients, max_norm: float, norm: Tensor) -> None:
     """Shorten the gradients, whose global norm is `norm`, to max_norm, in place; no communication."""
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
     torch._foreach_mul_([local_part(g)[0] for g in gradients], factor)
+
+
+def local_part(x: Tensor) -> tuple[Tensor, tuple]:
+    """This rank's part of x, which shares its memory, and the process groups over which the others lie; () if x is whole."""
+    if not hasattr(x, "device_mesh"):  # no DTensor, whose class takes a second to import
+        return x, ()
+    cut = (dim for dim, place in enumerate(x.placements) if not place.is_replicate())
+    return x.to_local(), tuple(x.device_mesh.get_group(dim) for dim in cut)
 
 
 def clip_(parameters, max_norm: float) -> Tensor:

@@ -1,6 +1,6 @@
-"""The optimizer of a run: AdamW with its decay groups, and the learning rate as a function of the step.
+"""The learning rate as a function of the step, and the optimizer of a run.
 
-Exported from notebooks/15_recipe.ipynb.
+Exported from notebooks/07_training.ipynb, grown by notebooks/15_recipe.ipynb.
 """
 
 import math
@@ -9,6 +9,12 @@ import torch
 
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.precision import MasterAdamW
+
+
+def wsd(step: int, steps: int, *, warmup: int = 0, decay: float = 0.3, minimum: float = 0.0) -> float:
+    """The factor of the learning rate: warm-up, then 1, and over the last `decay` of the steps linearly to the minimum."""
+    left = min(max((steps - step) / max(1.0, decay * steps), 0.0), 1.0)
+    return min(warm_up(step, warmup), minimum + (1 - minimum) * left)
 
 
 def warm_up(step: int, warmup: int) -> float:
@@ -24,12 +30,6 @@ def cosine(step: int, steps: int, *, warmup: int = 0, minimum: float = 0.1) -> f
     done = (step - warmup) / max(1, steps - warmup)
     falling = minimum + (1 - minimum) * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0))) / 2
     return min(warm_up(step, warmup), falling)
-
-
-def wsd(step: int, steps: int, *, warmup: int = 0, decay: float = 0.3, minimum: float = 0.0) -> float:
-    """The factor of the learning rate: warm-up, then 1, and over the last `decay` of the steps linearly to the minimum."""
-    left = min(max((steps - step) / max(1.0, decay * steps), 0.0), 1.0)
-    return min(warm_up(step, warmup), minimum + (1 - minimum) * left)
 
 
 def decay_groups(model: GPT, weight_decay: float) -> list[dict]:

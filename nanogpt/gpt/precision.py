@@ -1,6 +1,6 @@
 """One word for how a run uses number formats: float32, tf32, bf16, fp16 or bf16-masters.
 
-Exported from notebooks/10_precision.ipynb.
+Exported from notebooks/10_precision.ipynb, grown by notebooks/21_sharding.ipynb.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from functools import cache
 
 import torch
 
-from nanogpt.gpt.clip import local_part  # chapter 21
+from nanogpt.gpt.clip import local_part
 from nanogpt.speed.roofline import matmul_flops, matmul_formats
 
 PRECISIONS = {

@@ -1,6 +1,7 @@
 """The training step and the loop around it.
 
-Exported from notebooks/07_training.ipynb.
+Exported from notebooks/07_training.ipynb, grown by notebooks/10_precision.ipynb, notebooks/15_recipe.ipynb
+and notebooks/20_ddp.ipynb.
 """
 
 import math
@@ -10,9 +11,9 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from nanogpt.gpt.clip import global_norm, gradients_of, scale_to  # chapter 21
+from nanogpt.gpt.clip import global_norm, gradients_of, scale_to
 from nanogpt.gpt.model import GPT
-from nanogpt.gpt.optim import make_optimizer, wsd  # chapter 15
+from nanogpt.gpt.optim import make_optimizer, wsd
 from nanogpt.gpt.precision import LossScaler, autocast
 
 
@@ -28,60 +29,44 @@ def scale_init(model: GPT) -> GPT:
     return model
 
 
-def target_shares(micro_batches: Sequence[tuple[Tensor, Tensor]], mean=None) -> Tensor:
-    """Of all targets that count, those that are not -100, the share in each micro-batch. mean: see train_step."""
-    if not micro_batches:
+def target_shares(batches: Sequence[tuple[Tensor, Tensor]], mean=None) -> Tensor:
+    """Of all targets that count, those that are not -100, the share in each batch. mean: see train_step."""
+    if not batches:
         raise ValueError("a step needs at least one micro-batch (x, y)")
-    counts = torch.stack([(y != -100).sum() for _, y in micro_batches])
+    counts = torch.stack([(y != -100).sum() for _, y in batches])
     return counts / (mean(counts.sum()) if mean else counts.sum())
 
 
 def both_finite(loss: Tensor, norm: Tensor) -> bool:
-    """True, or FloatingPointError: whether train_step may use a gradient, unless it is told to ask someone else."""
+    """True, or FloatingPointError: whether an update may be made with this loss and a gradient of this norm."""
     if not torch.isfinite(norm + loss):  # the one wait for the device
         raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
     return True
 
 
-def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, accept) -> bool:
-    """Unscales the gradient, asks accept(loss, norm), clips, all in place. False if the scaler or accept says skip."""
-    gradients = gradients_of(model.parameters())
-    if scaler is not None:
-        scaler.unscale(model.parameters())
-    norm = global_norm(gradients)
-    if scaler is not None:
-        scaler.update(finite := bool(norm.isfinite()))
-        if not finite:
-            return False
-    if not accept(loss, norm):
-        return False
-    if clip is not None:
-        scale_to(gradients, clip, norm)
-    return True
-
-
 def train_step(
-    model: GPT, optimizer, micro_batches, precision="float32", clip=None, scaler=None, accept=None, mean=None
+    model: GPT, optimizer, batches, precision="float32", clip=None, scaler=None, accept=None, mean=None
 ) -> Tensor:
-    """One update from micro-batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
+    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
 
-    The mean is over all targets but -100. precision: chapter 10's word; fp16 takes a LossScaler, which skips what
-    overflowed. clip: the largest norm. accept(loss, norm before clipping) -> bool: whether to update (both_finite).
-    mean(tensor): over the processes that share the batch, whose replicas of the model average gradients (chapter 20).
+    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word; fp16 takes a
+    LossScaler, which skips what overflowed. clip: the largest norm. accept(loss, norm before clipping) -> bool: whether
+    to update (both_finite). mean(tensor): over the processes that share the batch, whose replicas of the model average
+    gradients (chapter 20).
     """
     if precision == "fp16" and scaler is None:
         raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
-    shares, accept = target_shares(micro_batches, mean), accept or both_finite
-    loss, last = torch.zeros((), device=shares.device), len(micro_batches) - 1
+    shares = target_shares(batches, mean)
+    loss, last = torch.zeros((), device=shares.device), len(batches) - 1
     optimizer.zero_grad()
-    for i, ((x, y), share) in enumerate(zip(micro_batches, shares)):
+    for i, ((x, y), share) in enumerate(zip(batches, shares)):
         waits = i < last and hasattr(model, "no_sync")  # a replica's gradients are averaged once a step
         with autocast(precision, x.device), model.no_sync() if waits else nullcontext():
             part = share * model(x, y)[1]
         (part if scaler is None else part * scaler.scale).backward()
         loss += torch.where(share > 0, part.detach(), 0.0)
     loss = mean(loss) if mean else loss
-    if gradient_is_fine(model, loss, clip, scaler, accept):
+    if gradient_is_fine(model, loss, clip, scaler, accept or both_finite):
         optimizer.step()
     return loss
 
@@ -110,3 +95,20 @@ def train(
             if on_step:
                 on_step(step, losses[-1])
     return [loss.item() for loss in losses]
+
+
+def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, accept) -> bool:
+    """Unscales the gradient, asks accept(loss, norm), clips, all in place. False if the scaler or accept says skip."""
+    gradients = gradients_of(model.parameters())
+    if scaler is not None:
+        scaler.unscale(model.parameters())
+    norm = global_norm(gradients)
+    if scaler is not None:
+        scaler.update(finite := bool(norm.isfinite()))
+        if not finite:
+            return False
+    if not accept(loss, norm):
+        return False
+    if clip is not None:
+        scale_to(gradients, clip, norm)
+    return True

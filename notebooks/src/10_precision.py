@@ -17,18 +17,21 @@ import csv
 from contextlib import nullcontext
 from functools import partial
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course.figures import precision as figures
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.device import pick_device, pick_scale, seed_everything
+from nanogpt.evals.losses import evaluating
 from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.train import both_finite, target_shares
 from nanogpt.speed.roofline import matmul_formats
 from nanogpt.text.data import BatchStream
-from nanogpt.text.shards import open_shards
+from nanogpt.text.shards import document_starts, open_shards
 
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
@@ -323,7 +326,6 @@ from functools import cache
 
 import torch
 
-from nanogpt.gpt.clip import local_part  # chapter 21
 from nanogpt.speed.roofline import matmul_flops, matmul_formats
 
 PRECISIONS = {
@@ -522,7 +524,7 @@ class LossScaler:
 
     def unscale(self, parameters: Iterable[torch.Tensor]) -> bool:
         """Divide the gradients by the scale, in place. False if any of this rank is not finite: then skip this update."""
-        grads = [local_part(p.grad)[0] for p in parameters if p.grad is not None]
+        grads = [p.grad for p in parameters if p.grad is not None]
         if not grads:
             raise ValueError("no parameter has a gradient; call (loss * scaler.scale).backward() first")
         torch._foreach_mul_(grads, 1 / self.scale)
@@ -577,7 +579,7 @@ r"""
 ## Why an fp16 log begins with skipped steps
 
 Megatron-LM starts at 2^32, above any scale that could work: halving finds the right one in a few steps, without a guess.
-Until then there is no update. How such a step looks, with the scaler (chapter 07's `train_step` does the same):
+Until then there is no update. How such a step looks, with the scaler:
 """
 
 
@@ -699,7 +701,88 @@ print("TF32, bf16 autocast and scaled fp16 agree with float32 to 0.05 nats; the 
 # %% [markdown]
 r"""
 Four curves are one curve: gradients are noisy anyway, and a rounding error has no preferred sign.
+"""
 
+# %% [markdown]
+r"""
+## The course's step grows
+
+Chapter 07's `train_step` gets the same. It takes the word for the precision, and for fp16 a scaler. The forward pass runs under
+`autocast`. If the gradient has overflowed, the step is skipped and the scale halved. Everything else stays as it was:
+"""
+
+
+# %%
+#| export gpt.train
+def gradient_is_fine(model: GPT, loss: Tensor, scaler: LossScaler | None) -> bool:
+    """Unscale the gradient in place, and look at it. False if the scaler says that this update is to be skipped."""
+    if scaler is not None:
+        scaler.unscale(model.parameters())
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    if scaler is not None:
+        scaler.update(finite := bool(norm.isfinite()))
+        if not finite:
+            return False
+    return both_finite(loss, norm)
+
+
+# %%
+#| export gpt.train
+#| grows train_step
+def train_step(model: GPT, optimizer, batches, precision="float32", *, scaler=None) -> Tensor:
+    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
+
+    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word; fp16 takes a
+    LossScaler, which skips what overflowed.
+    """
+    if precision == "fp16" and scaler is None:
+        raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
+    shares = target_shares(batches)
+    loss = torch.zeros((), device=shares.device)
+    optimizer.zero_grad()
+    for (x, y), share in zip(batches, shares):
+        with autocast(precision, x.device):
+            part = share * model(x, y)[1]
+        (part if scaler is None else part * scaler.scale).backward()
+        loss += part.detach()
+    if gradient_is_fine(model, loss, scaler):
+        optimizer.step()
+    return loss
+
+
+# %%
+grown("train_step", "10")
+
+# %% [markdown]
+r"""
+What went is struck out, and what is new is marked. `evaluate` needs one line more, so that the held-out loss is measured in
+the precision of the training:
+"""
+
+
+# %%
+#| export evals.losses
+#| grows evaluate
+@torch.no_grad()
+def evaluate(model: GPT, shards: Iterable[np.ndarray], eot: int, *, precision="float32") -> float:
+    """Mean loss in nats per token of whole documents, one at a time, in pieces of block_size where one is longer."""
+    nats, count = 0.0, 0
+    with evaluating(model) as device:
+        for tokens in shards:
+            starts, ids = document_starts(tokens, eot), torch.from_numpy(tokens.astype(np.int64)).to(device)
+            for start, end in zip(starts, [*starts[1:], len(tokens) - 1]):
+                for at in range(start, end, model.config.block_size):
+                    stop = min(at + model.config.block_size, end)
+                    with autocast(precision, device):
+                        loss = model(ids[None, at:stop], ids[None, at + 1 : stop + 1])[1].item()
+                    nats, count = nats + loss * (stop - at), count + stop - at
+    if not count:
+        raise ValueError("there is nothing to evaluate on: a loss needs at least two tokens")
+    return nats / count
+
+
+# %% [markdown]
+r"""
 ## Updates that vanish
 
 Weights are different: they accumulate small changes, and a change below half a step is not small, it is nothing. AdamW

@@ -28,7 +28,7 @@ is measured below.
 
 # %%
 #| default_exp gpt.optim
-#| doc gpt.optim: The optimizer of a run: AdamW with its decay groups, and the learning rate as a function of the step.
+#| doc gpt.clip: The length of a model's gradient, and clipping by it.
 #| doc run.compare: Where two runs part; the command `compare`.
 #| doc run.metrics: What a run has written: read, drawn, and how far out its newest step is; and the command `plot`.
 import json
@@ -37,14 +37,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+from torch.nn.utils.rnn import pad_sequence
 
 from course.figures import recipe as figures
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.corpora.corpus import ensure_corpus, floor_per_token, stories
 from nanogpt.device import pick_device, pick_scale
-from nanogpt.evals.losses import evaluate, padded, windows
+from nanogpt.evals.losses import evaluate
 from nanogpt.gpt.model import GPTConfig
-from nanogpt.gpt.train import scale_init, train_step
+from nanogpt.gpt.precision import LossScaler, autocast
+from nanogpt.gpt.train import both_finite, scale_init, target_shares
 from nanogpt.speed.roofline import measure
 from nanogpt.text.data import DocumentStream
 from nanogpt.text.tokenizer import BPETokenizer
@@ -71,14 +73,13 @@ Megatron-LM, which counts updates, not steps: the 21 that its scaler skipped do 
 - *Cosine* falls from the end of the warm-up to the end of the run. Its length must be known at the start: whoever goes on after the
   end goes on at the minimum, and whoever stops early stops at a high rate.
 - *Warm-up–stable–decay* (Hu et al. 2024, §4) is constant for most of the run and falls over its last part. A run can be
-  prolonged from before the fall, as often as one likes.
+  prolonged from before the fall, as often as one likes. This is chapter 07's `wsd`; it grows by the warm-up and by a minimum.
 """
 
 
 # %%
 #| export
 #| blank cosine: how much of the time after the warm-up is done, as an angle from 0 to π
-#| blank wsd: the steps left, as a share of the decay's steps, between 0 and 1
 def warm_up(step: int, warmup: int) -> float:
     """1 / warmup in step 0, rising linearly to 1 in step warmup - 1."""
     return min(1.0, (step + 1) / max(1, warmup))
@@ -94,6 +95,9 @@ def cosine(step: int, steps: int, *, warmup: int = 0, minimum: float = 0.1) -> f
     return min(warm_up(step, warmup), falling)
 
 
+# %%
+#| export
+#| grows wsd
 def wsd(step: int, steps: int, *, warmup: int = 0, decay: float = 0.3, minimum: float = 0.0) -> float:
     """The factor of the learning rate: warm-up, then 1, and over the last `decay` of the steps linearly to the minimum."""
     left = min(max((steps - step) / max(1.0, decay * steps), 0.0), 1.0)
@@ -204,6 +208,135 @@ print(
 
 # %% [markdown]
 r"""
+## The gradient's norm
+
+All parameters together are one vector, and so is the gradient. Its length is the cheapest instrument of a run: one number a
+step, known before the update is made. Clipping (Pascanu et al. 2013, §3.2) shortens a gradient g that is longer than c:
+
+$$ g \leftarrow g \cdot \min(1,\ c / \lVert g \rVert) $$
+
+One factor for all tensors. To clip each tensor by itself would bound the length as well, and turn the gradient.
+"""
+
+
+# %%
+#| export gpt.clip
+import torch
+from torch import Tensor
+
+
+def gradients_of(parameters) -> list[Tensor]:
+    """The gradients that there are."""
+    return [p.grad for p in parameters if p.grad is not None]
+
+
+def global_norm(gradients) -> Tensor:
+    """The norm of all gradients as one vector."""
+    return torch.nn.utils.get_total_norm(gradients)
+
+
+@torch.no_grad()
+def scale_to(gradients, max_norm: float, norm: Tensor) -> None:
+    """Shorten the gradients, whose global norm is `norm`, to max_norm, in place."""
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
+    torch._foreach_mul_(gradients, factor)
+
+
+# %% [markdown]
+r"""
+`train_step` takes the length as `clip`. And it takes a function `accept(loss, norm)`, which it asks before it clips and updates. Until
+now it asked `both_finite`, which raises an error. A caller who passes another function can keep the norm for a
+plot, or leave out a bad batch. Where a micro-batch has no target at all, its mean loss is NaN, which must not spoil the sum.
+"""
+
+
+# %%
+#| export gpt.train
+#| grows gradient_is_fine
+def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, accept) -> bool:
+    """Unscales the gradient, asks accept(loss, norm), clips, all in place. False if the scaler or accept says skip."""
+    gradients = gradients_of(model.parameters())
+    if scaler is not None:
+        scaler.unscale(model.parameters())
+    norm = global_norm(gradients)
+    if scaler is not None:
+        scaler.update(finite := bool(norm.isfinite()))
+        if not finite:
+            return False
+    if not accept(loss, norm):
+        return False
+    if clip is not None:
+        scale_to(gradients, clip, norm)
+    return True
+
+
+# %%
+#| export gpt.train
+#| grows train_step
+def train_step(
+    model: GPT, optimizer, batches, precision="float32", clip=None, scaler=None, accept=None
+) -> Tensor:
+    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
+
+    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word; fp16 takes a
+    LossScaler, which skips what overflowed. clip: the largest norm. accept(loss, norm before clipping) -> bool: whether
+    to update (both_finite).
+    """
+    if precision == "fp16" and scaler is None:
+        raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
+    shares = target_shares(batches)
+    loss = torch.zeros((), device=shares.device)
+    optimizer.zero_grad()
+    for (x, y), share in zip(batches, shares):
+        with autocast(precision, x.device):
+            part = share * model(x, y)[1]
+        (part if scaler is None else part * scaler.scale).backward()
+        loss += torch.where(share > 0, part.detach(), 0.0)
+    if gradient_is_fine(model, loss, clip, scaler, accept or both_finite):
+        optimizer.step()
+    return loss
+
+
+# %%
+grown("train_step", "15")
+
+# %% [markdown]
+r"""
+`train` takes what this chapter has made: `make_optimizer` in place of the plain AdamW, `clip`, and the word for the precision.
+"""
+
+
+# %%
+#| export gpt.train
+#| grows train
+def train(
+    model: GPT, stream, steps, lr, *, precision="float32", clip=None, decay=0.3, generator=None, on_step=None
+) -> list[float]:
+    """Train in place on `steps` batches, stream.next_batch() -> (x, y); the loss of each, in nats per token.
+
+    precision, clip: see train_step. generator seeds dropout, nothing else is random. on_step(step, loss): after each.
+    """
+    from tqdm import tqdm  # here, so that a step alone needs torch and nothing else
+
+    device, losses = next(model.train().parameters()).device, []
+    optimizer, scaler = make_optimizer(model, lr, precision), LossScaler() if precision == "fp16" else None
+    seed = int(torch.randint(2**31, (), generator=generator or torch.Generator()))
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        for step in tqdm(range(steps), unit="step", disable=None):
+            torch.manual_seed(seed + step)  # dropout depends on the step, not on what ran before
+            for group in optimizer.param_groups:
+                group["lr"] = lr * wsd(step, steps, decay=decay)
+            try:
+                losses.append(train_step(model, optimizer, [stream.next_batch()], precision, clip, scaler))
+            except FloatingPointError as error:
+                raise FloatingPointError(f"step {step}: {error}; lower lr={lr:g}, or set clip") from None
+            if on_step:
+                on_step(step, losses[-1])
+    return [loss.item() for loss in losses]
+
+
+# %% [markdown]
+r"""
 ## A run to experiment with
 
 All sizes stand here: a small model on the stories of chapter 02, at ten times the rate of chapter 07, since an
@@ -262,14 +395,7 @@ def experiment(seed: int = 0, **changes) -> SimpleNamespace:
 
 # %% [markdown]
 r"""
-## The gradient's norm
-
-All parameters together are one vector, and so is the gradient. Its length is the cheapest instrument of a run: one number a
-step, known before the update is made. Clipping (Pascanu et al. 2013, §3.2) shortens a gradient g that is longer than c:
-
-$$ g \leftarrow g \cdot \min(1,\ c / \lVert g \rVert) $$
-
-One factor for all tensors. To clip each tensor by itself would bound the length as well, and turn the gradient.
+Does clipping keep the direction?
 """
 
 # %%
@@ -397,8 +523,11 @@ for years (Hugging Face, *Fixing Gradient Accumulation*, October 2024).
 """
 
 # %%
-model, rows = new_model(), sorted(windows(held, config.block_size, eot), key=lambda row: row[2] - row[0])
-x_told, y_told = (t.to(device) for t in padded(held, [*rows[: B - 1], rows[-1]]))
+model = new_model()
+documents = sorted((torch.tensor([eot, *tokenizer.encode(story.text), eot]) for story in told), key=len)
+rows = [ids[: config.block_size + 1].to(device) for ids in (*documents[: B - 1], documents[-1])]
+x_told = pad_sequence([ids[:-1] for ids in rows], batch_first=True)
+y_told = pad_sequence([ids[1:] for ids in rows], batch_first=True, padding_value=-100)
 parts = list(zip(x_told.chunk(CUT), y_told.chunk(CUT)))
 print("targets that count:", [int((y != -100).sum()) for _, y in parts])
 whole, shared = gradient([(x_told, y_told)]), gradient(parts)
@@ -408,7 +537,7 @@ assert (shared - whole).norm() < 1e-4 * whole.norm(), "train_step depends on how
 
 # %% [markdown]
 r"""
-`train_step` (chapter 07) counts the targets of all micro-batches first and weights each loss by its share. The law is tested for any
+`train_step` counts the targets of all micro-batches first and weights each loss by its share. The law is tested for any
 way to cut a batch. A hand-written loop that takes micro-batches one at a time cannot know the shares; it can add up *sums* of losses, and divide the
 gradient by the count at the end.
 

@@ -11,7 +11,6 @@ decision. Questions with right answers, where no floor is known, are chapter 18b
 
 # %%
 #| default_exp evals.losses
-#| doc evals.losses: How good a model is: its loss on whole documents, its error, bits per byte, and how often its answers are right.
 #| doc evals.excess: What a model pays above the floor, token by token, and for which kind of decision.
 import copy
 import random
@@ -25,6 +24,7 @@ from course.figures.training import costs
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.corpora.corpus import ensure_corpus, stories
 from nanogpt.device import pick_device, pick_scale
+from nanogpt.evals.losses import evaluating
 from nanogpt.gpt.model import GPTConfig
 from nanogpt.gpt.train import scale_init, train
 from nanogpt.gpt.weights import load_model
@@ -37,7 +37,6 @@ from nanogpt.text.tokenizer import BPETokenizer
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -158,20 +157,6 @@ for case in ([9, 1, 2, 3, 9, 4], [9, *range(9)]):
 
 # %%
 #| export
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
-    """Dropout off within the block, and each module's mode restored after it; gives the model's device."""
-    training = [module for module in model.modules() if module.training]  # some may be frozen
-    model.eval()
-    try:
-        yield next(model.parameters()).device
-    finally:
-        for module in training:
-            module.training = True
-
-
-# %%
-#| export
 #| blank padded: y is x one further, and -100 up to new and behind stop
 def padded(tokens: np.ndarray, rows: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
     """x and y, (rows, longest), of some windows; y is -100 where nothing is to be predicted."""
@@ -221,8 +206,16 @@ def total_loss(model: GPT, tokens: np.ndarray, eot: int, B=32, precision="float3
     return nats.sum().item(), len(nats)
 
 
+# %% [markdown]
+r"""
+Chapter 07's `evaluate` read one document at a time, and cut a long one into pieces that know nothing of each other. The
+one that replaces it reads B windows at a time:
+"""
+
+
 # %%
 #| export
+#| grows evaluate
 def evaluate(model: GPT, shards: Iterable[np.ndarray], eot: int, B=32, precision="float32") -> float:
     """Mean loss in nats per token over all tokens of the shards; the batch size B changes nothing but the time."""
     totals = [total_loss(model, tokens, eot, B, precision) for tokens in shards]
@@ -398,7 +391,8 @@ Never compare losses per token across tokenizers.
 
 The mean loss is mostly small talk. Whether the model uses facts is a question with answers that are right or wrong:
 every story says who has how many, in number words that can be *copied* from an earlier sentence or must be *computed*
-from two. Chapter 02 knows where they stand. Is the model's first choice the right word?
+from two. Chapter 02 knows where they stand. Is the model's first choice the right word? Chapter 07 asked this of stories that fit
+into the context. With `windows` any story can be asked:
 """
 
 
@@ -416,6 +410,7 @@ def first_choices(model: torch.nn.Module, ids: np.ndarray, T: int, eot: int) -> 
 
 # %%
 #| export
+#| grows answer_accuracy
 @torch.no_grad()
 def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dict[str, float]:
     """The share of who-has-how-many answers whose every token is the model's first choice, given all before it.

@@ -18,9 +18,11 @@ import json
 
 from course.figures import ddp as figures
 from course.local_ranks import local_ranks
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.torchrun import torchrun
 from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.gpt.precision import autocast
+from nanogpt.gpt.train import both_finite, gradient_is_fine
 
 DATA, OUT = "../data/built/stories", "../data/built/drill.json"
 N, LOCAL = 2, 4  # processes, for which a laptop has two cores; ranks inside this kernel
@@ -481,11 +483,72 @@ def average_gradients(model: nn.Module, ranks: Ranks) -> None:
 r"""
 But the mean of *what*? If rank 0 counts 500 targets and rank 1, whose rows are half padding, 100, then the mean of the two mean
 losses gives a token of rank 1 five times the weight. It is chapter 15's trap of micro-batches once more, and has the same
-remedy: a micro-batch counts by its share of the targets of *all ranks*. `target_shares` divides a micro-batch's targets by their sum; given
+remedy: a micro-batch counts by its share of the targets of *all ranks*. So far `target_shares` divided a micro-batch's targets by their sum. Given
 `ranks.mean`, it divides by the mean of the ranks' sums. That is n times its share of all, and the gradients' mean divides by n
-again. `train_step(…, mean=ranks.mean)` does it, and returns the loss of the whole batch on every rank. So what hangs on the loss or on the
-gradient's norm, clipping or skipping a step, is decided alike on all ranks.
+again.
+"""
 
+
+# %%
+#| export gpt.train
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+
+# %%
+#| export gpt.train
+#| grows target_shares
+def target_shares(batches: Sequence[tuple[Tensor, Tensor]], mean=None) -> Tensor:
+    """Of all targets that count, those that are not -100, the share in each batch. mean: see train_step."""
+    if not batches:
+        raise ValueError("a step needs at least one micro-batch (x, y)")
+    counts = torch.stack([(y != -100).sum() for _, y in batches])
+    return counts / (mean(counts.sum()) if mean else counts.sum())
+
+
+# %% [markdown]
+r"""
+`train_step` hands `mean` on, and with it returns the loss of the whole batch on every rank. All ranks see the same loss and the same norm, so all
+make the same decision when they clip or skip a step. One line more is for the next section: between micro-batches a replica need
+not average its gradients, and `no_sync` tells it so.
+"""
+
+
+# %%
+#| export gpt.train
+#| grows train_step
+def train_step(
+    model: GPT, optimizer, batches, precision="float32", clip=None, scaler=None, accept=None, mean=None
+) -> Tensor:
+    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
+
+    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word; fp16 takes a
+    LossScaler, which skips what overflowed. clip: the largest norm. accept(loss, norm before clipping) -> bool: whether
+    to update (both_finite). mean(tensor): over the processes that share the batch, whose replicas of the model average
+    gradients (chapter 20).
+    """
+    if precision == "fp16" and scaler is None:
+        raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
+    shares = target_shares(batches, mean)
+    loss, last = torch.zeros((), device=shares.device), len(batches) - 1
+    optimizer.zero_grad()
+    for i, ((x, y), share) in enumerate(zip(batches, shares)):
+        waits = i < last and hasattr(model, "no_sync")  # a replica's gradients are averaged once a step
+        with autocast(precision, x.device), model.no_sync() if waits else nullcontext():
+            part = share * model(x, y)[1]
+        (part if scaler is None else part * scaler.scale).backward()
+        loss += torch.where(share > 0, part.detach(), 0.0)
+    loss = mean(loss) if mean else loss
+    if gradient_is_fine(model, loss, clip, scaler, accept or both_finite):
+        optimizer.step()
+    return loss
+
+
+# %%
+grown("train_step", "20")
+
+# %% [markdown]
+r"""
 ## DistributedDataParallel
 
 It is the same mean, but begun while backward still computes: a hook on each parameter notices that its gradient is ready, gradients

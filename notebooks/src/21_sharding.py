@@ -13,18 +13,19 @@ hold and move, and then does the same with PyTorch's FSDP2, on real processes.
 #| default_exp parallel.zero
 #| doc parallel.zero: ZeRO by hand, its three stages, and what chapter 21 makes several processes do.
 #| doc drills.sharding: What chapter 21 makes several processes do, to be measured: `drill drills.sharding:stages`.
-#| doc gpt.clip: One gradient norm for a model that may lie in parts on many ranks, and clipping by it.
 #| doc parallel.fsdp: A model in shards by FSDP2; whole again for a file; its checkpoint for any number of ranks.
 import json
+from collections.abc import Iterable
 from functools import partial
 
 from course.figures import sharding as figures
 from course.local_ranks import local_ranks
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.torchrun import torchrun
 from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.drills.ddp import ROWS
 from nanogpt.gpt.model import SIZES, num_params
+from nanogpt.gpt.precision import LossScaler
 from nanogpt.gpt.pretrained import from_hf
 from nanogpt.speed.work import activation_bytes
 
@@ -669,13 +670,12 @@ the tensor is cut, and over no others:
 
 # %%
 #| export gpt.clip
-import torch
 import torch.distributed as dist
-from torch import Tensor
 
 
 # %%
 #| export gpt.clip
+#| grows gradients_of
 def gradients_of(parameters) -> list[Tensor]:
     """Those that there are. One of which the ranks hold summands (a LayerNorm's in chapter 21b) is summed first."""
     parameters = [p for p in parameters if p.grad is not None]
@@ -695,6 +695,7 @@ def local_part(x: Tensor) -> tuple[Tensor, tuple]:
 
 # %%
 #| export gpt.clip
+#| grows global_norm
 @torch.no_grad()
 def global_norm(gradients) -> Tensor:
     """The norm of all gradients as one vector: on every rank the same number, as a plain tensor.
@@ -717,6 +718,7 @@ def global_norm(gradients) -> Tensor:
 
 # %%
 #| export gpt.clip
+#| grows scale_to
 @torch.no_grad()
 def scale_to(gradients, max_norm: float, norm: Tensor) -> None:
     """Shorten the gradients, whose global norm is `norm`, to max_norm, in place; no communication."""
@@ -737,8 +739,30 @@ def clip_(parameters, max_norm: float) -> Tensor:
 
 # %% [markdown]
 r"""
-`train_step` uses it, so that it clips and logs the same for a plain model, for DDP and for shards; fp16 asks this norm whether it is finite, so that all ranks skip together.
+These take the places of chapter 15's plain `gradients_of`, `global_norm` and `scale_to`, and `train_step` uses them without a change: it clips and
+logs the same for a plain model, for DDP and for shards. fp16 asks this norm whether it is finite, so that all ranks skip together. A
+scaler must divide shards, too; of a shard it takes the local part:
+"""
 
+
+# %%
+#| export gpt.precision
+#| grows LossScaler.unscale
+class LossScaler(LossScaler):
+    def unscale(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Divide the gradients by the scale, in place. False if any of this rank is not finite: then skip this update."""
+        grads = [local_part(p.grad)[0] for p in parameters if p.grad is not None]
+        if not grads:
+            raise ValueError("no parameter has a gradient; call (loss * scaler.scale).backward() first")
+        torch._foreach_mul_(grads, 1 / self.scale)
+        return bool(torch.stack([g.isfinite().all() for g in grads]).all())  # the one wait for the device
+
+
+# %%
+grown("global_norm")
+
+# %% [markdown]
+r"""
 ## Into files
 
 A sharded model must come back together in two cases. For a *file that others read*, gathered: `full_state` gathers weight by weight to the CPU, and `unsharded` makes of it a GPT that `save_model` and

@@ -108,7 +108,9 @@ def test_the_loss_falls_and_what_was_promised_is_written(config, capsys):
 
 def test_evaluation_and_samples_change_no_loss(config, tmp_path, monkeypatch):
     evaluate = trainer.evaluate
-    monkeypatch.setattr(trainer, "evaluate", lambda *args: evaluate(*args) + 0 * torch.rand(()).item())
+    monkeypatch.setattr(
+        trainer, "evaluate", lambda *args, **options: evaluate(*args, **options) + 0 * torch.rand(()).item()
+    )
     quiet, curious = config(), config(run_dir=str(tmp_path / "curious"), eval_every=2, eval_sample_every=3)
     trainer.fit(quiet)
     trainer.fit(curious)
@@ -126,7 +128,7 @@ def test_hellaswag_is_scored_on_the_way(config, monkeypatch):
 
 
 def test_a_step_is_saved_before_it_is_evaluated(config, monkeypatch):
-    def out_of_memory(*args):
+    def out_of_memory(*args, **options):
         raise MemoryError
 
     with monkeypatch.context() as patch:
@@ -297,7 +299,7 @@ def test_a_finished_run_stays_finished(config, capsys):
 
 def test_the_best_checkpoint_outlives_the_last_ones(config, monkeypatch):
     values = iter([3.0, 1.0, 2.0, 4.0, 5.0, 6.0])
-    monkeypatch.setattr(trainer, "evaluate", lambda *args: next(values))
+    monkeypatch.setattr(trainer, "evaluate", lambda *args, **options: next(values))
     run = trainer.fit(config(eval_every=2, run_keep=2))
     assert run.best == {"step": 4, "val_loss": 1.0}
     assert [int(p.name[5:]) for p in checkpoint.checkpoints(run.folder)] == [4, 10, 12], (
