@@ -590,9 +590,7 @@ class BPETokenizer(BPETokenizer):
         chunks = count_chunks((part for text in texts for part in text.split(EOT)), pattern)
         merges = learn_merges(chunks, vocab_size - 257)
         if len(merges) < vocab_size - 257:
-            raise ValueError(
-                f"vocab_size {vocab_size} is too large; this text allows at most {257 + len(merges)}"
-            )
+            raise ValueError(f"vocab_size {vocab_size} is too large: at most {257 + len(merges)} here")
         return cls(spell(merges), pattern)
 
 
