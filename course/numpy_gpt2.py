@@ -95,7 +95,7 @@ def six_mistakes(W: dict, ids: list[int], n_head: int) -> dict[str, np.ndarray]:
     """The oracle's logits with one mistake in each: in a layout, in the weights' precision, or in a formula."""
     import torch
 
-    def changed(end: str, change) -> dict:
+    def changed(end: str | tuple[str, ...], change) -> dict:
         return {name: change(array) if name.endswith(end) else array for name, array in W.items()}
 
     def swap_q_and_k(array: np.ndarray) -> np.ndarray:
@@ -110,9 +110,7 @@ def six_mistakes(W: dict, ids: list[int], n_head: int) -> dict[str, np.ndarray]:
 
     return {
         "attn.c_proj not transposed": oracle(changed("attn.c_proj.weight", np.transpose), ids, n_head),
-        "q and k swapped": oracle(
-            changed("c_attn.weight", swap_q_and_k) | changed("c_attn.bias", swap_q_and_k), ids, n_head
-        ),
+        "q and k swapped": oracle(changed(("c_attn.weight", "c_attn.bias"), swap_q_and_k), ids, n_head),
         "positions off by one": oracle(changed("wpe.weight", lambda a: np.roll(a, 1, axis=0)), ids, n_head),
         "weights rounded to bfloat16": oracle(changed("", to_bfloat16), ids, n_head),
         "GELU with erf, not tanh": oracle(W, ids, n_head, gelu=gelu_erf),
