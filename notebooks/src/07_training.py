@@ -687,7 +687,10 @@ r"""
 Read the two plots together. The loss falls quickly to the lines of the tables, because phrases are easy. Then look at where the copied answers
 start to rise: the loss falls there as well. A model learns to copy late and then fast; Olsson et al. (2022) describe the same bump in
 large models. Computed answers need two numbers instead of one. They come later, or stay wrong.
-Part of the fall in the second half is the work of the schedule: there the rate falls, and the curve of single batches gets calmer.
+Part of the fall in the second half is the work of the schedule: there the rate falls.
+
+Why is the training loss *above* the held-out one? A training row has a whole story and then the beginning of the next, and beginnings are
+where the choices are. The held-out stories are whole, so only the held-out curve can be compared with the floor.
 
 And this is what the model wrote on the way, each time from the same opening and with the same random numbers:
 """
