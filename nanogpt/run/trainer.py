@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import torch
 
@@ -67,8 +68,9 @@ def update(run: Training) -> tuple[float, dict, list]:
         said.update(judged(run, loss.item(), norm.item()))
         return "skipped" not in said
 
+    shared = {"mean": run.ranks.mean} if run.ranks.size > 1 else {}  # chapter 20's
     loss = train_step(
-        run.stepper, run.optimizer, batches, c.train.dtype, c.optim.clip, run.scaler, accept, run.ranks.mean
+        run.stepper, run.optimizer, batches, c.train.dtype, c.optim.clip, run.scaler, accept, **shared
     )
     if "norm" not in said:
         said |= {"norm": math.inf, "skipped": "overflow" if loss.isfinite() else "not finite"}
@@ -108,7 +110,8 @@ def look(run: Training, last: bool) -> dict:
     e, found, before, first = run.config.eval, {}, random_states(run.device), run.ranks.rank == 0
     model = whole_model(run.model).to(run.device)  # one that a rank can ask alone
     if due(e.every, run.step, last):
-        found["val_loss"] = held_loss(run.ranks, evaluate, model, *run.held, 32, run.config.train.dtype)
+        measure = partial(evaluate, precision=run.config.train.dtype)
+        found["val_loss"] = held_loss(run.ranks, measure, model, *run.held)
         found |= {k: v for k, v in load_manifest(run.config.data.dir).items() if k == "floor"}  # for `plot`
         if found["val_loss"] < run.best.get("val_loss", math.inf):
             run.best = {"step": run.step, "val_loss": found["val_loss"]}
