@@ -726,7 +726,10 @@ if __name__ == "__main__":
 
 
 def start(tmp_path, source, out, tokenizer_path, workers=2, part=""):
-    (tmp_path / "script.py").write_text(SCRIPT)
+    if not (
+        tmp_path / "script.py"
+    ).exists():  # written again, it is empty for a moment: another process would do nothing
+        (tmp_path / "script.py").write_text(SCRIPT)
     return subprocess.Popen(
         [sys.executable, *map(str, (tmp_path / "script.py", source, out, tokenizer_path, workers, part))],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -749,15 +752,11 @@ def tokens_so_far(out: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["jsonl", "txt"])
-def test_kill_9_at_a_random_point_changes_nothing(tmp_path, tokenizer_path, kind):
+def test_kill_9_at_a_random_point_changes_nothing(tmp_path, tokenizer_path):
     psutil = pytest.importorskip("psutil")
-    texts = [story.text for story in stories(20_000)] * 2  # 15 MB: long enough to be killed in
-    source = tmp_path / f"source.{kind}"
-    if kind == "jsonl":
-        write_jsonl(source, texts)
-    else:
-        source.write_text("\n".join(texts), newline="\n")
+    texts = [story.text for story in stories(5000)] * 5  # 10 MB: long enough to be killed in
+    source = tmp_path / "source.txt"
+    source.write_text("\n".join(texts), newline="\n")
     process = start(tmp_path, source, tmp_path / "straight", tokenizer_path)
     assert process.wait() == 0
     total, killed = tokens_so_far(tmp_path / "straight"), []
@@ -783,10 +782,8 @@ def test_kill_9_at_a_random_point_changes_nothing(tmp_path, tokenizer_path, kind
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no shared lock: there, parts take turns")
-@pytest.mark.parametrize("kind", ["jsonl", "csv"])
-def test_parts_at_the_same_time_one_killed_give_the_bytes_of_one_run(tmp_path, tokenizer_path, kind):
-    texts = [story.text for story in stories(20_000)]
-    source = (write_csv if kind == "csv" else write_jsonl)(tmp_path / f"source.{kind}", texts)
+def test_parts_at_the_same_time_one_killed_give_the_bytes_of_one_run(tmp_path, tokenizer_path):
+    source = write_csv(tmp_path / "source.csv", [story.text for story in stories(5000)] * 4)
     assert start(tmp_path, source, tmp_path / "straight", tokenizer_path, workers=2).wait() == 0
     out = tmp_path / "out"
     parts = [start(tmp_path, source, out, tokenizer_path, p, f"{p}/3") for p in (2, 1, 3)]
@@ -840,8 +837,8 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, tokenizer_path):
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for another process")
 def test_ctrl_c_says_how_to_go_on(tmp_path, tokenizer_path):
     source = tmp_path / "source.txt"
-    text = "\n".join(story.text for story in stories(20_000))
-    source.write_text(text * 4)  # 30 MB: seconds of work, so that Ctrl-C surely falls into it
+    text = "\n".join(story.text for story in stories(5000))
+    source.write_text(text * 8)  # 15 MB: seconds of work, so that Ctrl-C surely falls into it
     command = [sys.executable, "-m", "nanogpt", "prepare", str(source), "--tokenizer", str(tokenizer_path)]
     command += ["--out", str(tmp_path / "out"), "--workers", "2"]
     process = subprocess.Popen(
@@ -860,16 +857,14 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, tokenizer_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["jsonl", "txt", "parquet"])
+@pytest.mark.parametrize("kind", ["txt", "parquet"])  # .jsonl and .csv are read as .txt is, a block at a time
 def test_memory_does_not_grow_with_the_source(tmp_path, tokenizer_path, kind):
     psutil = pytest.importorskip("psutil")
     texts = [story.text for story in stories(5000)]
     peaks = []
-    for times in (8, 80):
+    for times in (4, 44):
         source = tmp_path / f"{times}.{kind}"
-        if kind == "jsonl":
-            write_jsonl(source, texts * times)
-        elif kind == "txt":
+        if kind == "txt":
             source.write_text("\n".join(texts * times), newline="\n")
         else:
             pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
@@ -887,8 +882,8 @@ def test_memory_does_not_grow_with_the_source(tmp_path, tokenizer_path, kind):
             time.sleep(0.02)
         assert process.returncode == 0
         peaks.append(peak / 1e6)
-    # 5000 stories are 1.9 MB: ten times as much text, 137 MB more, must not show. (pyarrow wanders by 30 MB.)
-    assert peaks[1] < peaks[0] + 60, peaks
+    # 5000 stories are 1.9 MB: eleven times as much text, 76 MB more, must not show. (pyarrow wanders by 30 MB.)
+    assert peaks[1] < peaks[0] + 45, peaks
 
 
 @pytest.mark.parametrize(

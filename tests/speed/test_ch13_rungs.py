@@ -239,21 +239,22 @@ def story_batches(vocab_size, B, T):
 
 
 @pytest.mark.slow
-def test_the_top_rung_follows_float32_for_200_steps_of_text(monkeypatch):
+def test_the_top_rung_follows_float32_for_100_steps_of_text(monkeypatch):
+    """Closely enough that weights kept in bfloat16 without masters, which do not follow, are seen."""
     monkeypatch.setattr(rungs, "zipf_batches", story_batches)
-    config = GPTConfig(block_size=64, vocab_size=128, n_layer=4, n_head=4, n_embd=128)
-    first = losses_of("float32", 200, config, 8, 64)
+    config = GPTConfig(block_size=64, vocab_size=128, n_layer=2, n_head=4, n_embd=64)
+    first = losses_of("float32", 100, config, 8, 64)
     top = losses_of(
         "bf16 weights",
-        200,
+        100,
         config,
         8,
         64,
         skip=("TF32", "fp16", *(("compile",) if why_not_compiled(CPU) else ())),
     )
     assert first[0] - first[-1] > 1.5
-    assert (first - top).abs().max() < 0.05
-    assert (first - top)[-50:].mean().abs() < 0.01
+    assert (first - top).abs().max() < 0.02
+    assert (first - top)[-50:].mean().abs() < 0.005
 
 
 # What a device cannot do
