@@ -132,8 +132,16 @@ time.sleep(600)
 """
 
 
+def slow_ip(folder: Path) -> str:
+    """A folder with an `ip` that never gets to a host."""
+    (path := folder / "slow/ip").parent.mkdir()
+    path.write_text("#!/bin/sh\nexec /bin/sleep 600\n")
+    path.chmod(0o755)
+    return str(path.parent)
+
+
 def test_what_is_left_on_hosts_ends_with_them(tmp_path):
-    """A process, its child in a session of its own, and one that may not have got to its host yet."""
+    """A process, its child in a session of its own, and one that has not got to its host yet."""
     if reason := why_no_hosts():
         pytest.skip(reason)
     with pytest.raises(ZeroDivisionError), Hosts(names=("course-x-0", "course-x-1")) as hosts:
@@ -142,7 +150,7 @@ def test_what_is_left_on_hosts_ends_with_them(tmp_path):
         while not (tmp_path / "child").exists():
             assert parent.poll() is None and time.monotonic() < deadline, said(tmp_path, 0)
             time.sleep(0.02)
-        late = hosts.start(0, "-c", "import time; time.sleep(600)", out=out)
+        late = hosts.start(0, "-c", "", out=out, PATH=slow_ip(tmp_path))
         1 / 0  # noqa: B018
     assert parent.poll() and late.poll(), "it goes on without its host"
     child = Path("/proc", (tmp_path / "child").read_text(), "stat")
