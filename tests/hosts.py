@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +38,7 @@ class Hosts:
 
     names: tuple[str, str] = field(default_factory=lambda: tuple(f"course-{os.getpid()}-{i}" for i in (0, 1)))
     cards: tuple[str, str] = ("cable0", "cable1")
+    started: list[subprocess.Popen] = field(default_factory=list)
 
     def __enter__(self) -> "Hosts":
         try:
@@ -57,15 +59,22 @@ class Hosts:
         self.remove()
 
     def remove(self) -> None:
+        # First those that may be on their way to a host: it does not know of them yet, and they would outlive it.
+        for process in self.started:
+            process.kill()
+            process.wait()
         for name in self.names:
             with contextlib.suppress(subprocess.CalledProcessError):
                 self.end_all(name)
                 ip("netns", "del", name)
 
     def end_all(self, name: str) -> None:
-        for pid in map(int, ip("netns", "pids", name).split()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        """Again until none is left: one may have started another between our look and its end."""
+        while pids := ip("netns", "pids", name).split():
+            for pid in map(int, pids):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
 
     def worker(self, host: int) -> int:
         """The process id of the rank that a torchrun has started on a host."""
@@ -88,7 +97,8 @@ class Hosts:
         env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": self.cards[host]} | env
         command = ["ip", "netns", "exec", self.names[host], sys.executable, *words]
         with open(out, "ab") as file:
-            return subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.STDOUT)
+            self.started.append(subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.STDOUT))
+        return self.started[-1]
 
 
 def rendezvous(kind: str, host: int) -> list[str]:

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -54,21 +53,19 @@ def test_the_doctor_says_when_this_machine_cannot_even_talk_to_itself(hosts, tmp
     assert "the loopback interface is down: ip link set lo up" in line, line
 
 
-@pytest.mark.parametrize("kind", ["static", "c10d"])
-def test_two_hosts_meet_and_talk_over_the_cable(hosts, tmp_path, kind):
-    for process in torchrun(hosts, kind, tmp_path, "-m", "course.machine.talk"):
+def test_two_hosts_meet_and_talk_over_the_cable(hosts, tmp_path):
+    """By the static rendezvous; by c10d they train below."""
+    for process in torchrun(hosts, "static", tmp_path, "-m", "course.machine.talk"):
         assert process.wait(SECONDS) == 0, said(tmp_path, 0) + said(tmp_path, 1)
     assert "2 talk by gloo over cable0 (10.77.0.1) and cable1 (10.77.0.2)" in said(tmp_path, 0)
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory) -> Path:
+def alone(tmp_path_factory, one_thread) -> Path:
     """A folder with a text, its shards and the run of one process, in `alone`."""
     folder = tmp_path_factory.mktemp("runs")
     write_text(folder / "text.txt")
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "nanogpt", "train", write_config(folder, "alone", **RUN)]
-    subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True)
+    assert main(["train", str(write_config(folder, "alone", **RUN))]) == 0
     return folder
 
 
@@ -84,15 +81,9 @@ def reached(run: Path, steps: int, folder: Path) -> None:
         time.sleep(0.02)
 
 
-def test_two_hosts_train_as_one_process_does(hosts, alone, tmp_path):
-    for process in train(hosts, "static", tmp_path, write_config(alone, "static", **RUN)):
-        assert process.wait(SECONDS) == 0, said(tmp_path, 0) + said(tmp_path, 1)
-    assert steps_done(alone / "static") == STEPS
-    assert main(["compare", str(alone / "alone"), str(alone / "static"), "--bound", f"{BOUND}"]) == 0
-
-
 def test_both_hosts_start_again_when_the_worker_of_one_is_killed(hosts, alone, tmp_path):
-    """c10d rendezvous with --max-restarts: the hosts meet anew, and the run goes on from its last checkpoint."""
+    """c10d rendezvous with --max-restarts: the hosts meet anew, the run goes on from its last checkpoint, and before and
+    after it they train as one process does."""
     run = alone / "c10d"
     both = train(hosts, "c10d", tmp_path, write_config(alone, "c10d", **RUN), restarts=1)
     reached(run, 120, tmp_path)
@@ -127,15 +118,42 @@ def test_a_cable_that_is_cut_ends_both_sides_with_a_message_and_the_run_goes_on(
     for process in train(hosts, "static", tmp_path, config):
         assert process.wait(SECONDS) == 0, said(tmp_path, 0) + said(tmp_path, 1)
     assert re.search(r"going on after step (50|100|150|200|250)\b", said(tmp_path, 0)), said(tmp_path, 0)
+    assert steps_done(run) == STEPS
     assert main(["compare", str(alone / "alone"), str(run), "--bound", f"{BOUND}"]) == 0
 
 
+PARENT = """
+import pathlib, subprocess, sys, time
+
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+pathlib.Path(sys.argv[1], "writing").write_text(str(child.pid))
+pathlib.Path(sys.argv[1], "writing").rename(pathlib.Path(sys.argv[1], "child"))
+time.sleep(600)
+"""
+
+
+def slow_ip(folder: Path) -> str:
+    """A folder with an `ip` that never gets to a host."""
+    (path := folder / "slow/ip").parent.mkdir()
+    path.write_text("#!/bin/sh\nexec /bin/sleep 600\n")
+    path.chmod(0o755)
+    return str(path.parent)
+
+
 def test_what_is_left_on_hosts_ends_with_them(tmp_path):
+    """A process, its child in a session of its own, and one that has not got to its host yet."""
     if reason := why_no_hosts():
         pytest.skip(reason)
     with pytest.raises(ZeroDivisionError), Hosts(names=("course-x-0", "course-x-1")) as hosts:
-        sleeping = hosts.start(0, "-c", "import time; time.sleep(60)", out=tmp_path / "host0.out")
-        assert sleeping.poll() is None
+        out, deadline = tmp_path / "host0.out", time.monotonic() + SECONDS
+        parent = hosts.start(0, "-c", PARENT, str(tmp_path), out=out)
+        while not (tmp_path / "child").exists():
+            assert parent.poll() is None and time.monotonic() < deadline, said(tmp_path, 0)
+            time.sleep(0.02)
+        late = hosts.start(0, "-c", "", out=out, PATH=slow_ip(tmp_path))
         1 / 0  # noqa: B018
-    assert sleeping.wait(5) != 0, "it goes on without its host"
+    assert parent.poll() and late.poll(), "it goes on without its host"
+    child = Path("/proc", (tmp_path / "child").read_text(), "stat")
+    # Its new parent may not have asked yet how it ended.
+    assert not child.exists() or child.read_text().rpartition(")")[2].split()[0] == "Z", "the child goes on"
     assert "course-x" not in subprocess.check_output(["ip", "netns"], text=True)

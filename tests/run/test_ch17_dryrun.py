@@ -1,5 +1,6 @@
 """A dry run says what a run would take, and leaves nothing behind."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -77,9 +78,18 @@ def test_a_span_is_in_its_own_unit(seconds, words):
     assert span(seconds) == words
 
 
+@pytest.fixture(scope="module")
+def measured_once():
+    """This machine's own roofline, which takes seconds, for all configurations."""
+    return functools.cache(dryrun.measure_roofline)
+
+
 @pytest.mark.slow  # it measures the roofline
 @pytest.mark.parametrize("name", READY)
-def test_a_dry_run_of_a_ready_configuration_says_what_it_will_cost(name, tmp_path, monkeypatch, capsys):
+def test_a_dry_run_of_a_ready_configuration_says_what_it_will_cost(
+    name, measured_once, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(dryrun, "measure_roofline", measured_once)
     monkeypatch.chdir(tmp_path)
     dry_run(load_config(name))
     out = capsys.readouterr().out
