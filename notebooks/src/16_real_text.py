@@ -904,7 +904,7 @@ def to_device(x: np.ndarray, y: np.ndarray, device) -> tuple[torch.Tensor, torch
 
 # %%
 #| export text.data
-#| grows BatchStream.next_batch BatchStream.state_dict BatchStream.load_state_dict
+#| grows BatchStream.next_batch
 class BatchStream(BatchStream):
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """x, y: int64 tensors (B, T) on the device; y[b, t] is the token that follows x[b, t]."""
@@ -916,6 +916,11 @@ class BatchStream(BatchStream):
             raise ValueError(f"the shards in {self.paths[0].parent} hold {what}; prepare them again")
         return to_device(rows[:, :-1], rows[:, 1:], self.device)
 
+
+# %%
+#| export text.data
+#| grows BatchStream.state_dict BatchStream.load_state_dict
+class BatchStream(BatchStream):
     def state_dict(self) -> dict:
         """What resumes the stream at exactly this place, with any B, T and number of ranks."""
         if "shards" not in vars(self):  # their hashes, by the manifest or computed once
