@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -25,17 +25,28 @@ needs_chromium = pytest.mark.skipif(
 
 
 @contextmanager
-def opened(base: str, width: int = 1280, height: int = 900, tolerated: str = "(?!)") -> Iterator:
-    """A Playwright page in a new browser, for what the server at `base` shows.
-
-    Once it is left, nothing may have gone wrong: no error in the console, no exception in a script, no answer of 400 or
-    more, no request to another host than `base`'s. `tolerated` is a pattern of messages that do not count.
-    """
+def chromium() -> Iterator:
+    """A new browser's window, which keeps what it has loaded: the next page need not load and compile it again."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page(viewport={"width": width, "height": height})
+        try:
+            yield browser.new_context()
+        finally:
+            browser.close()
+
+
+@contextmanager
+def opened(base: str, width: int = 1280, height: int = 900, tolerated: str = "(?!)", within=None) -> Iterator:
+    """A Playwright page, in a new browser or within one that is given, for what the server at `base` shows.
+
+    Once it is left, nothing may have gone wrong: no error in the console, no exception in a script, no answer of 400 or
+    more, no request to another host than `base`'s. `tolerated` is a pattern of messages that do not count.
+    """
+    with nullcontext(within) if within else chromium() as window:
+        page = window.new_page()
+        page.set_viewport_size({"width": width, "height": height})
         page.set_default_timeout(SECONDS * 1000)
         wrong = watched(page, base)
         try:
@@ -47,7 +58,7 @@ def opened(base: str, width: int = 1280, height: int = 900, tolerated: str = "(?
                 shot(page, f"failed-{test}")
             raise
         finally:
-            browser.close()
+            page.close()
     wrong = [said for said in wrong if not re.search(tolerated, said)]
     assert not wrong, "\n".join(["the browser said:", *wrong])
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from browser import needs_chromium, opened, shot
+from browser import chromium, needs_chromium, opened, shot
 
 from course.machine.lab import running
 from course.paths import NOTEBOOKS, ROOT, number_of, numbered
@@ -55,6 +55,13 @@ def lab(tmp_path_factory):
     env = {"PYTHONPATH": str(copy), "NANOGPT_SCALE": "ci", "OMP_NUM_THREADS": "1"}
     with running(folder, copy, **env) as (_, server):
         yield Lab(copy, server["url"], server["token"])
+
+
+@pytest.fixture(scope="module")
+def window():
+    """One browser for all chapters, as a student has."""
+    with chromium() as window:
+        yield window
 
 
 # What a student does
@@ -126,11 +133,11 @@ RIGHT = 'return scores.masked_fill(future, float("-inf")).softmax(dim=-1)'
 WRONG = "return scores.softmax(dim=-1)"
 
 
-def test_a_chapter_is_run_checkpointed_broken_and_mended(lab):
+def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window):
     module = lab.copy / "nanogpt/gpt/attention.py"
     released = module.read_text(encoding="utf-8")
     module.unlink()
-    with opened(lab.base) as page:
+    with opened(lab.base, within=window) as page:
         lab.open(page, "notebooks/04_attention.ipynb")
         shot(page, "lab-1-opened")
         run_all(page)
@@ -280,10 +287,10 @@ KNOBS = {"[role=slider]": slide, "input[type=text], textarea": retext, "select":
 
 
 @pytest.mark.parametrize("chapter", map(number_of, with_widget()))
-def test_every_knob_of_a_widget_changes_what_it_shows(lab, chapter):
+def test_every_knob_of_a_widget_changes_what_it_shows(lab, window, chapter):
     (path,) = (lab.copy / "notebooks").glob(f"{chapter}_*.ipynb")
     keep_what_the_widget_needs(path)
-    with opened(lab.base) as page:
+    with opened(lab.base, within=window) as page:
         answered = answers(page)
         lab.open(page, f"notebooks/{path.name}")
         run_all(page)
