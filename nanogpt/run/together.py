@@ -132,11 +132,11 @@ def my_documents(tokens: np.ndarray, eot: int, ranks: Ranks) -> np.ndarray:
     return tokens[bounds[ranks.rank] : bounds[ranks.rank + 1] + 1]
 
 
-def held_loss(ranks: Ranks, evaluate: Callable, model, held: list[np.ndarray], eot: int, *rest) -> float:
-    """evaluate(model, held, eot, *rest), chapter 18's mean loss, with the documents dealt to all ranks."""
+def held_loss(ranks: Ranks, evaluate: Callable, model, held: list[np.ndarray], eot: int, **how) -> float:
+    """evaluate(model, held, eot, **how), chapter 18's mean loss, with the documents dealt to all ranks."""
     if ranks.size == 1:
-        return evaluate(model, held, eot, *rest)
+        return evaluate(model, held, eot, **how)
     mine = [part for tokens in held if len(part := my_documents(tokens, eot, ranks)) > 1]
     count = sum(len(part) - 1 for part in mine)
-    told = gathered(ranks, (count, evaluate(model, mine, eot, *rest) if count else 0.0))
+    told = gathered(ranks, (count, evaluate(model, mine, eot, **how) if count else 0.0))
     return sum(count * loss for count, loss in told) / sum(count for count, _ in told)

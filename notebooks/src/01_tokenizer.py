@@ -756,8 +756,8 @@ show(figures.growing_tokens(sentence, tokenizer), alt="The sentence after more a
 # %% [markdown]
 r"""
 `unicorns` was unknown to the tokenizer of words. Now it is a few pieces, which it shares with other words. Try a
-sentence of yours. Guess before you move the slider: which two letters are joined first, and how many tokens are left
-at the end?
+sentence of yours. *Predict* before you move the slider: which two letters are joined first, and how many tokens are
+left at the end?
 """
 
 # %% tags=["nbval-ignore-output"]

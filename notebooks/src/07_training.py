@@ -669,7 +669,9 @@ def watch(step: int, loss: Tensor) -> None:
 model, correct, told = new_model(), {}, {}
 live = figures.LivePlot(lines | {"floor: knows the grammar": held_floor}, steps, every=200)
 generator = torch.Generator().manual_seed(SEED)
+start = time.perf_counter()
 losses = train(model, batches(), steps, lr, decay=0.5, generator=generator, on_step=watch)
+seconds = time.perf_counter() - start
 live.close()
 
 # %% tags=["nbval-ignore-output"]
@@ -883,7 +885,7 @@ same vocabulary is already there, this one goes into a folder of its own:
 # %% tags=["nbval-ignore-output"]
 MODEL = Path("../data/built/model")
 record = {"text": "stories", "steps": steps, "tokens": steps * B * T, "device": str(device), "lines": lines}
-record |= {"val_loss": loss, "floor": floor, "losses": losses[:: max(1, steps // 200)]}
+record |= {"val_loss": loss, "floor": floor, "losses": losses[:: max(1, steps // 200)], "seconds": seconds}
 record |= {
     "accuracy": accuracy["all"],
     "bigram_accuracy": baseline["all"],

@@ -269,7 +269,7 @@ def token_probs(logits: Tensor, temperature=1.0, top_k: int | None = None, top_p
 # %% [markdown]
 r"""
 Now try the knobs on the trained model. The text below is a story up to a number that must be computed. Pale bars are the
-model's own probabilities. Dark bars are what `token_probs` makes of them.
+model's own probabilities. Dark bars are what `token_probs` makes of them. *Predict* before each step what the dark bars will do.
 
 1. Set top-k to 50 and top-p to 1, and move only the temperature.
 2. Set the temperature to 1 and move only top-k. Do the bars that are left keep their order and their ratios?
