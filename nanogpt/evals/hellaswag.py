@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import nanogpt
-from nanogpt.evals.losses import evaluating, token_losses
+from nanogpt.evals.losses import evaluating
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.precision import autocast
 
@@ -211,6 +211,8 @@ def log_likelihoods(model: GPT, requests: list, **how) -> list[tuple[float, bool
 def for_harness(model: GPT, tokenizer, *, batch=8, precision="float32"):
     """The model as an lm_eval.api.model.LM, for tasks that ask for log-likelihoods. Needs the package lm-eval."""
     from lm_eval.api.model import TemplateLM
+
+    from nanogpt.evals.losses import token_losses
 
     class Adapter(TemplateLM):
         eot_token_id = tokenizer.eot

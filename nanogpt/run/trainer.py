@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 
 import torch
 
@@ -69,9 +68,8 @@ def update(run: Training) -> tuple[float, dict, list]:
         return "skipped" not in said
 
     shared = {"mean": run.ranks.mean} if run.ranks.size > 1 else {}  # chapter 20's
-    loss = train_step(
-        run.stepper, run.optimizer, batches, c.train.dtype, c.optim.clip, run.scaler, accept, **shared
-    )
+    how = c.train.dtype, c.optim.clip, run.scaler, accept
+    loss = train_step(run.stepper, run.optimizer, batches, *how, **shared)
     if "norm" not in said:
         said |= {"norm": math.inf, "skipped": "overflow" if loss.isfinite() else "not finite"}
     synchronize(run.device)
@@ -110,8 +108,8 @@ def look(run: Training, last: bool) -> dict:
     e, found, before, first = run.config.eval, {}, random_states(run.device), run.ranks.rank == 0
     model = whole_model(run.model).to(run.device)  # one that a rank can ask alone
     if due(e.every, run.step, last):
-        measure = partial(evaluate, precision=run.config.train.dtype)
-        found["val_loss"] = held_loss(run.ranks, measure, model, *run.held)
+        precision = run.config.train.dtype
+        found["val_loss"] = held_loss(run.ranks, evaluate, model, *run.held, precision=precision)
         found |= {k: v for k, v in load_manifest(run.config.data.dir).items() if k == "floor"}  # for `plot`
         if found["val_loss"] < run.best.get("val_loss", math.inf):
             run.best = {"step": run.step, "val_loss": found["val_loss"]}
