@@ -1,14 +1,14 @@
 # %% [markdown]
 r"""
-# 04 · Attention: fetch what an earlier position knows
+# 04 · Attention: looking up earlier positions
 
 *Ann has seven marbles. Tom has two. Ann has …* You know the next word. A model that sees only the last word, *has*,
-cannot know it: after *has*, any number is as good as another. The word that helps is far back, and in the next story
-it is somewhere else. So the model must do two things. It must look back at all earlier positions, and it must choose
+cannot know it: after *has*, any number is as good as another. The word that helps is far back, and its place differs
+from story to story. So the model must do two things. It must look back at all earlier positions, and it must choose
 among them by what they contain. *Attention* does both. It must never look forward, because the later words are what
 the model is asked to predict.
 
-At the end of this chapter you train a model of two layers of attention in a few seconds. It looks up who has how
+At the end of this chapter you train a small model made of attention alone, in a few seconds. It looks up who has how
 many, and you can watch it do so.
 """
 
@@ -36,18 +36,19 @@ show(fig, alt=alt)
 
 # %% [markdown]
 r"""
-A reader asks two questions at the last *has*: who has something (blue), and how many (red)? The first answer is one
-word back. The second is harder, because two numbers came earlier, and nothing in the word *seven* says that it is
-Ann's. Keep this in mind. We first build a layer that can look back, then find out how two such layers answer the red
-question.
+At the last *has* (shaded), a reader asks two questions: who has something (blue), and how many (red)? The first answer
+is one word back. The second is harder, because two numbers came earlier, and nothing in the word *seven* says that it
+is Ann's. Keep this in mind. We first build a layer that can look back, then find out how such layers can answer the
+red question.
 
 ## The average of the past
 
-The simplest way to use the past is to average it. Take only the four positions of the story at which a number is
-named or asked for. Each is a vector of five numbers, which we choose by hand so that we can follow them. Columns 0
-and 1 say whose number this is, Ann's or Tom's. Columns 2 and 3 say whose number is wanted here. Column 4 is the
-number itself. (In a real model nobody chooses what a column means: training does. And how did the vector of *seven*
-learn that it is Ann's? An earlier layer wrote it there. The last section shows how.)
+The simplest way to use the past is to average it. For this we shorten the story to four positions: two name a number,
+and two ask for one. Each position is a vector of five numbers, which we choose by hand so that we can follow them. In
+the code, T is the number of positions and C the width of the vectors (their *channels*), so here T = 4 and C = 5.
+Columns 0 and 1 say whose number this is, Ann's or Tom's. Columns 2 and 3 say whose number is wanted here. Column 4 is
+the number itself. (In a real model nobody chooses what a column means: training does. And how did the vector of
+*seven* learn that it is Ann's? An earlier layer wrote it there. The section *Ann has …* shows how.)
 """
 
 # %%
@@ -70,8 +71,7 @@ Look at column 4. The position that wants Ann's number gets 3, the mean of 7, 2 
 Tom's gets 2.25. Neither number is an answer: an average cannot prefer one position to another.
 
 Before we let it choose, we get rid of the loop. The loop computes one position after the other. One matrix product
-computes them all: row *t* of a triangular matrix holds the weights with which position *t* looks at positions
-0 … *t*.
+computes them all: row *t* of a triangular matrix holds the weights with which position *t* looks at positions 0 … *t*.
 """
 
 # %%
@@ -82,10 +82,10 @@ assert torch.allclose(weights @ x, averages), "the product differs from the loop
 
 # %% [markdown]
 r"""
-Now the weights must become *learnable*. Any numbers would do as long as each row is positive, sums to one, and is
-zero in the future. Softmax makes such a row from arbitrary numbers, called *scores*: it takes the exponential of each
-score and divides by their sum. A score of −∞ gives the weight zero, so we put −∞ wherever the key is in the future.
-Here is one row by hand. It belongs to position 2, so position 3 is its future.
+Now the weights must become *learnable*. Any weights would do as long as none is negative, each row sums to one, and
+those of the future are zero. Softmax makes such a row from arbitrary numbers, called *scores*: it takes the
+exponential of each score and divides by their sum. A score of −∞ gives the weight zero, so we put −∞ wherever the
+position looked at is in the future. Here is one row by hand. It belongs to position 2, so position 3 is its future.
 """
 
 # %%
@@ -116,17 +116,19 @@ show(figures.matrices(over_the_past(torch.zeros(8, 8)), scores, over_the_past(sc
 r"""
 On the left all scores are zero, so every row is an average of its past. The scores in the middle are random. On the
 right is their softmax: each row still sums to one, but now a position weighs its past unevenly, most where the score
-is bluest. The future, grey in the middle, has no weight.
+is bluest. The future, grey in the middle, has no weight. The axes use the names of the next section: a *query* belongs
+to the position that looks, a *key* to a position that it can look at.
 
 ## Queries, keys and values
 
-Where should the scores come from? From what the positions contain. Each position offers a *key*, which says what it
-can be found by, and a *value*, which is what it passes on. Each position also asks with a *query*. The score of a pair
-is the product q · k: it is large where the query points in the same direction as the key.
+Where should the scores come from? We compute them from the vectors of the two positions. Each position has a *key*, by
+which others can find it, and a *value*, which it passes on. Each position also has a *query*, with which it searches.
+The score of a pair is the dot product q · k: it is large where the query points in the same direction as the key.
 
 In a model q, k and v are three linear maps of the position's vector, with the matrices W_q, W_k and W_v. In our
-example we can write these matrices by hand. The query reads the columns "wanted", the key reads the columns "whose",
-and the value reads the number.
+example we can write these matrices by hand. The query reads the two columns that say whose number is wanted, and
+multiplies them by 4 (we shall soon see why). The key reads the two columns that say whose number this is. The value
+reads the number.
 """
 
 # %%
@@ -139,8 +141,8 @@ print(f"q: {q.tolist()}\nk: {k.tolist()}\nv: {v.tolist()}")
 # %% [markdown]
 r"""
 Position 2 asks with (4, 0). The key of position 0 is (1, 0), so this score is 4·1 + 0·0 = 4. The key of position 1 is
-(0, 1), and position 2's own key is (0, 0): both scores are 0. Softmax turns 4, 0, 0 into e⁴ = 54.6 against 1 and 1,
-so the first weight is 54.6 / 56.6. Now all pairs at once:
+(0, 1), and position 2's own key is (0, 0): both scores are 0. Softmax turns 4, 0, 0 into e⁴ = 54.6 against 1 and 1, so
+the first weight is 54.6 / 56.6 = 0.96. Now all pairs at once:
 """
 
 # %%
@@ -172,16 +174,17 @@ The three maps are separate because a position plays three different roles. The 
 can be found as a verb (key), and passes on something else (value).
 
 The layer is called *self*-attention because q, k and v come from the same sequence. In *cross*-attention the queries
-come from another one: a translator's decoder looks at the sentence to be translated. Without the mask, attention is
-*bidirectional*, as in BERT. Such a model cannot be trained to predict the next token, because it sees it.
+come from another sequence: in a model that translates, the words of the translation look at the words of the original.
+Without the mask, attention is *bidirectional*, as in BERT. A bidirectional model cannot be trained to predict the next
+token, because it already sees that token.
 
-What you have just followed is one *head* of attention.
+You have just followed one *head* of attention.
 
 ## Why divide by √d?
 
 The head works. Our queries and keys have d = 2 numbers, though, and GPT-2's have 64. A score is a sum of d products.
 If the numbers in q and k are independent, with mean zero and variance one, then each product has variance one, and the
-sum has variance d (Vaswani et al. 2017, footnote 4). So wider heads have larger scores:
+sum has variance d, and standard deviation √d (Vaswani et al. 2017, footnote 4). So wider heads have larger scores:
 """
 
 # %%
@@ -193,8 +196,8 @@ for d in (4, 16, 64, 256):
 # %% [markdown]
 r"""
 We have just seen what large scores do: softmax gives nearly everything to one position. *Predict.* Let a query have 32
-keys, with random scores of standard deviation 8, as at d = 64. What share of the weight does the largest score get,
-on average? (Replace `None` by your guess, or run on and see.)
+keys, with random scores of standard deviation 8, as at d = 64. What share of the weight does the largest score get, on
+average? (Replace `None` by your guess, or run on and see.)
 """
 
 # %%
@@ -210,15 +213,16 @@ answer("04.1", round(largest, 2))
 
 # %% [markdown]
 r"""
-The second number is the trace of softmax's Jacobian, Σ p(1−p). It says how much of the gradient reaches the scores.
-When one weight is nearly 1 and the others nearly 0, a small change of the scores changes nothing, and the gradient is
-lost. Dividing each score by √d brings the deviation back to 1, at every width of head.
+The second number is Σ p(1 − p), summed over the 32 weights of a query. Each term is the derivative of one weight with
+respect to its own score, so the sum says how strongly the weights react to the scores. When one weight is nearly 1 and
+the others are nearly 0, a small change of the scores changes almost nothing, and little of the gradient gets through.
+Dividing each score by √d brings the deviation back to 1, at every width of head.
 
 These are random numbers of variance one. In a real layer, the size of q and k depends on the weights, and the weights
-change in training. So we shall not take the argument on trust: at the end of the chapter we train one model with the
-division and one without it.
+change in training. So the argument needs a test: at the end of the chapter we train one model with the division and
+one without it.
 
-Here are the finished weights. They are the first function of this chapter that goes into the package.
+Here is the finished function for the weights. It is the first one of this chapter that goes into the package.
 """
 
 # %%
@@ -243,7 +247,8 @@ def attention_weights(q: Tensor, k: Tensor) -> Tensor:
 
 # %% [markdown]
 r"""
-*Check.* Two laws: rows sum to one, and later keys do not change earlier rows.
+*Check.* Every row must sum to one, and a change of later keys must not change earlier rows. We add 1 to keys 5, 6 and
+7. Which rows may change?
 """
 
 # %%
@@ -259,10 +264,11 @@ assert changed == [5, 6, 7], f"rows {changed} changed, not [5, 6, 7]: is the fut
 r"""
 ## Many heads
 
-A head returns one weighted mean per position. The reader at the start of this chapter asked two questions at once, *who*
-and *how many*. To fetch two things, a position needs two sets of weights: two heads. GPT-2 small has 12 heads in each
-layer. They share the width: each works with C / 12 numbers per position, so all together cost as much as one wide head.
-The division must come out even, which is the first thing to check.
+A head returns one weighted mean per position. The reader at the start of this chapter asked two questions at once,
+*who* and *how many*. To fetch two things, a position needs two sets of weights: two heads. GPT-2 small has 12 heads in
+each layer. They share the width: each works with C / 12 = 768 / 12 = 64 numbers per position, so all together cost as
+much as one wide head. C must be divisible by the number of heads, so we check this first. In the code of the package,
+C is called `n_embd` and the number of heads `n_head`.
 """
 
 
@@ -281,7 +287,7 @@ def head_size(config) -> int:
 # %% [markdown]
 r"""
 The plainest version is a loop. Every head has its own three matrices, and the results are put side by side. (From here
-on `config` holds the sizes. Its last three fields are explained when the layer uses them. Try `n_head=5`, too.)
+on `config` holds the sizes. The next section explains its last three fields. Try `n_head=5`, too.)
 """
 
 # %%
@@ -297,10 +303,10 @@ print("one head:", tuple(heads[0].shape), " side by side:", tuple(looped.shape))
 
 # %% [markdown]
 r"""
-A GPU works best on few large products, so GPT-2 computes all heads together. It puts the matrices of all heads side by
-side into one, `c_attn`, whose output holds all queries, then all keys, then all values. We cut this output into q, k
-and v, and each of them into heads. A matrix product works on the last two axes and treats all earlier axes as a
-batch. So we move `n_head` in front of T, and the heads become part of the batch.
+One large product is faster on a GPU than many small ones, so GPT-2 computes all heads together. It puts the matrices
+of all heads side by side into one, `c_attn`, whose output holds all queries, then all keys, then all values. We cut
+this output into q, k and v, and each of them into heads. A matrix product works on the last two axes and treats all
+earlier axes as a batch. So we move `n_head` in front of T, and the heads become part of the batch.
 """
 
 # %%
@@ -327,17 +333,17 @@ print("q:", tuple(q.shape), " y:", tuple(y.shape), " together, as from the loop:
 r"""
 ## The layer
 
-The layer of the package is these three lines (q, k, v; y; together) with weights that can be trained. It has three
-additions:
+The layer in the package computes `q, k, v`, then `y`, then `together`, as the last cell did, but its weights can be
+trained. (`config.bias` says whether its two linear maps add a bias.) It has three additions:
 
 - **A second matrix, `c_proj`.** It mixes what the heads found. Without it, head 0 could write only to the first d
   channels of the output.
 - **Dropout.** In training, each number is set to zero with a given probability, and the others are scaled up, so that the
   model cannot rely on a single one. The GPT-2 paper names no rate. GPT-1 used 0.1, and so does the default of Hugging
   Face's GPT-2. We train with 0.
-- **Two doors for later chapters.** In chapter 08, a `cache` keeps the keys and values of the past while a text is
-  written. In chapter 12, `flash` computes the same result in one step that never stores the (T, T) weights. Pass over
-  both branches now; this chapter uses the last one.
+- **Two branches for later chapters.** In chapter 08, a `cache` keeps the keys and values of the past while the model
+  writes a text. In chapter 12, `flash` computes the same result in one step that never stores the (T, T) weights. Skip
+  both for now: this chapter uses only the `else` branch.
 """
 
 
@@ -378,9 +384,11 @@ print("in and out:", tuple(x.shape), tuple(attention(x).shape))
 r"""
 A linear layer of PyTorch stores its matrix as (outputs, inputs), so `c_attn.weight` has 3·C rows and C columns.
 
-**What it costs.** Every position scores every other, which makes T² scores. Twice the text makes four times as many.
-More heads need no more multiplications, because each head is narrower. But each head has a (T, T) matrix of weights
-of its own, and training keeps them all for the backward pass. For one layer of GPT-2 small on one text, in float32:
+**What it costs.** Every position has a score for every other, which makes T² scores. A text twice as long has four
+times as many. More heads need no more multiplications, because each head is narrower. But each head has a (T, T)
+matrix of weights of its own, and training keeps them all for the backward pass. The next cell computes the cost for
+one layer of GPT-2 small (C = 768, 12 heads) on one text, in float32. A GFLOP is a billion multiplications or
+additions, and a MiB is 2²⁰ bytes.
 """
 
 # %%
@@ -391,14 +399,14 @@ for T in (512, 1024, 2048, 4096):
 
 # %% [markdown]
 r"""
-This is only the part that grows with T². The two linear layers grow with T, like everything else in the model. Chapter
-05 adds up all parts and shows at which length this one becomes the largest.
+This is only the part that grows with T². The cost of the two linear layers grows with T, like the cost of everything
+else in the model. Chapter 05 adds up all parts and shows at which length this one becomes the largest.
 
 ## Two laws
 
-**The future does not move the past.** We have tested this with one disturbance. The Jacobian, the matrix of all
-derivatives, tests every pair of an input and an output at once. Beside our layer we put one with a bug, in a line that is
-often written so. All its shapes fit, and nothing crashes. Find the bug before you look at the picture.
+**The future does not move the past.** Above we tested this for the weights, by changing three keys. The *Jacobian*,
+the matrix of all derivatives, tests every pair of an input and an output at once. The next cell also has a version of
+the layer with a common bug. All its shapes fit, and nothing crashes. Find the bug before you look at the picture.
 """
 
 
@@ -426,12 +434,15 @@ assert leaks == 0, "our layer sees its future: is the mask in attention_weights?
 
 # %% [markdown]
 r"""
-Our layer's matrix is zero above the diagonal. The buggy layer's is not. It turns (B, n_head, T, d) into (B, T, C)
-without `transpose(1, 2)`, so it puts neighbouring *positions* of one head side by side, and early rows hold later
-positions. In training, such a model can read part of the answer, so its loss looks good. When it writes a text,
-there is no future to read, and the text is bad. A test of the shapes passes. The law does not.
+The darker a cell, the more this input moves this output. Our layer's matrix is zero above the diagonal. The buggy
+layer's matrix is not. This layer turns (B, n_head, T, d) into (B, T, C) without `transpose(1, 2)`, so it puts
+neighbouring *positions* of one head side by side, and early rows hold later positions: here row 1 holds what head 0
+found at positions 3, 4 and 5. In training, such a model can read part of the answer, so its loss can be too low. When it
+writes a text, there is no future to read, and the text is bad. A test of the shapes does not find this bug. The
+derivatives do.
 
-**The past has no order.** *Predict.* We shuffle all positions but the last, and look at the last output. Does it change?
+**The past has no order.** *Predict.* We shuffle all positions but the last, and look at the last output. Does it
+change?
 """
 
 # %%
@@ -445,20 +456,21 @@ answer("04.2", "no" if same else "yes")
 
 # %% [markdown]
 r"""
-A weighted mean does not know in which order its terms came. To one layer of attention, *Tom sees Ann* and *Ann sees Tom*
-are the same past. Several causal layers can work out some of the order (Haviv et al. 2022), but GPT-2 is told: a vector
-for each position is added to the input. The experiment below does this too, and chapter 05 returns to it.
+A weighted mean does not know in which order its terms came. For the word that follows, *Tom sees Ann* and *Ann sees
+Tom* are the same past to one layer of attention. Several causal layers can work out some of the order (Haviv et al.
+2022), but GPT-2 does not rely on this: it adds a vector for each position to the input. The experiment below does this
+too, and chapter 05 returns to it.
 """
 
 # %% [markdown]
 r"""
-## Two layers learn to copy
+## Learning to copy
 
 What can a model do that has nothing but attention? We give it a task in which only the past helps. Each text is a row
-of random characters, all different, that repeats until the text is full. On the first pass a model can only guess.
-From the second character of the repetition on, the next character is certain for a model that finds where the current
-character was before, and reads the one *after* it. The length of the row, its period, is random, so counting back a fixed
-number of places does not help.
+of random characters, all different, that repeats until the text has 48 characters. On the first pass a model can only
+guess. The second character of the repetition, and every later one, is certain for a model that finds where the
+character before it occurred earlier, and reads the one that came *after* it there. The length of the row, its period,
+is random, so counting back a fixed number of places does not help.
 """
 
 # %%
@@ -480,9 +492,10 @@ for row, p in zip(idx, period):
 
 # %% [markdown]
 r"""
-The model turns each character and each position into a vector, and adds the two. Then come the layers of attention. Each
-layer adds its output to what is already there, so nothing is lost. (The LayerNorm in front of it keeps the size of the
-numbers steady; chapter 05 explains it.) A last matrix turns each vector into V scores for the next character.
+The model turns each character and each position into a vector, and adds the two. Then come the layers of attention.
+Each layer adds its output to its input, so nothing is lost. (The LayerNorm before each layer keeps the size of the
+numbers steady; chapter 05 explains it.) A last matrix turns each vector into scores for the next character, one for
+each of the V = 64 characters.
 """
 
 
@@ -518,6 +531,9 @@ r"""
 We train on fresh texts in every step, with the usual loop: loss, gradient, update. The texts come from a generator of
 their own, with another seed than the weights. (With one seed for both, weights and texts would be made from the same
 random numbers: chapter 00.)
+
+*Predict.* How many layers of attention does a model need to copy? (Your guess goes into the last line of the next
+cell.)
 """
 
 
@@ -544,8 +560,9 @@ predict("04.3", "layers needed to copy random letters", guess=None)
 
 # %% [markdown]
 r"""
-*Predict* before you run the next cell: how many layers of attention does the copy need? We train a model with one layer
-and a model with two.
+We train a model with one layer and a model with two. The plot shows the loss on the characters that are certain. Its
+two dotted lines are the losses of two guesses: among all 64 characters, ln 64 = 4.16 nats, and among the characters of
+the row, ln *period*, which is 2.57 on average.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -568,17 +585,20 @@ if copies != ["2 layers"]:
 
 # %% [markdown]
 r"""
-Two layers learn it, and one layer does not. Why? Follow the letter `k` when it comes for the second time. The model must
-find the position *after* the first `k`. In one layer, each key is made from its own position's vector, which knows
-its own character and its place in the row. It does not know that a `k` stood before it. So the query of `k` can
-find the first `k`, but not the position after it.
+Two layers learn to copy: their loss falls nearly to zero. After the same 200 steps, one layer still does worse than a
+guess among the characters of the row. (Is it only slower? See "To explore".)
+
+Why? Follow the letter `k` when it comes for the second time. The model must find the position *after* the first `k`.
+In one layer, each key is made from its own position's vector, which contains its character and its place in the text.
+The vector does not say that the character before was a `k`. So the query of `k` can find the first `k`, but not the
+position after it.
 
 With two layers, the first can prepare the search: each position fetches the character *before* it and adds it to its
-own vector. Then the second layer can search for a position that carries the note "a `k` stood before me". Such a head of
-the second layer is called an *induction head* (Elhage et al. 2021; Olsson et al. 2022).
+own vector. Then the second layer can search for a position that carries the note "the character before me is a `k`".
+Such a head of the second layer is called an *induction head* (Elhage et al. 2021; Olsson et al. 2022).
 
 This explanation can be tested. If the first layer is needed only to fetch the character before, then one layer must be
-enough for a model to which we *give* this character. *Predict* whether it will be.
+enough for a model to which we *give* this character. *Predict:* will one layer be enough?
 """
 
 
@@ -602,14 +622,15 @@ show(figures.learning(curves, lines), alt=alt)
 
 # %% [markdown]
 r"""
-One layer is enough when it is told what stood before, and it even learns faster, because only one half of the trick
-is left to learn. (Olsson et al. make the same experiment with "smeared keys".) So the first of two layers is there to
-fetch the character before. Nobody built this in. Did our model really learn it?
+One layer is enough when it is told the character before. It has only half of the trick left to learn, and it learns
+earlier than the two layers. (Olsson et al. did a similar experiment with "smeared keys", which mix each key with the
+one before it.) So the first of two layers may be needed only to fetch the character before. Nobody built this in. Did
+our model with two layers really learn it?
 
 ## Where the heads look
 
-To see where a trained model looks, we need its attention weights. The layer uses them inside and does not return
-them. So we run the model step by step, as its `forward` does, and compute the weights on the side.
+To see where a trained model looks, we need its attention weights. The layer uses them inside and does not return them.
+So we run the model step by step, as its `forward` does, and compute the weights on the side.
 """
 
 
@@ -631,9 +652,10 @@ print("layers:", len(maps), " weights of each:", tuple(maps[0].shape))
 
 # %% [markdown]
 r"""
-We ask two questions about each head. How much weight is on the position just before, within the first 24 positions? And
-how much is on the position after an earlier copy of the current character, where there is one? `found` marks these
-positions: row t, column s, where the character before s is the character at t.
+We ask two questions about each head. How much weight is on the position just before? (We count only the first 24
+positions, because no period is longer, so they hold the first copy of every row.) And how much is on the position
+after an earlier copy of the current character, where there is one? `found` marks these positions: row t, column s,
+where the character before s is the character at t.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -650,13 +672,13 @@ fetches, copies = one_back[0].argmax().item(), after_copy[-1].argmax().item()
 
 # %% [markdown]
 r"""
-There they are. (A row is a layer, a column a head.) One head of layer 0 puts more than three quarters of its weight on
-the position before. Both heads of layer 1 put nearly all of theirs on the position after a copy: these are induction
-heads. (The second head of layer 0 looks at
-no single place. Which head gets which job depends on the random start.)
+In both tables, a row is a layer and a column is a head. One head of layer 0 puts more than three quarters of its
+weight on the position before. Both heads of layer 1 put nearly all of theirs on the position after a copy: these are
+induction heads. (The other head of layer 0 does neither. Which head gets which job depends on the random start.)
 
-To *look* at the right place is not yet to *use* it. So we switch off one head at a time, by setting to zero the
-columns of `c_proj` that read it, and measure the loss.
+A head may look at the right place without being of any use to the model. So we switch off one head at a time, by
+setting to zero the columns of `c_proj` that read its output, and measure the loss. With all heads it was below 0.1 at
+the end of training.
 """
 
 
@@ -672,12 +694,12 @@ for i, layer in enumerate(two.layers):
 
 # %% [markdown]
 r"""
-Without the head that fetches the character before, the copy is lost completely: the model does worse than a guess among
-the characters that occurred. Without the other head of layer 0 nothing much happens. The two induction heads share
-their work, so without one of them the loss is between.
+Without the head that fetches the character before, the copy is lost completely: the model does worse than a guess
+among all 64 characters. Without the other head of layer 0 the loss changes little. The two induction heads share their
+work, so without one of them the loss lies between these two.
 
 The model has never seen a word. Does it do the same on a sentence? Here are the two heads on a sentence written twice.
-Each row is a character that looks, each column a character that it can look at.
+Each row is a character that looks, each column a character that it can look at. A dot is a space.
 """
 
 
@@ -699,14 +721,16 @@ print("predicted", predicted[9:-1])
 # %% [markdown]
 r"""
 On the left, the dark diagonal is one place below the main one: each character looks at the one before. On the right,
-the rows of the first copy look at position 0. They have nothing to find, but weights must sum to one, so a head at rest
-needs some place to look at (an *attention sink*, Xiao et al. 2023). The rows of the second copy look at the first
-copy, one character further on.
+most rows of the first copy look at position 0. They have nothing to find, but weights must sum to one, so they must
+look somewhere (this place is called an *attention sink*, Xiao et al. 2023). The second `n` and the second space
+already find an earlier copy. The rows of the second sentence look at the first one, one character further on.
 
-Where is the prediction wrong? After characters that came twice, as the `n` in *Ann* and the space. The head matches one
-letter, not two, so it finds what followed either of them. *Predict:* in `the cat sat. the cat sat`, which earlier characters does
-layer 1 look at from the second `c`, and from the last `a`? Look, then type a sentence of your own, with a repetition
-in it. (Characters outside the alphabet are left out, and at most 48 are read.)
+Where is the prediction wrong? It is wrong after characters that came more than once: the `n` of *Ann* and the space.
+The head matches one character, not two, so it finds the characters that followed each of the earlier ones. After the
+space it divides its weight between `s` and `A`, and in our run the model answers `E`, which is not in the text at all.
+*Predict:* in `the cat sat. the cat sat`, which earlier characters does layer 1 look at from the second `c`, and from
+the last `a`? Look, then type a sentence of your own, with a repetition in it. (Characters outside the alphabet are
+left out, and at most 48 are read.)
 """
 
 
@@ -720,11 +744,14 @@ figures.map_widget("the cat sat. the cat sat", look, len(two.layers), two.layers
 
 # %% [markdown]
 r"""
+The second `c` looks at the `a` after the first `c`. The last `a` has three earlier ones, and divides its weight among
+the `t`s that follow them.
+
 ## Ann has …
 
-Now back to the question of the first page. Give the trained model three facts in its own language: `a7` (Ann, seven),
-`t2` (Tom, two), `e5` (Eve, five). Then ask for one of the names. This is not what it was trained on: nothing
-repeats with a fixed period.
+Now back to the question at the start of the chapter. We give the trained model three facts in characters that it
+knows: `a7` (Ann, seven), `t2` (Tom, two), `e5` (Eve, five). Then we ask for one of the names. The model was not
+trained on such texts: nothing here repeats with a fixed period.
 """
 
 
@@ -746,9 +773,10 @@ for name, model in {"1 layer": one, "2 layers": two, "1 layer, told": told}.item
 
 # %% [markdown]
 r"""
-The model with two layers looks up who has how many, for names and numbers drawn at random. The model with one layer does
-worse than a guess among the three numbers, which would be right one time in three. Here is how the two layers do it. The bottom row is what comes in, the
-rows above are the positions after layer 0 and after layer 1. A line shows where the two heads look; the thicker it is,
+The model with two layers looks up who has how many, for names and numbers drawn at random. So does the layer that is
+told the character before. The plain model with one layer does worse than a guess among the three numbers, which would
+be right one time in three. Here is how the two layers do it. The bottom row is the input, the rows above are the
+positions after layer 0 and after layer 1. A line shows where a head looks, one head in each layer; the thicker it is,
 the more weight it has.
 """
 
@@ -760,12 +788,15 @@ show(figures.hops(text, maps[0][0, fetches], maps[-1][0, copies]), alt=alt)
 
 # %% [markdown]
 r"""
-Read it from the top right. The last `t` looks at `2` (red), because layer 0 has told `2` that a `t` stood before it
-(blue). This takes two hops. No single arc can do it, since the `2` itself does not say whose it is.
+Read it from the top right. The last `t` looks at `2` (red), because layer 0 has fetched for `2` the `t` before it
+(blue). This takes two hops. One layer alone cannot do it, because the `2` itself does not say whose it is. (The first
+`a` looks at itself: it has no other position.)
 
-In the sentence *Ann has seven marbles. Tom has two. Ann has …* a word stands between name and number. The same two hops
-work if the first layer has one head that looks one word back, and one head that looks two words back. We do not train
-this one; we write it down. Words are one-hot vectors, and a head that looks back n words shifts them by n.
+In the sentence *Ann has seven marbles. Tom has two. Ann has …* there is a word between the name and the number. The
+same two hops work if the first layer has one head that looks one word back, and one head that looks two words back. We
+do not train this one; we write it down. Words are one-hot vectors (a 1 in the word's own column, 0 elsewhere), and a
+head that looks back n words shifts them by n. The factor 8 makes the softmax nearly a look-up, as in the example with
+five columns.
 """
 
 # %%
@@ -785,17 +816,18 @@ show(figures.sentence([*story, "?"], arcs), alt=alt)
 
 # %% [markdown]
 r"""
-The last *has* asks: which position has *Ann* two words back, as I have her one word back? Only *seven* answers. This is
-the example of the second section: the columns "wanted" and "whose" are what the first layer fetches, and W_q and W_k of the
-second layer read them. With *Tom has …* at the end, the same two layers say *two*. Try it: change the story above.
+The last *has* asks: which position has *Ann* two words back, as I have her one word back? Only *seven* does. This
+completes the example with five columns: the first layer fetches whose number is wanted and whose number this is, and
+W_q and W_k of the second layer read it. With *Tom has …* at the end, the same two layers say *two*. Try it: put *Tom*
+in place of the last *Ann* in `story`, at the top, and run that cell and the last two again.
 
-In chapter 07 a model meets thousands of stories with such questions in them, and nobody writes down its heads.
+In chapter 07 a model trains on thousands of stories with such questions in them, and nobody writes its heads by hand.
 
-## What the division is for
+## Training without the division by √d
 
-One promise is left. Does the division by √d matter in training? We train the model of two layers again, from the same
-weights, on the same texts, but we cancel the division: we multiply q by √d. A *hook* does this without a change of
-the layer: PyTorch calls it with the output of `c_attn`, and what it returns takes the output's place.
+One question is left: does the division by √d matter in training? We train the model of two layers again, from the same
+weights, on the same texts, but we cancel the division: we multiply q by √d. A *hook* does this without a change of the
+layer: PyTorch calls it with the output of `c_attn`, and uses its return value in place of this output.
 """
 
 
@@ -814,9 +846,9 @@ show(figures.learning(pair, lines), alt=alt)
 
 # %% [markdown]
 r"""
-Without the division the same model learns later, and is far behind after the same number of steps. It could compute the
-same function: a smaller W_q would do what the division does. So the division does not change what attention can
-express. It changes how well it can be *trained*. (Is it only the learning rate? "To explore" below lets you find out.)
+Without the division the same model learns later, and is far behind after the same number of steps. It could compute
+the same function: a smaller W_q would do what the division does. So the division does not change what attention can
+express. It changes how fast this model *learns*. (Is it only the learning rate? "To explore" below lets you find out.)
 
 ## Checkpoint
 """
@@ -847,10 +879,10 @@ To explore:
 - Is one layer only slower? `train(fresh(AttentionOnly, 1), steps=6000)` takes some minutes. Where does it end, compared with
   a guess among the characters that occurred? Split its loss by period. At which periods is it better than a guess, and how
   can it be?
-- Give the two-layer model `window_weights` of exercise 04-4 with 16 positions. The influence matrix is then a band. Which
-  periods does the model still copy?
+- Give the two-layer model `window_weights` of exercise 04-4 with 16 positions. The influence matrix of one layer
+  is then a band. Which periods does the model still copy?
 - After chapter 07, load the trained model and compute `found` on stories in place of random characters. Compare
-  each head with what an average of the past would put there. Did stories, too, grow an induction head?
+  each head with what an average of the past would put there. Did the model learn an induction head from stories, too?
 
 ## Further reading
 
