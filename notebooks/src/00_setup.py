@@ -63,11 +63,10 @@ print(record["opening"] + record["after"])
 
 # %% [markdown]
 r"""
-It writes English. It remembers who is there and what Rosa has. It opens and closes quotation marks. Nobody told the
-model any of these rules: it found them by predicting the next token. It even counts: six shells and two more are
-eight. Is that luck? Chapter 07 asks the model hundreds of such questions. It answers nearly all of those whose answer is
-in the text, and only half of those that need arithmetic.
-By chapter 08 you will be able to measure both.
+It writes English. It remembers who is there and what Rosa has. Nobody told the model any of these rules: it found
+them by predicting the next token. It even counts: six shells and two more are eight. Is that luck? Chapter 07 asks the
+model hundreds of such questions. It answers nearly all of those whose answer is in the text, and only half of those
+that need arithmetic.
 
 How good is it, as a number? The *loss* says how surprised the model is by the next token, on average, measured in
 nats (chapter 02 explains the unit). Training means making the loss small.
