@@ -174,6 +174,7 @@ class TestBuilt:
                 *(ROOT / "site").rglob("*.md"),
                 *ROOT.glob("*.md"),
                 *(ROOT / "exercises").glob("*.md"),
+                *(ROOT / "data").glob("*.txt"),
             )
         ]
         known = "\n".join(handed_out + shown)
