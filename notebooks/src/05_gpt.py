@@ -3,15 +3,15 @@ r"""
 # 05 · GPT-2: every number accounted for
 
 Chapter 04 built attention, which moves information between positions. This chapter adds the other parts and gets
-GPT-2: the complete model that was published in 2019, in about a hundred lines.
+GPT-2: the complete model that was published in 2019, in about two hundred lines.
 
-We build it from the top down. First comes the plan of the whole model, in fourteen lines. Then we write each part that the
+We build it from the top down. First comes the plan of the complete model, in fourteen lines. Then we write each part that the
 plan uses. Then we run the model, look at the text that it writes, and find that its initial weights are wrong. At the end
 we count every parameter and every floating-point operation, because chapters 09 to 14 need these counts.
 
-Why count? A model with a wrong part still trains. It only trains a little worse, and nobody can tell from the loss curve. But if
+Why count? A model with a wrong part often still trains. It only trains a little worse, and that is hard to see in a loss curve. But if
 you know what the first loss must be, how many parameters there must be, and which inputs may change which outputs, then
-most bugs show before the first step of training.
+you can find many bugs before the first step of training.
 """
 
 # %%
@@ -35,13 +35,16 @@ show(figures.architecture(), alt="GPT-2 as a stream to which attention and MLP a
 # %% [markdown]
 r"""
 The blue line is called the *residual stream*: one vector of C numbers for each position. It begins as the sum of two
-vectors, one for the token (`wte`) and one for the position (`wpe`). Each block adds to it twice: first attention adds what it
-has fetched from other positions, then a small network, the MLP, adds what it computes from the position's own vector. At the
-end, `lm_head` turns each vector into V numbers, one score (a *logit*) for each token of the vocabulary.
+vectors, one for the token (`wte`) and one for the position (`wpe`). The model has `n_layer` blocks. Each block adds to the stream twice:
+first attention adds what it has fetched from other positions, then a small network, the MLP, adds what it computes from the
+position's own vector. At the end, `lm_head` turns each vector into V numbers, one score (a *logit*) for each of the V tokens of the
+vocabulary. The small boxes `ln_1`, `ln_2` and `ln_f` are LayerNorms, which the section "The block" explains.
 
 ## Predict
 
-Replace `None` by your guess, or run on.
+*Predict.* Replace `None` by your guess, or run on. GPT-2 small has 12 blocks, C = 768, V = 50,257 tokens and at most T = 1024 positions.
+Its token table `wte` has one vector for each token. A FLOP is one floating-point addition or multiplication, and an MFLOP is a million of
+them. The loss is measured in nats, as in chapter 02.
 """
 
 # %%
@@ -58,7 +61,8 @@ Here is GPT-2. Read `forward` beside the figure: each line is one part of the pi
 is `Block`. Python looks it up when a model is made, so we may write the plan first.
 
 The names are GPT-2's own: *w*eights of the *t*oken *e*mbedding and of the *p*osition *e*mbedding, *h* for the hidden
-layers. Chapter 06 loads OpenAI's weights by these names.
+layers, *f* for the final LayerNorm, *lm_head* for the output of the language model. In the code, C is called `n_embd`, V is `vocab_size`,
+and `block_size` is the largest T. Chapter 06 loads OpenAI's weights by these names.
 """
 
 
@@ -82,18 +86,19 @@ class PlainGPT(nn.Module):
 
 # %% [markdown]
 r"""
-Two lines deserve a remark. Chapter 04 showed that a layer of attention does not know the order of its inputs, so each position
+Two lines need an explanation. Chapter 04 showed that a layer of attention does not know the order of its inputs, so each position
 needs a vector of its own: that is `wpe`, a learned table. And the matrix that turns the stream into logits is the token table
-itself, read the other way (*tied embeddings*, Press and Wolf 2017). The score of a token is the product of the stream's vector
-with that token's vector: the model proposes the tokens whose vectors point where the stream points.
+itself, used a second time (*tied embeddings*, Press and Wolf 2017). The score of a token is the dot product of the stream's vector
+with that token's vector. So a token gets a high score if its vector points in a direction similar to that of the stream's vector.
 
 ## The MLP
 
-The MLP works on each position alone. It widens the vector four times, bends every number, and narrows it again. Without the
-bend, the two matrices would multiply out to a single one.
+The MLP works on each position alone. One matrix turns its vector of C numbers into 4·C numbers, a curved function is
+applied to each of them, and a second matrix turns the result into C numbers again. Without the curved function, the two matrices could be multiplied
+into a single one.
 
-The bend is GELU, x·Φ(x), where Φ is the distribution function of the normal distribution. GPT-2 was trained with an
-approximation of it that uses tanh (Hendrycks and Gimpel 2016, §2).
+The function is GELU, x·Φ(x), where Φ(x) is the probability that a standard normal random number is below x. GPT-2 was trained with an
+approximation of it that uses tanh (Hendrycks and Gimpel 2016, §2). `config.bias` and dropout are the same as in chapter 04.
 """
 
 # %%
@@ -127,14 +132,15 @@ show(figures.gelu(), alt="GELU beside ReLU; tanh-GELU minus exact GELU, a few te
 
 # %% [markdown]
 r"""
-On the left, GELU beside the older ReLU, which cuts off everything negative: GELU is a smooth version of it. On the right, the
-error of the approximation, which is below a thousandth. You may train a model with either form. But weights that were trained with
+The left side shows GELU and the older ReLU, which sets every negative number to zero. GELU is a smooth version of it. The right side
+shows the error of the approximation, which is below a thousandth. You may train a model with either form. But weights that were trained with
 one form give slightly other logits with the other, and chapter 06 measures how much.
 
 ## The block
 
-A block adds attention and the MLP to the stream. Before each of the two reads the stream, a *LayerNorm* brings every position's
-vector to mean 0 and standard deviation 1. Here is one vector of four numbers, with mean 5 and variance 5, first by hand and then by PyTorch:
+A block adds the outputs of attention and of the MLP to the stream. Each of the two reads the stream through a *LayerNorm*, which brings
+every position's vector to mean 0 and standard deviation 1. Here is one vector of
+four numbers, with mean 5 and variance 5. We normalise it first by hand and then with PyTorch:
 """
 
 # %%
@@ -144,12 +150,12 @@ print(by_hand, nn.LayerNorm(4)(v).detach(), sep="\n")
 
 # %% [markdown]
 r"""
-The small number 1e-5 keeps the root from being zero for a constant vector. After that, LayerNorm multiplies each of the C
+The small number 1e-5 prevents a division by zero when all numbers of a vector are equal. After that, LayerNorm multiplies each of the C
 channels by a learned *gain* and adds a learned bias; they begin at 1 and 0.
 
 Where does the LayerNorm go? The Transformer of 2017 normalised the stream itself, after each addition (*post-norm*). GPT-2
 normalises only the *copy* that a part reads (*pre-norm*; Radford et al. 2019, §2.3). So the stream itself runs from the embedding
-to `ln_f` through additions alone. We measure below what that is good for.
+to `ln_f` through additions alone. We measure below what that is good for. In the code, ignore `cache`: it is `None` until chapter 08.
 """
 
 
@@ -180,13 +186,15 @@ for name, parameter in block.named_parameters():
 
 # %% [markdown]
 r"""
-That was the last missing part. The model runs.
+`nn.Linear` stores its weight as (outputs, inputs). `c_attn` makes q, k and v for all heads, so it has 3 · 128 = 384 outputs. `c_fc` has
+4 · 128 = 512. The block was the last missing part: now the model can run.
 
 ## The first text
 
-We need text. Chapter 02 tells the stories, chapter 01's tokenizer learns 512 tokens from 400 of them. The loss is chapter 02's:
-the mean of −ln p over the tokens that really come next. To let the model write, we ask for the probabilities of the next token,
-draw one, append it, and ask again.
+We need text. We take 400 of chapter 02's stories and train chapter 01's tokenizer on them, with 512 tokens. Then we cut 32 rows of 65 tokens:
+the first 64 of a row are the model's input, and the last 64 are the tokens that it has to predict. The loss is chapter 02's:
+the mean of −ln p, where p is the probability that the model gave to the token that really came next. To let the model write, we ask for
+the probabilities of the next token, draw one token, append it, and ask again. The second cell also answers question 05.4.
 """
 
 # %%
@@ -219,23 +227,24 @@ answer("05.4", round(loss))
 
 # %% [markdown]
 r"""
-The model repeats one token forever, and its loss is far above that of a model that knows nothing: a model that gives each of the V tokens
-the same probability pays ln V. So this model is not ignorant. It is *certain*, and wrong.
+The model repeats one token again and again. Its loss is far above that of a model that knows nothing: a model that gives each of the V tokens
+the same probability has the loss ln V. So this model is worse than ignorant. It is *certain*, and wrong.
 
-Why? `nn.Embedding` draws its numbers from N(0, 1), so the vector of a token has length √C, and so has the vector of a position. The stream begins
-as the sum of the two, and the untrained blocks add little to it. `ln_f` brings it back to length √C. Then the tied head multiplies it with
-all token vectors, and one of them is inside the sum: the vector of the token that was just read. This product is about C/√2, which is 91
-for C = 128. The other products scatter around zero. So the model bets everything on repeating the last token, and pays the whole difference
-of almost 91 nats. The initial weights are not a detail.
+Why? `nn.Embedding` draws its numbers from N(0, 1), so the vector of a token has a length of about √C, and so has the vector of a position.
+The stream begins as the sum of the two, which has a length of about √(2C), and the untrained blocks add little to it. `ln_f` brings it back to
+length √C. Then the tied head multiplies it with all token vectors, and one of them is a part of the sum: the vector of the token that was just
+read. This product is about C/√2, which is 91 for C = 128. The other products are scattered around zero. So the model is nearly sure that
+the last token comes again. Where another token comes, the loss is the difference between the two logits, which is about 91 nats on average. Before we
+can train this model, we need better initial weights.
 
 ## Initial weights
 
 OpenAI's code draws the matrices from N(0, 0.02²) and sets the biases to zero. (It draws `wpe` from N(0, 0.01²). We take 0.02 there too, as
-Hugging Face does.) One thing is added. The two matrices called `c_proj` are the ones that *write* to the stream, and a model
-with n_layer blocks writes 2·n_layer times. If these additions are independent and of equal size, their sum has √(2·n_layer)
-times the standard deviation of one. So both `c_proj` start smaller by just this factor (Radford et al. 2019, §2.3).
+Hugging Face does.) The gains of the LayerNorms are 1. There is one exception. The two matrices called `c_proj` in each block are the ones that
+*write* to the stream, and a model with n_layer blocks writes 2·n_layer times. If these additions are independent and of equal size, their sum
+has √(2·n_layer) times the standard deviation of one of them. So every `c_proj` starts smaller by this factor (Radford et al. 2019, §2.3).
 
-The last two arguments are for later. `generator` is a source of random numbers of our own, and `vocab_size` matters only when
+The last two arguments of the function are for later. `generator` is a source of random numbers of our own, and `vocab_size` matters only when
 chapter 13 gives the token table more rows than there are tokens: those extra rows are zero.
 """
 
@@ -269,11 +278,11 @@ print(f"loss {loss:.2f} nats a token; ln V = {math.log(tiny.vocab_size):.2f}")
 
 # %% [markdown]
 r"""
-Now the model knows nothing, and says so: it draws any token, and its loss is ln V. (A character � is a token that holds half a
-letter.) Training can begin from here, and chapter 07 begins here.
+Now the model gives all tokens nearly the same probability. It writes a random mix of tokens, and its loss is close to ln V. (The character � is a
+token that holds only some of the bytes of a letter.) Chapter 07 begins training from here.
 
-What does the smaller `c_proj` buy? We follow the stream through the blocks, with GPT-2's factor and without it, and ask how much of it is still the embedding at
-the end.
+What is the smaller `c_proj` good for? We send an embedding through untrained blocks, with GPT-2's factor and without it. We divide the length of
+the embedding by the length of the stream after the last block, to see how large a part of the stream the embedding still is.
 """
 
 
@@ -297,21 +306,21 @@ for n_embd in (256, 768, 1600):
 
 # %% [markdown]
 r"""
-Each number is the length of the embedding, divided by the length of the stream after the last block. With the factor, this share is the same
-at every depth. Without it, the first additions drown the embedding in a deep model, and the head, which compares the stream with the
-embeddings, begins by reading mostly noise.
+With the factor, the embedding's share is the same at every depth: at this width of 256, the stream's vectors are about three times as long as the
+embedding's. Without the factor, the share falls with the depth. In a model of 32 layers the vectors of the stream are then about 25 times as long, and the head, which compares the stream
+with the token vectors, begins with mostly noise.
 
-The last three lines show what the factor does *not* do. The share still falls with the width, because the spread 0.02 is the
-same for all widths, and a wider layer adds up more products. GPT-2's rule makes initial weights independent of the depth, not of
-the width.
+The last three lines show what the factor does *not* do. The share still falls with the width, because the standard deviation 0.02 is
+the same for all widths, and a wider layer adds up more products. So GPT-2's rule corrects for the depth of a model, but not for its width.
 
 ## What is each part for?
 
-Attention fetches, the MLP computes, the additions keep what was there. These are claims, so we measure them. Models with different
-blocks were trained on chapter 02's stories for 400 steps, each with two learning rates and two seeds. That takes too long for a
-chapter, so the cell below draws the recorded losses. (`python tests/bench/bench_blocks.py` repeats the measurement.) To be fair, three of
-the models have as many weights as two blocks have: six layers of attention alone, three MLPs alone, and two blocks whose parts
-*replace* the stream instead of adding to it.
+We said that attention fetches from other positions, that the MLP computes, and that the additions keep what was in the stream. Let us measure
+these claims. Small models (C = 64, T = 64) with different blocks were trained on chapter 02's stories for 400 steps, each with two learning
+rates and two seeds. That takes too long for a chapter, so the cell below draws the recorded losses. (`python tests/bench/bench_blocks.py`
+repeats the measurement.) For a fair comparison, three of the models have as many weights in their blocks as two blocks of GPT-2: six layers
+of attention alone, three MLPs alone, and two blocks whose parts *replace* the stream instead of adding to it. The last three rows
+compare post-norm with GPT-2's blocks, which are pre-norm.
 
 *Predict* before you run the cell: which model is worse, the one without attention or the one without MLPs?
 """
@@ -323,25 +332,25 @@ show(figures.blocks(recorded), alt=alt)
 
 # %% [markdown]
 r"""
-Each mark is one run, and the dotted lines are the two simplest models of chapter 02's stories: one counts how frequent each token is (unigram), the
-other counts which token follows which (bigram). Compare the better learning rate of each row.
+Each mark is one run. The dotted lines are the two simplest models of chapter 02's stories: the unigram model counts how frequent each token is, and
+the bigram model counts which token follows which. In each row, look at the learning rate with the lower loss.
 
-- **MLP alone** stays a little above the bigram line. Without attention, a position knows only its own token. No
+- **MLP alone** stays a little above the bigram line. Without attention, a position knows only its own token and its own place. No
   size of the MLP can change that.
-- **Attention alone** gets far below this line, since it can use the whole context. But the two blocks with both parts are 0.3 nats better than
-  two layers of attention, and six layers of attention, with as many weights as the two blocks, are worse than two. More
-  attention does not make up for the missing MLP.
-- **Parts that replace** the stream learn exactly the unigram line, and nothing else. The next section asks why.
-- **Post-norm** is no worse here. With two blocks it is a little behind; with eight it reaches the lowest loss of all, at the higher rate, where pre-norm
-  suffers. So our small models do not show why GPT-2 moved the LayerNorm. The reason is given for deeper models: there, post-norm trains
-  only with a slow increase of the learning rate at the beginning (Xiong et al. 2020, §3). We keep pre-norm because it is GPT-2's.
+- **Attention alone** gets below the bigram line, because it can use the earlier tokens. But two blocks with both parts are 0.3 nats better than
+  two layers of attention. Six layers of attention, with as many weights as the two blocks, are worse than two layers here. In
+  this experiment, more attention does not replace the missing MLP.
+- **Parts that replace** the stream reach the unigram line and get no further. The next section asks why.
+- **Post-norm** is about as good as pre-norm here. With two blocks it is a little worse. With eight it reaches the lowest loss of all, at the
+  higher learning rate, where pre-norm does badly. So our small models do not show why GPT-2 moved the LayerNorm. Others give a reason for deeper
+  models: there, post-norm needs a learning rate that increases slowly at the beginning (Xiong et al. 2020, §3). We use pre-norm because GPT-2 does.
 
 ## What the additions are for
 
 Replacing the stream means `x = mlp(ln_2(attn(ln_1(x))))`: all shapes and all weights are the same, only the two additions are gone. Why does
 such a model learn nothing but frequencies? Perhaps the positions become alike, so that later layers cannot tell them apart. The same
-bench measured it before training: the cosine between the vectors of two positions, averaged over all pairs of positions, after each of
-six blocks.
+program measured this in untrained models of six blocks: it took the cosine between the vectors of two positions, averaged over all pairs
+of positions, after each block.
 """
 
 # %%
@@ -349,15 +358,16 @@ show(figures.likeness(recorded["cosines"]), alt="Cosine: near 0 with additions, 
 
 # %% [markdown]
 r"""
-A cosine of 1 means that all positions hold the same vector. With the additions, the positions stay different at every depth. Without them, they
-grow alike: 0.73 after one block, 0.99 after six. Untrained attention averages over the past almost evenly, and an average of averages forgets which
-token was where (Dong et al. 2021). The additions carry every position's own token past the averages.
+A cosine of 1 means that the vectors of all positions point in the same direction. With the additions, the positions stay different at every depth.
+Without them, they become alike: 0.73 after one block, 0.99 after six. This agrees with our guess, and with the theory of Dong et al. (2021):
+untrained attention averages over the past almost evenly, and an average of averages forgets which token was where. The additions carry
+every position's own token past the averages.
 
-## The shape gets a type
+## A class for the sizes
 
-The plan took its sizes from any object that has them. A class is better: it has names, defaults, and it refuses a shape
-that cannot work, with one sentence. The defaults are GPT-2 small's. Two fields wait for their chapters: `flash` (12) and
-`padded_vocab_size` (13).
+The plan took its sizes from any object that has them. A class is better: it has names and defaults, and it refuses a shape
+that cannot work, with one sentence that says why. The defaults are GPT-2 small's. Two fields are used only in later chapters: `flash` in
+chapter 12 and `padded_vocab_size` in chapter 13. `SIZES` holds the four models that OpenAI released.
 """
 
 # %%
@@ -416,13 +426,14 @@ SIZES = {  # Radford et al. 2019, table 2; heads from the released hparams.json
 # %% [markdown]
 r"""
 The paper's table 2 gives layers and widths, and calls the sizes 117M, 345M, 762M and 1542M. Those counts were wrong, as OpenAI
-noted later beside the released code. We shall count the right ones.
+noted later beside the released code. We count the parameters ourselves at the end of this chapter.
 
-## Why the seed decides alone
+## A random generator for the weights
 
-`PlainGPT` has a flaw that no loss shows. When PyTorch makes a layer, it fills it with random numbers from its *global*
-generator. `init_weights` then overwrites them. So each weight is drawn twice, and worse, making a model moves the global
-generator. Whatever the program draws next, such as a dropout mask or an order of the data, depends on how many layers were made before:
+`PlainGPT` has a fault that its loss does not show. When PyTorch makes a layer, it fills it with random numbers from its *global*
+generator. `init_weights` then overwrites them. So each weight is drawn twice. The second problem is worse: making a model changes the state of
+the global generator. The random numbers that the program draws next, for example for dropout or for the order of the data, then depend on how
+many layers the model has:
 """
 
 # %%
@@ -433,12 +444,12 @@ for n_layer in (2, 3):
 
 # %% [markdown]
 r"""
-The remedy has three steps. First we make the modules on PyTorch's `meta` device, where a tensor has a shape but no memory, so nothing is
+We avoid this in three steps. First we make the modules on PyTorch's `meta` device, where a tensor has a shape but no memory, so nothing is
 drawn. Then each weight gets memory, without values. Then `init_weights` draws the values, from our own generator.
 
-Two lines look odd. `nn.Embedding(rows, columns)` would initialise itself even on `meta`, through Python code that imports
-a large part of PyTorch's compiler; `from_pretrained` skips this. And the modules carry GPT-2's full names (`transformer.wte`, …),
-as in the released weights.
+Two calls look odd. `nn.Embedding(rows, columns)` would initialise itself even on `meta`, through Python code that imports
+a large part of PyTorch's compiler, which takes time; `from_pretrained` avoids this. And `load_state_dict` with `assign=True` puts the new memory
+in place of the tensors on `meta`. The modules get GPT-2's full names (`transformer.wte`, …), as in the released weights.
 """
 
 
@@ -469,11 +480,12 @@ def empty_modules(config: GPTConfig) -> tuple[nn.ModuleDict, nn.Linear]:
 
 # %% [markdown]
 r"""
-## What goes wrong with a text
+## Checking the input
 
-Two mistakes happen often. A text is longer than `block_size`, or it was encoded by another tokenizer, so that it holds ids which
-the token table does not have. PyTorch would stop with an index error that names neither. We look at the ids before the model uses them,
-but only on the CPU: on a GPU, looking at a value makes the program wait for the device.
+Two mistakes happen often. A text is longer than `block_size`, or it was encoded by another tokenizer and has ids that are not
+in the token table. PyTorch would stop with an index error that explains neither. So we look at the ids before the model uses them,
+but only on the CPU: on a GPU, looking at a value makes the program wait for the device. (`is_compiling` is for chapter 11.) The third
+function below is the loss. It is computed in float32 even when the model uses a shorter type.
 """
 
 
@@ -508,9 +520,9 @@ def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
 r"""
 ## GPT
 
-Now the model of the whole course. It is the plan with what we have learned since: the check of the input, `init_weights`, GPT-2's
-dropout after the embedding, and the loss, if targets are given. The loss is computed in float32 even when the model is not. `head` is a
-method of its own, because later chapters compile it separately. Skip all that mentions `cache`: chapter 08 explains it.
+This is the model of the complete course. To the plan we add the check of the input, `init_weights`, GPT-2's
+dropout after the embedding, and the loss, if targets are given. `head` is a method of its own, because later chapters compile it
+separately. You can ignore every line with `cache`: chapter 08 explains it.
 """
 
 
@@ -555,14 +567,15 @@ except ValueError as error:
 
 # %% [markdown]
 r"""
-The finished class gives the same logits as the plan: it is the same model. And it refuses a wrong id with a sentence.
+With the same seed, the finished class draws the same weights as we gave to the plan, and it gives the same logits: it is the same model. And it
+refuses a wrong id with a sentence.
 
 ## Check: the first loss of GPT-2 small
 
-Question 2. Here is GPT-2 small at its full size, untrained. ln V is not quite the whole loss, because random weights
-give random logits, and a wrong opinion costs more than none. We can compute how much. After `ln_f`, a position's vector has length √C.
-Its product with a random row of `wte` is a normal random number with variance σ² = 0.02²·C. Such noise in the logits costs σ²/2 on
-average, since the mean of e^z is e^{σ²/2}.
+We come to question 05.2. Here is GPT-2 small at its full size, untrained. Its loss is a little more than ln V, because random weights
+give random logits. We can compute how much more. After `ln_f`, a position's vector has length √C. Its product with a random row of `wte`
+is a normal random number z with mean 0 and variance σ² = 0.02²·C. The loss is the logarithm of the sum of all e^z, minus the logit of the right
+token. The mean of e^z is e^{σ²/2}, so the sum is about V·e^{σ²/2}, and its logarithm is ln V + σ²/2. The logit of the right token is 0 on average.
 """
 
 # %%
@@ -582,7 +595,7 @@ Write this check into every training script. A first loss that is off shows a bu
 
 ## Check: laws
 
-Three more laws hold for every right GPT, trained or not. Each one catches a mistake that a loss would hide. The loss is the mean of
+Three more laws hold for every correct GPT, trained or not. Each one catches a mistake that is hard to see in a loss curve. The loss is the mean of
 −ln p of the next token. A later token does not change an earlier logit. And the rows of a batch do not see each other.
 """
 
@@ -601,11 +614,12 @@ print(f"tokens from {t} on were changed; first position with other logits: {int(
 
 # %% [markdown]
 r"""
-## Where are the parameters?
+## Counting parameters
 
 A linear layer from m to n channels has m·n weights and n biases. With C = n_embd, attention has one layer from C to 3·C (`c_attn`)
 and one from C to C: four squares of C × C. The MLP goes from C to 4·C and back: eight squares. So a block is twelve squares of C × C,
-plus a few biases and gains. The token table has V·C numbers. Here is GPT-2 small in such squares, each of them 768 × 768 numbers:
+plus a few biases and gains. The token table has V·C numbers. Here is GPT-2 small in such squares, each of them 768 × 768 numbers. On the left,
+each column is one block. On the right are the two tables: the token table is 50,257 / 768 = 65.4 squares, and the position table 1024 / 768 = 1.3.
 """
 
 # %%
@@ -645,15 +659,15 @@ answer("05.1", round(100 * params_by_part(GPTConfig())["wte"] / num_params(GPTCo
 
 # %% [markdown]
 r"""
-The formula and the models agree. In the small model the token table is larger than all attention layers together; without tying, it would
-count twice. In the largest model it is a twentieth, and the squares of attention and MLP are nearly everything.
+The formula and the models agree. In the small model the token table is larger than all attention layers together. Without tying, it would
+count twice. In the largest model it is only a twentieth of all parameters, and nearly all the others are in attention and MLP.
 
-## Where do the FLOPs go?
+## Counting FLOPs
 
 Multiplying one row of m numbers by an m × n matrix takes m·n multiplications and as many additions: 2·m·n floating-point operations
-(FLOPs). So each weight of a linear layer costs 2 FLOPs per token. Attention also has products without weights: a position's query with
-T keys, then a sum of T values. That is 2·T·C operations each, in every layer. The backward pass needs two products for each product of
-the forward pass, one for the gradient of either factor. So a training step costs three times the forward pass.
+(FLOPs). So each weight of a linear layer costs 2 FLOPs per token. Attention also has products without weights: it multiplies a position's query
+with T keys, and then it adds up T values. Each of these two takes 2·T·C operations in every layer. The backward pass needs
+two products for each product of the forward pass: one for the gradient of each factor. So a training step costs three times the forward pass.
 """
 
 
@@ -683,7 +697,8 @@ def flops_per_token(config: GPTConfig, T: int | None = None) -> int:
 # %% [markdown]
 r"""
 PyTorch can count as well. `FlopCounterMode` watches every operation and knows a formula for each one that is a matrix product. On
-the meta device it counts a model of full size without computing anything. The two counts must agree to the last FLOP:
+the meta device it counts a model of full size without computing anything. `flash=False` writes attention as separate matrix products. The two
+counts must agree to the last FLOP:
 """
 
 # %%
@@ -712,10 +727,10 @@ for name, config in SIZES.items():
 
 # %% [markdown]
 r"""
-In the small model the rule misses two fifths. Most of that is `lm_head`: when it is tied, it has no parameters of its own, but it costs as
-much as any matrix. The rest is attention's T×T. The larger the model, the better the rule, as long as the context stays
-short. The T×T part is proportional to T: with twice the context it is twice as large, and in very long contexts it is most of the work. How much *time* it takes is another
-question, which chapters 09 and 12 measure.
+In the small model the rule misses two fifths of the FLOPs. Most of these are in `lm_head`: its matrix is the token table, which N leaves out, but
+multiplying by it costs 2 FLOPs for each weight, as for any other matrix. The rest is attention's T×T. The rule is better for larger models, as
+long as the context stays short. The T×T part is proportional to T: with twice the context it is twice as large, and in very long contexts it
+is most of the work. Chapters 09 and 12 measure how much *time* it takes.
 
 ## Checkpoint
 

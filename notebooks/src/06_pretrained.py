@@ -2,13 +2,14 @@
 r"""
 # 06 · Pretrained weights
 
-Chapter 05's model has GPT-2's names and GPT-2's number of parameters. Is it GPT-2? A count cannot tell. Weights can. We put
-the same numbers into our model and into one that we did not write, and compare the logits. If they are equal, the two programs
-are the same function.
+Chapter 05's model has GPT-2's names and GPT-2's number of parameters. Is it GPT-2? A count cannot prove it. So we put
+the same weights into our model and into a second program that shares no code with it, and compare the logits. If they agree on a random
+input, the two programs very probably compute the same function.
 
-The loader is a loop over names, and it is eight lines long. So why a chapter? Because a wrong loader raises no error. Every shape fits, a loss is
-printed, and the model is garbage. We shall write a loader that looks right, see that it is wrong, find the mistake, and learn
-a test that no such mistake survives.
+Saved weights are called a *checkpoint*. Many people publish theirs on a website, the hub of Hugging Face, in the format of the library
+`transformers`. The core of a loader is a loop over names, a few lines long. Why does it need a chapter? Because a wrong loader may raise no
+error. Every shape fits, a loss is printed, and the model writes nonsense. We will write a loader that looks right, see that it is wrong, find
+the mistake, and learn a test that finds such mistakes. Here is why the file alone is not enough:
 
 | a checkpoint file says | only the code knows |
 |---|---|
@@ -45,10 +46,10 @@ from nanogpt.gpt.model import GPT, GPTConfig
 r"""
 ## A checkpoint is a table of named arrays
 
-A checkpoint on Hugging Face's hub is a folder with two files. `config.json` has the sizes, and `model.safetensors` has the numbers.
-OpenAI's file is half a gigabyte, and you may be offline. So the next cell writes a small one with random numbers:
+For us, a checkpoint on the hub is a folder with two files. `config.json` has the sizes, and `model.safetensors` has the numbers.
+The file of GPT-2 small is half a gigabyte, and you may be offline. So the next cell writes a small checkpoint with random numbers:
 GPT-2's tensors, with the names and the layout that they have on the hub. Everything in this chapter works on this file in the
-same way as on the real one. The last section loads the real one, if it can be had.
+same way as on the real one. The last section tries to load the real one.
 """
 
 # %%
@@ -61,8 +62,10 @@ print((hub / "config.json").read_text())
 r"""
 ## Predict
 
-Hugging Face's documentation of the file format lists the file of `gpt2` with 137,022,720 numbers. Your model has
-124,439,808. What are the other 12,582,912? And two numbers:
+*Predict.* Hugging Face's documentation of the file format lists the file of `gpt2` with 137,022,720 numbers. Your model has
+124,439,808. What are the other 12,582,912? The second question is about a distance between two arrays: the length of their difference, divided
+by the length of the second array. For the third, we will make six mistakes on purpose and compare the logits with `np.allclose`. It accepts two
+arrays if no two numbers differ by more than a tolerance. Ours is 1e-3, plus 1e-3 of the number itself.
 """
 
 # %%
@@ -74,10 +77,11 @@ predict("06.3", "of six mistakes in a forward pass, how many pass allclose at 1e
 r"""
 ## What is in the file
 
-A safetensors file is simple. It begins with eight bytes, which say how long the header is. The header is JSON: a name, a
-type, a shape and a place for each tensor. Then come the numbers, one tensor after the other. So one can read it without any library. And nothing in it
-can be executed, unlike in a pickle: that is why weights travel in this format. We read the header by hand and the numbers with `load_file`, and list
-the tensors of block 0 and those outside the blocks:
+A safetensors file is simple. It begins with eight bytes, which say how long the header is. The header is JSON: it gives each tensor's name,
+type and shape, and where its bytes begin and end. Then come the numbers, one tensor after the other. So we could read it without any library.
+A pickle, Python's own format for objects, can run code when it is read. A safetensors file cannot, and this is why weights are published in this format.
+We read the header by hand and the numbers with `load_file`. We print the entry of one tensor, and then list the tensors of block 0 and those
+outside the blocks:
 """
 
 # %%
@@ -91,9 +95,9 @@ for name, array in sorted(W.items()):
 
 # %% [markdown]
 r"""
-Compare the list with the parameters of your `GPT`. There are three differences. The names here do not begin with `transformer.` (in
-other checkpoints they do). There is no `lm_head.weight`, because it is `wte.weight`, stored once. And `attn.bias` is not a bias. Look at
-its first rows:
+Compare the names with those of your `GPT`. There are three differences. The names here do not begin with `transformer.` (in
+other checkpoints they do). There is no `lm_head.weight`, because it is `wte.weight`, which is stored once. And the file has an `attn.bias`, which
+is not a bias. Look at its first rows:
 """
 
 # %%
@@ -103,14 +107,15 @@ answer("06.1", "12 causal masks")
 
 # %% [markdown]
 r"""
-It is the causal mask. Old versions of the library kept it as a buffer in each of the 12 blocks, 1024 × 1024 numbers, and saved it with the
-weights. These are the 12,582,912 numbers. They hold no knowledge, and a loader skips them.
+It is the causal mask. Old versions of `transformers` kept this mask of 1024 × 1024 numbers in each of the 12 blocks, and saved it with the
+weights. These are the 12,582,912 numbers. They were not learned, and a loader skips them.
 
-## A loader that fits
+## A loader that goes by shapes
 
 One more difference is in the shapes. The file has `c_attn` as (C, 3·C). `nn.Linear` holds it as (3·C, C). OpenAI's code
-computed $xW + b$ with $W$ of shape (in, out), and Hugging Face kept that layout under the name `Conv1D`; `nn.Linear` computes
-$xW^\top + b$. So a loader has to transpose. Here is one. It copies what fits and transposes what does not.
+computes $xW + b$ with $W$ of shape (in, out), and Hugging Face kept this layout under the name `Conv1D`. `nn.Linear` computes
+$xW^\top + b$. So a loader has to transpose. Here is one. If a tensor has the shape of our parameter, it copies the tensor; if not, it copies
+the transposed tensor.
 """
 
 # %%
@@ -131,7 +136,7 @@ print(f"{sum(p.numel() for p in fits.parameters()):,} parameters filled, no erro
 
 # %% [markdown]
 r"""
-Every parameter was filled, and every shape agrees. Is it right? Let us write the weights back by the same rule, and compare with the file:
+Every parameter was filled, and every shape agrees. Is the loader right? Let us write the weights back by the same rule, and compare with the file:
 """
 
 # %%
@@ -143,12 +148,12 @@ print("the round trip returns the file exactly:", all(same))
 
 # %% [markdown]
 r"""
-A round trip proves little: it says only that reading and writing agree with each other. We need somebody else's forward pass. `oracle` is
-GPT-2 in NumPy, thirty lines in `course/numpy_gpt2.py`. It takes the file's names and the file's layout, uses every matrix as `x @ W`,
+A round trip proves little: it says only that reading and writing agree with each other. We need a second forward pass,
+written independently. `oracle` is GPT-2 in NumPy, about forty lines in `course/numpy_gpt2.py`. It takes the file's names and the file's layout, uses every matrix as `x @ W`,
 computes in float64, and shares no line with your model. (Where the `transformers` library is installed, this chapter's tests compare with that as well.)
 
-How far apart are two arrays? We divide the size of the difference by the size of the value. Equal arrays have distance 0. And two arrays that
-have nothing to do with each other? That is question 2. The function `apart` computes ‖a − b‖ / ‖b‖.
+How far apart are two arrays a and b? The function `apart` computes ‖a − b‖ / ‖b‖, the length of the difference divided by the length of b. Equal
+arrays have distance 0. What is the distance of two arrays that have nothing to do with each other? That is question 06.2.
 """
 
 
@@ -168,8 +173,9 @@ print(f"same likeliest token: {same:.0%} of the positions; by chance {1 / SMALL[
 
 # %% [markdown]
 r"""
-Unrelated arrays are √2 apart, since neither cancels anything of the other. Our loader's logits are nearly as bad. But they agree with the oracle
-more often than chance, so a part of the model must be right. One rule loaded all tensors. Where is the mistake?
+Unrelated arrays of equal length are √2 apart: ‖a − b‖² is then ‖a‖² + ‖b‖², because the products of their numbers are zero on average. Our loader's
+logits have a distance of about 1. That is as bad as if all logits were zero. But their likeliest token agrees with the oracle more often than by chance,
+so a part of the model must be right. One rule loaded all tensors. Where is the mistake?
 
 *Stop here and find it.* The next cell sends one random input through each of block 0's matrices alone.
 """
@@ -184,13 +190,13 @@ for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
 
 # %% [markdown]
 r"""
-`attn.c_proj` is off by √2, as if it were unrelated. It is square. It fits both ways round, so the rule copied it without turning it. In
-GPT-2 small this matrix is 768 × 768, in all 12 blocks. The shapes could not show the mistake, and neither could the round trip. A comparison of values
-showed it at once. The layout of a tensor is known by its *name*.
+The output of `attn.c_proj` is off by √2, like an unrelated array. This matrix is square. Its shape fits with and without transposing, so the rule
+copied it as it was. In GPT-2 small this matrix is 768 × 768, in all 12 blocks. The shapes could not show the mistake, and the round trip could
+not show it either. A comparison of values showed it at once. A loader must therefore go by the *names* of the tensors, not by their shapes.
 
 ## The loop over names
 
-So the right loader names the four matrices of each block that have to be turned, square or not. Two small functions do it. The first
+The right loader names the four matrices of each block that have to be transposed, square or not. Two small functions do it. The first
 gives the model's parameters under the names of the hub. The second gives a parameter in the layout of the hub. It returns a
 *view*: it shares its memory with the parameter, so writing into it fills the parameter.
 """
@@ -231,14 +237,16 @@ print(f"distance from the oracle: {before:.2f} before loading, {after:.6f} after
 
 # %% [markdown]
 r"""
-The untrained model of chapter 05 has become the model in the file. This loop is all that loading is. What follows makes sure of it,
-and then makes it safe.
+Before loading, the distance is about 1, because the logits of an untrained model are close to zero. Afterwards our model agrees with the oracle to
+six digits. This short loop is all that loading needs. The next section asks whether the rest of the distance is a mistake, and the sections
+after it make the loader safe.
 
-## Parity is a law
+## Rounding or a mistake?
 
 The distance is small, but it is not zero: our model computes in float32, and the oracle in float64. How small is small enough? float32 rounds
-every result, and the spacing of its numbers at 1 is ε = 2⁻²³. We could pick a tolerance by eye, but there is something better. *A rounding
-error shrinks when the numbers get longer. A mistake does not.* So we run the same models in float64, whose numbers have 29 more bits:
+every result, and the spacing of its numbers at 1 is ε = 2⁻²³, about 1.2e-7. We could guess a tolerance, but there is a better test. *A rounding
+error shrinks when we compute with more digits. A mistake does not.* So we run the same two models in float64, which has 29 more binary digits,
+and call a distance a mistake if it does not shrink by a factor of a million:
 """
 
 # %%
@@ -252,10 +260,11 @@ assert in_float32 < 8 * eps32 and in_float64 < 8 * eps64, "further from the orac
 
 # %% [markdown]
 r"""
-The mistake is as large in 64 bits as in 32. The rounding error has gone down to a few ε of float64.
+The distance of the first loader does not shrink in float64, so it is a mistake. The distance of the second shrinks to a few ε of float64, as the
+`assert` checks. When two programs agree up to rounding, we say that they have *parity*.
 
-Not every mistake is as loud as a matrix that was not turned. Here are six, which we make on purpose in the oracle. Suppose that you compare with
-`allclose` and a tolerance of 1e-3. *Predict:* how many of the six pass?
+Not every mistake is as large as a matrix that was not transposed. Here are six mistakes, which we make on purpose in the oracle. Suppose that you
+compare with `allclose` and a tolerance of 1e-3. *Predict:* how many of the six pass?
 """
 
 # %%
@@ -270,15 +279,17 @@ assert min(distance.values()) > 10 * apart(logits_of(model), truth), "a mistake 
 
 # %% [markdown]
 r"""
-Each bar is the distance of the logits from the right ones, and the dotted line is ε. The quietest mistake passes, and a looser tolerance would let
-more through. The lowest bar is what float32 costs. Even the smallest mistake is more than ten times as large: if you ask for parity
-up to rounding, there is room to see it.
+Each bar is the distance of the logits from the right ones, and the dotted line is ε. The smallest mistake passes `allclose`. The wrong GELU does not
+pass, although its bar is below 1e-3: `allclose` looks at each logit alone, and a few logits are off by more than the tolerance. With a tolerance
+of 1e-2 this mistake would pass too. The blue bar is the rounding of float32. Even the smallest mistake is more than ten times as large. So a
+tolerance of a few ε accepts our model and rejects all six.
 
 ## The settings
 
 A checkpoint's `config.json` can ask for things that our model does not have: another activation, another scale in attention, an output head
-of its own. Weights that were trained with them would fit and compute something else. So we list the settings that our model has, and refuse a
-file that says otherwise. Whatever a file leaves out has Hugging Face's default, which is GPT-2's.
+of its own. Weights that were trained with such settings would fit into our model, but the logits would be wrong. So we list the settings that our
+model has, and refuse a file with other ones. A setting that is missing in the file has Hugging Face's default, which is GPT-2's. (`n_inner` is the
+width of the MLP.)
 """
 
 # %%
@@ -315,11 +326,12 @@ print(config_from_hf({"model_type": "gpt2"} | SMALL))
 
 # %% [markdown]
 r"""
-## Write
+## Writing a checkpoint
 
-The way back has the same names and the same four transposes. Three details: `transformers` has no GPT-2 without biases, so for a model
-with `bias=False` we write biases of zero, which compute the same. Rows that only pad the vocabulary (chapter 13) are left
-out. And the file notes the number of heads, since no array tells it: 4 heads of 16 and 8 heads of 8 have the same matrices.
+To write a model, we use the same names and the same four transposes. Three details are new. `transformers` has no GPT-2 without biases, so for a
+model with `bias=False` we write biases of zero, which give the same logits. Rows that only pad the vocabulary (chapter 13) are left
+out. And we store the number of heads in the file's header, because no tensor shows it: 4 heads of 16 and 8 heads of 8 have matrices of the same
+shapes. `atomically` is from chapter 03: if the program stops halfway, no half-written file is left under the final name.
 """
 
 # %%
@@ -369,11 +381,11 @@ print(len(ours), "tensors, as in the file:", all(np.array_equal(t, W[name[12:]])
 r"""
 ## Finding the files
 
-`load_by_name` knew the folder, and knew that there is one file. The real loader takes a folder or the name of a repository on Hugging Face's
-hub. `huggingface_hub` downloads the files of one commit into a cache on your disk. If the cache has them, we do not ask the network.
+`load_by_name` took a folder with a single file of weights. The real loader takes a folder or the name of a repository on Hugging Face's
+hub. The library `huggingface_hub` downloads the files of one commit into a cache on your disk. If the cache has all of them, we do not use the network.
 
-A large model comes in several files, with an index that names them. The index was written by a stranger, and a name in it such as
-`../../id_rsa` is a path to a file of yours. So we follow only plain file names.
+A large model comes in several files, with an index that names them. A stranger wrote this index, and a name in it such as
+`../../id_rsa` would be a path to one of your own files. So we accept only plain file names.
 """
 
 
@@ -450,8 +462,8 @@ print([path.name for path in find_checkpoint(hub)[1]])
 r"""
 ## Refusing a wrong file
 
-A file of six gigabytes that is not a GPT-2 should be refused before its first number is read. The headers are enough for that. They have all names,
-shapes and types. We collect them from all files, without the masks.
+A file of several gigabytes that is not a GPT-2 should be refused before any of its numbers is read. The headers are enough for that, because they
+have all names, shapes and types. We collect these from all files and leave out the masks.
 """
 
 # %%
@@ -482,8 +494,9 @@ def read_headers(paths: list[Path]) -> dict[str, tuple[Path, str, tuple[int, ...
 # %% [markdown]
 r"""
 The checks compare the headers with the model. The model is made on chapter 05's `meta` device, so it takes no memory.
-Before that, `check_config` makes sure that no size in config.json is larger than anything in the file: with `n_layer`
-100,000, even a model without memory would take forever. It also compares the number of heads with the note that `to_hf` left.
+Before that, `check_config` compares the sizes in config.json with the headers: no size may be larger than both the number of tensors and every
+dimension of a tensor. Without this check, a config.json with a very large `n_layer` would keep us busy for a long time, even on the meta device.
+`check_config` also compares the number of heads with the one that `to_hf` stored.
 """
 
 
@@ -534,11 +547,11 @@ print(len(found), "tensors without the masks, such as", found["h.0.attn.c_attn.w
 r"""
 ## The loader
 
-Now `from_hf`, which the rest of the course uses. It is the loop over names with the checks before it. Two more mistakes show only while the
-numbers are copied: a number that is NaN or infinite, and an output head that differs from the token table.
+Now we write `from_hf`, which the rest of the course uses. It is the loop over names with the checks before it. Two more mistakes can be seen only
+when the numbers are read: a number that is NaN or infinite, and an output head that differs from the token table.
 
-The model is made on the meta device, and `to_empty` gives it memory without values. So nothing is initialised only to be overwritten. But `to_empty`
-parts what is tied, so the head is tied again.
+The model is made on the meta device, and `to_empty` gives it memory without values. So we do not draw random weights that would be overwritten at
+once. But `to_empty` gives the head and the token table separate memory, so we tie the two again.
 """
 
 
@@ -595,7 +608,7 @@ print("written by to_hf and read again:", all(map(torch.equal, again.parameters(
 
 # %% [markdown]
 r"""
-What does it say to broken files? Seven copies with one thing wrong in each, and one sentence for each:
+How does `from_hf` react to broken checkpoints? We write seven checkpoints with one mistake in each, and print the messages:
 """
 
 
@@ -617,11 +630,11 @@ say(vocab_size=400_000_000)
 
 # %% [markdown]
 r"""
-## The real one
+## Loading OpenAI's weights
 
-With a network, or a cache that holds them, the next cell loads OpenAI's weights and completes a sentence, always with the likeliest
-token. (Chapter 08 has better ways.) Without them, it says so. Then this page shows no text of GPT-2: everything above was shown on
-the small file with random weights, and the real file goes through the same loop.
+If you have a network, or the weights are in your cache, the next cell loads OpenAI's weights and completes a sentence, always with the likeliest
+token. (Chapter 08 has better ways.) Otherwise it prints why it could not load them, and this page shows no text of GPT-2. Everything above
+was shown on the small file with random weights. The same loop reads the real file.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -638,8 +651,8 @@ except OSError as error:
 
 # %% [markdown]
 r"""
-A text that reads well is the most convincing check in this chapter, and the weakest. Could you tell from a text that the model has the wrong GELU, or
-another ε in its LayerNorms? Parity with another program tells.
+A text that reads well looks convincing, but it is a weak check. You could hardly tell from a text that the model has the wrong GELU, or
+another ε in its LayerNorms. A comparison of the logits with those of another program shows both.
 
 ## Checkpoint
 
