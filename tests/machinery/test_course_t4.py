@@ -5,6 +5,7 @@ of its data sheet (chapter 09), which a real step does not reach.
 """
 
 import ast
+import contextlib
 import math
 from dataclasses import replace
 
@@ -52,9 +53,9 @@ def gpu_sizes(chapter: str) -> list:
         if '"gpu":' in cell:
             for node in ast.walk(tree := ast.parse(cell)):
                 if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("GPTConfig("):
-                    names[node.targets[0].id] = eval(
-                        compile(ast.Expression(node.value), chapter, "eval"), names
-                    )
+                    with contextlib.suppress(NameError):  # one that needs what other cells have
+                        value = ast.Expression(node.value)
+                        names[node.targets[0].id] = eval(compile(value, chapter, "eval"), names)
             for node in ast.walk(tree):
                 if isinstance(node, ast.Dict):
                     keys = [getattr(key, "value", None) for key in node.keys]
