@@ -17,9 +17,10 @@ from course.package.blank import TURN, body_lines, emptied, handed_out, refuse_e
 from course.package.cells import exported_cells, functions
 from course.package.checkpoint import current
 from course.package.directives import read_head
-from course.package.export import export
+from course.package.export import export, export_all
 from course.package.solution import solution
 from course.paths import NOTEBOOKS, CourseError, source_chapters, source_path
+from course.states.released import writers
 
 NO_EXPORT = {"11"}  # shows what the compiler does, and exports nothing
 CHEAP = ["00", "02", "04"]  # each a few seconds; the others are as the notebooks themselves in length
@@ -174,8 +175,12 @@ class TestChapter:
             lines[at : at + 1] = body
             by_id[cell].source = "\n".join(lines)
         assert [cell.source for cell in made.cells] == [cell.source for cell in nb.cells]
-        modules = export(made, name)
-        assert {module: current(module) for module in modules} == modules
+        for module in {cell.module for cell in exported_cells(made, name)}:
+            parts = [
+                (f"{source_path(other).stem}.ipynb", made if other == chapter else chapters[other])
+                for other in writers()[module]
+            ]
+            assert export_all(parts, [module])[module] == current(module)
 
     def test_no_body_is_handed_out_and_what_explains_it_is(self, chapter, chapters):
         nb, name = chapters[chapter], f"{source_path(chapter).stem}.ipynb"
