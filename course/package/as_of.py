@@ -15,6 +15,8 @@ from course.package.rooms import make_rooms
 from course.paths import PACKAGE, ROOT, module_path, modules, number_of
 from course.states.forward import lend
 
+BESIDE = ("configs/*", "data/grammar.txt")  # what nanogpt looks for beside itself
+
 
 class Chapter:
     """The modules that a chapter's notebook exports to, as the chapters around it make them.
@@ -63,11 +65,10 @@ class Chapter:
         """
         package, own = folder / "nanogpt", self.as_of()
         shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-        if (ROOT / "configs").is_dir():  # nanogpt looks for them beside itself
-            shutil.copytree(ROOT / "configs", folder / "configs")
-        if (ROOT / "data" / "grammar.txt").is_file():  # this one as well
-            (folder / "data").mkdir()
-            shutil.copy2(ROOT / "data" / "grammar.txt", folder / "data")
+        for path in (path for beside in BESIDE for path in ROOT.glob(beside)):
+            to = folder / path.relative_to(ROOT)
+            to.parent.mkdir(exist_ok=True)
+            shutil.copy2(path, to)
         ahead = {m for m in modules(package) if max(chapters_of(m), default="") > self.number}
         made = compose(notebooks_upto(self.number), ahead - set(own)) | own
         put(made, package)

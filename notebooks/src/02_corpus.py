@@ -198,6 +198,12 @@ mood: glad happy proud
 """
 POOLS = {"girl": "Anna, Mia, Zoe", "boy": "Ben, Tom", "things": "coins, nuts, shells, stones"}
 POOLS |= {"many": "six, seven, eight", "some": "one, two"}
+
+
+def grammar() -> str:
+    return GRAMMAR
+
+
 # %% [markdown]
 r"""
 People read this easily. A program wants each line cut into parts. There are five kinds:
@@ -258,7 +264,7 @@ def read_rules(grammar: str) -> dict[str, list[str]]:
 
 def rules() -> dict[str, list[str]]:
     """Symbol → its lines."""
-    return read_rules(GRAMMAR)
+    return read_rules(grammar())
 
 
 @cache
@@ -532,7 +538,7 @@ back later: who was there, what they had, how many, and what was promised.
 
 # %%
 #| export corpora.grammar
-GRAMMAR = (Path(nanogpt.__file__).resolve().parents[1] / "data/grammar.txt").read_text(encoding="utf-8")
+FILE = Path(nanogpt.__file__).resolve().parents[1] / "data" / "grammar.txt"
 POOLS = {  # entries are separated by commas, an entry's forms by slashes
     "girl": "Anna, Clara, Ella, Emma, Ida, Julia, Lucy, Mia, Nora, Rosa, Sara, Zoe",
     "boy": "Ben, Carl, Dan, Finn, Hugo, Jack, Leo, Max, Noah, Otto, Sam, Tom",
@@ -549,8 +555,15 @@ POOLS = {  # entries are separated by commas, an entry's forms by slashes
     "some": "one, two",
 }
 
+
+@cache
+def grammar() -> str:
+    """The sentences of the stories. Who tells none, as on a server, does not need the file."""
+    return FILE.read_text(encoding="utf-8")
+
+
 # %%
-print(GRAMMAR[GRAMMAR.index("story =") : GRAMMAR.index("proud =")])
+print(grammar()[grammar().index("story =") : grammar().index("proud =")])
 
 # %% [markdown]
 r"""

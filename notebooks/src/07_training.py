@@ -48,7 +48,7 @@ from nanogpt.gpt.model import GPT
 
 # %% [markdown]
 r"""
-All sizes stand here. Change them: everything below follows. A row of `block_size` tokens must have room for a whole story.
+All sizes are set here. Change them: everything below follows. A row of `block_size` tokens must have room for a whole story.
 """
 
 # %%
@@ -163,19 +163,20 @@ print(textwrap.fill(continued(first), 100))
 
 # %% [markdown]
 r"""
-Words, but no story. It needs more steps. Before we spend them, we must know that the loop is right.
+Words, but no story. (A token can be part of a character. Where the pieces do not fit together, a � is printed.) The model needs
+more steps. Before we spend them, we must know that the loop is right.
 
 ## One batch by heart
 
-Here is a popular check: train on one batch, again and again. A model with so many weights can learn a few rows by heart, and
-the loss must come close to zero. It takes seconds. But which faults does it find? Let us make four on purpose:
+Here is a popular check: train on one batch, again and again. We take a batch of two rows. A model with so many weights can learn
+them by heart, so the loss must come close to zero. This takes seconds. But which faults does it find? Let us make four on purpose:
 
 - The optimizer holds the weights of another model.
 - The targets are not shifted: the model is asked for the token that it sees.
 - The targets are shifted the wrong way: the model is asked for the token before.
 - The attention has no causal mask, so that each position sees the whole row, and with it the token that it is asked for.
 
-*Predict.* How many of the four faults does the check find: in how many does the loss *not* come close to zero?
+*Predict.* The check finds a fault if the loss stays well above zero. How many of the four faults does it find?
 """
 
 
@@ -222,12 +223,11 @@ answer("07.2", sum(losses[-1] > 1 for name, losses in curves.items()))
 
 # %% [markdown]
 r"""
-The check finds one of the four. It finds faults of the optimizer, of the gradient and of the rate: whatever keeps the loss up.
-The other three make the task *easier*, so their loss falls as well as the right one or better. A loss that falls too well is the
-more dangerous one, because nobody looks for a fault.
+The check finds one of the four: the fault that keeps the loss up. The other three give the model another task that it can learn by
+heart just as well, so their loss falls, too. This is dangerous, because nobody looks for a fault while the loss falls.
 
-Two other checks find these. The first is chapter 04's: change the last token of a row. In a causal model no earlier output may
-change. The second comes at the end of this chapter: no honest loss on new text can be below the floor.
+So we need more checks. Chapter 04's finds the missing mask: change the last token of a row. In a causal model no earlier output
+may change. Another one comes at the end of this chapter: on many new stories, a loss below the floor means that something is wrong.
 """
 
 
@@ -246,8 +246,9 @@ print(f"right: {sees_the_future(right)}; no mask: {sees_the_future(unmasked)}")
 r"""
 ## A loss on new text
 
-The model `right` knows two rows by heart. Is it a good model? Only text that it has not seen can say so. We take fresh stories from the
-grammar, with another seed, and ask for the mean loss of their tokens. Three things need care:
+The model `right` knows two rows by heart. Is it a good model? Only text that it has not seen can say so. We keep the stories of `val` for
+the end, and tell 300 fresh ones with another seed: `asked`. The first 40 of them, as one array of ids, are `held`. What is the mean loss
+of their tokens? Three things need care:
 
 - Dropout must be off meanwhile, and on again afterwards. `evaluating` sees to it.
 - Each story is judged from its own beginning, not as the continuation of another.
@@ -319,13 +320,13 @@ brought much more. From here on, the loss that counts is the one on new text.
 
 ## The map
 
-A loss is hard to judge alone. So let us mark on a line what simpler models reach on the same text: one that knows nothing, one
-that knows how frequent each token is, one that also sees the token before. At the other end is the floor of
-chapter 02, for one who knows the grammar.
+A loss is hard to judge alone. So let us mark the losses of simpler models on a line, on the same text: one that knows nothing, one
+that knows how frequent each token is, one that also sees the token before. The floor of chapter 02 is at the other end: it is the
+loss of a model that knows the grammar.
 
 All but the floor are tables of counts, as in chapter 02: how often did each token follow this context in `text`? A context that was
-seen only twice says little. So its counts are mixed with the guess from a shorter context, which weighs as much as the context has had
-different successors (Witten and Bell 1991).
+seen only twice says little. So its counts are mixed with the guess from a shorter context. That guess gets more weight if many different
+tokens have followed the context (Witten and Bell 1991).
 """
 
 
@@ -340,16 +341,16 @@ show(figures.loss_map(lines, spans), alt="Losses on a line from floor to ln V, e
 
 # %% [markdown]
 r"""
-A GPT without attention sees the current token and its position, and nothing else. So a model that gets to the left of the line
-"position" uses attention. A model that sees four tokens back writes good phrases, but it knows no facts: who owns how many things was
+A GPT without attention sees the current token and its position, and nothing else. So a model that gets well to the left of the line
+"position" very probably uses attention. A model that sees four tokens back writes good phrases, but it knows no facts: who owns how many things was
 said earlier than that. To get below the 5-gram line, a model must use what it read before. (These lines are counts from this text,
 not bounds: better counting would move them a little.)
 
 ## Right answers
 
-A mean loss is mostly small talk. But our stories also ask questions: who has how many? The answer is a number word that
+Most tokens of a story belong to phrases, so a mean loss says little about facts. But our stories also ask questions: who has how many? The answer is a number word that
 follows from the story. Some answers can be *copied* from an earlier sentence. Others must be *computed* from two
-numbers. Chapter 02 knows where they stand. So we can count how often the model's first choice is right.
+numbers. Chapter 02 knows where they are. So we can count how often the model's first choice is right.
 """
 
 
@@ -401,11 +402,13 @@ for kind, share in baseline.items():
 
 # %% [markdown]
 r"""
+The table of pairs gets about one answer in eight right. Its number word is the one that came most often after the token before.
+
 ## How large are the first weights?
 
-Now the model itself. GPT-2's initial 0.02 was chosen for models that are 768 to 1,600 wide. A matrix of standard deviation σ turns
-inputs of variance one, which LayerNorm provides, into outputs of standard deviation σ√C. How strong is the signal in a narrow
-model?
+Now the model itself. GPT-2 begins with weights of standard deviation 0.02, in models whose width C (`n_embd`) is 768 to 1,600. A matrix
+of standard deviation σ turns inputs of variance one, which LayerNorm provides, into outputs of standard deviation σ√C. So how strong
+is the signal in a narrow model?
 """
 
 # %%
@@ -440,7 +443,8 @@ for name, losses in {"as GPT-2": curves["right"], "scaled": faster}.items():
 
 # %% [markdown]
 r"""
-At width 768 the scaling does nothing. Ours is narrower, and the scaled model learns the batch faster. The first experiment at the end asks what
+In a narrow model the signal is weaker than in GPT-2. `scale_init` makes it as strong as at width 768, where it does nothing. Our model
+is narrower, and scaled it learns the two rows faster. The first experiment at the end asks what
 this brings in a whole run.
 
 ## A step that notices trouble
@@ -470,7 +474,7 @@ print(target_shares(list(zip(x.split(1), y.split(1)))))
 # %% [markdown]
 r"""
 The second addition is a look at the numbers. Once a NaN is in the weights, it spreads, and no smaller rate brings the weights back. So we
-check the loss and the length of the gradient *before* the optimizer uses them. To look at a number, the program must wait until a GPU has
+check the loss and the gradient's length, called its *norm*, *before* the optimizer uses them. To look at a number, the program must wait until a GPU has
 computed it; the step does this in one place only.
 """
 
@@ -507,7 +511,7 @@ def train_step(model: GPT, optimizer, batches) -> Tensor:
 
 # %% [markdown]
 r"""
-*Check.* A law: however a batch is cut, the gradient is the same.
+*Check.* A law: however a batch is cut, the gradient is the same, up to rounding.
 """
 
 
@@ -528,19 +532,20 @@ print(f"{len(x)} rows at once or one by one: the same gradient")
 r"""
 ## What AdamW does
 
-Plain gradient descent moves a weight by its gradient times the rate. That suits few weights: a gradient may be a thousand times
+Plain gradient descent moves a weight by its gradient times the rate. One rate rarely suits all weights, because gradients may be much
 larger in one matrix than in another. Adam keeps two running means for each weight: m of its gradient, and v of its gradient's square. It moves the weight by
 
 $$ -\text{rate} \cdot \frac{m}{\sqrt{v} + \varepsilon} $$
 
 - *betas* say how far the means reach back. With `betas=(0.9, 0.98)`, m remembers about 10 gradients and v about 50. PyTorch's default for v is
   0.999, about 1,000 steps. Our runs are short, so we take 0.98.
+- *ε* is tiny. It only keeps the quotient finite where v is zero.
 - *Bias correction*: both means start at zero, so at first they are too small. Adam divides m by 1 − 0.9ᵗ and v by 1 − 0.98ᵗ in step t, and the means are
   right from the first step.
 - *Weight decay* is the W in AdamW: it also shrinks each weight by rate × decay in each step. It matters in long runs. Chapter 15 asks which weights
   it should touch; here it is 0.
 
-How far does a weight move in one step? In the first step m is the gradient and √v its size, so every weight moves by the rate.
+How far does a weight move in one step? In the first step m is the gradient and √v its size, so nearly every weight moves by the rate.
 Later, gradients that change their sign cancel in m.
 """
 
@@ -557,15 +562,15 @@ for step in range(30):
 
 # %% [markdown]
 r"""
-So the rate is measured in units of weights. The weights begin near 0.05: a rate of 0.002 changes them by a twenty-fifth in the first
-step, and a rate of 0.2 would throw all of them away. (`fused=True` asks for a faster version of the same update.)
+So the rate is measured in units of weights. In the laptop's model most weights begin near 0.05. A rate of 0.002 changes them by a
+twenty-fifth in the first step, and a rate of 0.2 would change them by four times their size. (`fused=True` asks for a faster version of the same update.)
 
 ## The rate, and the loop
 
-While the rate is constant, the weights keep shaking, because each small batch pulls them elsewhere. If the rate falls at the
-end, they come to rest. So our rate is constant at first and then falls to zero: over the last half of the steps in our run, over the last
-30% where nothing else is said. The function is called `wsd`, for warm-up, stable, decay. Our small model needs no warm-up; chapter 15 adds
-it.
+While the rate is constant, the weights should keep shaking, because each small batch pulls them elsewhere. If the rate falls at the end,
+they should come to rest. (Experiment 5 below tests this.) So our rate is constant at first and then falls. The default is a fall over the
+last 30% of the steps; our run uses the last half. The function is called `wsd`, for warm-up, stable, decay. A *warm-up* raises the rate
+slowly at the beginning. We train without it here; chapter 15 adds it.
 """
 
 
@@ -583,10 +588,12 @@ print(*(f"{wsd(step, 10, decay=0.5):.1f}" for step in range(10)))
 
 # %% [markdown]
 r"""
-`train` is the loop as a function. Besides the falling rate it has two things that you will miss as soon as they are missing:
+In step 9, the last of ten, a fifth of the rate is left. It would be zero one step later.
+
+`train` is the loop as a function. Besides the falling rate it has two additions:
 
 - *The same run again.* Dropout draws from PyTorch's global random numbers, which any cell may have used. So each step sets their seed, and at the
-  end the caller's random state is put back.
+  end the caller's random state is put back. (Our run has no dropout. The check below has.)
 - *A look from outside.* `on_step(step, loss)` is called after each step. The loss stays on the device; a GPU need not stop
   for it.
 """
@@ -644,9 +651,9 @@ print(
 
 # %% [markdown]
 r"""
-Where each story is read less than once or twice, the model cannot learn the text by heart.
+Evaluation during the run comes on top. If each story is read about once or less, the model has little chance to learn the text by heart.
 
-*Predict.* How far above the floor, in per cent, will the loss on new stories end? How many of the computed answers will be right?
+*Predict.* How far above the floor, in per cent, will the loss on the stories of `val` end? How many of the computed answers will be right?
 """
 
 # %%
@@ -687,11 +694,11 @@ show(
 # %% [markdown]
 r"""
 Read the two plots together. The loss falls quickly to the lines of the tables, because phrases are easy. Then look at where the copied answers
-start to rise: the loss falls there as well. A model learns to copy late and then fast; Olsson et al. (2022) describe the same bump in
-large models. Computed answers need two numbers instead of one. They come later, or stay wrong.
-Part of the fall in the second half is the work of the schedule: there the rate falls.
+start to rise: the loss falls there as well. A model learns to copy late and then fast; Olsson et al. (2022) describe such a sudden step in
+larger models. Computed answers need two numbers instead of one. They come later, or stay wrong.
+In the second half the rate falls, too. Experiment 5 asks how much of the last improvement comes from that.
 
-Why is the training loss *above* the held-out one? A training row has a whole story and then the beginning of the next, and beginnings are
+Why is the training loss *above* the held-out one? A likely reason: a training row has a whole story and then the beginning of the next, and beginnings are
 where the choices are. The held-out stories are whole, so only the held-out curve can be compared with the floor.
 
 And this is what the model wrote on the way, each time from the same opening and with the same random numbers:
@@ -720,7 +727,7 @@ else:
 r"""
 ## How close is it?
 
-The loss on all held-out stories, against the floor of the very same stories; then the 300 fresh ones, and their answers.
+We compare the loss on all stories of `val` with the floor of the very same stories. Then we count right answers in the 300 fresh ones.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -741,9 +748,9 @@ print("within 15% of the floor:", loss < 1.15 * floor)
 
 # %% [markdown]
 r"""
-The loss must stay *above* the floor. If a run ever falls below it, celebrate later: the model has seen the held-out text, or the future. This
-number also shows the three faults that one batch did not show. A model that sees its targets gets below the floor. A model
-that was trained on wrong targets fails on the right ones.
+On so many stories the loss must stay *above* the floor. If a run ever falls below it, celebrate later: the model has seen the held-out
+text, or the future. This number should also show the three faults that one batch did not show. A model that sees its targets gets below
+the floor. A model that was trained on wrong targets fails on the right ones.
 
 ## What has it learned?
 
@@ -778,8 +785,8 @@ show(
 # %% [markdown]
 r"""
 A name or a thing is dark when it comes for the first time: there was a choice, and the grammar pays for it as well. The second time it
-is white, because it follows from the story. An answer always follows from the story, so for it the grammar pays nothing, and all that the
-model pays is lost. For the rest, what is lost is the price minus the floor.
+is often nearly white, because it follows from the story. An answer always follows from the story, so the grammar pays nothing for it, and
+the model's whole cost counts as loss above the floor. For the other tokens, it is the cost minus what the grammar pays.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -798,8 +805,8 @@ show(
 
 # %% [markdown]
 r"""
-Compare the cost of *one* token in each row. The model has learned to copy, it has learned most of the language, and it has not learned to
-calculate: one computed answer costs many times what another token costs.
+Compare the cost of *one* token in each row. The model has learned to copy and it has learned most of the language. It calculates much
+better than the table of pairs, but far from reliably: one computed answer costs many times what another token costs.
 
 **How does it copy?** Before it names a number, some head should look back at the place where that number was said. For each head, we
 add up its attention on earlier tokens that equal the answer:
@@ -829,14 +836,16 @@ show(figures.costs([pieces], label="attention", top=1.0), alt="A story; one head
 
 # %% [markdown]
 r"""
-Compare the heads. Most of them look elsewhere. The best one looks at the place where the number was said. Nobody told the model that there are
-numbers, owners or questions. It has learned to look there because that makes the next token less surprising.
+Compare the heads. Most of them look elsewhere. The best one gives most of its attention to earlier tokens that equal the answer. This fits
+copying, but it does not prove it: for a proof one would switch the head off, as chapter 04 did. Nobody told the model that there are
+numbers, owners or questions.
 
 ## Saving
 
 A checkpoint is often `torch.save(config_object_and_weights)`. It stores the *path* of the config's class, so it breaks when the class moves, and
 whoever loads it must let it run code. Ours is two files: weights as safetensors, which can hold nothing else, and the config as JSON. The tied
-matrix is stored once. One number more is a hash of both files: a model whose `n_head` was edited would load and write nonsense.
+matrix is stored once. One more number is a hash of both files. With it, `load_model` notices an edit: a model whose `n_head` was changed has the right shapes,
+and would write nonsense.
 """
 
 
@@ -878,7 +887,7 @@ def save_model(model: GPT, folder: str | Path) -> None:
 
 # %% [markdown]
 r"""
-Later chapters use the model in `data/built/model`. Your experiments should not replace it by a worse one. So where a better model of the
+Later chapters use the model in `data/built/model`. Your experiments should not replace it with a worse one. So where a better model of the
 same vocabulary is already there, this one goes into a folder of its own:
 """
 
@@ -902,7 +911,7 @@ print(MODEL, *sorted(path.name for path in MODEL.iterdir()))
 
 # %% [markdown]
 r"""
-Loading believes neither file. Names and shapes are compared first, with a model on the *meta* device, which has shapes and no
+`load_model` checks both files. Names and shapes are compared first, with a model on the *meta* device, which has shapes and no
 memory: a `vocab_size` of 400 million would otherwise be allocated before anybody noticed.
 """
 

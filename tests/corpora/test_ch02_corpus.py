@@ -275,9 +275,9 @@ def edit(monkeypatch):
             assert old in POOLS[pool]
             monkeypatch.setitem(POOLS, pool, POOLS[pool].replace(old, new, 1))
         else:
-            assert old in grammar_module.GRAMMAR
-            changed = grammar_module.GRAMMAR.replace(old, new, 1)
-            monkeypatch.setattr(grammar_module, "GRAMMAR", changed)
+            assert old in grammar_module.grammar()
+            changed = grammar_module.grammar().replace(old, new, 1)
+            monkeypatch.setattr(grammar_module, "grammar", lambda: changed)
         forget()
 
     yield change

@@ -726,10 +726,9 @@ if __name__ == "__main__":
 
 
 def start(tmp_path, source, out, tokenizer_path, workers=2, part=""):
-    if not (
-        tmp_path / "script.py"
-    ).exists():  # written again, it is empty for a moment: another process would do nothing
-        (tmp_path / "script.py").write_text(SCRIPT)
+    script = tmp_path / "script.py"
+    if not script.exists():  # written again, it is empty for a moment: another process would do nothing
+        script.write_text(SCRIPT)
     return subprocess.Popen(
         [sys.executable, *map(str, (tmp_path / "script.py", source, out, tokenizer_path, workers, part))],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -752,11 +751,15 @@ def tokens_so_far(out: Path) -> int:
 
 
 @pytest.mark.slow
-def test_kill_9_at_a_random_point_changes_nothing(tmp_path, tokenizer_path):
+@pytest.mark.parametrize("kind", ["jsonl", "txt"])
+def test_kill_9_at_a_random_point_changes_nothing(tmp_path, tokenizer_path, kind):
     psutil = pytest.importorskip("psutil")
     texts = [story.text for story in stories(5000)] * 5  # 10 MB: long enough to be killed in
-    source = tmp_path / "source.txt"
-    source.write_text("\n".join(texts), newline="\n")
+    source = tmp_path / f"source.{kind}"
+    if kind == "jsonl":
+        write_jsonl(source, texts)
+    else:
+        source.write_text("\n".join(texts), newline="\n")
     process = start(tmp_path, source, tmp_path / "straight", tokenizer_path)
     assert process.wait() == 0
     total, killed = tokens_so_far(tmp_path / "straight"), []
@@ -782,8 +785,10 @@ def test_kill_9_at_a_random_point_changes_nothing(tmp_path, tokenizer_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no shared lock: there, parts take turns")
-def test_parts_at_the_same_time_one_killed_give_the_bytes_of_one_run(tmp_path, tokenizer_path):
-    source = write_csv(tmp_path / "source.csv", [story.text for story in stories(5000)] * 4)
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_parts_at_the_same_time_one_killed_give_the_bytes_of_one_run(tmp_path, tokenizer_path, kind):
+    texts = [story.text for story in stories(5000)] * 4
+    source = (write_csv if kind == "csv" else write_jsonl)(tmp_path / f"source.{kind}", texts)
     assert start(tmp_path, source, tmp_path / "straight", tokenizer_path, workers=2).wait() == 0
     out = tmp_path / "out"
     parts = [start(tmp_path, source, out, tokenizer_path, p, f"{p}/3") for p in (2, 1, 3)]
@@ -857,14 +862,16 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, tokenizer_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["txt", "parquet"])  # .jsonl and .csv are read as .txt is, a block at a time
+@pytest.mark.parametrize("kind", ["jsonl", "txt", "parquet"])
 def test_memory_does_not_grow_with_the_source(tmp_path, tokenizer_path, kind):
     psutil = pytest.importorskip("psutil")
     texts = [story.text for story in stories(5000)]
     peaks = []
     for times in (4, 44):
         source = tmp_path / f"{times}.{kind}"
-        if kind == "txt":
+        if kind == "jsonl":
+            write_jsonl(source, texts * times)
+        elif kind == "txt":
             source.write_text("\n".join(texts * times), newline="\n")
         else:
             pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")

@@ -3,7 +3,9 @@
 import ast
 import base64
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -131,6 +133,15 @@ def test_nothing_downloaded_or_built_is_committed():
     assert large <= {"data/stories.txt"}, (
         "chapter 01's text, 2 MB, of which git keeps 0.4 MB; nothing else is that large"
     )
+
+
+def test_a_server_trains_with_the_package_alone(tmp_path):
+    """Nothing that training imports reads a file beside nanogpt/."""
+    shutil.copytree(PACKAGE, tmp_path / "nanogpt", ignore=shutil.ignore_patterns("__pycache__"))
+    code = "import nanogpt.run.trainer, nanogpt.gpt.sample; print(nanogpt.__file__)"
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.stdout.startswith(str(tmp_path)), done.stderr
 
 
 def test_the_names_of_a_small_script_come_from_the_package_itself_and_only_when_asked_for():
