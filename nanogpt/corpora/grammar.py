@@ -42,7 +42,7 @@ def read_rules(grammar: str) -> dict[str, list[str]]:
 
 def rules() -> dict[str, list[str]]:
     """Symbol → its lines."""
-    return read_rules(GRAMMAR)
+    return read_rules(grammar())
 
 
 @cache
@@ -60,7 +60,7 @@ NUMBERS = [
 ]
 
 
-GRAMMAR = (Path(nanogpt.__file__).resolve().parents[1] / "data/grammar.txt").read_text(encoding="utf-8")
+FILE = Path(nanogpt.__file__).resolve().parents[1] / "data" / "grammar.txt"
 POOLS = {  # entries are separated by commas, an entry's forms by slashes
     "girl": "Anna, Clara, Ella, Emma, Ida, Julia, Lucy, Mia, Nora, Rosa, Sara, Zoe",
     "boy": "Ben, Carl, Dan, Finn, Hugo, Jack, Leo, Max, Noah, Otto, Sam, Tom",
@@ -76,6 +76,12 @@ POOLS = {  # entries are separated by commas, an entry's forms by slashes
     "few": "two, three, four, five",
     "some": "one, two",
 }
+
+
+@cache
+def grammar() -> str:
+    """The sentences of the stories. Who tells none, as on a server, does not need the file."""
+    return FILE.read_text(encoding="utf-8")
 
 
 def check(lines: list[str], where: str) -> None:

@@ -50,9 +50,8 @@ def train_step(
     """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
 
     The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word; fp16 takes a
-    LossScaler, which skips what overflowed. clip: the largest norm. accept(loss, norm before clipping) -> bool: whether
-    to update (both_finite). mean(tensor): over the processes that share the batch, whose replicas of the model average
-    gradients (chapter 20).
+    LossScaler, which skips what overflowed. clip: the largest norm. accept(loss, norm before clipping): whether to
+    update. mean(tensor): over the processes that share the batch, whose replicas average gradients (chapter 20).
     """
     if precision == "fp16" and scaler is None:
         raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")

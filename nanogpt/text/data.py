@@ -79,8 +79,7 @@ class BatchStream:
         """What resumes the stream at exactly this place, with any B, T and number of ranks."""
         if "shards" not in vars(self):  # their hashes, by the manifest or computed once
             self.shards = described(self.paths)[2] or [file_sha256(path) for path in self.paths]
-        counts = "rows" if isinstance(self, DocumentStream) else "tokens"  # what a position counts
-        here = {"counts": counts, "seed": self.seed, "position": self.position}
+        here = {"counts": "tokens", "seed": self.seed, "position": self.position}
         return here | {"shards": self.shards}
 
     def load_state_dict(self, state: dict) -> None:
@@ -112,3 +111,6 @@ class DocumentStream(BatchStream):
             rows.append(tokens.take(self.starts[document] + np.arange(self.T + 1), mode="wrap"))
         self.position += self.world_size * self.B
         return np.stack(rows)
+
+    def state_dict(self) -> dict:
+        return BatchStream.state_dict(self) | {"counts": "rows"}  # its position is a number of rows

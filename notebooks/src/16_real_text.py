@@ -863,7 +863,7 @@ def shard_header(n: int) -> bytes:
 
 # %%
 #| export text.shards
-#| grows open_shards described
+#| grows open_shards
 def open_shards(folder: str | Path, split: str, fingerprint: str | None = None) -> list[Path]:
     """The paths of a split's shards, after comparing all their bytes, and a tokenizer's fingerprint, with the manifest."""
     manifest, folder = load_manifest(folder), Path(folder)
@@ -877,6 +877,9 @@ def open_shards(folder: str | Path, split: str, fingerprint: str | None = None) 
     return [folder / shard["file"] for shard in shards]
 
 
+# %%
+#| export text.shards
+#| grows described
 def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
     """Of shards in one folder: vocab_size and eot, by the manifest beside them or else GPT-2's, and its hashes."""
     if len({path.parent for path in paths}) != 1:
@@ -925,8 +928,7 @@ class BatchStream(BatchStream):
         """What resumes the stream at exactly this place, with any B, T and number of ranks."""
         if "shards" not in vars(self):  # their hashes, by the manifest or computed once
             self.shards = described(self.paths)[2] or [file_sha256(path) for path in self.paths]
-        counts = "rows" if isinstance(self, DocumentStream) else "tokens"  # what a position counts
-        here = {"counts": counts, "seed": self.seed, "position": self.position}
+        here = {"counts": "tokens", "seed": self.seed, "position": self.position}
         return here | {"shards": self.shards}
 
     def load_state_dict(self, state: dict) -> None:
@@ -936,6 +938,11 @@ class BatchStream(BatchStream):
                     f"{self.paths[0].parent} is not what this state was saved for: see its {what!r}"
                 )
         self.seed, self.position = state["seed"], state["position"]
+
+
+class DocumentStream(DocumentStream):
+    def state_dict(self) -> dict:
+        return BatchStream.state_dict(self) | {"counts": "rows"}  # its position is a number of rows
 
 
 # %%

@@ -141,8 +141,8 @@ class TestChapter:
 
 
 def unmarked(source: str) -> str:
-    """A cell without its directives, which are for the course and not for the reader."""
-    return re.sub(r"^#\| .*\n", "", source, flags=re.MULTILINE)
+    """A cell without its `#| blank` and `#| grows` lines, which are for the course and not for the reader."""
+    return re.sub(r"^#\| (blank|grows) .*\n", "", source, flags=re.MULTILINE)
 
 
 def assertions(source: str) -> list[ast.Assert]:
