@@ -62,15 +62,15 @@ def influence(maps):
 
 def learning(curves, lines):
     """curves: label -> loss of each step; lines: label -> height, drawn across and named. Labels tell where curves end."""
-    fig, ax = plt.subplots(figsize=(6.2, 3))
+    fig, ax = plt.subplots(figsize=(7.2, 3.2))
     for label, curve in curves.items():
         last = curve[-20:]
         ax.plot(curve, label=f"{label}: {sum(last) / len(last):.2f} in the last {len(last)} steps")
     for label, y in lines.items():
         ax.axhline(y, ls=":", c="gray")
-        ax.text(len(curve), y + 0.05, f"{label}, {y:.2f}", color="gray", fontsize=8, ha="right", va="bottom")
+        ax.annotate(f"{label}, {y:.2f}", (1.01, y), xycoords=("axes fraction", "data"), va="center", fontsize=8)
     ax.set(xlabel="step", ylabel="loss on repeats (nats)", ylim=(0, 4.9))
-    ax.legend(loc="center right", bbox_to_anchor=(1, 0.33), fontsize=8)
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=8, frameon=False)
     return fig
 
 

@@ -104,7 +104,7 @@ def curves(losses: dict[str, list[float]], lines: dict[str, float]) -> plt.Figur
         ax.axhline(nats, c="0.5", lw=1, ls="--", zorder=1)
         ax.annotate(name, (1.01, nats), xycoords=("axes fraction", "data"), va="center", fontsize=8)
     low = 0.8 * min(min(values) for values in losses.values())
-    shown = [tick for tick in (0.01, 0.03, 0.1, 0.3, 1, 3) if tick > low]
+    shown = [tick for tick in (0.01, 0.03, 0.1, 0.3, 1, 2, 4, 7) if tick > low]
     ax.set_yticks(shown, [f"{tick:g}" for tick in shown])
     ax.minorticks_off()
     ax.set(xlabel="step", ylabel="loss (nats per token)", ylim=(low, 1.3 * max(lines.values())))
