@@ -107,6 +107,11 @@ class TestChapter:
         silent = "".join("o" if cell["outputs"] else "-" for cell in cells if cell["cell_type"] == "code")
         assert "----" not in silent, f"code cells with output (o) and without: {silent}"
 
+    def test_its_saved_checkpoint_met_no_older_package(self, chapter):
+        """A notebook executed over an older package says so, and CI's fresh package does not: `course build` again."""
+        text = next(NOTEBOOKS.glob(f"{chapter}_*.ipynb")).read_text(encoding="utf-8")
+        assert "is no longer exported" not in text
+
     def test_no_cell_is_longer_than_a_screen(self, chapter, sources):
         long = {
             source.split("\n")[0]: n
