@@ -53,8 +53,9 @@ def matrices(average, scores, weights):
 def influence(maps):
     """Title -> (T, T) matrix: which input moves which output."""
     fig, axes = plt.subplots(1, len(maps), figsize=(6, 2.9))
+    largest = max(matrix.max() for matrix in maps.values())  # one scale, so that the colours can be compared
     for ax, (title, matrix) in zip(axes, maps.items()):
-        ax.imshow(matrix, cmap="Blues", vmin=0)
+        ax.imshow(matrix, cmap="Blues", vmin=0, vmax=largest)
         ax.set(title=title, xlabel="input position", ylabel="output position")
         ax.grid(False)
     return fig

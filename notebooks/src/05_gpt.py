@@ -293,7 +293,11 @@ def share_of_embedding(n_layer, n_embd=256, factor=True):
     g = torch.Generator().manual_seed(0)
     shape = SimpleNamespace(**vars(tiny) | {"n_embd": n_embd})
     blocks = nn.Sequential(*[Block(shape) for _ in range(n_layer)])
-    init_weights(blocks, n_layer if factor else 0.5, g)  # √(2 · 0.5) = 1: no factor
+    init_weights(blocks, n_layer, g)
+    if not factor:  # give the two c_proj of each block the 0.02 of all other matrices
+        for block in blocks:
+            block.attn.c_proj.weight *= math.sqrt(2 * n_layer)
+            block.mlp.c_proj.weight *= math.sqrt(2 * n_layer)
     embedding = 0.02 * math.sqrt(2) * torch.randn(1, 128, n_embd, generator=g)  # as wte + wpe
     return (embedding.norm() / blocks(embedding).norm()).item()
 
