@@ -21,6 +21,7 @@ CHAPTERS = {
     "12": "flash attention",
     "13": "nice numbers",
     "14": "ladder",
+    "14b": "climb",
     "15": "recipe",
     "16": "real text",
     "16b": "preparing",
