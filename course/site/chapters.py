@@ -20,6 +20,7 @@ CHAPTERS = {
     "13": "nice numbers",
     "14": "ladder",
     "15": "recipe",
+    "15b": "worth",
     "16": "real text",
     "16b": "preparing",
     "17": "trainer",
