@@ -23,6 +23,7 @@ CHAPTERS = {
     "14": "ladder",
     "14b": "climb",
     "15": "recipe",
+    "15b": "worth",
     "16": "real text",
     "16b": "preparing",
     "17": "trainer",
