@@ -129,6 +129,9 @@ that a run gets. Chapter 15 will let it treat matrices and biases differently.
 # %%
 #| export gpt.optim
 #| blank make_optimizer: bf16-masters needs MasterAdamW; everything else torch.optim.AdamW, fused where that is asked for
+import torch
+
+from nanogpt.gpt.model import GPT
 from nanogpt.gpt.precision import MasterAdamW
 
 

@@ -347,6 +347,7 @@ matrix of the output. minGPT left embeddings out; nanoGPT and llm.c decay them, 
 
 # %%
 #| export
+#| grows make_optimizer
 def make_optimizer(
     model: GPT, lr, precision="float32", *, betas=(0.9, 0.98), weight_decay=0.01, fused=True, compiled=False
 ) -> torch.optim.Optimizer:
