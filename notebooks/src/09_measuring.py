@@ -292,7 +292,6 @@ cases. This is called the *sign test*. If the interval contains 1, we say: no di
 
 # %%
 #| export
-#| blank gain_of: sort the ratios; leave out as many at each end as a fair coin passes in at most 2.5% of cases
 import math
 from collections.abc import Sequence
 
@@ -316,6 +315,7 @@ class Gain:
 
 # %%
 #| export
+#| blank gain_of: sort the ratios; leave out as many at each end as a fair coin passes in at most 2.5% of cases
 def gain_of(ratios: Sequence[float]) -> Gain:
     """The gain from the ratio of each pair, before / after, with the interval of the sign test (at least six pairs)."""
     ordered, n = sorted(ratios), len(ratios)
@@ -441,6 +441,10 @@ def matmul_flops(device: torch.device, dtype: str | torch.dtype, n: int, repeats
         torch.set_float32_matmul_precision(before)
 
 
+# %% tags=["nbval-ignore-output"]
+for name in matmul_formats(device):
+    print(f"{name:9} {matmul_flops(device, name, product // 2) / 1e9:8.1f} GFLOP/s at n = {product // 2}")
+
 # %% [markdown]
 r"""
 The second limit is memory. Most operations in a network add a bias, apply GELU, or normalise. They compute little with
@@ -458,6 +462,9 @@ def copy_bandwidth(device: torch.device, mebibytes: int, repeats: int = 10) -> f
     target = torch.empty_like(source)
     return 2 * source.numel() / min(measure(lambda: target.copy_(source), device, repeats).times)
 
+
+# %% tags=["nbval-ignore-output"]
+print(f"{copy_bandwidth(device, copied) / 1e9:.1f} GB/s")
 
 # %% [markdown]
 r"""

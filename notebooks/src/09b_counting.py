@@ -506,26 +506,21 @@ With these, a limit becomes a *forecast*.
 
 # %%
 #| export
-from functools import partial
-
 import torch.nn.functional as F
-
-
-def products_of(x: Tensor, w: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The three products of a linear layer: its result, the gradient of its input, the gradient of its matrix."""
-    return F.linear(x, w), dy @ w, dy.T @ x
 
 
 def step_kernels(config: GPTConfig, N: int, device, dtype: torch.dtype) -> dict[str, tuple[Callable, int]]:
     """{part: (a call that does such work on N tokens, its FLOPs if it is a product, else its bytes)}."""
-    C, V = config.n_embd, config.vocab_rows
-    kernels, g = {}, torch.Generator(device).manual_seed(0)
+    C, V, kernels = config.n_embd, config.vocab_rows, {}
+    g = torch.Generator(device).manual_seed(0)
+
+    def draw(*size):
+        return torch.randn(size, device=device, generator=g)
+
     for part, i, o in (("qkv", C, 3 * C), ("proj", C, C), ("mlp", C, 4 * C), ("head", C, V)):
-        sizes = ((N, i), (o, i), (N, o))
-        drawn = [torch.randn(size, device=device, generator=g).to(dtype) for size in sizes]
-        kernels[part] = partial(products_of, *drawn), 6 * N * i * o
-    sizes = ((N, C), (N, C), (N, 4 * C), (N, V), (V, C))
-    x, other, wide, logits, table = (torch.randn(size, device=device, generator=g) for size in sizes)
+        x, w, dy = draw(N, i).to(dtype), draw(o, i).to(dtype), draw(N, o).to(dtype)
+        kernels[part] = (lambda x=x, w=w, dy=dy: (F.linear(x, w), dy @ w, dy.T @ x)), 6 * N * i * o
+    x, other, wide, logits, table = draw(N, C), draw(N, C), draw(N, 4 * C), draw(N, V), draw(V, C)
     kernels["layer norm"] = (lambda: F.layer_norm(x, (C,))), 4 * 2 * N * C
     kernels["residual"] = (lambda: x + other), 4 * 3 * N * C
     kernels["gelu"] = (lambda: F.gelu(wide, approximate="tanh")), 4 * 2 * N * 4 * C

@@ -115,8 +115,6 @@ goes on in the next cell. If you change this one, run the next one again.)
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch
-
 
 @dataclass
 class LossScaler:
@@ -331,6 +329,7 @@ def run(precision, scaler=None, weights=torch.float32, make_optimizer=FusedAdamW
         return curve, model.float()(x_val, y_val)[1].item()
 
 
+# %%
 x_val, y_val = batches("val", 64).next_batch()
 runs = {
     "float32": run("float32"),
