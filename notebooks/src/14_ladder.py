@@ -579,11 +579,11 @@ meaning: products reach about three quarters of the A100's peak, and the other k
 ## Memory beside time
 
 A forecast is worth nothing if the step does not fit on the card. The parameters, their gradients and AdamW's two moments take 16
-bytes for each weight; with float32 masters these are 2 + 2 + 4 + 8, which is 16 again. Autocast adds a copy of the weights with 2.
-Then there is what the forward pass keeps for the backward pass. We count it per channel and token of a layer, per score, and
-per logit. The numbers below are from chapter 09b's `saved_bytes` on small models. Chapter 12 found where the peak is:
-in the loss, where two more tables of logits join what is kept. A compiled step keeps less, so this is an upper estimate for
-it.
+bytes for each weight; with float32 masters these are 2 + 2 + 4 + 8, which is 16 again. Then there is what the forward pass keeps
+for the backward pass. We count it per channel and token of a layer, per score, and per logit. The numbers below are from chapter
+09b's `saved_bytes` on small models. Chapter 12 found where the peak is: in the loss, where two more tables of logits join
+what is kept. The gradients of the weights do not exist yet at that moment, but autocast's copies of the weights do. A compiled step
+keeps less, so for compiled rungs this is an upper estimate.
 """
 
 
@@ -591,7 +591,7 @@ it.
 #| export speed.forecast
 SAVED = {
     "float32": (64, 4, 4),
-    "autocast": (36, 6, 6),
+    "autocast": (36, 6, 4),
     "masters": (32, 2, 4),
 }  # bytes a channel, a score, a logit
 
@@ -604,7 +604,8 @@ def step_memory(config: GPTConfig, on: set[str], B: int, T: int) -> int:
     scores = 0 if config.flash else B * config.n_head * T * T
     kept = config.n_layer * (channel * N * config.n_embd + score * scores) + logit * N * config.vocab_rows
     tables = 2 * 4 * N * config.vocab_rows  # gradients of log-probabilities and of logits
-    return (18 if casts else 16) * weights + kept + tables
+    state = 12 if precision_of(on) in ("float32", "tf32") else 14  # bytes a weight, without gradients
+    return max(16 * weights, state * weights + kept + tables)
 
 
 # %%

@@ -14,7 +14,8 @@ machine's limits between the rungs, and an interval for every gain.
 
 # %%
 #| default_exp speed.ladder
-#| doc speed.ladder: The ladder measured: forecast first, then rung by rung in turns, and judged. The command `ladder`.
+#| doc speed.climb: The rungs of the ladder on this machine: forecast, measured in turns, judged.
+#| doc speed.ladder: The ladder climbed and drawn, and the command `ladder`.
 import json
 
 from torch.nn.functional import scaled_dot_product_attention
@@ -23,6 +24,25 @@ from course.notebook import answer, checkpoint, predict as guess, predictions, s
 from nanogpt.device import pick_scale
 from nanogpt.gpt.attention import attention_weights
 from nanogpt.speed.roofline import faster
+
+# %%
+#| export speed.climb
+import importlib.util
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import quantiles
+
+import torch
+
+from nanogpt.gpt.model import GPTConfig, num_params
+from nanogpt.gpt.precision import READS
+from nanogpt.speed import roofline as hardware
+from nanogpt.speed.forecast import predict, step_memory
+from nanogpt.speed.roofline import Roofline, gain_of, timings
+from nanogpt.speed.rungs import RUNGS, keep_memory, make_step, precision_of, rungs_up_to, take_along
+from nanogpt.speed.work import measure_fractions, mfu, peak_memory, step_flops
 
 # %%
 #| export
@@ -35,32 +55,18 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
-from statistics import quantiles
 
-# %%
-#| export
 import torch
 
 from nanogpt.device import pick_device
-from nanogpt.gpt.model import GPTConfig, num_params
-from nanogpt.gpt.precision import READS
+from nanogpt.gpt.model import GPTConfig
 from nanogpt.speed import roofline as hardware
-from nanogpt.speed.forecast import fitting_batch, predict, say_predicted, step_memory
-from nanogpt.speed.roofline import Roofline, gain_of, timings
-from nanogpt.speed.rungs import (
-    RUNGS,
-    keep_memory,
-    make_step,
-    obstacles,
-    precision_of,
-    rungs_up_to,
-    take_along,
-)
-from nanogpt.speed.work import measure_fractions, mfu, peak_memory, step_flops
+from nanogpt.speed.forecast import fitting_batch, say_predicted
+from nanogpt.speed.roofline import Roofline
+from nanogpt.speed.rungs import RUNGS, obstacles
 from nanogpt.text.files import atomically, save_json
 
 # %%
@@ -105,7 +111,7 @@ the sizes of our own step. The products reach different shares in different form
 
 
 # %%
-#| export
+#| export speed.climb
 def reads(on: set[str]) -> str:
     """The roofline's name of the format that products read with the rungs in `on`."""
     return READS.get(precision_of(on), precision_of(on))
@@ -129,7 +135,7 @@ def reached_roofline(
 
 
 # %%
-#| export
+#| export speed.climb
 def start_seconds(device: torch.device) -> float:
     """Seconds that it takes to start a kernel: a thousand small ones, without waiting for each."""
     one = torch.ones(1, device=device)
@@ -193,7 +199,7 @@ def device_name(device: torch.device) -> str:
 
 
 # %%
-#| export
+#| export speed.climb
 def forecast(machine: dict, config: GPTConfig, B: int, T: int, skipped) -> dict[str, dict]:
     """{rung: predicted milliseconds, the limit's, and predicted MiB}, for the rungs that are not skipped."""
     told, costs = {}, (machine["fault_s"], machine["start_s"])
@@ -257,7 +263,7 @@ backwards, so that nobody is always the first.
 
 
 # %%
-#| export
+#| export speed.climb
 def in_turns(calls: Sequence[Callable[[], float]], rounds: int) -> list[list[float]]:
     """What each call returns in each round. The calls take turns, in every other round backwards."""
     times: list[list[float]] = [[] for _ in calls]
@@ -287,7 +293,7 @@ So we keep both. One more step tells the peak of memory, and how many pages were
 
 
 # %%
-#| export
+#| export speed.climb
 FIRST = 6  # steps that do not count; the loss that is compared is that of the last of them
 
 
@@ -315,7 +321,7 @@ def first_steps(
 
 
 # %%
-#| export
+#| export speed.climb
 def page_faults() -> int:
     """Pages that this process has touched for the first time so far; 0 on Windows, which does not tell."""
     if not importlib.util.find_spec("resource"):
@@ -341,7 +347,7 @@ no speed-up, however fast it is.
 """
 
 # %%
-#| export
+#| export speed.climb
 TOLERANCE = {"loss": 0.05, "grad_norm": 0.05}  # nats; share of the first rung's
 
 
@@ -366,7 +372,7 @@ def judge(
 
 
 # %%
-#| export
+#| export speed.climb
 #| blank gain_over: the ratio of each pair, before over after; gain_of gives its interval
 def gain_over(below: list[float], times: list[float]) -> dict:
     """How many times as fast: the median of the ratios of pairs, and its interval (chapter 09)."""
@@ -399,7 +405,7 @@ measure them again after each rung: the products, the copy, and on a CPU the pri
 
 
 # %%
-#| export
+#| export speed.climb
 def limits_now(device: torch.device, formats) -> dict[str, float]:
     """The machine's limits: FLOP/s by format, bytes/s of a copy, fresh pages a second on a CPU."""
     n, mebibytes = (8192, 512) if device.type == "cuda" else (1024, 256)
@@ -440,7 +446,7 @@ with different batches cannot be compared.
 
 
 # %%
-#| export
+#| export speed.climb
 NO_MEMORY = "out of memory", "can't allocate", "not enough memory", "alloc_failed", "bad_alloc"
 
 
@@ -458,7 +464,7 @@ def started(name: str, config: GPTConfig, B: int, T: int, device: torch.device, 
 
 
 # %%
-#| export
+#| export speed.climb
 #| blank measure_rungs: start each rung, take turns with the one below, judge it, and look at the machine again
 def measure_rungs(machine: dict, config, B: int, T: int, device, skipped: dict, seconds: float, say=print):
     """The rungs from below to above, each judged. skipped grows by those that fail. MemoryError: halve the batch."""
