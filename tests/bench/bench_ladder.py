@@ -4,7 +4,8 @@
     python tests/bench/bench_ladder.py --curve 200       losses of the first and the top rung, step by step
 
 Every program does forward, backward and AdamW on GPT-2 124M with random weights and no dropout, each in a process of its
-own. They take turns, so that a slow minute hits all of them; a ratio is the median of the rounds' ratios. The last line
+own. They take turns, so that a slow minute hits all of them; a ratio is the median of the rounds' ratios, with its interval
+(chapter 09). The last line
 says how far the top rung is from the least time that the machine's measured peaks allow.
 """
 
@@ -19,8 +20,9 @@ import torch
 
 from nanogpt.device import pick_device
 from nanogpt.gpt.model import GPTConfig
+from nanogpt.speed.climb import in_turns
 from nanogpt.speed.forecast import predict
-from nanogpt.speed.roofline import measure_roofline
+from nanogpt.speed.roofline import gain_of, measure_roofline
 from nanogpt.speed.rungs import keep_memory, make_step, obstacles, rungs_up_to, zipf_batches
 from nanogpt.speed.work import step_flops
 
@@ -103,16 +105,14 @@ def compare(args: argparse.Namespace, device: torch.device, roof, skipped: list[
     for program in programs.values():
         for _ in range(4):
             program.step()
-    times = {label: [] for label in programs}
-    for _ in range(args.rounds):
-        for label, program in programs.items():
-            times[label].append(program.step()[0])
+    calls = [lambda program=program: program.step()[0] for program in programs.values()]
+    times = dict(zip(programs, in_turns(calls, args.rounds)))
     for program in programs.values():
         program.close()
     ours = times["ours, top rung"]
     for label, seconds in times.items():
-        ratio = median(other / own for other, own in zip(seconds, ours))
-        print(f"{label:45} {1e3 * median(seconds):7.0f} ms   min {1e3 * min(seconds):7.0f} ms   {ratio:.2f}×")
+        gain = gain_of([other / own for other, own in zip(seconds, ours)])
+        print(f"{label:45} {1e3 * median(seconds):7.0f} ms   min {1e3 * min(seconds):7.0f} ms   {gain}")
     on = rungs_up_to("bf16 weights", skipped)
     limit = sum(predict(GPTConfig(), on, B, T, roof).values())
     peak = roof.flops["bfloat16" if "bf16" in on else "float32"]

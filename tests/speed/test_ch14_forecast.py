@@ -134,7 +134,7 @@ def test_the_forecast_is_within_a_tenth_of_all_seven_published_rungs(capsys):
     assert all(0.9 < ratio < 1.1 for ratio in ratios), ratios
     say_predicted("A100-80GB", GPTConfig(), 16, 1024)
     said = capsys.readouterr().out
-    assert "fp16  " not in said and "kept memory" not in said and "28.7 GiB" in said
+    assert "fp16  " not in said and "kept memory" not in said and "28.6 GiB" in said
     if forecast.PUBLISHED.exists():  # not where a checkpoint tries the module
         assert "published 1000 ms" in said
     say_predicted("A100-80GB", GPTConfig(), 8, 1024)
@@ -145,8 +145,8 @@ def test_fractions_slow_a_forecast_down_and_a_start_counts_where_there_is_little
     half = ladder_ms(Fractions(0.5, 0.5))
     assert half == pytest.approx([2 * t for t in ladder_ms()])
     a100 = PEAKS["A100-80GB"]
-    small = predict_ladder(a100, GPTConfig(), 1, 8, forecast.REACHED, 5e-6)["float32"]
-    assert 1e3 * sum(small.values()) == pytest.approx(5e-3 * (47 * 12 + 23)) and small["starts"] > 0
+    small = predict_ladder(a100, GPTConfig(), 1, 8, forecast.REACHED, 5e-5)["float32"]
+    assert 1e3 * sum(small.values()) == pytest.approx(5e-2 * (47 * 12 + 23)) and small["starts"] > 0
     assert predict_ladder(a100, GPTConfig(), 16, 1024, forecast.REACHED, 5e-6)["float32"]["starts"] == 0
 
 
