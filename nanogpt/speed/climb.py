@@ -95,7 +95,9 @@ def first_steps(
     step()
     told |= {"loss": losses[-1], "faults": page_faults() - before, "peak_mib": None}
     if device.type in ("cpu", "cuda"):
-        kept = 16 * num_params(model.config)  # weights, gradients and moments
+        model.zero_grad()
+        state = 14 if next(model.parameters()).dtype == torch.bfloat16 else 12  # weights, masters, moments
+        kept = state * num_params(model.config)
         told["peak_mib"] = (kept + peak_memory(step, device)) / 2**20
     return (lambda: timings(step, device, 1)[0]), told
 
@@ -152,19 +154,19 @@ def row(rung: dict, first: dict) -> str:
     return "".join([text, *(f"\n{'':14}! {flag}" for flag in rung["flags"])])
 
 
-def limits_now(device: torch.device, formats) -> dict[str, float]:
-    """The machine's limits: FLOP/s by format, bytes/s of a copy, fresh pages a second on a CPU."""
+def limits_now(device: torch.device, formats, pages: bool) -> dict[str, float]:
+    """The machine's limits: FLOP/s by format, bytes/s of a copy, and with `pages` fresh pages a second."""
     n, mebibytes = (8192, 512) if device.type == "cuda" else (1024, 256)
     rates = {name: hardware.matmul_flops(device, name, n) for name in sorted(formats)}
     rates["copy"] = hardware.copy_bandwidth(device, mebibytes)
-    if device.type == "cpu":
+    if pages:
         rates["fresh pages"] = 1 / max(1e-9, hardware.fault_seconds())
     return rates
 
 
 def moved(before: dict[str, float], now: dict[str, float], limit: float = 1.15) -> list[str]:
     """The limits that have changed by more than a factor, each as a flag."""
-    found = {name: now[name] / rate for name, rate in before.items()}
+    found = {name: now[name] / before[name] for name in before if name in now}
     return [
         f"{name}: {ratio:.2f}× the rate before the climb"
         for name, ratio in found.items()
@@ -189,9 +191,10 @@ def started(name: str, config: GPTConfig, B: int, T: int, device: torch.device, 
 
 
 def measure_rungs(machine: dict, config, B: int, T: int, device, skipped: dict, seconds: float, say=print):
-    """The rungs from below to above, each judged. skipped grows by those that fail. MemoryError: halve the batch."""
+    """The rungs from below to above, each judged. skipped grows by those that fail."""
     rungs, below, times, formats = [], None, [], formats_used(skipped)
-    limits = limits_now(device, formats)
+    pages = device.type == "cpu"
+    limits = limits_now(device, formats, pages)
     for name in RUNGS:
         begun = None if name in skipped else started(name, config, B, T, device, skipped)
         if begun is None:
@@ -199,6 +202,7 @@ def measure_rungs(machine: dict, config, B: int, T: int, device, skipped: dict, 
         call, told = begun
         told |= forecast(machine, config, B, T, skipped)[name]
         pairs = round(min(20, max(10, seconds / 2 / len(RUNGS) / call())))
+        pages = pages and name != "kept memory"  # from here on there are none
         if below is None or name == "kept memory":
             lower, times = times, in_turns([call], pairs)[0]
         else:
@@ -207,7 +211,7 @@ def measure_rungs(machine: dict, config, B: int, T: int, device, skipped: dict, 
         if rungs:
             gained = rungs[-1]["predicted_ms"] / rung["predicted_ms"]
             rung |= {"gain": gain_over(lower, times), "predicted_gain": gained}
-        rung["flags"] += moved(limits, limits_now(device, formats))
+        rung["flags"] += moved(limits, limits_now(device, formats, pages))
         rungs, below = [*rungs, rung], call
         say(row(rung, rungs[0]))
     return rungs

@@ -148,7 +148,8 @@ def step_memory(config: GPTConfig, on: set[str], B: int, T: int) -> int:
     kept = config.n_layer * (channel * N * config.n_embd + score * scores) + logit * N * config.vocab_rows
     tables = 2 * 4 * N * config.vocab_rows  # gradients of log-probabilities and of logits
     state = 12 if precision_of(on) in ("float32", "tf32") else 14  # bytes a weight, without gradients
-    return max(16 * weights, state * weights + kept + tables)
+    update = 16 if {"fused AdamW", "bf16 weights"} & on else 20  # in pieces, AdamW makes temporaries
+    return max(update * weights, state * weights + kept + tables)
 
 
 REACHED = Fractions(0.74, 0.54)  # of an A100's data sheet, fitted to seven published rungs in chapter 14

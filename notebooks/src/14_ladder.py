@@ -583,7 +583,8 @@ bytes for each weight; with float32 masters these are 2 + 2 + 4 + 8, which is 16
 for the backward pass. We count it per channel and token of a layer, per score, and per logit. The numbers below are from chapter
 09b's `saved_bytes` on small models. Chapter 12 found where the peak is: in the loss, where two more tables of logits join
 what is kept. The gradients of the weights do not exist yet at that moment, but autocast's copies of the weights do. A compiled step
-keeps less, so for compiled rungs this is an upper estimate.
+keeps less, so for compiled rungs this is an upper estimate. With a small batch the peak is elsewhere, in the optimizer: in pieces
+it needs temporaries about as large as the parameters (PyTorch's documentation says so of `foreach`).
 """
 
 
@@ -605,7 +606,8 @@ def step_memory(config: GPTConfig, on: set[str], B: int, T: int) -> int:
     kept = config.n_layer * (channel * N * config.n_embd + score * scores) + logit * N * config.vocab_rows
     tables = 2 * 4 * N * config.vocab_rows  # gradients of log-probabilities and of logits
     state = 12 if precision_of(on) in ("float32", "tf32") else 14  # bytes a weight, without gradients
-    return max(16 * weights, state * weights + kept + tables)
+    update = 16 if {"fused AdamW", "bf16 weights"} & on else 20  # in pieces, AdamW makes temporaries
+    return max(update * weights, state * weights + kept + tables)
 
 
 # %%
