@@ -4,9 +4,11 @@ Exported from notebooks/10_precision.ipynb.
 """
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Format:
@@ -54,3 +56,34 @@ def to_tf32(x: Tensor) -> Tensor:
     tie = (bits >> 13) & 1  # 1 where the last bit that stays is odd
     rounded = (bits + 0x0FFF + tie) & ~0x1FFF
     return torch.where(x.isfinite(), rounded.view(torch.float32), x)
+
+
+PRODUCTS = [getattr(torch.ops.aten, name).default for name in ("mm", "bmm", "addmm", "baddbmm")]
+
+
+class Emulated(TorchDispatchMode):
+    """Every matrix product inside reads inputs changed by `read`, and its result is changed by `write`."""
+
+    def __init__(self, read, write=lambda x: x):
+        super().__init__()
+        self.read, self.write = read, write
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func not in PRODUCTS:
+            return func(*args, **(kwargs or {}))
+        *first, a, b = args
+        return self.write(func(*first, self.read(a), self.read(b), **(kwargs or {})))
+
+
+def emulation(precision: str):
+    """A context in which products behave as in float32, tf32, bf16 or fp16, on any device, forward and backward."""
+    if precision == "float32":
+        return nullcontext()
+    if precision == "tf32":
+        return Emulated(to_tf32)
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+
+    def cast(x):
+        return x.to(dtype).float()
+
+    return Emulated(cast, cast)
