@@ -387,9 +387,12 @@ in texts: by Zipf's law token r has a probability of about 1/r. A seed gives one
 def zipf_batches(vocab_size: int, B: int, T: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
     """Endless (x, y), each (B, T): token r occurs with a probability of about 1 / r. A seed gives one sequence."""
     generator = torch.Generator().manual_seed(seed)
-    while True:
-        ids = (vocab_size ** torch.rand(B, T + 1, generator=generator)).long() - 1
-        yield ids[:, :-1], ids[:, 1:]
+
+    def shifted(ids: Tensor) -> tuple[Tensor, Tensor]:
+        return ids[:, :-1], ids[:, 1:]
+
+    while True:  # keeps no batch, so that a step's memory is its own
+        yield shifted((vocab_size ** torch.rand(B, T + 1, generator=generator)).long() - 1)
 
 
 # %%
@@ -539,6 +542,12 @@ def take_along(skipped: dict[str, str]) -> dict[str, str]:
         if missing := [rung for rung in below if rung in skipped]:
             skipped.setdefault(name, f"it stands on {' and '.join(missing)}")
     return skipped
+
+
+# %% tags=["nbval-ignore-output"]
+for kind in ("cpu", "cuda"):
+    print(f"kept memory on {kind}: {why_not_kept(torch.device(kind)) or 'possible'}")
+print(take_along({"bf16": "emulated"}))
 
 
 # %%

@@ -20,20 +20,6 @@ from nanogpt.gpt.model import num_params
 from nanogpt.speed.roofline import fault_seconds, peak_of
 
 # %%
-#| export speed.rungs
-from collections.abc import Callable
-from dataclasses import replace
-
-import torch
-from torch import Tensor
-
-from nanogpt.device import seed_everything
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.precision import LossScaler
-from nanogpt.gpt.train import train_step
-from nanogpt.text.data import to_device
-
-# %%
 #| export speed.forecast
 import csv
 import math
@@ -80,6 +66,20 @@ r"""
 Chapter 13 gave every speed-up of this part a name. A training step is described by the names that are on: all rungs up to one of
 them, except those that a machine cannot do. Two of the rungs are for special machines. "kept memory" is for CPUs. "fp16" is for GPUs that have no bfloat16.
 """
+
+# %%
+#| export speed.rungs
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from nanogpt.device import seed_everything
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.precision import LossScaler
+from nanogpt.gpt.train import train_step
+from nanogpt.text.data import to_device
 
 # %%
 print(sorted(rungs_up_to("flash", skipped=["kept memory", "fp16"])))
@@ -157,8 +157,7 @@ def make_optimizer(
 
 # %%
 tiny = GPTConfig(block_size=32, vocab_size=512, n_layer=2, n_head=2, n_embd=64)
-print(type(make_optimizer(GPT(tiny), 3e-4)).__name__)
-print(type(make_optimizer(GPT(tiny), 3e-4, "bf16-masters")).__name__)
+print([type(make_optimizer(GPT(tiny), 3e-4, word)).__name__ for word in ("float32", "bf16-masters")])
 
 # %% [markdown]
 r"""
@@ -604,10 +603,10 @@ def step_memory(config: GPTConfig, on: set[str], B: int, T: int) -> int:
     channel, score, logit = SAVED["masters" if "bf16 weights" in on else "autocast" if casts else "float32"]
     scores = 0 if config.flash else B * config.n_head * T * T
     kept = config.n_layer * (channel * N * config.n_embd + score * scores) + logit * N * config.vocab_rows
-    tables = 2 * 4 * N * config.vocab_rows  # gradients of log-probabilities and of logits
+    loss = 8 * N * config.vocab_rows  # gradients of log-probabilities and of logits
     state = 12 if precision_of(on) in ("float32", "tf32") else 14  # bytes a weight, without gradients
     update = 16 if {"fused AdamW", "bf16 weights"} & on else 20  # in pieces, AdamW makes temporaries
-    return max(update * weights, state * weights + kept + tables)
+    return max(update * weights, state * weights + kept + loss)
 
 
 # %%

@@ -17,11 +17,12 @@ machine's limits between the rungs, and an interval for every gain.
 #| doc speed.climb: The rungs of the ladder on this machine: forecast, measured in turns, judged.
 #| doc speed.ladder: The ladder climbed and drawn, and the command `ladder`.
 import json
+from pathlib import Path
 
 from torch.nn.functional import scaled_dot_product_attention
 
 from course.notebook import answer, checkpoint, predict as guess, predictions, show
-from nanogpt.device import pick_scale
+from nanogpt.device import pick_device, pick_scale
 from nanogpt.gpt.attention import attention_weights
 from nanogpt.speed.roofline import faster
 
@@ -43,6 +44,12 @@ from nanogpt.speed.forecast import predict, step_memory
 from nanogpt.speed.roofline import Roofline, gain_of, timings
 from nanogpt.speed.rungs import RUNGS, keep_memory, make_step, precision_of, rungs_up_to, take_along
 from nanogpt.speed.work import measure_fractions, mfu, peak_memory, step_flops
+
+# %%
+DATA, device = Path("../data"), pick_device()
+scale = pick_scale(device)
+size, B, T = {"ci": ("small", 1, 32), "laptop": ("small", 1, 64), "gpu": ("124M", 16, 1024)}[scale]
+print(f"this chapter trains GPT-2 {size} with B={B}, T={T} on {device}")
 
 # %%
 #| export
@@ -69,16 +76,7 @@ from nanogpt.speed.roofline import Roofline
 from nanogpt.speed.rungs import RUNGS, obstacles
 from nanogpt.text.files import atomically, save_json
 
-# %%
-#| export
 MODELS = {"124M": GPTConfig(), "small": GPTConfig(block_size=256, n_layer=4, n_head=6, n_embd=192)}
-
-
-# %%
-DATA, device = Path("../data"), pick_device()
-scale = pick_scale(device)
-size, B, T = {"ci": ("small", 1, 32), "laptop": ("small", 1, 64), "gpu": ("124M", 16, 1024)}[scale]
-print(f"this chapter trains GPT-2 {size} with B={B}, T={T} on {device}")
 
 # %% [markdown]
 r"""
@@ -309,8 +307,7 @@ def first_steps(
     losses = [step().item()]
     told = {"name": name, "first_step_s": time.perf_counter() - begin}
     told["grad_norm"] = model.transformer.h[0].attn.c_attn.weight.grad.float().norm().item()
-    while len(losses) < FIRST:
-        losses.append(step().item())
+    losses += [step().item() for _ in range(FIRST - 1)]
     before = page_faults()
     step()
     told |= {"loss": losses[-1], "faults": page_faults() - before, "peak_mib": None}
@@ -614,8 +611,72 @@ for result in recorded:
 r"""
 ## The command
 
-The rest makes this chapter usable in a terminal, and holds nothing new about speed. `climb` measures the machine, prints the
-forecast, and climbs. If memory runs out, it starts over with half the batch.
+The rest makes this chapter usable in a terminal, and holds nothing new about speed. First come the options, and a check of them
+before anything is measured: sizes that the model can take, and files that can be written.
+"""
+
+
+# %%
+#| export
+DEFAULTS = {"cuda": ("124M", 16, 1024), "mps": ("124M", 4, 256), "cpu": ("small", 1, 256)}
+EXAMPLES = """
+examples: python -m nanogpt ladder --size 124M --batch 4 --seq 64 --out ladder.json --plot ladder.png
+          python -m nanogpt ladder --predict A100-80GB --batch 16 --seq 1024"""
+
+
+# %%
+#| export
+def parser() -> argparse.ArgumentParser:
+    """The options of `python -m nanogpt ladder`."""
+    parser = argparse.ArgumentParser(
+        description="Predict, then measure: the same GPT-2 trained a few steps in many ways, each on top of the last.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(["rungs:", *(f"  {name:13} {what}" for name, what in RUNGS.items()), EXAMPLES]),
+    )
+    add = parser.add_argument
+    add("--size", choices=MODELS, help="default: 124M on a GPU, small on a CPU")
+    add("--batch", type=int, help="sequences a step; halved when memory runs out")
+    add("--seq", type=int, help="tokens a sequence")
+    add("--device", help="cuda, mps or cpu; default: the best that is there")
+    add("--skip", nargs="*", default=[], choices=RUNGS, metavar="NAME", help="rungs to leave out")
+    add(
+        "--seconds", type=float, default=240, help="for the timed steps of all rungs; at least ten pairs each"
+    )
+    add("--out", type=Path, help="write the measurements there, as JSON")
+    add("--plot", type=Path, help="write the staircase there, as PNG")
+    add("--predict", metavar="GPU", help="measure nothing: the forecast for that GPU from its data sheet")
+    return parser
+
+
+# %%
+print(parser().parse_args(["--size", "124M", "--batch", "4", "--seq", "64"]))
+
+
+# %%
+#| export
+def checked_sizes(args: argparse.Namespace, kind: str) -> tuple[str, int, int]:
+    """Size, B and T, with the defaults of this kind of device where nothing is given. Raises ValueError or OSError."""
+    given = args.size, args.batch, args.seq
+    size, B, T = (b if a is None else a for a, b in zip(given, DEFAULTS[kind]))
+    longest = MODELS[size].block_size
+    if B < 1 or not 1 <= T <= longest:
+        raise ValueError(f"--batch {B} --seq {T}: {size} takes 1 or more sequences of 1 to {longest} tokens")
+    if not args.seconds >= 0:
+        raise ValueError(f"--seconds {args.seconds} must be at least 0")
+    for path in filter(None, (args.out, args.plot)):
+        if path.is_dir() or not os.access(path.resolve().parent, os.W_OK):
+            raise OSError(f"{path} cannot be written; give a file in a folder that exists and is yours")
+    if args.plot and not importlib.util.find_spec("matplotlib"):
+        raise ValueError("--plot needs matplotlib: pip install matplotlib, or give --out alone")
+    return size, B, T
+
+
+# %%
+print(checked_sizes(parser().parse_args(["--seq", "64"]), "cpu"))
+
+# %% [markdown]
+r"""
+`climb` measures the machine, prints the forecast, and climbs. If memory runs out, it starts over with half the batch.
 """
 
 
@@ -660,57 +721,6 @@ def climb_once(machine: dict, size: str, B: int, T: int, device: torch.device, s
         raise RuntimeError(f"no rung is left: {skipped}")
     flags = sorted({flag for rung in rungs for flag in rung["flags"]})
     return machine | {"size": size, "batch": B, "seq": T, "rungs": rungs, "flags": flags}
-
-
-# %%
-#| export
-DEFAULTS = {"cuda": ("124M", 16, 1024), "mps": ("124M", 4, 256), "cpu": ("small", 1, 256)}
-EXAMPLES = """
-examples: python -m nanogpt ladder --size 124M --batch 4 --seq 64 --out ladder.json --plot ladder.png
-          python -m nanogpt ladder --predict A100-80GB --batch 16 --seq 1024"""
-
-
-# %%
-#| export
-def parser() -> argparse.ArgumentParser:
-    """The options of `python -m nanogpt ladder`."""
-    parser = argparse.ArgumentParser(
-        description="Predict, then measure: the same GPT-2 trained a few steps in many ways, each on top of the last.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="\n".join(["rungs:", *(f"  {name:13} {what}" for name, what in RUNGS.items()), EXAMPLES]),
-    )
-    add = parser.add_argument
-    add("--size", choices=MODELS, help="default: 124M on a GPU, small on a CPU")
-    add("--batch", type=int, help="sequences a step; halved when memory runs out")
-    add("--seq", type=int, help="tokens a sequence")
-    add("--device", help="cuda, mps or cpu; default: the best that is there")
-    add("--skip", nargs="*", default=[], choices=RUNGS, metavar="NAME", help="rungs to leave out")
-    add(
-        "--seconds", type=float, default=240, help="for the timed steps of all rungs; at least ten pairs each"
-    )
-    add("--out", type=Path, help="write the measurements there, as JSON")
-    add("--plot", type=Path, help="write the staircase there, as PNG")
-    add("--predict", metavar="GPU", help="measure nothing: the forecast for that GPU from its data sheet")
-    return parser
-
-
-# %%
-#| export
-def checked_sizes(args: argparse.Namespace, kind: str) -> tuple[str, int, int]:
-    """Size, B and T, with the defaults of this kind of device where nothing is given. Raises ValueError or OSError."""
-    given = args.size, args.batch, args.seq
-    size, B, T = (b if a is None else a for a, b in zip(given, DEFAULTS[kind]))
-    longest = MODELS[size].block_size
-    if B < 1 or not 1 <= T <= longest:
-        raise ValueError(f"--batch {B} --seq {T}: {size} takes 1 or more sequences of 1 to {longest} tokens")
-    if not args.seconds >= 0:
-        raise ValueError(f"--seconds {args.seconds} must be at least 0")
-    for path in filter(None, (args.out, args.plot)):
-        if path.is_dir() or not os.access(path.resolve().parent, os.W_OK):
-            raise OSError(f"{path} cannot be written; give a file in a folder that exists and is yours")
-    if args.plot and not importlib.util.find_spec("matplotlib"):
-        raise ValueError("--plot needs matplotlib: pip install matplotlib, or give --out alone")
-    return size, B, T
 
 
 # %%
