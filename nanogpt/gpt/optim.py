@@ -46,15 +46,18 @@ def decay_groups(model: GPT, weight_decay: float) -> list[dict]:
 
 
 def make_optimizer(
-    model: GPT, lr: float, precision: str = "float32", *, betas=(0.9, 0.98), weight_decay=0.01
+    model: GPT, lr, precision="float32", *, betas=(0.9, 0.98), weight_decay=0.01, fused=True, compiled=False
 ) -> torch.optim.Optimizer:
     """AdamW (Loshchilov and Hutter 2019), fused where it exists: one kernel for all, the same numbers.
 
     Its means reach back 1 / (1 - beta) steps: 10 for the gradient, 50 for its square, which suits short runs (PyTorch's
-    default is 1,000). Weight decay shrinks each weight of two dimensions by lr × weight_decay a step.
+    default is 1,000). Weight decay shrinks each weight of two dimensions by lr × weight_decay a step. compiled: fuses the
+    update of bf16-masters.
     """
     groups = decay_groups(model, weight_decay)
     if precision == "bf16-masters":  # chapter 10
-        return MasterAdamW(groups, lr=lr, betas=betas)
+        return MasterAdamW(groups, lr=lr, betas=betas, compiled=compiled)
     device = next(model.parameters()).device
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=device.type in ("cpu", "cuda", "mps"))
+    return torch.optim.AdamW(
+        groups, lr=lr, betas=betas, fused=fused and device.type in ("cpu", "cuda", "mps")
+    )

@@ -189,6 +189,7 @@ first steps. This is the *warm-up*.
 
 # %%
 #| export
+#| blank warm_up: a straight line that reaches 1 in step warmup - 1, and stays there
 def warm_up(step: int, warmup: int) -> float:
     """1 / warmup in step 0, rising linearly to 1 in step warmup - 1."""
     return min(1.0, (step + 1) / max(1, warmup))
@@ -386,7 +387,6 @@ another direction.
 
 # %%
 #| export gpt.clip
-#| blank scale_to: one factor for all tensors, at most 1
 import torch
 from torch import Tensor
 
