@@ -1,6 +1,6 @@
 """Chapter 15b's two recorded experiments: one ingredient off at a time, each at several rates; and rate against batch.
 
-    python tests/bench/bench_recipe.py [--steps 400] [--layers 1] [--seeds 4] [--out data/measurements/ablation.json]
+    python tests/bench/bench_recipe.py [--steps 200] [--layers 1] [--seeds 4] [--out data/measurements/ablation.json]
 
 The run and the list of ingredients are the chapter's own: its cells that only define are executed from the source.
 """
@@ -21,11 +21,11 @@ import torch
 from course.notebooks.source import notebook_from_source
 from course.paths import NOTEBOOKS, ROOT, SOURCES
 
-LOUD = ("print(", "show(", "predict(", "answer(", "predictions(", "checkpoint(", "experiment(", "interval(")
+LOUD = ("batches(", "show(", "predict(", "answer(", "predictions(", "checkpoint(", "experiment(", "interval(")
 
 
 def chapter() -> dict:
-    """What chapter 15b defines up to SWITCHED_OFF, by name: its cells that call nothing which runs, shows or prints."""
+    """What chapter 15b defines up to SWITCHED_OFF, by name: its cells that call nothing which runs, shows or asks."""
     names = {"__name__": "chapter"}
     for cell in notebook_from_source(next(SOURCES.glob("15b_*.py"))).cells:
         if cell.cell_type == "code" and "SWITCHED_OFF" not in names:
@@ -41,11 +41,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--rates", type=float, nargs="+", default=[5e-3, 1e-2, 2e-2])
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument("--rows", type=int, nargs="+", default=[2, 4, 8, 16, 32])
     parser.add_argument("--batch-rates", type=float, nargs="+", default=[2.5e-3, 5e-3, 1e-2, 2e-2, 4e-2])
     parser.add_argument("--out", type=Path, default=ROOT / "data" / "measurements" / "ablation.json")
     args = parser.parse_args()
