@@ -597,7 +597,8 @@ The left panel shows the norm around the bad batch. The right panel shows how mu
 
 The harm comes from Adam's memory. One gradient that is many times as long as the others takes over both means. With
 betas of 0.9 and 0.95 it takes about ten steps until the upper mean has forgotten it, and during these steps all weights go on in the
-direction of the bad batch. A clipped gradient is one among others. A batch that was left out does no harm, but somebody must notice that it is bad: chapter 17c builds a rule for that.
+direction of the bad batch. After that the weights are in a worse place, and the loss stays higher. A clipped gradient is one among others. A batch that is left out does no harm, but
+somebody must notice that it is bad: chapter 17c builds a rule for that.
 
 So clipping is an insurance. What it is worth in a run without an accident is a question for chapter 15b.
 
@@ -632,7 +633,7 @@ print("divided by the number:", off(added_up(parts, divide=CUT), whole))
 
 # %% [markdown]
 r"""
-The sum of four means is four times the mean. So each loss must be divided by the number of micro-batches, and then the gradient is right.
+The sum of n means is n times the mean. So each loss must be divided by the number of micro-batches, and then the gradient is right.
 
 What happens to a run if somebody forgets the division? We train 40 steps on one batch with AdamW, with the division and without it.
 
@@ -654,8 +655,8 @@ answer("15.6", int(abs(ends[1] - ends[CUT]) > 0.01))
 
 # %% [markdown]
 r"""
-With plain gradient descent, a gradient that is four times as long means a learning rate that is four times as large. AdamW divides each gradient by its own size, so a constant
-factor cancels, and the loss looks right. Only the norm in the log is too large, and clipping at 1 has become clipping at a quarter. No loss curve finds this bug.
+With plain gradient descent, a gradient that is n times as long means a learning rate that is n times as large. AdamW divides each gradient by its own size, so a constant
+factor cancels, and the loss looks right. Only the norm in the log is too large, and clipping at 1 has become clipping at 1/n. No loss curve finds this bug.
 A law finds it: the gradient must not depend on how a batch is cut.
 
 **The second bug** is in the repair of the first. We divided by the number of micro-batches: we took a mean of means. That is the mean only if all micro-batches have
