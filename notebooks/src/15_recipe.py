@@ -74,10 +74,9 @@ seed differ only in what we change. This will be important when we compare.
 """
 
 # %%
-SEEDS = (0, 1, 2, 3)
-RATES = (5e-3, 1e-2, 2e-2, 4e-2)
+SEEDS, CUT = (0, 1), 4  # CUT: the parts of a batch in "A batch larger than memory"
+RATES = (2.5e-3, 5e-3, 1e-2, 2e-2, 4e-2)
 B, steps = {"ci": (4, 60), "laptop": (4, 108), "gpu": (16, 400)}[pick_scale(device)]
-CUT = 4  # micro-batches that a batch is cut into, in "A batch larger than memory"
 assert steps >= 60, f"steps={steps} is too short for this chapter's experiments: take at least 60"
 assert B % CUT == 0, f"B={B} rows cannot be cut into CUT={CUT} equal parts: choose a multiple"
 folder = Path("../data/built/stories")
@@ -87,6 +86,7 @@ eot, told = tokenizer.eot, list(stories(60, seed=1))  # another seed than the sh
 held = np.concatenate([*([eot, *tokenizer.encode(story.text)] for story in told), [eot]])
 floor = floor_per_token(told, tokenizer)
 config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=96, n_layer=1, n_head=4, n_embd=64)
+print(f"{steps} steps of {B} rows; a perfect reader has a loss of {floor:.3f} nats")
 
 # %% [markdown]
 r"""
@@ -136,12 +136,10 @@ predict("15.1", "the best rate for chapter 07's loop", guess=None)
 
 
 def sweep(schedule) -> dict[float, list[float]]:
-    """For each rate the nats above the floor, one number for each seed."""
     return {lr: [run(lr, schedule, seed).above for seed in SEEDS] for lr in RATES}
 
 
 def best(above: dict[float, list[float]]) -> float:
-    """The rate with the lowest mean."""
     return min(above, key=lambda lr: np.mean(above[lr]))
 
 
@@ -154,9 +152,9 @@ show(figures.rates({"no warm-up": plain}), alt="Nats above the floor against the
 
 # %% [markdown]
 r"""
-Every dot is one run, and the line connects the means. On the left, the rate is too small. On the right, the run is damaged, and the dots of
-one rate lie far apart: some runs break and others just survive. The best rate is close to the rate at which runs break. This is common, and
-it is the reason for most of what follows. An ingredient that lets a run survive a larger rate is worth something even if it does nothing else.
+Every dot is one run, and the line connects the means. On the left the rate is too small: the model has not come far in so few steps. On the right the steps are too long,
+and the model ends worse than with a much smaller rate. The best rate lies between, and the way from the best rate to a bad one is short. Whoever trains a large model
+cannot make such a sweep. So it would help to have a recipe that forgives a wrong guess.
 
 ## Warm-up: the first steps
 
@@ -189,6 +187,7 @@ first steps. This is the *warm-up*.
 
 # %%
 #| export
+#| blank warm_up: a straight line that reaches 1 in step warmup - 1, and stays there
 def warm_up(step: int, warmup: int) -> float:
     """1 / warmup in step 0, rising linearly to 1 in step warmup - 1."""
     return min(1.0, (step + 1) / max(1, warmup))
@@ -242,8 +241,11 @@ show(figures.rates({"no warm-up": plain, "warm-up": warm}), alt="Two curves that
 # %% [markdown]
 r"""
 These two numbers are the most important lesson of the chapter. At one large rate, warm-up looks like a miracle. If both sides may choose their
-rate, much less of it is left. Both numbers are true, and they answer different questions. A paper that compares two recipes at a
+rate, little or nothing of it is left. Both numbers are true, and they answer different questions. A paper that compares two recipes at a
 rate that was tuned for one of them measures how well that rate suits the other.
+
+Is warm-up useless, then? Look at the figure again. With warm-up the valley is wide: a rate that is twice too large costs little. Without it the same mistake is expensive. Wortsman et al.
+(2023) found the same with larger models. So warm-up buys safety rather than a better loss, and it costs nothing.
 
 ## How the rate comes down
 
@@ -330,13 +332,12 @@ with torch.device("meta"):  # shapes are enough
 for group in decay_groups(gpt2, 0.1):
     count = sum(p.numel() for p in group["params"])
     print(f"weight decay {group['weight_decay']}: {len(group['params'])} tensors, {count:,} parameters")
-everything, tables = sum(p.numel() for p in gpt2.parameters()), gpt2.transformer.wte.weight.numel()
-print(f"of {everything:,}; wte alone, which is decayed, has {tables:,}")
+everything = sum(p.numel() for p in gpt2.parameters())
 answer("15.4", 100 * count / everything)
 
 # %% [markdown]
 r"""
-One case is doubtful, and it is a third of the model: an embedding has two dimensions, so it is decayed. With tied weights it is also the
+One case is doubtful, and it is a third of the model, 39 million parameters: an embedding has two dimensions, so it is decayed. With tied weights it is also the
 matrix of the output. minGPT left embeddings out; nanoGPT and llm.c decay them, and so do we. A short run cannot tell the difference: with a decay of
 0.1 and a rate of 6e-4, a weight without any gradient needs ln 2 / 0.00006 = 11,552 steps to lose half of its value.
 
@@ -387,7 +388,6 @@ another direction.
 
 # %%
 #| export gpt.clip
-#| blank scale_to: one factor for all tensors, at most 1
 import torch
 from torch import Tensor
 
@@ -414,7 +414,6 @@ two = [torch.tensor([3.0, 0.0]), torch.tensor([4.0])]  # √(3² + 0² + 4²) = 
 norm = global_norm(two)
 scale_to(two, 1.0, norm)
 print(f"norm {norm:.1f}, clipped to 1:", two)
-assert torch.allclose(two[0][0] / two[1][0], torch.tensor(0.75)), "clipping has turned the gradient"
 
 # %% [markdown]
 r"""
@@ -550,8 +549,6 @@ def experiment(seed: int = 0, clip=1.0, spoil=None, skip=None) -> SimpleNamespac
 base = experiment()
 over = sum(norm > 1.0 for norm in base.norms)
 print(f"{base.above:.3f} nats above the floor; {over} of {steps} steps were clipped")
-print(f"median norm {np.median(base.norms[: steps // 6]):.2f} during the warm-up,", end=" ")
-print(f"{np.median(base.norms[-steps // 2 :]):.2f} in the second half")
 show(figures.panels({"recipe": base}, 1.0), alt="Loss and norm; the norm is high at first.")
 
 # %% [markdown]
@@ -586,9 +583,7 @@ def damaged(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 ways = {"no clipping": {"clip": None}, "clipped at 1": {}, "left out": {"clip": None, "skip": BAD}}
 spiked = {name: experiment(spoil=damaged, **how) for name, how in ways.items()}
 sound = {"no clipping": experiment(clip=None), "clipped at 1": base, "left out": experiment(clip=None)}
-bad = spiked["no clipping"]
-print("losses around the bad batch:", *(f"{loss:.2f}" for loss in bad.losses[BAD - 2 : BAD + 4]))
-print("norms around the bad batch: ", *(f"{norm:.2f}" for norm in bad.norms[BAD - 2 : BAD + 4]))
+print("norms around the bad batch:", *(f"{norm:.2f}" for norm in spiked["left out"].norms[BAD - 2 : BAD + 4]))
 harm = {name: np.subtract(spiked[name].losses, sound[name].losses) for name in ways}
 for name, nats in harm.items():
     print(
@@ -603,7 +598,8 @@ The left panel shows the norm around the bad batch. The right panel shows how mu
 
 The harm comes from Adam's memory. One gradient that is many times as long as the others takes over both means. With
 betas of 0.9 and 0.95 it takes about ten steps until the upper mean has forgotten it, and during these steps all weights go on in the
-direction of the bad batch. A clipped gradient is one among others. A batch that was left out does no harm, but somebody must notice that it is bad: chapter 17c builds a rule for that.
+direction of the bad batch. After that the weights are in a worse place, and the loss stays higher. A clipped gradient is one among others. A batch that is left out does no harm, but
+somebody must notice that it is bad: chapter 17c builds a rule for that.
 
 So clipping is an insurance. What it is worth in a run without an accident is a question for chapter 15b.
 
@@ -638,33 +634,30 @@ print("divided by the number:", off(added_up(parts, divide=CUT), whole))
 
 # %% [markdown]
 r"""
-The sum of four means is four times the mean. So each loss must be divided by the number of micro-batches, and then the gradient is right.
+The sum of n means is n times the mean. So each loss must be divided by the number of micro-batches, and then the gradient is right.
 
-What happens to a run if somebody forgets the division? We train 40 steps on one batch, with the division and without it, by plain gradient
-descent (SGD) and by AdamW.
+What happens to a run if somebody forgets the division? We train 40 steps on one batch with AdamW, with the division and without it.
 
-*Predict.* Does the loss of AdamW show the bug: does it differ by more than 0.01 nats after 40 steps? Answer 1 for yes and 0 for no.
+*Predict.* Does the loss show the bug: does it differ by more than 0.01 nats after 40 steps? Answer 1 for yes and 0 for no.
 """
 
 # %% tags=["nbval-ignore-output"]
 predict("15.6", "AdamW's loss shows the forgotten division (1 yes, 0 no)", guess=None)
-for name in ("SGD", "AdamW"):
-    ends = []
-    for divide in (CUT, 1):
-        model = new_model()
-        sgd = torch.optim.SGD(model.parameters(), 0.05)
-        optimizer = make_optimizer(model, 2e-3) if name == "AdamW" else sgd
-        for _ in range(40):
-            added_up(parts, divide)
-            optimizer.step()
-        ends.append(model(x, y)[1].item())
-    print(f"{name:5} after 40 steps: {ends[0]:.3f}; without the division {ends[1]:.3f}")
-answer("15.6", int(abs(ends[1] - ends[0]) > 0.01))
+ends = {}
+for divide in (CUT, 1):
+    model = new_model()
+    optimizer = make_optimizer(model, 2e-3)
+    for _ in range(40):
+        added_up(parts, divide)
+        optimizer.step()
+    ends[divide] = model(x, y)[1].item()
+print(f"after 40 steps: {ends[CUT]:.3f} with the division, {ends[1]:.3f} without it")
+answer("15.6", int(abs(ends[1] - ends[CUT]) > 0.01))
 
 # %% [markdown]
 r"""
-For SGD, the bug is a larger learning rate, and the loss shows it. AdamW divides each gradient by its own size, so a constant factor cancels, and
-the loss looks right. Only the norm in the log is too large, and clipping at 1 has become clipping at a quarter. No loss curve finds this bug.
+With plain gradient descent, a gradient that is n times as long means a learning rate that is n times as large. AdamW divides each gradient by its own size, so a constant
+factor cancels, and the loss looks right. Only the norm in the log is too large, and clipping at 1 has become clipping at 1/n. No loss curve finds this bug.
 A law finds it: the gradient must not depend on how a batch is cut.
 
 **The second bug** is in the repair of the first. We divided by the number of micro-batches: we took a mean of means. That is the mean only if all micro-batches have
@@ -680,7 +673,6 @@ def gradient(micro_batches: list) -> Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-model = new_model()
 documents = sorted((torch.tensor([eot, *tokenizer.encode(story.text), eot]) for story in told), key=len)
 rows = [ids[: config.block_size + 1].to(device) for ids in (*documents[: B - 1], documents[-1])]
 x_told = pad_sequence([ids[:-1] for ids in rows], batch_first=True)
@@ -728,6 +720,7 @@ To explore:
 ## Further reading
 
 - Brown et al. 2020, *Language Models are Few-Shot Learners*, table 2.1 and appendix B: the recipe.
+- Wortsman et al. 2023, *Small-scale proxies for large-scale Transformer training instabilities*: how much the loss depends on the rate, with and without warm-up.
 - Pascanu, Mikolov and Bengio 2013, *On the difficulty of training recurrent neural networks*, §3.2: clipping.
 - Loshchilov and Hutter 2017, *SGDR*, and 2019, *Decoupled Weight Decay Regularization*: the cosine; the W in AdamW.
 - Hu et al. 2024, *MiniCPM*, §4: warm-up–stable–decay. Hägele et al. 2024, *Scaling Laws and Compute-Optimal Training Beyond

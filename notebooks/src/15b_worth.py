@@ -43,6 +43,7 @@ eot, told = tokenizer.eot, list(stories(60, seed=1))  # another seed than the sh
 held = np.concatenate([*([eot, *tokenizer.encode(story.text)] for story in told), [eot]])
 floor = floor_per_token(told, tokenizer)
 config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=96, n_layer=1, n_head=4, n_embd=64)
+print(f"{steps} steps of {B} rows; a perfect reader has a loss of {floor:.3f} nats")
 
 # %% [markdown]
 r"""
@@ -160,7 +161,9 @@ show(
 
 # %% [markdown]
 r"""
-BATCHPROSE
+Each line is a valley, and each batch size has its own best rate. Go down the printed list. From one line to the next the batch doubles. If the best rate doubled as well, the
+rule would be "in proportion"; if it doubled in every second line, it would be the square root. The grid of rates is coarse, each rate twice the one before, so it can only tell these two apart over several
+lines. Look also at the last column. All runs have read the same text, so a column that rises says that the large batches have wasted some of it: they made too few updates.
 
 ## Muon: a matrix is more than its entries
 
@@ -332,7 +335,12 @@ show(figures.worth(costs(recorded["runs"])), alt="A row for each ingredient, wit
 
 # %% [markdown]
 r"""
-TABLEPROSE
+How to read a row: the first interval compares at the one rate that is best for the whole recipe. The second one lets the changed run use its own best rate. Where the first is far from zero
+and the second is not, the ingredient buys a larger rate and nothing else. Where both leave out zero, it is worth something in itself. Where both contain zero, these runs cannot say; it does not mean
+that the ingredient does nothing.
+
+Three warnings. The best rate was chosen with the same runs that are then compared, which flatters both sides a little. The model is small and the runs are short: weight decay takes a few per
+cent off a weight in so few steps, so a run a hundred times as long may answer differently. And a table with this many intervals may have one that leaves out zero by chance.
 """
 
 # %% tags=["nbval-ignore-output"]

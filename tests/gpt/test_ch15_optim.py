@@ -233,3 +233,12 @@ def test_a_gradient_that_is_longer_by_a_factor_is_clipped_to_the_same():
     for hook in hooks:
         hook.remove()
     assert apart(longer, once) < 1e-4
+
+
+def test_the_update_of_bf16_masters_is_compiled_on_request_and_fused_can_be_left_out():
+    plain, compiled = (
+        make_optimizer(new_model(), 1e-3, "bf16-masters", compiled=compiled) for compiled in (False, True)
+    )
+    assert not hasattr(plain.update, "_torchdynamo_orig_callable")
+    assert hasattr(compiled.update, "_torchdynamo_orig_callable")
+    assert not make_optimizer(new_model(), 1e-3, fused=False).param_groups[0]["fused"]
