@@ -717,8 +717,8 @@ that our text is unusual. The next token is, on average, as uncertain as a choic
 because so many words repeat a fact or belong to a sentence that has already begun.
 
 The last line is about whole stories. One byte has 256 values, so a byte that is as random as possible holds
-ln 256 = 5.55 nats, and the entropy of a story is about nine such bytes. A story has almost 400 characters. Two people who
-both know the grammar could still send each other a story in about nine bytes, by sending only the choices.
+ln 256 = 5.55 nats, and the entropy of a story is about nine such bytes. A story has almost 400 characters. Two people
+who both know the grammar could still send each other a story in about nine bytes, by sending only the choices.
 
 *Try it.* What happens to the floor if we count single bytes instead of the 1,024 tokens?
 """
