@@ -587,7 +587,7 @@ POOLS = {  # entries are separated by commas, an entry's forms by slashes
 
 @cache
 def grammar() -> str:
-    """The sentences of the stories. Who tells none, as on a server, does not need the file."""
+    """The sentences of the stories. They are read when they are needed, so a server can do without the file."""
     return FILE.read_text(encoding="utf-8")
 
 
@@ -660,7 +660,8 @@ for story in stories(300, seed=4):
     logprob = -sum(math.log(options) for _, options in found[0])
     assert math.isclose(logprob, story.logprob), f"told with {story.logprob}, read with {logprob}"
 print(
-    "300 stories, one reading each; without its last letter the last one has", len(readings(story.text[:-1]))
+    "300 stories, one reading each; without its last character the last one has",
+    len(readings(story.text[:-1])),
 )
 
 # %% [markdown]

@@ -594,9 +594,9 @@ predict("03.1", "tokens whose story began before their row, T = 128", guess=None
 # %%
 lengths = [len(tokenizer.encode(text)) + 1 for text in documents[:300]]
 print(f"stories have {min(lengths)} to {max(lengths)} tokens; share whose story began before the row:")
-for T in (1024, 512, 256, 128):
-    unseen = sum(min(before, T) / T for n in lengths for before in range(n)) / sum(lengths)
-    print(f"T = {T:4}: {unseen:4.0%}")
+for row in (1024, 512, 256, 128):
+    unseen = sum(min(before, row) / row for n in lengths for before in range(n)) / sum(lengths)
+    print(f"T = {row:4}: {unseen:4.0%}")
 answer("03.1", 100 * unseen)
 
 # %% [markdown]
@@ -661,7 +661,8 @@ are read. For such texts there are better ways to fill the rows; the reading lis
 A long run may be interrupted. It should then go on with exactly the batch that would have come next. With our stream
 this is easy, because its order can be computed from the seed. We save only two numbers, the seed and the position.
 (The text must be the same, too. Chapter 16 adds the hashes of the shards to the state, so that the stream refuses to
-go on with another text.)
+go on with another text. In the package, `DocumentStream` inherits these two methods as well. The one in this notebook
+was made from the class before.)
 """
 
 
