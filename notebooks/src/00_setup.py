@@ -96,8 +96,8 @@ numbers at random. We know the probability of every draw, so we can compute the 
 perfectly. No model can do better than that on average. We call this loss the *floor*. On new stories, the recorded
 model ends only 0.04 nats above it. You will see the floor again wherever a model learns from these stories.
 
-(The blue curve ends a little higher than the loss on new stories. You would expect the opposite. Chapter 07 looks for
-the reason.)
+(The blue curve ends a little higher than the loss on new stories. You would expect the opposite. Chapter 07 gives
+the likely reason.)
 
 ## What you will have built by chapter 14
 

@@ -659,10 +659,8 @@ for story in stories(300, seed=4):
     assert len(found) == 1, f"{len(found)} readings, so its probability is another: {story.text}"
     logprob = -sum(math.log(options) for _, options in found[0])
     assert math.isclose(logprob, story.logprob), f"told with {story.logprob}, read with {logprob}"
-print(
-    "300 stories, one reading each; without its last character the last one has",
-    len(readings(story.text[:-1])),
-)
+shortened = len(readings(story.text[:-1]))
+print(f"300 stories, one reading each; without its last character the last one has {shortened}")
 
 # %% [markdown]
 r"""

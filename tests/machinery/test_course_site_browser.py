@@ -65,7 +65,8 @@ def test_a_line_of_code_is_whole_on_a_laptop_and_on_paper(base):
         assert page.evaluate(CUT_OFF) == []
 
 
-@pytest.mark.parametrize("theme, width", [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_pages_to_look_at(base, theme, width):
     with opened(base, width) as page:
         for name in LOOKED_AT:
