@@ -88,7 +88,7 @@ def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> s
         raise CourseError(
             "torchrun was meant to fail here and has not: what is wrong on purpose is not there"
         )
-    if bool(done.returncode) != fails:
+    if bool(done.returncode) != fails or (fails and not told):  # no rank says why: it has crashed
         what = "\n".join(dict.fromkeys(told)) or done.stderr[-2000:]
         raise CourseError(f"torchrun ended with exit code {done.returncode}\n{done.stdout[-1000:]}{what}")
     said = done.stdout + "".join(f"{line}\n" for line in sorted(told) if fails)

@@ -69,7 +69,9 @@ def learning(curves, lines):
         ax.plot(curve, label=f"{label}: {sum(last) / len(last):.2f} in the last {len(last)} steps")
     for label, y in lines.items():
         ax.axhline(y, ls=":", c="gray")
-        ax.annotate(f"{label}, {y:.2f}", (1.01, y), xycoords=("axes fraction", "data"), va="center", fontsize=8)
+        ax.annotate(
+            f"{label}, {y:.2f}", (1.01, y), xycoords=("axes fraction", "data"), va="center", fontsize=8
+        )
     ax.set(xlabel="step", ylabel="loss on repeats (nats)", ylim=(0, 4.9))
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=8, frameon=False)
     return fig

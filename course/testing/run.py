@@ -1,6 +1,7 @@
-"""`course test`: the notebooks as a student runs them and the tests, in two processes side by side.
+"""`course test`: the notebooks as a student runs them and the tests, in three processes side by side.
 
-The first runs the notebooks, in a clone whose package is empty (course/testing/law.py), and then helps the second with the tests.
+The first runs the notebooks, in a clone whose package is empty (course/testing/law.py), and then helps the others with the tests.
+Three on two cores, because a test often waits: for a browser, a kernel, a rank.
 """
 
 import importlib.util
@@ -48,10 +49,10 @@ def test(more: list[str]) -> int:
     start = time.perf_counter()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the processes would go on
     with tempfile.TemporaryDirectory(prefix="claims-") as claims:
-        both = Both(claims)
-        code = both.run()
+        rows = SideBySide(claims)
+        code = rows.run()
         keep_seconds(Path(claims))
-    print(closing(both.counts, time.perf_counter() - start))
+    print(closing(rows.counts, time.perf_counter() - start))
     return code
 
 
@@ -59,14 +60,14 @@ def pytest() -> list[str]:
     return [sys.executable, "-m", "pytest"]
 
 
-class Both:
-    """Two rows of pytest processes. What they say comes line by line, a failure's text when its process has ended."""
+class SideBySide:
+    """Rows of pytest processes. What they say comes line by line, a failure's text when its process has ended."""
 
     def __init__(self, claims: str):
         student = student_clone(STUDENT)
         notebooks = [*NBVAL, "-p", "course.testing.law", str(student / "notebooks"), "tests/student_way.py"]
         tests = ["-p", "course.testing.share", "tests"]
-        self.rows = [[notebooks, tests], [tests]]
+        self.rows = [[notebooks, tests], [tests], [tests]]
         half = str(max(1, (os.cpu_count() or 2) // 2))
         self.env = {"OMP_NUM_THREADS": half} | os.environ | {CLAIMS: claims, CLONE: str(student)}
         self.counts: dict[str, int] = {}

@@ -80,7 +80,7 @@ POOLS = {  # entries are separated by commas, an entry's forms by slashes
 
 @cache
 def grammar() -> str:
-    """The sentences of the stories. Who tells none, as on a server, does not need the file."""
+    """The sentences of the stories. They are read when they are needed, so a server can do without the file."""
     return FILE.read_text(encoding="utf-8")
 
 

@@ -3,6 +3,8 @@
 Exported from notebooks/20_ddp.ipynb.
 """
 
+import atexit
+import gc
 import hashlib
 import os
 import time
@@ -68,6 +70,13 @@ def torchrun_ranks(prefer: str | None = None) -> Ranks:
 
 LOST = ["timed out", "timeout", "connection", "peer", "socket"]  # in what gloo and NCCL say of a lost rank
 LEFT = []  # the groups that were left
+
+
+@atexit.register
+def let_go() -> None:
+    """Free the groups that were left, and with them their threads, while Python still runs."""
+    gc.collect()  # a DDP in a reference cycle goes first
+    LEFT.clear()
 
 
 def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
@@ -138,7 +147,7 @@ def process_group(ranks: Ranks, seconds: float = 600.0) -> Iterator[None]:
         who = who_is_missing(ranks, store, min(seconds, 10))
         raise TimeoutError(f"rank {me}, which waits {seconds:g} s at most, has lost others: {who}") from error
     finally:
-        LEFT.append(dist.group.WORLD)  # it must outlive DDP
+        LEFT.append(dist.group.WORLD)  # it must outlive DDP, and not Python
         dist.destroy_process_group()
 
 

@@ -6,11 +6,14 @@ In this course you build GPT-2 yourself, in PyTorch, and then you make it fast. 
 with training on many processes. Every step runs on a laptop.
 
 GPT-2 is a *language model*. It reads a text and says, for each possible next piece of text, how likely that piece is.
-Training shows the model a lot of text and makes the piece that really came next a little more likely each time. To
-write a text, we draw a next piece from the model's probabilities, add it to the text, and ask again.
+Training shows the model a lot of text and each time makes the piece that really came next a little more likely. To
+write a text, we draw the next piece from the model's probabilities, add it to the text, and ask the model again.
 
-This notebook has no theory. It shows you what you will have at the end, explains how the notebooks work, and builds
-three small functions that most later chapters use.
+This notebook has no theory. It shows you what you will build, explains how the notebooks work, and builds
+three small functions that many later chapters use.
+
+(The first code cell of each notebook prepares Google Colab. On your own machine it does almost nothing. Run it and go
+on.)
 """
 
 # %%
@@ -30,18 +33,18 @@ show(
 
 # %% [markdown]
 r"""
-The numbers are chapters. The upper row is the path of a text through the program. A text (02) is cut into *tokens*,
-and each token gets a number, its *id* (01). The ids are cut into batches (03). The model (04 and 05) turns a batch
-into a score for every possible next token. Training (07) compares the scores with the tokens that really came next,
-and improves the model. Sampling (08) uses the scores to write. The lower row is what comes around this path: loading
-the weights that OpenAI published, making all of it fast, running it for days, spreading it over many processes, and
-planning it.
+The numbers are chapters. The upper part shows the path of a text through the program. A text (02, and later 16) is cut
+into *tokens*, and each token gets a number, its *id* (01). The ids are grouped into batches (03). The model (04 and 05)
+turns a batch into a score for every possible next token. Training (07) compares the scores with the tokens that really
+came next, and improves the model. Sampling (08) uses the scores to write. The lower row shows the chapters that extend
+this program: they load the weights that OpenAI published, make training fast, run it for days, spread it over many
+processes, and plan what it costs.
 
 ## What you will have built by chapter 08
 
 Chapters 01 to 08 take you to a small GPT that you have trained yourself, on a processor or a GPU. The course keeps a
-record of one such run. It was written by the command in its first line, so you can make the same record later with
-your own model.
+record of one such run in a file. The cell below prints a part of this record. Its first line is the command that made
+it, so after chapter 07 you can make such a record of your own model. (It then replaces ours.)
 """
 
 # %%
@@ -53,9 +56,13 @@ print("\nbefore training:\n" + record["opening"] + record["before"])
 
 # %% [markdown]
 r"""
-The first two sentences were given. Everything after them comes from the model, before it has learned anything. All
-its tokens are about equally likely, so it draws pieces of words at random. After training, the same model continues
-the same two sentences like this:
+This model has about half a million *parameters*, the numbers that training changes. The smallest GPT-2 has 124 million.
+Our model needed 1,600 training steps, which took about a minute on a processor.
+
+The first two sentences of the text were given. Everything after them comes from the model, before it has learned
+anything. All its tokens are about equally likely, so it draws pieces of words at random. (A token may also be a part of
+a character. A part without the rest is printed as �.) After training, the same model continues the same two sentences
+like this:
 """
 
 # %%
@@ -63,13 +70,14 @@ print(record["opening"] + record["after"])
 
 # %% [markdown]
 r"""
-It writes English. It remembers who is there and what Rosa has. Nobody told the model any rules: it found
-them by predicting the next token. It even counts: six shells and two more are eight. Is that luck? Chapter 07 asks the
-model hundreds of such questions. It answers nearly all of those whose answer is in the text, and only half of those
+It writes English. It remembers who is there and what Rosa has. Nobody told the model any rules. It found them by
+predicting the next token. It even adds: six shells and two more are eight. Is that luck? Chapter 07 asks the model
+hundreds of such questions. The model answers nearly all of those whose answer is in the text, and about half of those
 that need arithmetic.
 
-How good is it, as a number? The *loss* says how surprised the model is by the next token, on average, measured in
-nats (chapter 02 explains the unit). Training means making the loss small.
+How good is the model, as a number? The *loss* says how surprised the model is by the next token, on average. It is
+measured in nats (chapter 02 explains the unit). Training means making the loss small. The figure shows the loss of the
+recorded run at each training step.
 """
 
 # %%
@@ -82,16 +90,20 @@ print(f"the floor:                                {record['floor']:.3f} nats a t
 
 # %% [markdown]
 r"""
-At the end, the recorded model is 0.592 − 0.548 = 0.044 nats above the dashed line. This line is special. In almost every course and paper you see a loss go down, and you cannot tell how far it
-could go. Here you can. The stories of this course are generated by a small grammar, which draws names, things and numbers
-at random. We know the probability of every draw, so we can compute the loss of a model that knows the grammar
-perfectly. No model can do better than that on average. We call this loss the *floor*, and you will see it under every
-loss in the course.
+The dashed line is special. In almost every course and paper you see a loss go down, and you cannot tell how far it
+could go. Here you can. The stories of this course are generated by a small grammar, which draws names, things and
+numbers at random. We know the probability of every draw, so we can compute the loss of a model that knows the grammar
+perfectly. No model can do better than that on average. We call this loss the *floor*. On new stories, the recorded
+model ends only 0.04 nats above it. You will see the floor again wherever a model learns from these stories.
+
+(The blue curve ends a little higher than the loss on new stories. You would expect the opposite. Chapter 07 gives
+the likely reason.)
 
 ## What you will have built by chapter 14
 
-Chapters 09 to 14 are about speed. They take one training step of GPT-2 with 124 million
-parameters and change one thing after another. Before each change you predict what it will bring.
+Chapters 09 to 14 are about speed. They take one training step of GPT-2 with 124 million parameters, and change one thing
+after another. Before each change you predict how much time it will save. This is a record of all the changes, made on a
+processor with two threads:
 """
 
 # %%
@@ -107,23 +119,25 @@ print(f"from first to last: {ladder['rungs'][0]['ms'] / ladder['rungs'][-1]['ms'
 # %% [markdown]
 r"""
 The first bar is the plain program. Each bar below it adds one change to all the changes above it. You need not know
-the names yet, but notice how much the changes differ. Some save more than half of the time and some save nothing. One
-of them, *flash*, makes the step slower on this processor, although it was invented to make GPUs faster. Which change
-pays depends on the machine, so you will measure on yours.
+the names yet, but notice how much the changes differ. On this processor, *bf16* saves more than half of the time,
+*compile* saves almost nothing, and *flash*, which was invented for GPUs, makes the step slower. Which changes are worth
+it depends on the machine, so you will measure them on yours.
 
 ## How to use a notebook
 
 Run the cells from top to bottom with Shift+Enter. Some things are the same in every chapter:
 
-- **Predict.** Before an experiment you are asked for a guess. Write it into the cell in place of `None`. A wrong guess is
-  worth more than no guess: the difference is what you are about to learn.
-- **Change things.** Change a number and run the cell again. Nothing can break for good: `course restore 00` in a terminal
-  brings this chapter back as it was, and keeps your version beside it.
-- **Checkpoint.** A cell that begins with `#| export` holds finished code. The last cell of each chapter copies this
+- **Predict.** Before an experiment you are asked for a guess. Write it into the cell in place of `None`, and run the cell.
+  A wrong guess is worth more than no guess: it shows you where you still have something to learn.
+- **Change things.** Change a number and run the cell again. Nothing can break for good: `course restore 00` brings this
+  chapter back as it was, and keeps your version beside it. Commands that begin with `course` belong in a terminal in
+  which the environment of the course is active. (The README shows how to activate it.)
+- **Checkpoint.** A cell that begins with `#| export` holds finished code. The last code cell of each chapter copies this
   code into the package `nanogpt/` and runs the chapter's tests on it. Save the notebook before you run that cell. Later
-  chapters import the code from there.
+  chapters import the code from there. Other lines that begin with `#|` are for the commands of the course. You can
+  pass over them.
 
-So the package grows with you: what a chapter uses was built in the chapters before it.
+In this way the package grows with you, and each chapter builds on the code of the chapters before it.
 
 ## Two ways to take the course
 
@@ -131,19 +145,19 @@ Your copy of the course came with the finished package, so that everything works
 read any chapter in any order. If you want that, there is nothing to do.
 
 If you want to build the package yourself, run `course start` in a terminal. It empties `nanogpt/`, and the checkpoint
-of every chapter puts its part back. `course start --blank` goes one step further: in each chapter it also removes the
-bodies of two to five functions, the ones that carry the chapter's idea. You write them, and the cells below and the
-tests tell you whether they are right. When you are stuck, `course solution 00 pick_device` shows ours. We recommend
-`--blank` if you have the time: reading code feels like understanding, and writing it shows whether it was. `course
-package` brings the finished package back, and keeps yours beside it.
+of every chapter puts its part back. `course start --blank` goes one step further: in nearly every chapter it also
+removes the bodies of two to five functions that carry the chapter's idea. You write them, and the cells below them and
+the tests tell you whether they are right. When you are stuck, `course solution 00 pick_device` shows our body of the
+function `pick_device`. We recommend `--blank` if you have the time. Code that you read seems clear; when you write it, you find
+out whether you have understood it. `course package` brings the finished package back, and keeps yours beside it.
 
-Now to the three functions. Most chapters ask three questions at their start: on which device do they compute, how
-large are their experiments, and which random numbers do they use?
+Now to the three functions. Each of them answers a question that many chapters ask at their start. On which device do we
+compute? How large are the experiments? Which random numbers do we use?
 
 ## Which device?
 
-PyTorch runs the same code on an NVIDIA or AMD GPU, which it calls `cuda`, on an Apple GPU, `mps`, and on the
-processor, `cpu`. What does it find here?
+PyTorch runs the same code on different devices. It calls an NVIDIA or AMD GPU `cuda`, an Apple GPU `mps`, and the
+processor `cpu`. Which of them does it find on your machine?
 """
 
 # %%
@@ -170,11 +184,11 @@ print(device_names())
 
 # %% [markdown]
 r"""
-The first name in the list is a good choice. But sometimes you want another one: a test should run on the CPU, or the
-first GPU is busy and you want `cuda:1`. So there are two ways to ask for a device, an argument and the environment
-variable `NANOGPT_DEVICE`. Both work without a change to the chapter's code. If the device that you asked for is
-missing, the function says so at once. Otherwise PyTorch would raise an error many cells later, where it is harder to
-understand.
+The first name in the list is usually a good choice. But sometimes you want another one: a test should run on the CPU,
+or the first GPU is busy and you want `cuda:1`. There are two ways to ask for a device. The first is an argument, as in
+`pick_device("cpu")`. The second is the environment variable `NANOGPT_DEVICE`, which works without any change to the
+code. If you use both, the argument wins. If the device that you asked for is missing, the function says so at once.
+Otherwise PyTorch would raise an error many cells later, where it is harder to understand.
 """
 
 # %%
@@ -207,10 +221,10 @@ except ValueError as error:
 r"""
 ## How large?
 
-A laptop and a GPU in a data centre run the same notebooks, but not at the same size. Each chapter keeps the sizes of
-its experiments in a small table with one row for each *scale*: `ci` is for automatic tests, `laptop` for a processor,
-`gpu` for a CUDA device. You never have to edit the sizes. The device decides, and the variable `NANOGPT_SCALE`
-overrides it.
+A laptop and a GPU in a data centre run the same notebooks, but not at the same size. A chapter that trains keeps the
+sizes of its experiments in a small table, with one entry for each *scale*: `ci` is for automatic tests, `laptop` for a
+processor or an Apple GPU, and `gpu` for a CUDA device. You never have to edit the sizes. The device decides which entry
+is used, unless you set the variable `NANOGPT_SCALE`.
 """
 
 # %%
@@ -251,9 +265,9 @@ print("second batch:", torch.randn(4))
 
 # %% [markdown]
 r"""
-Run this cell as often as you like: both batches stay the same. Still, a loss can
-differ from run to run although the seed is set. Here is one reason. Somewhere between the two
-batches, somebody draws a single random number, for example to look at a sample:
+Run this cell as often as you like: both batches stay the same. But they stay the same only as long as the code does.
+Suppose that you add one line between the two batches, and this line draws a single random number, for example because
+you want to look at a sample:
 """
 
 # %%
@@ -264,9 +278,10 @@ print("second batch:", torch.randn(4))
 
 # %% [markdown]
 r"""
-The second batch is now another one, and so is everything after it. The cause is that PyTorch has one global
-generator, which everybody shares. The remedy is to give the experiment a generator of its own, and to pass it to
-every function that draws.
+Now the second batch is a different one, and so is everything after it. In a real training run, the loss would change,
+although the seed is the same and you only looked at something. The cause is that PyTorch has one global generator, which
+all code shares. The remedy is to give the experiment a generator of its own, and to pass this generator to every
+function that draws random numbers for the experiment.
 """
 
 
@@ -285,9 +300,10 @@ def seed_everything(seed: int) -> torch.Generator:
 
 # %% [markdown]
 r"""
-*Predict.* The experiment below makes both runs, without and with the sample in between. It does so once with the
-global generator and once with a generator of its own. In how many of the two cases is the second batch the same in
-both runs?
+*Predict.* The experiment below compares two runs. One run draws the two batches and nothing else. The other one also
+looks at a sample in between, which it draws from the global generator. We make this comparison twice: first the batches
+come from the global generator, then from a generator of their own. In how many of these two cases does the second
+batch stay the same when there is a look at a sample?
 """
 
 # %%
@@ -312,14 +328,17 @@ answer("00.1", same_global + same_own)
 
 # %% [markdown]
 r"""
-A generator of your own cannot be disturbed by somebody who does not have it. From here on, every function of the
-course that draws random numbers takes a `generator`, or a `seed` from which it makes its own.
+The answer is one. The look at a sample changed the state of the global generator. It could not change the state of a
+generator that it was not given. From here on, every function of the course that draws random numbers takes a
+`generator`, or a `seed` from which it makes its own. (Dropout, a layer of PyTorch, always uses the global generator.
+Chapter 07 shows how to keep its numbers the same.)
 
 ## Checkpoint
 
-The last cell of every chapter exports the cells that begin with `#| export`. It writes the module aside, imports it
-in a fresh process and runs the chapter's tests. Only if all of that works does the new module replace the old one in
-`nanogpt/`. If something fails, the message names the cell and your package stays as it was.
+The first cell below lists your predictions beside the results. The second one is the checkpoint. It collects the cells
+that begin with `#| export` in a new file, imports this file in a fresh process, and runs the chapter's tests. If all of
+that works, the new file replaces the old module in `nanogpt/`. If something fails, the message names the cell, and your
+package stays as it was. The word `unchanged` means that the module was already there with the same code.
 """
 
 # %%
@@ -336,11 +355,13 @@ r"""
    `os.environ["NANOGPT_DEVICE"] = "cpu"` and call `pick_device()`. *Check:* it returns the CPU on every machine. `del
    os.environ["NANOGPT_DEVICE"]` removes the variable again.
 2. Let `second_batch` draw its disturbance from the generator that the run uses: `torch.rand(1, generator=source)`.
-   *Check:* now the second batch changes in both cases. What does that say about passing one generator to two things?
+   *Check:* now the second batch changes in both cases. What can go wrong if you pass one generator to two parts of a
+   program?
 3. Draw three numbers from the generator that `seed_everything(7)` returns, and then three from the global one. *Check:*
    they are equal. Why would it be a mistake to draw a model's weights from one of them and its data from the other?
-4. The recorded run has 1,024 tokens. A model that knows nothing gives each the probability 1/1024. Its loss is then
-   `math.log(1024)`. Compare this with `record["losses"][0]`. *Check:* they differ by less than 0.2.
+4. The vocabulary of the recorded run has 1,024 tokens. A model that knows nothing gives each of them the probability
+   1/1024, and its loss is `math.log(1024)`. Compare this with `record["losses"][0]`. *Check:* they differ by less than
+   0.2.
 
 ## Further reading
 

@@ -5,10 +5,10 @@ r"""
 A model has been trained, and its loss is 1.3. Is that good? Could it be 0.9? On text from the web nobody can say,
 because nobody knows how predictable that text is.
 
-This course therefore trains on a text of which we do know it: small stories that a program makes up by rolling dice.
-We know every die, so we can compute the lowest loss that any model can reach on average. We call it the *floor*. In
-this chapter we first look at the stories and at three very simple models of them. Then we write the program that
-tells the stories, and with it we compute the floor.
+A collection of text to train on is called a *corpus*. The corpus of this course consists of small stories that a
+program makes up by rolling dice. We know every die, so we can compute the lowest loss that any model can reach on
+average. We call it the *floor*. In this chapter we first look at the stories and at three very simple models of them.
+Then we write the program that tells the stories, and with it we compute the floor.
 """
 
 # %%
@@ -47,22 +47,23 @@ print(documents[0], documents[1], sep="\n\n")
 # %% [markdown]
 r"""
 Read them once more, as a model would: from left to right, guessing each next word. Some words you cannot guess, such
-as a girl's name when it comes for the first time. Other words you can guess if you have paid attention. When the girl
-says how many things she has, the number was given before, or it follows from two numbers that were given.
+as a girl's name when it appears for the first time. Other words you can guess if you have paid attention. When the
+girl says how many things she has, the number was given before, or it follows from two numbers that were given.
 
 ## Three simple models
 
 How well can one guess? Let us try three models that need no neural network, and look at their loss on 500 stories
-that they have not seen. For each token a model gives a probability to every entry of the vocabulary. Its loss is −log
-of the probability that it gave to the token that really came, averaged over all tokens. With the natural logarithm
-the unit is the *nat*.
+that they have not seen. The text is cut into tokens, and the vocabulary has 1,024 of them, as in chapter 01. Before
+each token of a text, a model gives a probability to every token of the vocabulary. Then it sees which token really
+came. Its loss is −log of the probability that it gave to this token, averaged over the whole text. We take the
+natural logarithm; the unit of the loss is then called the *nat*.
 
 - The *uniform* model gives all tokens the same probability.
 - The *unigram* model knows how frequent each token is.
 - The *bigram* model knows how frequent each token is after the token before it.
 
-*Predict.* The uniform model loses ln 1,024 = 6.93 nats a token. How much does the bigram model lose? And how low
-could the best model get that anybody can write?
+*Predict.* The uniform model gives each token the probability 1/1,024, so it loses ln 1,024 = 6.93 nats a token. How
+much does the bigram model lose? And how low is the loss of the best possible model?
 """
 
 # %%
@@ -71,8 +72,10 @@ predict("02.2", "loss of the best possible model", guess=None, unit="nats a toke
 
 # %% [markdown]
 r"""
-We count on all stories but the last 500. Between two stories stands the token `<|endoftext|>`; every model has to
-predict it as well.
+We count in all stories but the last 500. (The tokenizer may see all of them, because it gives no probabilities.) The
+token `<|endoftext|>` is put before and after each story, and a model has to predict the one at the end as well. In the
+cell, `ones` counts how often each token comes, `pairs` counts each pair of neighbours, and `before` counts how often
+a token has a neighbour behind it.
 """
 
 # %%
@@ -88,8 +91,9 @@ for row in seen:
 
 # %% [markdown]
 r"""
-A count of zero must not become a probability of zero: −log 0 is infinite. So the unigram model adds one to every
-count. The bigram model adds one imaginary observation to each row of its table, spread as the unigram model says.
+A count of zero must not become a probability of zero, because −log 0 is infinite. So the unigram model adds one to
+every count. The bigram model has a row of counts for each token *a*. It adds one imaginary observation to each row,
+and divides it among all tokens *b* in proportion to their unigram probabilities.
 """
 
 
@@ -119,8 +123,8 @@ r"""
 The second column says the same in another unit. *Perplexity* is e to the power of the loss. A model with perplexity 8
 is as uncertain, on average, as somebody who chooses among 8 equally likely tokens.
 
-The bigram model sounds good for something that sees one token. What does it write? We let it tell on from
-`<|endoftext|>` until it says `<|endoftext|>` itself.
+The bigram model does well for a model that sees only one token. What does it write? We start it with
+`<|endoftext|>` and draw one token after another from its counts, until it draws `<|endoftext|>` itself.
 """
 
 # %%
@@ -132,17 +136,18 @@ print(tokenizer.decode(text[1:]))
 
 # %% [markdown]
 r"""
-It babbles. Every pair of neighbours is fine, but the girl changes her name in mid-story and the numbers do not add
-up. To do better, a model must look further back: to the name, to the number, to the promise. That is what attention
-does, from chapter 04 on.
+It babbles. Every pair of neighbours is fine, but the girl changes her name in the middle of the story, and the
+numbers do not fit each other. To do better, a model must look further back, to the name and to the numbers. Attention
+makes this possible, from chapter 04 on.
 
-So there is room below the bigram's loss. But how much? The fourth line of the table, the best possible model, is
-missing. The rest of this chapter computes it.
+So there is room below the bigram's loss. But how much? The table needs a fourth line, for the best possible model.
+The rest of this chapter computes it.
 
-## A floor for the weather
+## The lowest loss for a simple text
 
-First a text that is simpler than a story. Somewhere the sun shines on 80% of the days, and no day tells us anything
-about the next one. Every morning a model says the same q(sun). Which q has the lowest mean loss?
+We begin with a text that is simpler than a story. Somewhere the sun shines on 80% of the days, and no day tells us
+anything about the next one. Every evening the text gets one more word, *sun* or *rain*. Every morning a model says
+the same probability q(sun) for the word of this day. Which q has the lowest mean loss?
 """
 
 
@@ -161,30 +166,36 @@ show(figures.mean_losses(mean_loss, p), alt)
 # %% [markdown]
 r"""
 The best model says the true probability, 0.8. It still loses 0.500 nats a day, because the weather is surprising even
-to somebody who knows it perfectly. This unavoidable loss, Σ p log 1/p, is the *entropy* of p: the dashed line in the
-figure. A model that is too careful (0.5) loses more, and so does one that is too sure (0.999).
+to somebody who knows it perfectly. This unavoidable loss, Σ p log 1/p, is the *entropy* of p. It is the dashed line
+in the figure. A model that is too careful (0.5) loses more, and so does one that is too sure (0.999). A model that
+said 1 would have an infinite loss on the first rainy day.
 
-The extra loss of a wrong q is the *Kullback–Leibler divergence* of p and q, Σ p log p/q. It is never negative. The
-proof takes one line: log x ≤ x − 1, so Σ p log q/p ≤ Σ p (q/p − 1) = Σ q − Σ p = 0.
+The wrong q loses Σ p log 1/q. The difference to the entropy is Σ p log p/q. It is called the *Kullback–Leibler
+divergence* of p and q, and it is never negative. The proof takes one line. Since log x ≤ x − 1, Σ p log q/p ≤
+Σ p (q/p − 1) = Σ q − Σ p = 0, and the divergence is the left side with the opposite sign.
 
-Three special cases are worth remembering. A certain word has the entropy 0. A coin toss has ln 2 = 0.693 nats. A
-choice among *k* equally likely words has ln *k*.
+Three special cases are worth remembering. The entropy of a word that is certain is 0. The entropy of a coin toss is
+ln 2 = 0.693 nats. The entropy of a choice among *k* equally likely words is ln *k*.
 
 ## A small grammar
 
-Our stories are made of choices of the last kind, among *k* equally likely possibilities. A *grammar* says what there
-is to choose from. Here is a small one. The stories of the course use a larger one with the same notation, which comes
-later in this chapter.
+Our stories are made of choices of the last kind, among *k* equally likely possibilities. A *grammar* lists these
+possibilities. The next cell contains a small one. The stories of the course come from a larger grammar in the same
+notation, later in this chapter.
 
-A *symbol*, such as `open`, can become any of its lines. Bars separate lines, and behind a colon each word is a line.
-What stands in braces is filled in:
+A *symbol*, such as `open`, can become any of its lines. Bars separate the lines. If the symbol is followed by a colon
+instead of an equals sign, each word is a line. A pair of braces marks a place where the program puts in words:
 
 - `{open}` is a symbol: choose one of its lines.
-- `{A:girl}` draws a *fact* from the pool `girl`, remembers it under the name `A`, and says it.
+- `{A:girl}` draws a *fact* from the list `girl`, remembers it under the name `A`, and says it. Such a list is called a
+  *pool*. The pools are below the grammar in the cell.
 - `{A}` says the fact again. No choice is left.
 - `{n-k}` is arithmetic on two facts that are numbers. No choice is left here either.
 - A question mark, as in `{?n-k}`, does not change the text. It marks the answer to "who has how many?". Later
   chapters count how many of these answers a model gets right.
+
+If you change the grammar or a pool, run all cells from there on again. The functions below remember what they have
+read.
 """
 
 # %%
@@ -206,7 +217,9 @@ def grammar() -> str:
 
 # %% [markdown]
 r"""
-People read this easily. A program wants each line cut into parts. There are five kinds:
+You can read this grammar as it is. A program first cuts each line into parts. There are five kinds of parts, and
+`parse` makes a part from the text between two braces. (The forms of a fact and the ending `.did` are explained in the
+section "Telling a story".)
 """
 
 # %%
@@ -246,7 +259,8 @@ for inside in ("open", "A:girl", "A", "?n-k"):
 
 # %% [markdown]
 r"""
-The next cell reads the grammar: first into a dictionary from each symbol to its lines, then each line into its parts.
+The last one is a sum of two terms, +n and −k, and it is an answer. The next cell reads the grammar. `rules` returns a
+dictionary from each symbol to its lines, and `alternatives` cuts the lines of one symbol into their parts.
 """
 
 
@@ -284,8 +298,11 @@ for line in alternatives("proud"):
 r"""
 ## Telling a story
 
-A pool's entries are separated by commas. An entry may have two forms with a slash between them: a boy who promised to
-"light the lamp" has later "lit the lamp". `said` gives the words of a part that leaves no choice.
+A pool's entries are separated by commas. In the course's grammar, some entries have two forms with a slash between
+them. For example, `light the lamp/lit the lamp` is a promise: `{V}` says what a boy promised, and `{V.did}` says later
+that he did it. In our small grammar every entry has one form.
+
+Numbers are words in our stories, so the program needs a function that adds number words:
 """
 
 # %%
@@ -312,6 +329,11 @@ def add(terms: list[tuple[int, str]]) -> str:
 
 # %%
 print("six less two is", add([(1, "six"), (-1, "two")]))
+
+# %% [markdown]
+r"""
+`entries` looks up a pool. `said` gives the words of a part that leaves no choice.
+"""
 
 
 # %%
@@ -348,8 +370,10 @@ print([said(parse(inside), facts) for inside in ("A", "n", "n-k")])
 
 # %% [markdown]
 r"""
-Now we can tell. `tell` walks through the parts of a line. Where there is a choice, it rolls the dice and writes down
-how many possibilities there were.
+Now we can tell a story. The function `tell` goes through the parts of a line. Where there is a choice, it calls
+`choose`, which rolls the dice and writes down how many possibilities there were. It also notes where the answers are,
+and whether an answer repeats one fact or is computed from two. (`choose` does not use `rng.choice`, because Python
+promises the same numbers in every version for `rng.random` only.)
 """
 
 
@@ -393,8 +417,8 @@ def choose(options: list, rng: random.Random, told: Telling):
 
 # %% [markdown]
 r"""
-Let us follow one story by hand. Every row below is one choice: among how many possibilities, what it costs, and the
-text that begins there.
+Let us follow one story by hand. Every row below is one choice. It shows the number of possibilities, the nats that
+the choice costs, the sum so far, and the text that begins there.
 """
 
 # %%
@@ -408,16 +432,19 @@ for at, options in told.choices:
 # %% [markdown]
 r"""
 The rows with "1 of 1" are symbols that have a single line. They leave no choice and cost nothing. The number of
-shells after the gift has no row at all: it is a subtraction, and whoever remembers both numbers can do it.
+shells after the gift has no row at all. It is the result of a subtraction, and a reader who remembers both numbers
+can compute it.
 
-Independent choices multiply their probabilities, so their logarithms add. The last sum is −log of the probability of
-this very story. A model that knows the grammar loses exactly this much on it, over all its tokens together, and no
-model can lose less on average.
+The choices are independent, so their probabilities multiply and their logarithms add. The last sum is −log of the
+probability of this story. A model that knows the grammar loses exactly this much on it, over all its tokens together,
+and no model can lose less on average over all stories.
 
-## Probabilities that can be trusted
+## Checking the probabilities
 
-This works only if the sum is right. *Check.* The probabilities of all possible stories must add up to one. The small
-grammar has few enough of them that we can tell stories until we have seen them all.
+The floor is right only if these sums are right. *Check.* The probabilities of all possible stories must add up to one.
+The small grammar has few stories, so we can tell stories until we have seen all of them. How many are there? `open`
+makes 2 · 3 · 3 · 4 = 72 different sentences, `proud` makes 3 + 1 = 4, and `gift` makes 2 · 2 = 4, so we expect
+72 · 4 · 4 = 1,152 stories.
 """
 
 
@@ -456,11 +483,12 @@ assert sum(different.values()) < 1 + 1e-9, "more than one: a choice is not count
 r"""
 A sum above one would mean that a choice was forgotten. But there is a second way to go wrong. If two different series
 of choices lead to the same text, the probability of that text is the sum of both, and each of them alone is too
-small. Then the sum above comes out below one.
+small. In this case the sum above is below one.
 
-The real grammar has far too many stories to count them. So we read a story backwards, from the text to the choices:
-try every possibility at every place, and keep those that fit. Exactly one reading must be left. (You may pass over
-the code. Chapter 08 uses it to see how many of a model's stories follow the grammar.)
+The grammar of the course has far too many stories to see them all. So we take a single story and go the other way,
+from the text to the choices. We try every possibility at every place and keep those that fit the text. Exactly one
+reading must be left. We use `readings` below for this check, and chapters 07 and 08 use it to see whether a model's
+stories follow the grammar. (You may skip the code.)
 """
 
 
@@ -494,9 +522,9 @@ def read(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> 
 r"""
 ## The entropy of a grammar
 
-One story costs more than another. The mean over all stories is the entropy of the grammar, and we can compute it
-without telling a single one. A symbol costs ln *k* for the choice among its *k* lines, plus the mean over these lines
-of what their parts cost. A draw costs the logarithm of the pool's size. Everything else costs nothing.
+Some stories cost more nats than others. The mean cost of a story is the entropy of the grammar, and we can compute it
+without telling a single story. A symbol costs ln *k* for the choice among its *k* lines, plus the mean cost of these
+lines. A line costs the sum of its parts. A draw costs the logarithm of the pool's size. All other parts cost nothing.
 """
 
 
@@ -516,8 +544,8 @@ def entropy(symbol: str = "story") -> float:
 
 # %% [markdown]
 r"""
-*Check.* For the small grammar we can do it by hand. `open` has 2 lines, 3 girls, 3 numbers and 4 things. `proud` has
-2 lines, and one of them picks among 3 moods, so that the moods count half. `gift` draws from 2 numbers and 2 boys.
+*Check.* For the small grammar we can compute it by hand. `open` has 2 lines, 3 girls, 3 numbers and 4 things. `proud`
+has 2 lines. Only one of them picks among the 3 moods, so the moods count half. `gift` draws from 2 numbers and 2 boys.
 """
 
 # %%
@@ -531,9 +559,10 @@ print(
 r"""
 ## The stories of this course
 
-Now the real grammar. It uses the same notation and the same code; there is only more of it. Its lines are in the file
-`data/grammar.txt`, and its pools are below. A story follows one of seven plots, and in each of them the facts come
-back later: who was there, what they had, how many, and what was promised.
+The three numbers agree; the last one is a mean over a sample, so it is only close. Now we take the grammar of the
+course. It is larger, but the notation and the code are the same. Its lines are in the file `data/grammar.txt`, and its
+pools are below. A story follows one of seven plots. In each of them, facts come back later: who was there, what they
+had and how many. In one plot a promise comes back as well.
 """
 
 # %%
@@ -558,7 +587,7 @@ POOLS = {  # entries are separated by commas, an entry's forms by slashes
 
 @cache
 def grammar() -> str:
-    """The sentences of the stories. Who tells none, as on a server, does not need the file."""
+    """The sentences of the stories. They are read when they are needed, so a server can do without the file."""
     return FILE.read_text(encoding="utf-8")
 
 
@@ -567,12 +596,12 @@ print(grammar()[grammar().index("story =") : grammar().index("proud =")])
 
 # %% [markdown]
 r"""
-These are the plots, three ways to begin and end, and the sentences that say how many things there are. Open the file
-to see the rest; it is more of the same. (If you go back to the small grammar and run its cell again, then run the
-cells below it again, too.)
+These are the seven plots, four ways to begin, five ways to end, and two of the symbols that say how many things there
+are. The rest of the file is similar. From here on, all functions use this grammar.
 
-Two mistakes happen easily when one writes such a grammar. A brace is missing, or a line is there twice. The second is
-worse than it looks: two different choices then tell the same text, and its probability is the sum of both.
+Two mistakes happen easily when one writes such a grammar: a brace is missing, or a line is there twice. The second
+mistake is worse than it looks. Two different choices then tell the same text, and the probability of this text is the
+sum of both.
 """
 
 
@@ -600,8 +629,9 @@ else:
 
 # %% [markdown]
 r"""
-So the stories from chapter 01 come from this grammar. Where is a perfect reader surprised by them? Below, a dark word
-cost many nats: there the grammar chose. A white word was certain. The framed words answer who has how many.
+So the stories from chapter 01 come from this grammar. Where do they surprise a reader who knows the grammar? In the
+figure below, the darker a word, the more nats were lost on it, because the grammar made choices there. A white word
+was certain. The framed words answer who has how many.
 """
 
 
@@ -614,11 +644,13 @@ show(figures.surprise(shown), alt)
 
 # %% [markdown]
 r"""
-Follow a name or a number from left to right. It is dark when it is drawn and white when it comes back. (The first
-word is dark for another reason: the plot and the opening are chosen there.) All framed words are white: a reader who
-remembers and can add is certain of them.
+Follow a name or a number from left to right. It is shaded when it is drawn and white when it comes back. The first
+word of a sentence can be shaded for another reason: the grammar chooses the whole sentence there. At the very first
+word it also chooses the plot, so this word is the darkest. All framed words are white. A reader who remembers the
+numbers and can add and subtract is certain of them.
 
-*Check.* The real stories, too, have one reading each, and its choices give the probability that we stored.
+*Check.* Does each of these stories have exactly one reading, and do its choices give the probability that we stored?
+We read 300 stories. At the end we also try to read a story whose last character, a full stop, was removed.
 """
 
 # %%
@@ -627,21 +659,21 @@ for story in stories(300, seed=4):
     assert len(found) == 1, f"{len(found)} readings, so its probability is another: {story.text}"
     logprob = -sum(math.log(options) for _, options in found[0])
     assert math.isclose(logprob, story.logprob), f"told with {story.logprob}, read with {logprob}"
-print(
-    "300 stories, one reading each; without its last letter the last one has", len(readings(story.text[:-1]))
-)
+shortened = len(readings(story.text[:-1]))
+print(f"300 stories, one reading each; without its last character the last one has {shortened}")
 
 # %% [markdown]
 r"""
-The last number says something about the end of a story. No story is the beginning of another one, so a reader who
-knows the grammar always knows when a story is over. (That these 300 were no exception is proved by the chapter's
-tests, line by line of the grammar, for all stories.)
+The last number, 0, means that the story without its full stop is not a story. This is true in general: no story is
+the beginning of another one. So a reader who knows the grammar always knows when a story is over. (The chapter's tests
+prove both facts for all stories, by comparing the lines of the grammar.)
 
 ## The floor, in nats a token
 
-A model reports its loss per *token*, averaged over a text. A tokenizer turns each story into ids in exactly one way,
-so the ids have the same probability as the story. The floor is therefore all nats divided by all tokens. The
-`<|endoftext|>` that ends a story is a token, too. It costs nothing, but it is predicted and counted like the others.
+The loss of a model is measured per *token*, averaged over a text. A tokenizer turns each story into ids in exactly one
+way, so the ids have the same probability as the story. The floor is therefore the nats of all stories divided by the
+number of all tokens. The `<|endoftext|>` that ends a story is a token, too. It costs nothing, because the end of a
+story is certain, but it is predicted and counted like the others.
 """
 
 
@@ -665,7 +697,7 @@ def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
 
 # %% [markdown]
 r"""
-Now we can fill in the missing line of the first table, for the same 500 stories.
+Now we can add the fourth line to the first table, for the same 500 stories.
 """
 
 # %%
@@ -678,15 +710,16 @@ print(f"\na story: {entropy():.2f} nats on average, which are {entropy() / math.
 
 # %% [markdown]
 r"""
-This table is the frame for the rest of the course. The loss of a trained model will be between the bigram's and the
-floor, and the distance to the floor says how much it still has to learn. The perplexity of the floor shows how
-strange our text is: on average there are fewer than two possibilities for the next token, because most of a story
-follows from its beginning.
+You will need this table in the rest of the course. The loss of a trained model will be between the bigram's loss and
+the floor, and its distance to the floor says how much the model still has to learn. The perplexity of the floor shows
+that our text is unusual. The next token is, on average, as uncertain as a choice among fewer than two possibilities,
+because so many words repeat a fact or belong to a sentence that has already begun.
 
-The last line looks at the same number from another side. Teller and reader who share the grammar could send a whole
-story in these few bytes.
+The last line is about whole stories. One byte has 256 values, so a byte that is as random as possible holds
+ln 256 = 5.55 nats, and the entropy of a story is about nine such bytes. A story has almost 400 characters. Two people
+who both know the grammar could still send each other a story in about nine bytes, by sending only the choices.
 
-*Try it.* What happens to the floor if single bytes take the place of the 1,024 tokens?
+*Try it.* What happens to the floor if we count single bytes instead of the 1,024 tokens?
 """
 
 # %%
@@ -696,25 +729,25 @@ for name, coder in [("bytes", SimpleNamespace(encode=str.encode)), ("1,024 token
 
 # %% [markdown]
 r"""
-The stories are the same and so are the nats of a story. Only the number of tokens differs. So a loss per token says
-nothing unless one says with which tokenizer it was measured.
+The stories are the same, and so is the sum of their nats. Only the number of tokens differs. So a loss per token means
+nothing unless we also know the tokenizer.
 
 ## When does a model reach the floor?
 
 A model gets close to the floor if two things are true.
 
-1. *It has learned the grammar*: which sentences can follow, and which words are equally likely. Every wrong
-   probability costs its divergence.
-2. *It sees the facts.* If its text begins in the middle of a story, the names and numbers are out of sight, and no
-   model can know them. Chapter 03 counts how often that happens, and builds rows that begin with a story.
+1. *It has learned the grammar.* It must know which sentences can follow, and which words are equally likely. Where its
+   probabilities are wrong, it loses the divergence in addition to the entropy.
+2. *It sees the facts.* If its text begins in the middle of a story, the model has not seen the names and numbers, and
+   cannot know them. Chapter 03 counts how often that happens, and makes inputs that begin with a story.
 
 A comparison needs one more precaution: take the floor of the same stories on which the loss was measured. Some
-stories are less surprising than others, and on a lucky set a perfect model loses less than the entropy. For the same
-reason the floor is a limit *on average*: a wrong model may beat it by luck on a few stories, and loses on many.
+stories are less surprising than others, so on a lucky set even a perfect model loses less than the entropy. For the
+same reason the floor is a limit *on average*. A wrong model may be below it by luck on a few stories, but not on many.
 
-On text that people wrote, nobody knows the floor. Shannon had people guess the letters of printed English, and
-concluded that it lies between 0.6 and 1.3 bits a letter (*Prediction and Entropy of Printed English*, 1951, table I
-and fig. 4).
+On text that people wrote, nobody knows the floor. Shannon had people guess the letters of printed English. He
+concluded that its entropy is between 0.6 and 1.3 bits a letter (*Prediction and Entropy of Printed English*, 1951,
+table I and fig. 4). One bit is ln 2 = 0.693 nats.
 """
 
 # %%

@@ -2,13 +2,14 @@
 r"""
 # 03 · Data: from a text to batches
 
-Training asks one question over and over: give me the next batch. In this chapter we answer it. A first answer takes
-five lines. Then we look for what hurts, one thing at a time. The text is tokenized again at every start, so we keep
-the ids in files. Neighbours in a corpus are alike, so we shuffle. Rows begin in the middle of a story, so we let them
-begin at its start. In the end, a run that was interrupted goes on with exactly the batch that would have come next.
+A training loop needs a batch for every step. The part of the program that makes the batches is called a *data
+loader*, and this chapter builds one. The first version takes five lines. Then we remove its faults, one at a time. It
+would tokenize the text again at every start, so we keep the ids in files. Neighbours in a corpus can be alike, so we
+shuffle. Its rows begin in the middle of a story, so we build a version whose rows begin with a story. At the end, a
+run that was interrupted can go on with exactly the batch that would have come next.
 
-A mistake in this part of a program is treacherous because nothing crashes. A loader that reads some tokens twice and
-others never still delivers batches, and the loss still falls. So we shall look for laws that a wrong loader breaks.
+Mistakes in a data loader are hard to notice, because nothing crashes. A loader that reads some tokens twice and others
+never still makes batches, and the loss can still fall. So we will look for laws that a wrong loader breaks.
 """
 
 # %%
@@ -52,7 +53,8 @@ print(f"{len(tokens):,} tokens; the first ones: {tokens[:12]}")
 # %% [markdown]
 r"""
 A language model learns to predict the next token. So a text of *n* tokens is *n* − 1 questions with their answers:
-after these tokens, which one came next? Here is a batch of such questions, cut from the array in five lines.
+after these tokens, which one came next? Here is a batch of such questions, cut from the array in five lines. The
+arrays are called x, the inputs, and y, the *targets*, which are the answers.
 """
 
 # %%
@@ -74,16 +76,17 @@ for t in range(T):
 
 # %% [markdown]
 r"""
-A row of five tokens asks five questions, and the model answers all of them at once. Where x has its t-th token, the
-model sees x up to there and has to say the t-th token of y. (It must not look further to the right. Chapter 04 takes
-care of that.)
+A row of five tokens asks five questions, and the model answers all of them at once. For question t, the model sees the
+first t tokens of its row of x, and the answer is the t-th token of the same row of y. (The model must not look further
+to the right. Chapter 04 takes care of that.)
 
-The last token of the first row, as a target, is the first token of the second row as an input. So no question is lost
+Compare the end of the first row of y with the beginning of the second row of x: both are 574. So no question is lost
 between two rows.
 
 ## All batches
 
-The second batch begins where the first one ended, and so on to the end of the array.
+The second batch begins where the first one ended, and so on. At the end of the array, tokens that do not fill a
+complete batch are left out.
 """
 
 
@@ -98,8 +101,8 @@ print(f"{len(list(batches(tokens, B, T)))} batches of {B * T} tokens, from an ar
 
 # %% [markdown]
 r"""
-This is a complete data loader, and for a small experiment it is all you need. The rest of the chapter removes what is
-wrong with it for a long run on a large text.
+This is a complete data loader, and for a small experiment you need nothing more. The rest of the chapter removes the
+faults that it would have in a long run on a large text.
 
 PyTorch wants tensors of the type int64, on the device where the model is:
 """
@@ -124,16 +127,16 @@ print(to_device(x, y, "cpu")[0])
 r"""
 ## Ids in a file
 
-Our program tokenizes its text again at every start. With a large text that is a waste, so one does it once and keeps
-the ids in files. A large corpus is split into several files, called *shards*. We use the format of llm.c: a header of
-1,024 bytes, and then the ids, two bytes each, which is enough for ids up to 65,535. GPT-2 has 50,257 different ids,
-so a text of ten billion tokens takes 20 GB. There is no index. A document begins wherever the id of `<|endoftext|>`
-is.
+Our program tokenizes its text again at every start. For a large text this takes long, so we do it once and keep the
+ids in files. A large corpus is split into several files, called *shards*. We use the format of llm.c, a program by
+A. Karpathy that trains GPT-2 in plain C. A shard is a header of 1,024 bytes, and then the ids, two bytes each. Two
+bytes are enough for ids up to 65,535, and GPT-2 has only 50,257 different ids. A text of ten billion tokens takes
+20 GB. The file has no list of its documents. A document begins wherever the id of `<|endoftext|>` is.
 
-Before we write such a file, one precaution. Suppose that the computer stops in the middle of writing. The next run
-would find half a file and take it for a complete one. If an older version was there, it is lost. The remedy is old
-and simple: write under another name, and rename the file when it is complete. For the operating system, renaming is a
-single step. A reader finds either the old file or the new one, and never something between.
+Before we write such a file, we take a precaution. Suppose that the computer stops in the middle of writing. The next
+run would find half a file and take it for a complete one. If an older version was there, it is lost. There is a simple
+remedy: we write under another name, and rename the file when it is complete. For the operating system, renaming is a
+single step. A reader finds either the old file or the new one, and never a mixture of both.
 """
 
 
@@ -165,8 +168,9 @@ def save_json(path: str | os.PathLike, contents: dict) -> None:
 
 # %% [markdown]
 r"""
-The first three numbers of the header say that the file is a shard (*magic*), which version of the format it has, and
-how many tokens follow.
+`os.fsync` waits until the bytes are on the disk, and `os.replace` renames. The next two cells use `atomically` to write
+a shard. The first three numbers of the header are a fixed number that marks the file as a shard (*magic*), the version
+of the format, and the number of tokens that follow.
 """
 
 # %%
@@ -212,12 +216,13 @@ show(
 
 # %% [markdown]
 r"""
-Two bytes an id, the low byte first (*little-endian*). Read backwards, the magic number is 20240520 in decimal, a
-date.
+The picture shows the bytes in hexadecimal: three header numbers of four bytes each, a zero, and the first ids after the
+header. The low byte of a number comes first (*little-endian*). So the bytes of `It`, 11 02, are the number 0x0211, which
+is the 529 that we saw above. The bytes of the magic number make 20240520 in decimal, which looks like a date.
 
-To read, we use a *memory map*: the file looks like an array, and the operating system fetches only those pages of it
-that the program touches. So a shard need not fit into memory. Opening checks what costs nothing: the magic number,
-the version, and whether the file is as long as its header says.
+To read a shard, we use a *memory map*. The file then looks like an array, and the operating system fetches only those
+parts of it that the program uses. So a file may be larger than the memory. When we open a shard, we make three fast
+checks: the magic number, the version, and whether the file is as long as its header says.
 """
 
 
@@ -243,13 +248,16 @@ print("read as written:", np.array_equal(read_shard(path), tokens))
 r"""
 ## Train, validation, test
 
-A model is judged on text that it was not trained on. So a part of the documents, *val*, is kept for measuring during
-the work, and another, *test*, for the very end.
+We judge a model on text that it was not trained on. So we divide the documents into three *splits*. Most documents are
+for training (*train*). Some are for measuring during the work (*val*, for validation), and some for the very end
+(*test*).
 
-How should we choose them? One could shuffle all documents and take a tenth. But when documents are added next month,
-the shuffle gives another choice, and yesterday's validation text is trained on today. It is better to let each
-document decide for itself. We compute its SHA-256, a hash that looks random but is always the same for the same text,
-and read it as a number between 0 and 1.
+How should we choose them? We could shuffle all documents and take a tenth. But when documents are added next month,
+the shuffle chooses other ones, and a model may then be trained on last month's validation text. It is better if the
+choice depends on nothing but the document. We compute its SHA-256, a hash that looks random but is always the same for
+the same text, and read the hash as a number u between 0 and 1. With the fractions of 5% below, a document with
+u < 0.05 is in val, one with 0.05 ≤ u < 0.10 is in test, and all others are in train. (The next sections use
+`file_sha256` and `identity`.)
 """
 
 
@@ -279,14 +287,15 @@ print(dict(splits))
 
 # %% [markdown]
 r"""
-Equal documents have equal hashes, so a document that is there twice is never in two splits. A copy that differs in a
-single space can be (Lee et al. 2022, §4).
+About 5% of the documents are in val and about 5% in test. Equal documents have equal hashes, so two equal documents are
+always in the same split. Two documents that differ in a single space can be in different splits. Web texts have many
+such near-copies (Lee et al. 2022, §4).
 
 ## The corpus of this course
 
-A folder of shards needs a label. Ids do not say which tokenizer made them, and a model that reads them with another
-vocabulary learns nonsense. So beside the shards we write a *manifest*, a small JSON file: how the text was made, by
-which tokenizer, and how many tokens are in which file.
+A folder of shards needs a label. Ids do not say which tokenizer made them, and with another vocabulary the same ids are
+a different text. So beside the shards we write a *manifest*. It is a small JSON file, which says how the text was made,
+which tokenizer made the ids, and how many tokens are in which file.
 """
 
 
@@ -316,9 +325,10 @@ def open_shards(folder: str | Path, split: str) -> list[Path]:
 
 # %% [markdown]
 r"""
-Later chapters train on 50,000 stories. `ensure_corpus` writes them if they are not there yet, with the floor of the
-validation split in the manifest. (A flipped bit in a shard would go unnoticed. These shards can be made again in
-seconds, so we accept that here. Chapter 16 lets the manifest prove that every byte is what was written.)
+Later chapters train on 50,000 stories. `ensure_corpus` writes them if they are not there yet, and puts the floor of the
+validation split into the manifest. It uses the tokenizer that chapter 01 saved in `data/built`, or trains the same one
+if there is none. (If one bit of a shard changed, nothing would notice it. These shards can be made
+again quickly, so we accept that here. In chapter 16 the manifest is used to check every byte.)
 """
 
 # %%
@@ -382,11 +392,11 @@ print(f"floor of val: {manifest['floor']:.3f} nats a token")
 
 # %% [markdown]
 r"""
-## Why one shuffles
+## Why we shuffle
 
-Our loader reads the corpus in the order in which it was written. Is that a problem? A corpus from the web comes site
-by site, so neighbours are alike. We can imitate that by sorting the stories. With which word do the stories of a
-batch begin?
+Our loader reads the corpus in the order in which it was written. Is that a problem? A corpus from the web can be
+ordered by site, and then neighbours are alike. We imitate that by sorting the stories. Then we compare the first words
+of 100 neighbours in sorted and in shuffled order.
 """
 
 
@@ -409,20 +419,22 @@ for texts in (in_order, shuffled):
 
 # %% [markdown]
 r"""
-In the sorted corpus a whole batch begins with one word. The gradient of such a batch says "every story begins like
-this", and the next batch says something else. But a step of training should follow the gradient of the whole corpus.
-A batch is a fair estimate of it if its documents are a random sample of the corpus. That is why one shuffles.
+In the sorted corpus the first 100 stories all begin with the same word. The gradient of such a batch teaches the model
+that every story begins like this, and a later batch teaches something else. But a training step should follow the
+gradient of the whole corpus. The gradient of a batch is a fair estimate of it if the documents of the batch are a
+random sample of the corpus. That is why we shuffle.
 
-Our stories are drawn independently, so for them the order does not matter in the first pass. From the second pass
-(*epoch*) on, a new order still helps: it makes other batches of the same stories.
+Our stories are drawn independently, so for them the order does not matter in the first pass. One pass over the corpus
+is called an *epoch*. From the second epoch on, a new order makes new batches of the same stories.
 
-The order comes from `permutation(n, seed, epoch)`. It depends on nothing else. So a program that was restarted can
-compute the order again, and need not have stored it.
+The order depends on nothing but the numbers that `permutation` gets, such as the seed and the epoch. So a program that
+was restarted can compute the order again and need not have stored it.
 
 ## A stream of batches
 
-Now we put it together: an endless stream that shuffles the documents of each shard anew in every epoch, and cuts it
-into rows as in the first section.
+Now we put the parts together. We build an endless stream of tokens, which has a new order in every epoch, and cut it
+into rows as in the first section. First we need a function that shuffles the documents of one shard. (`described` reads
+the manifest for the class below.)
 """
 
 
@@ -456,14 +468,15 @@ for epoch in range(3):
 
 # %% [markdown]
 r"""
-One more question must be answered before we write the class. From chapter 20 on, several processes (*ranks*) train
-together, and each must get its own part of every batch. A common mistake is that each rank counts for itself and
-decides for itself when to open the next shard. Sooner or later two ranks decide differently, and from then on some
-tokens are read twice and others never. (Exercise 03-1 is such a loader, to be repaired.)
+Every document stays in one piece; only the order changes. Before we write the class, we must answer one more question.
+From chapter 20 on, several processes train together. Each process is called a *rank*, and each must get its own part of
+every batch. It is a common mistake that each rank decides for itself when to open the next shard. If two ranks decide
+differently, some tokens are read twice and others never. (In exercise 03-1 you repair such a loader.)
 
-Our ranks decide nothing. There is one stream for all. A step takes the next `world_size * B * T` tokens of it, and
-rank r takes the r-th part of those. With one rank, which is the default, it is the loader that you know. (The class
-continues in the next two cells. After a change in one of them, run the cells below it again.)
+Our ranks do not decide anything. All of them use the same stream. A step takes the next `world_size * B * T` tokens of
+the stream, and rank r takes the r-th part of these tokens, counted from 0. With one rank, which is the default, the
+batches are cut as in the first section. (The class is written in three cells. A line like
+`class BatchStream(BatchStream)` continues it. After a change in one of them, run the cells below it again.)
 """
 
 
@@ -488,6 +501,14 @@ class BatchStream:
     @property
     def epoch(self) -> int:
         return self.position // self.epoch_length
+
+
+# %% [markdown]
+r"""
+`position` counts the tokens that all ranks together have used. `read` returns *n* tokens of the stream, beginning at
+any place. It finds the epoch and the shard of this place, shuffles the shard, and goes on to the next shard or the next
+epoch if it needs more. `next_batch` then cuts these tokens into rows.
+"""
 
 
 # %%
@@ -536,9 +557,9 @@ print(*map(tokenizer.decode, BatchStream(paths, B=3, T=12).next_batch()[0].tolis
 
 # %% [markdown]
 r"""
-*Check.* Here is the law that a right loader obeys: **in every epoch each token is an input exactly once.** We test it
-with two shards in which every token is its own number, with three ranks, and with a batch that does not divide the
-text evenly. (That every target is the next input, and much else, is in the chapter's tests.)
+*Check.* A correct loader obeys this law: **in every epoch each token is an input exactly once.** We test it with 6,500
+tokens in two shards. The tokens are the numbers 0 to 6,499, so we can tell them apart. There are three ranks, and the
+size of a batch does not divide the number of tokens. (The chapter's tests also check the targets.)
 """
 
 # %%
@@ -558,11 +579,12 @@ print(f"two epochs of {N:,} tokens on {RANKS} ranks: each token was an input onc
 r"""
 ## What a row can see
 
-Look again at the rows printed above. The first one begins with a story, because the stream does. All others begin
-where they happen to, mostly in the middle of a story. The names and numbers were said before the row began, and the
-model cannot see them.
+Look again at the three rows printed above the check. The first row begins with a story, because the stream does. The
+other rows begin in the middle of this story. In the third row, for example, the model has to predict the words "eleven"
+and "Zoe", but it cannot see where they were said first.
 
-*Predict.* Rows of 128 tokens are cut at random. How many of all tokens belong to a story that began before their row?
+*Predict.* Suppose that rows of 128 tokens begin at random places. What share of all tokens belongs to a story that
+began before their row?
 """
 
 # %%
@@ -572,16 +594,20 @@ predict("03.1", "tokens whose story began before their row, T = 128", guess=None
 # %%
 lengths = [len(tokenizer.encode(text)) + 1 for text in documents[:300]]
 print(f"stories have {min(lengths)} to {max(lengths)} tokens; share whose story began before the row:")
-for T in (1024, 512, 256, 128):
-    unseen = sum(min(before, T) / T for n in lengths for before in range(n)) / sum(lengths)
-    print(f"T = {T:4}: {unseen:4.0%}")
+for row in (1024, 512, 256, 128):
+    unseen = sum(min(before, row) / row for n in lengths for before in range(n)) / sum(lengths)
+    print(f"T = {row:4}: {unseen:4.0%}")
 answer("03.1", 100 * unseen)
 
 # %% [markdown]
 r"""
-No model can know what such tokens depend on. So the loss on such rows has a higher floor than the one of chapter 02.
-For stories that are about as long as a row, it is better to begin every row with a story, as nanochat does. Chapter
-07 trains on such rows.
+(The computation is as follows. Take a token that has `before` tokens of its story in front of it. The row that contains
+it can begin at T places. At `min(before, T)` of them, the row begins after the beginning of the story.)
+
+For these tokens, the model cannot see facts that were said before the row. So the loss on such rows has a higher floor
+than the one of chapter 02. If documents are about as long as a row, it is better to begin every row with a document, as
+nanochat does. Chapter 07 trains on such rows. In the class below, `position` counts rows, and an epoch ends when each
+document has begun one row.
 """
 
 
@@ -614,27 +640,29 @@ print(*map(tokenizer.decode, DocumentStream(paths, B=2, T=128).next_batch()[0].t
 
 # %% [markdown]
 r"""
-Each row begins with a story, and when the story is over, the row runs on into the next one. So look at the second
-story of a row. When the model reads it, it can look back at the *first* story, which has nothing to do with it. Is
-that harmful?
+Each row begins with a story. When the story is over, the row continues with the story that is next in the file. When
+the model reads this second story, it can look back at the *first* story, which has nothing to do with it. Is that
+harmful?
 
-It can distract: other names and other numbers are in sight. The model has to learn that what comes before an
-`<|endoftext|>` does not matter. GPT-3 was trained like that. Its authors put several documents into one row without a
-mask, and relied on the end-of-text token to tell the model that they are unrelated (Brown et al. 2020, appendix B).
+It can be, because the model sees other names and other numbers there. It has to learn to ignore the text before an
+`<|endoftext|>`. GPT-3 was trained like that. Its authors put several documents into one row without a mask, and relied
+on the end-of-text token to tell the model that they are unrelated (Brown et al. 2020, appendix B).
 
-One may also hide the first story by a *mask*, so that every token sees only its own document. Llama 3 does it. Its
-authors found that the mask made little difference at ordinary lengths, and mattered when they went on training with
-very long rows (Dubey et al. 2024, §3.2). A mask makes attention more complicated, so this course trains without one.
+We could also hide the first story with a *mask*, so that every token sees only its own document. Llama 3 was trained
+with such a mask. Its authors found that the mask made little difference at ordinary lengths, but mattered when they
+continued training with very long rows (Dubey et al. 2024, §3.2). A mask makes attention more complicated, so this
+course trains without one.
 
-Rows that begin with a document have a price, too. If documents are much longer than a row, only their beginnings are
-read. Real text is better packed differently; the reading list names two ways.
+Rows that begin with a document have a disadvantage, too. If documents are much longer than a row, only their beginnings
+are read. For such texts there are better ways to fill the rows; the reading list names two.
 
 ## Going on after a crash
 
-A long run is interrupted sooner or later. It should then go on with exactly the batch that would have come next. With
-our stream this is easy, because its order can be computed from the seed. All that has to be saved is the seed and one
-number, the position. (It must also be the same text. Chapter 16 adds the hashes of the shards to the state, so that
-going on in another text is refused.)
+A long run may be interrupted. It should then go on with exactly the batch that would have come next. With our stream
+this is easy, because its order can be computed from the seed. We save only two numbers, the seed and the position.
+(The text must be the same, too. Chapter 16 adds the hashes of the shards to the state, so that the stream refuses to
+go on with another text. In the package, `DocumentStream` inherits these two methods as well. The one in this notebook
+was made from the class before.)
 """
 
 

@@ -30,6 +30,8 @@ _ = ensure_corpus(DATA)
 
 # %%
 #| export
+import atexit
+import gc
 import hashlib
 import os
 import time
@@ -200,9 +202,13 @@ r"""
 Before the first collective the ranks must find each other. `torchrun` keeps a *store*, a dictionary over TCP, at an address that it also
 puts into the environment; there they exchange addresses. Then come three things that most scripts lack.
 
-The group is left on *every* path out of the block, also when something raises, or a process that died hangs the others. (It is kept in a list even
-so. DDP's C++ side holds it too, and if that is the last to let go, it seems to wait for the group's threads while it holds Python's lock, for
-which they wait. Without the list, five tests of four ranks hung after the last step in seven of nine tries, with it in none of five: PyTorch 2.13.)
+First, every rank leaves the group on *every* path out of the block, also when something raises. Otherwise a process that died makes the others hang.
+The group object is kept in the list `LEFT` even then, for two reasons, both found with PyTorch 2.13. DDP's C++ side holds the group too. If DDP is
+the last to let go, it waits for the group's threads while it holds Python's lock, and the threads wait for that lock. Without the list, five tests of
+four ranks hung after the last step in seven of nine tries; with it, none did in five. But the group must not outlive Python either. Its threads may still
+hold the tensors of the last collective, and a thread that frees one while Python shuts down aborts the process (`terminate called without an
+active exception`, pytorch#190489). So `let_go` runs just before Python ends: it first frees the models that are wrapped in DDP, then the groups, which
+waits for their threads.
 
 And one whose process was restarted meets the *living*. The store outlasts the ranks, and what a dead one has written there, the address at which
 nobody listens any more, would be read by who comes first. So rank 0 makes a name for this life and gives it to those that answer.
@@ -217,6 +223,13 @@ so in the store and looks who else has. It is a roll call: who does not answer i
 #| export
 LOST = ["timed out", "timeout", "connection", "peer", "socket"]  # in what gloo and NCCL say of a lost rank
 LEFT = []  # the groups that were left
+
+
+@atexit.register
+def let_go() -> None:
+    """Free the groups that were left, and with them their threads, while Python still runs."""
+    gc.collect()  # a DDP in a reference cycle goes first
+    LEFT.clear()
 
 
 def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
@@ -293,7 +306,7 @@ def process_group(ranks: Ranks, seconds: float = 600.0) -> Iterator[None]:
         who = who_is_missing(ranks, store, min(seconds, 10))
         raise TimeoutError(f"rank {me}, which waits {seconds:g} s at most, has lost others: {who}") from error
     finally:
-        LEFT.append(dist.group.WORLD)  # it must outlive DDP
+        LEFT.append(dist.group.WORLD)  # it must outlive DDP, and not Python
         dist.destroy_process_group()
 
 

@@ -21,17 +21,17 @@ testing.student_clone = lambda folder: folder
 testing.NBVAL = []
 testing.SECONDS = testing.ROOT / "seconds.txt"
 share.TOGETHER.clear()
-both = testing.Both
+rows = testing.SideBySide
 
 
-class Small(both):
+class Small(rows):
     def __init__(self, claims):
         super().__init__(claims)
         tests = ["-p", "course.testing.share", "tests"]
         self.rows = [[["first"], tests], [tests]]
 
 
-testing.Both = Small
+testing.SideBySide = Small
 raise SystemExit(testing.test([]))
 """
 NOTED = """

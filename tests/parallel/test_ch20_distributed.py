@@ -10,6 +10,7 @@ import time
 import types
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from conftest import ROOT
 from ranks import in_ranks
 from small_run import write_text
 
+import nanogpt
 from nanogpt.corpora.prepare import prepare
 from nanogpt.drills import ddp as drill
 from nanogpt.gpt.model import GPT, GPTConfig
@@ -409,6 +411,41 @@ def test_torchrun_starts_the_command_and_its_failure_is_one_line(tmp_path):
     out, err = bad.communicate(timeout=120)
     line = "drill: rank 0, which waits 1 s at most, has lost others: rank 1 does not answer"
     assert bad.returncode == 1 and line in err, err
+
+
+ENDS = """
+import atexit
+from pathlib import Path
+def threads(): return sorted(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm"))
+atexit.register(lambda: print("at the end", threads()))  # what is registered first runs last
+from nanogpt.parallel.distributed import gathered, process_group, torchrun_ranks
+with process_group(ranks := torchrun_ranks("cpu")):
+    gathered(ranks, "here")
+    print("within", threads())
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="Linux alone names threads in /proc")
+def test_gloos_threads_have_ended_before_python_does():
+    """One that frees a tensor while Python shuts down aborts the process: now and then, on a busy machine."""
+    package = Path(nanogpt.__file__).parents[1]
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ranks = []
+    for rank in ("0", "1"):
+        environment = os.environ | {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": "2",
+            "PYTHONPATH": str(package),
+        }
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+        environment |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}  # the store is this test's
+        words = [sys.executable, "-c", ENDS]
+        ranks.append(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True))
+    for process in ranks:
+        within, at_the_end = process.communicate(timeout=120)[0].splitlines()
+        assert "gloo" in within, "the test does not see gloo's threads"
+        assert "gloo" not in at_the_end, at_the_end
 
 
 def test_who_is_started_again_meets_the_living_in_a_store_that_remembers_the_dead():

@@ -146,7 +146,9 @@ def nan_on_rank_1(ranks: Ranks, config) -> tuple:
 
     def poisoned(model, *rest, **named):
         made.append(1)
-        return step(Poisoned(model, float("nan") if len(made) == 5 and ranks.rank == 1 else 1.0), *rest, **named)
+        return step(
+            Poisoned(model, float("nan") if len(made) == 5 and ranks.rank == 1 else 1.0), *rest, **named
+        )
 
     trainer.train_step = poisoned
     run = trainer.fit(config)
