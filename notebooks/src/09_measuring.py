@@ -335,13 +335,11 @@ def faster(before: Callable, after: Callable, device: torch.device, pairs: int =
     for _ in range(warmup):
         before()
         after()
-    ratios = []
+    calls, ratios = (before, after), []
     for pair in range(pairs):
-        times = {}
-        order = (before, after) if pair % 2 == 0 else (after, before)  # neither is always the first
-        for call in order:
-            times[call] = timings(call, device, 1)[0]
-        ratios.append(times[before] / times[after])
+        order = (0, 1) if pair % 2 == 0 else (1, 0)  # neither is always the first
+        times = {i: timings(calls[i], device, 1)[0] for i in order}
+        ratios.append(times[0] / times[1])
     return gain_of(ratios)
 
 
@@ -409,15 +407,15 @@ emulates it so slowly that two calls are enough.
 # %%
 #| export
 def matmul_formats(device: torch.device) -> list[str]:
-    """The number formats in which this device multiplies matrices, in hardware or emulated: at least float32.
-
-    bfloat16 and TF32 need compute capability 8.0 on NVIDIA (CUDA C++ Programming Guide, "Alternate Floating Point").
-    """
+    """The number formats in which this device multiplies matrices, in hardware or emulated: at least float32."""
     if device.type != "cuda":
         return ["float32", "bfloat16"]
     if torch.version.hip:
         return ["float32", "bfloat16", "float16"]
-    ampere = torch.cuda.get_device_capability(device) >= (8, 0)
+    ampere = torch.cuda.get_device_capability(device) >= (
+        8,
+        0,
+    )  # CUDA Programming Guide, "Alternate Floating Point"
     return ["float32", "tf32", "bfloat16", "float16"] if ampere else ["float32", "float16"]
 
 
@@ -523,12 +521,11 @@ print(f"memory: {roofline.bandwidth / 1e9:.1f} GB/s")
 for name, rate in roofline.flops.items():
     factor, ridge = rate / roofline.flops["float32"], roofline.ridge(name)
     print(f"{name:9} {rate / 1e9:8.1f} GFLOP/s, {factor:.3f} × float32; ridge at {ridge:.1f} FLOP/byte")
-    if factor < 0.8:
-        print(f"{name} is slower than float32: this machine emulates it (chapter 10)")
 
 # %% [markdown]
 r"""
-Here is this machine's roofline, with the three examples on it.
+A factor far below 1 means that this machine has no units for the format and emulates it (chapter 10). Here is the roofline, with the
+three examples on it.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -547,8 +544,7 @@ move to the right.
 
 # %% tags=["nbval-ignore-output"]
 numbers = copied * 2**18  # as many bytes as the copy's array
-x, y = torch.ones(2, numbers, device=device)
-out = torch.empty_like(x)
+x, y, out = torch.ones(3, numbers, device=device)
 predicted = roofline.seconds(flops=numbers, nbytes=12 * numbers)
 measured = min(measure(lambda: torch.add(x, y, out=out), device, repeats=10).times)
 print(f"predicted {1e3 * predicted:.2f} ms, measured {1e3 * measured:.2f} ms: {measured / predicted:.2f} ×")
@@ -630,11 +626,7 @@ def peak_of(gpu: str) -> Peak | None:
 
 # %%
 for gpu in ("NVIDIA A100-SXM4-80GB", "Tesla T4", "NVIDIA GeForce RTX 4090 Laptop GPU"):
-    sheet = peak_of(gpu)
-    if sheet is None:
-        print(f"{gpu}: no data sheet here")
-    else:
-        print(f"{gpu}: {sheet.half} TFLOP/s in 16 bits, {sheet.bandwidth} GB/s, {sheet.source}")
+    print(f"{gpu}: {peak_of(gpu)}")
 
 # %% [markdown]
 r"""
@@ -674,14 +666,14 @@ flops, timing = step_flops(config, B, T), measure(step, device, repeats)
 share = mfu(flops, timing.median, roofline.flops["float32"])
 print(f"{flops / 1e9:.2f} GFLOP in {timing}")
 print(f"{flops / timing.median / 1e9:.1f} GFLOP/s, MFU {share:.1%} of the measured product")
-if share > 1:
-    print("no step can beat the peak: another program disturbed its measurement, so run this section again")
 if device.type == "cuda" and (sheet := peak_of(torch.cuda.get_device_name(device))):
     print(f"MFU {mfu(flops, timing.median, 1e12 * sheet.float32):.1%} of the data sheet")
 answer("09.2", 100 * share)
 
 # %% [markdown]
 r"""
+An MFU above 100% cannot be: then another program has disturbed the measurement of the peak, so run this section again.
+
 Published MFUs use the peak of the data sheet, in the format of the products. Our measured peak answers another question:
 how much is left to win on this device with this library. Always say which peak you mean, of which format, and count the
 operations of the model only.

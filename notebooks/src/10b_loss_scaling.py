@@ -337,7 +337,7 @@ runs = {
     "bf16": run("bf16"),
     "fp16": run("fp16", LossScaler()),
     "loss / 512": run("fp16", LossScaler(2.0**-9)),
-    "bf16 weights": run("float32", weights=torch.bfloat16),
+    "bf16 weights": run("bf16-masters", weights=torch.bfloat16),  # and no masters yet
 }
 
 # %% tags=["nbval-ignore-output"]
@@ -530,8 +530,8 @@ class Forgetful(MasterAdamW):
         super().step()
 
 
-_, val["bf16 weights, float32 moments"] = run("float32", make_optimizer=Forgetful)
-_, val["bf16 weights, float32 masters"] = run("float32", make_optimizer=MasterAdamW)
+_, val["bf16 weights, float32 moments"] = run("bf16-masters", make_optimizer=Forgetful)
+_, val["bf16 weights, float32 masters"] = run("bf16-masters", make_optimizer=MasterAdamW)
 for name in ("float32", "bf16 weights", "bf16 weights, float32 moments", "bf16 weights, float32 masters"):
     print(f"{name:30} validation loss {val[name]:.3f}")
 apart = val["bf16 weights, float32 masters"] - val["float32"]

@@ -160,6 +160,20 @@ def test_a_tf32_product_rounds_what_it_reads_and_not_its_result():
     assert torch.equal(y, to_tf32(a) @ to_tf32(b)) and not torch.equal(y, to_tf32(y))
 
 
+def test_bfloat16_weights_are_multiplied_exactly_and_the_result_is_rounded_once():
+    g = torch.Generator().manual_seed(0)
+    layer = torch.nn.Linear(24, 8)
+    x = torch.randn(5, 24, generator=g).bfloat16()
+    exact = torch.nn.functional.linear(
+        x.float(), *(p.detach().bfloat16().float() for p in layer.parameters())
+    )
+    with emulation("bf16-masters"):
+        y = layer.bfloat16()(x)
+        y.sum().backward()
+    assert torch.equal(y, exact.bfloat16())
+    assert {t.dtype for t in (y, layer.weight.grad, layer.bias.grad)} == {torch.bfloat16}
+
+
 def test_float32_is_not_emulated_and_other_words_are_refused():
     a = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
     with emulation("float32"):

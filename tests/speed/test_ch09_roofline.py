@@ -115,6 +115,13 @@ def test_a_factor_survives_a_machine_that_drifts(device):
     assert gain.ratio == gain.low == gain.high == 2 and gain.sure
 
 
+def test_a_call_is_compared_with_itself_call_by_call(device):
+    """One function given twice is timed twice a pair, and is no faster than itself for certain."""
+    same = queue_seconds(device, [1.0] * 6 + [float(1 + n % 3) for n in range(40)])
+    gain = faster(same, same, CPU, pairs=20, warmup=3)
+    assert device.calls == 46 and not gain.sure and gain.low < gain.high
+
+
 @pytest.mark.parametrize("n, left_out", [(6, 0), (8, 0), (9, 1), (12, 2), (20, 5), (40, 13)])
 def test_the_interval_is_the_sign_test_s(n, left_out):
     """Conover, Practical Nonparametric Statistics, §3.2: at most 2.5% of n fair coins' outcomes on each side."""
