@@ -79,7 +79,8 @@ print(tokenizer.decode(greedy(model, prompt, model.config.block_size - len(promp
 r"""
 The model writes. It took a text that begins with "One sunny day," and went on with sentences, names and numbers.
 
-Look at three things. First, follow the numbers of the story by hand: does it end with the right count? Second, the model
+Look at three things. First, follow the story by hand: does it end with the right count, and does everybody get the thing that
+they asked for? A small model makes mistakes in both, and near the end of this chapter we count them. Second, the model
 did not stop at the end of its story. Where the story ends, it writes `<|endoftext|>` and begins another one, because that is
 how its training text went on. To the model, the end of a text is a token like any other. The loop must watch for it and stop.
 Third, run the cell again. The story is the same, to the last word: nothing in this loop is random.
@@ -131,8 +132,8 @@ if device.type == "cpu":  # on a GPU both draw from the GPU's generator
 
 # %% [markdown]
 r"""
-The first bug: the model is in training mode, so dropout removes neurons while it writes, and the text is worse than the
-model. The second bug is harder to see. `torch.multinomial` takes its random numbers from PyTorch's global generator.
+The first bug: the model is in training mode, so dropout removes neurons while it writes, and the text is worse than what
+the model can do. The second bug is harder to see. `torch.multinomial` takes its random numbers from PyTorch's global generator.
 Dropout takes its numbers from the same generator. After a sample has been drawn, dropout removes other neurons than it
 would have, and the rest of the training run is another run. Two runs with the same seed then differ, because one of them
 was watched.
@@ -142,7 +143,8 @@ off and afterwards gives every module its mode back.
 
 Drawing with a generator of our own takes three lines. Put the probabilities one after the other on a ruler of length 1,
 and throw one uniform number in [0, 1) at it: the piece that it hits is the token. The ends of the pieces are the
-cumulative sums of the probabilities.
+cumulative sums of the probabilities. Rounding may leave the last end a little above or below 1, so `draw` stretches the number to
+the length that the ruler really has.
 """
 
 
@@ -217,6 +219,9 @@ A fixed k is too large in one place and too small in another. After "Now Anna ha
 "a red", dozens of nouns do. **Top-p**, also called the *nucleus* (Holtzman et al. 2020, §3.1), fixes the mass instead:
 it keeps the fewest tokens that together reach the probability p. These are few where the model is sure and many
 where it is not.
+
+In the code below, the probabilities are sorted, and the cumulative sum minus a token's own probability is the mass of all larger ones.
+If these have the mass p already, the token is not needed.
 
 *Predict.* The probabilities are 0.5, 0.3, 0.1, 0.06 and 0.04. With p = 0.79, two tokens are kept, because 0.5 is less than
 0.79 and 0.5 + 0.3 is more. How many are kept with p = 0.81?
@@ -332,7 +337,8 @@ def attend(
 # %% [markdown]
 r"""
 The class around it holds the memory of all layers, for B texts that may have different lengths, and knows how many tokens of each
-text are stored. Ignore the B for a moment: first we use it with one text.
+text are stored. `positions` also notes where the new tokens go and what they may see, and `layer` hands both to `attend`: `partial` fixes the first
+arguments of a function and leaves the rest, q, k and v, to the model. Ignore the B for a moment: first we use it with one text.
 """
 
 
