@@ -1,7 +1,6 @@
-"""`course test`: the notebooks as a student runs them and the tests, in three processes side by side.
+"""`course test`: the notebooks as a student runs them and the tests, in two processes side by side.
 
-The first runs the notebooks, in a clone whose package is empty (course/testing/law.py), and then helps the others with the tests.
-Three on two cores, because a test often waits: for a browser, a kernel, a rank.
+The first runs the notebooks, in a clone whose package is empty (course/testing/law.py), and then helps the second with the tests.
 """
 
 import importlib.util
@@ -49,10 +48,10 @@ def test(more: list[str]) -> int:
     start = time.perf_counter()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the processes would go on
     with tempfile.TemporaryDirectory(prefix="claims-") as claims:
-        rows = SideBySide(claims)
-        code = rows.run()
+        both = Both(claims)
+        code = both.run()
         keep_seconds(Path(claims))
-    print(closing(rows.counts, time.perf_counter() - start))
+    print(closing(both.counts, time.perf_counter() - start))
     return code
 
 
@@ -60,14 +59,14 @@ def pytest() -> list[str]:
     return [sys.executable, "-m", "pytest"]
 
 
-class SideBySide:
-    """Rows of pytest processes. What they say comes line by line, a failure's text when its process has ended."""
+class Both:
+    """Two rows of pytest processes. What they say comes line by line, a failure's text when its process has ended."""
 
     def __init__(self, claims: str):
         student = student_clone(STUDENT)
         notebooks = [*NBVAL, "-p", "course.testing.law", str(student / "notebooks"), "tests/student_way.py"]
         tests = ["-p", "course.testing.share", "tests"]
-        self.rows = [[notebooks, tests], [tests], [tests]]
+        self.rows = [[notebooks, tests], [tests]]
         half = str(max(1, (os.cpu_count() or 2) // 2))
         self.env = {"OMP_NUM_THREADS": half} | os.environ | {CLAIMS: claims, CLONE: str(student)}
         self.counts: dict[str, int] = {}

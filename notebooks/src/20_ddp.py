@@ -232,6 +232,8 @@ def let_go() -> None:
     LEFT.clear()
 
 
+# %%
+#| export
 def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
     """The roll call after a collective has failed: what became of the other ranks, but for those that wait as well."""
     told = []

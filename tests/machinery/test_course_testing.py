@@ -21,17 +21,17 @@ testing.student_clone = lambda folder: folder
 testing.NBVAL = []
 testing.SECONDS = testing.ROOT / "seconds.txt"
 share.TOGETHER.clear()
-rows = testing.SideBySide
+both = testing.Both
 
 
-class Small(rows):
+class Small(both):
     def __init__(self, claims):
         super().__init__(claims)
         tests = ["-p", "course.testing.share", "tests"]
         self.rows = [[["first"], tests], [tests]]
 
 
-testing.SideBySide = Small
+testing.Both = Small
 raise SystemExit(testing.test([]))
 """
 NOTED = """
