@@ -72,15 +72,19 @@ class Emulated(TorchDispatchMode):
         if func not in PRODUCTS:
             return func(*args, **(kwargs or {}))
         *first, a, b = args
-        return self.write(func(*first, self.read(a), self.read(b), **(kwargs or {})))
+        a, b = self.read(a), self.read(b)
+        first = [x.to(a.dtype) for x in first]  # what is added to the product, such as a bias
+        return self.write(func(*first, a, b, **(kwargs or {})))
 
 
 def emulation(precision: str):
-    """A context in which products behave as in float32, tf32, bf16 or fp16, on any device, forward and backward."""
+    """A context in which products behave as in this precision, on any device, forward and backward."""
     if precision == "float32":
         return nullcontext()
     if precision == "tf32":
         return Emulated(to_tf32)
+    if precision == "bf16-masters":  # all tensors are bfloat16 already
+        return Emulated(lambda x: x.float(), lambda x: x.bfloat16())
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
 
     def cast(x):

@@ -89,8 +89,7 @@ def first_steps(
     losses = [step().item()]
     told = {"name": name, "first_step_s": time.perf_counter() - begin}
     told["grad_norm"] = model.transformer.h[0].attn.c_attn.weight.grad.float().norm().item()
-    while len(losses) < FIRST:
-        losses.append(step().item())
+    losses += [step().item() for _ in range(FIRST - 1)]
     before = page_faults()
     step()
     told |= {"loss": losses[-1], "faults": page_faults() - before, "peak_mib": None}

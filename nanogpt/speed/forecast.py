@@ -146,10 +146,10 @@ def step_memory(config: GPTConfig, on: set[str], B: int, T: int) -> int:
     channel, score, logit = SAVED["masters" if "bf16 weights" in on else "autocast" if casts else "float32"]
     scores = 0 if config.flash else B * config.n_head * T * T
     kept = config.n_layer * (channel * N * config.n_embd + score * scores) + logit * N * config.vocab_rows
-    tables = 2 * 4 * N * config.vocab_rows  # gradients of log-probabilities and of logits
+    loss = 8 * N * config.vocab_rows  # gradients of log-probabilities and of logits
     state = 12 if precision_of(on) in ("float32", "tf32") else 14  # bytes a weight, without gradients
     update = 16 if {"fused AdamW", "bf16 weights"} & on else 20  # in pieces, AdamW makes temporaries
-    return max(update * weights, state * weights + kept + tables)
+    return max(update * weights, state * weights + kept + loss)
 
 
 REACHED = Fractions(0.74, 0.54)  # of an A100's data sheet, fitted to seven published rungs in chapter 14

@@ -89,45 +89,6 @@ def staircase(result: dict):
     return fig
 
 
-def climb(size: str, B: int, T: int, device: str, skip=(), seconds: float = 240, say=print) -> dict:
-    """Forecast, then measure the whole ladder; with half the batch where memory runs out."""
-    asked, machine, place = B, measure_machine(device), torch.device(device)
-    skipped = obstacles(place, Roofline(**machine["roofline"]), skip)
-    result = None
-    while result is None:
-        try:
-            result = climb_once(machine, size, B, T, place, skipped, seconds, say)
-        except MemoryError as error:
-            if B == 1:
-                raise RuntimeError(f"batch 1 runs out of memory ({error}); give a shorter --seq") from error
-            say(f"out of memory at batch {B}: starting over with half of it")
-            B //= 2
-    missing = [{"name": name, "reason": skipped[name]} for name in RUNGS if name in skipped]
-    for rung in missing:
-        say(f"without {rung['name']}: {rung['reason']}")
-    call = ["--size", size, "--batch", str(B), "--seq", str(T), "--device", device]
-    call += ["--skip", *skip] if skip else []
-    command = shlex.join(["python", "-m", "nanogpt", "ladder", *call])
-    return result | {"asked_batch": asked, "skipped": missing, "command": command}
-
-
-def climb_once(machine: dict, size: str, B: int, T: int, device: torch.device, skipped, seconds, say) -> dict:
-    """The forecast and the climb with one batch. MemoryError where it does not fit."""
-    config, roof = MODELS[size], Roofline(**machine["roofline"])
-    if set(RUNGS) <= set(skipped):
-        raise ValueError("no rung is left; take some out of --skip")
-    machine = machine | {"reached": asdict(reached_roofline(config, B, T, roof, device, skipped))}
-    say(f"{machine['device']}: GPT-2 {size}, B={B}, T={T}. The forecast:")
-    for name, told in forecast(machine, config, B, T, skipped).items():
-        say(f"{name:13} {told['predicted_ms']:8.1f} ms  {told['predicted_mib']:7.0f} MiB")
-    say("Measured, each rung in turns with the one below:")
-    rungs = measure_rungs(machine, config, B, T, device, skipped, seconds, say)
-    if not rungs:
-        raise RuntimeError(f"no rung is left: {skipped}")
-    flags = sorted({flag for rung in rungs for flag in rung["flags"]})
-    return machine | {"size": size, "batch": B, "seq": T, "rungs": rungs, "flags": flags}
-
-
 DEFAULTS = {"cuda": ("124M", 16, 1024), "mps": ("124M", 4, 256), "cpu": ("small", 1, 256)}
 EXAMPLES = """
 examples: python -m nanogpt ladder --size 124M --batch 4 --seq 64 --out ladder.json --plot ladder.png
@@ -171,6 +132,45 @@ def checked_sizes(args: argparse.Namespace, kind: str) -> tuple[str, int, int]:
     if args.plot and not importlib.util.find_spec("matplotlib"):
         raise ValueError("--plot needs matplotlib: pip install matplotlib, or give --out alone")
     return size, B, T
+
+
+def climb(size: str, B: int, T: int, device: str, skip=(), seconds: float = 240, say=print) -> dict:
+    """Forecast, then measure the whole ladder; with half the batch where memory runs out."""
+    asked, machine, place = B, measure_machine(device), torch.device(device)
+    skipped = obstacles(place, Roofline(**machine["roofline"]), skip)
+    result = None
+    while result is None:
+        try:
+            result = climb_once(machine, size, B, T, place, skipped, seconds, say)
+        except MemoryError as error:
+            if B == 1:
+                raise RuntimeError(f"batch 1 runs out of memory ({error}); give a shorter --seq") from error
+            say(f"out of memory at batch {B}: starting over with half of it")
+            B //= 2
+    missing = [{"name": name, "reason": skipped[name]} for name in RUNGS if name in skipped]
+    for rung in missing:
+        say(f"without {rung['name']}: {rung['reason']}")
+    call = ["--size", size, "--batch", str(B), "--seq", str(T), "--device", device]
+    call += ["--skip", *skip] if skip else []
+    command = shlex.join(["python", "-m", "nanogpt", "ladder", *call])
+    return result | {"asked_batch": asked, "skipped": missing, "command": command}
+
+
+def climb_once(machine: dict, size: str, B: int, T: int, device: torch.device, skipped, seconds, say) -> dict:
+    """The forecast and the climb with one batch. MemoryError where it does not fit."""
+    config, roof = MODELS[size], Roofline(**machine["roofline"])
+    if set(RUNGS) <= set(skipped):
+        raise ValueError("no rung is left; take some out of --skip")
+    machine = machine | {"reached": asdict(reached_roofline(config, B, T, roof, device, skipped))}
+    say(f"{machine['device']}: GPT-2 {size}, B={B}, T={T}. The forecast:")
+    for name, told in forecast(machine, config, B, T, skipped).items():
+        say(f"{name:13} {told['predicted_ms']:8.1f} ms  {told['predicted_mib']:7.0f} MiB")
+    say("Measured, each rung in turns with the one below:")
+    rungs = measure_rungs(machine, config, B, T, device, skipped, seconds, say)
+    if not rungs:
+        raise RuntimeError(f"no rung is left: {skipped}")
+    flags = sorted({flag for rung in rungs for flag in rung["flags"]})
+    return machine | {"size": size, "batch": B, "seq": T, "rungs": rungs, "flags": flags}
 
 
 def run(args: argparse.Namespace) -> None:

@@ -115,26 +115,24 @@ def faster(before: Callable, after: Callable, device: torch.device, pairs: int =
     for _ in range(warmup):
         before()
         after()
-    ratios = []
+    calls, ratios = (before, after), []
     for pair in range(pairs):
-        times = {}
-        order = (before, after) if pair % 2 == 0 else (after, before)  # neither is always the first
-        for call in order:
-            times[call] = timings(call, device, 1)[0]
-        ratios.append(times[before] / times[after])
+        order = (0, 1) if pair % 2 == 0 else (1, 0)  # neither is always the first
+        times = {i: timings(calls[i], device, 1)[0] for i in order}
+        ratios.append(times[0] / times[1])
     return gain_of(ratios)
 
 
 def matmul_formats(device: torch.device) -> list[str]:
-    """The number formats in which this device multiplies matrices, in hardware or emulated: at least float32.
-
-    bfloat16 and TF32 need compute capability 8.0 on NVIDIA (CUDA C++ Programming Guide, "Alternate Floating Point").
-    """
+    """The number formats in which this device multiplies matrices, in hardware or emulated: at least float32."""
     if device.type != "cuda":
         return ["float32", "bfloat16"]
     if torch.version.hip:
         return ["float32", "bfloat16", "float16"]
-    ampere = torch.cuda.get_device_capability(device) >= (8, 0)
+    ampere = torch.cuda.get_device_capability(device) >= (
+        8,
+        0,
+    )  # CUDA Programming Guide, "Alternate Floating Point"
     return ["float32", "tf32", "bfloat16", "float16"] if ampere else ["float32", "float16"]
 
 

@@ -27,9 +27,12 @@ from nanogpt.text.data import to_device
 def zipf_batches(vocab_size: int, B: int, T: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
     """Endless (x, y), each (B, T): token r occurs with a probability of about 1 / r. A seed gives one sequence."""
     generator = torch.Generator().manual_seed(seed)
-    while True:
-        ids = (vocab_size ** torch.rand(B, T + 1, generator=generator)).long() - 1
-        yield ids[:, :-1], ids[:, 1:]
+
+    def shifted(ids: Tensor) -> tuple[Tensor, Tensor]:
+        return ids[:, :-1], ids[:, 1:]
+
+    while True:  # keeps no batch, so that a step's memory is its own
+        yield shifted((vocab_size ** torch.rand(B, T + 1, generator=generator)).long() - 1)
 
 
 RUNGS = {
