@@ -96,8 +96,7 @@ def first_steps(
     if device.type in ("cpu", "cuda"):
         model.zero_grad()
         state = 14 if next(model.parameters()).dtype == torch.bfloat16 else 12  # weights, masters, moments
-        kept = state * num_params(model.config)
-        told["peak_mib"] = (kept + peak_memory(step, device)) / 2**20
+        told["peak_mib"] = (state * num_params(model.config) + peak_memory(step, device)) / 2**20
     return (lambda: timings(step, device, 1)[0]), told
 
 
@@ -191,12 +190,11 @@ def started(name: str, config: GPTConfig, B: int, T: int, device: torch.device, 
 
 def measure_rungs(machine: dict, config, B: int, T: int, device, skipped: dict, seconds: float, say=print):
     """The rungs from below to above, each judged. skipped grows by those that fail."""
-    rungs, below, times, formats = [], None, [], formats_used(skipped)
-    pages = device.type == "cpu"
+    rungs, below, times = [], None, []
+    formats, pages = formats_used(skipped), device.type == "cpu"
     limits = limits_now(device, formats, pages)
     for name in RUNGS:
-        begun = None if name in skipped else started(name, config, B, T, device, skipped)
-        if begun is None:
+        if name in skipped or not (begun := started(name, config, B, T, device, skipped)):
             continue
         call, told = begun
         told |= forecast(machine, config, B, T, skipped)[name]

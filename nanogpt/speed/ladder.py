@@ -152,7 +152,7 @@ def climb(size: str, B: int, T: int, device: str, skip=(), seconds: float = 240,
         say(f"without {rung['name']}: {rung['reason']}")
     call = ["--size", size, "--batch", str(B), "--seq", str(T), "--device", device]
     call += ["--skip", *skip] if skip else []
-    command = shlex.join(["python", "-m", "nanogpt", "ladder", *call])
+    command = "python -m nanogpt ladder " + shlex.join(call)
     return result | {"asked_batch": asked, "skipped": missing, "command": command}
 
 

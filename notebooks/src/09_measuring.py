@@ -721,6 +721,6 @@ To explore:
 - A. Chowdhery et al., *PaLM: Scaling Language Modeling with Pathways*, 2022, appendix B: MFU defined.
 - T. Hoefler, R. Belli, *Scientific Benchmarking of Parallel Computing Systems*, SC 2015: medians, spread, and twelve
   rules for reporting times.
-- J. Austin et al., *How to Scale Your Model*, 2025, chapter 1: rooflines of TPUs and GPUs.
+- J. Austin et al., *How to Scale Your Model*, 2025, part 1: rooflines of TPUs and GPUs.
 - PyTorch documentation: *CUDA semantics*, "Asynchronous execution"; *torch.utils.benchmark*.
 """

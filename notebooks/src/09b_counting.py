@@ -660,6 +660,6 @@ To explore:
 
 - V. Korthikanti et al., *Reducing Activation Recomputation in Large Transformer Models*, 2022, §4: activations counted
   operation by operation, in 16 bits and with dropout.
-- J. Austin et al., *How to Scale Your Model*, 2025, chapter 4: all the FLOPs and bytes of a transformer.
+- J. Austin et al., *How to Scale Your Model*, 2025, part 4: all the FLOPs and bytes of a transformer.
 - PyTorch documentation: *torch.profiler*; *Understanding CUDA Memory Usage*; *torch.autograd.graph.saved_tensors_hooks*.
 """

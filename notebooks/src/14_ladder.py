@@ -765,7 +765,7 @@ To explore:
 
 - A. Karpathy, *Let's reproduce GPT-2 (124M)*, video lecture, 2024: the published times above.
 - Williams, Waterman and Patterson 2009, *Roofline*, CACM 52(4).
-- J. Austin et al., *How to Scale Your Model*, 2025, chapters 1 and 4: rooflines, and the FLOPs and bytes of a transformer.
+- J. Austin et al., *How to Scale Your Model*, 2025, parts 1 and 4: rooflines, and the FLOPs and bytes of a transformer.
 - Loshchilov and Hutter 2019, *Decoupled Weight Decay Regularization*, algorithm 2: AdamW.
 - PyTorch recipes, *Reducing torch.compile cold start compilation time with regional compilation*: one block in place of
   the whole model.

@@ -314,8 +314,7 @@ def first_steps(
     if device.type in ("cpu", "cuda"):
         model.zero_grad()
         state = 14 if next(model.parameters()).dtype == torch.bfloat16 else 12  # weights, masters, moments
-        kept = state * num_params(model.config)
-        told["peak_mib"] = (kept + peak_memory(step, device)) / 2**20
+        told["peak_mib"] = (state * num_params(model.config) + peak_memory(step, device)) / 2**20
     return (lambda: timings(step, device, 1)[0]), told
 
 
@@ -467,12 +466,11 @@ def started(name: str, config: GPTConfig, B: int, T: int, device: torch.device, 
 #| blank measure_rungs: start each rung, take turns with the one below, judge it, and look at the machine again
 def measure_rungs(machine: dict, config, B: int, T: int, device, skipped: dict, seconds: float, say=print):
     """The rungs from below to above, each judged. skipped grows by those that fail."""
-    rungs, below, times, formats = [], None, [], formats_used(skipped)
-    pages = device.type == "cpu"
+    rungs, below, times = [], None, []
+    formats, pages = formats_used(skipped), device.type == "cpu"
     limits = limits_now(device, formats, pages)
     for name in RUNGS:
-        begun = None if name in skipped else started(name, config, B, T, device, skipped)
-        if begun is None:
+        if name in skipped or not (begun := started(name, config, B, T, device, skipped)):
             continue
         call, told = begun
         told |= forecast(machine, config, B, T, skipped)[name]
@@ -700,7 +698,7 @@ def climb(size: str, B: int, T: int, device: str, skip=(), seconds: float = 240,
         say(f"without {rung['name']}: {rung['reason']}")
     call = ["--size", size, "--batch", str(B), "--seq", str(T), "--device", device]
     call += ["--skip", *skip] if skip else []
-    command = shlex.join(["python", "-m", "nanogpt", "ladder", *call])
+    command = "python -m nanogpt ladder " + shlex.join(call)
     return result | {"asked_batch": asked, "skipped": missing, "command": command}
 
 

@@ -128,8 +128,16 @@ def test_chapter_09_measures_gpt2_in_float32():
     assert 40 * ROOF.seconds(2 * product**3, 0, "float32") < SESSION
 
 
-def test_chapter_10s_model_is_small():
-    (steps,) = gpu_sizes("10")
+def test_chapter_10_times_gpt2_with_and_without_autocast():
+    """Its sizes on a GPU stand in `make_step`: GPT-2 small, 4 × 1024 tokens, two steps that take turns."""
+    (cell,) = (cell for cell in source("10") if "def make_step" in cell)
+    assert 'SIZES["gpt2"]' in cell and "(4, 1024)" in cell
+    assert 2 * nbytes(Step(GPTConfig(), 4, 1024, "pytorch")) < ROOM
+    assert 60 * seconds(GPTConfig(), 4, 1024, {"float32", "flash"}) < SESSION
+
+
+def test_chapter_10bs_model_is_small():
+    (steps,) = gpu_sizes("10b")
     assert 8 * steps * 0.1 < SESSION, (
         "eight runs, a tenth of a second for the hundreds of small kernels of a step"
     )

@@ -18,6 +18,8 @@ LINES = {chapter: 330 if chapter in PLAIN else 450 for chapter in source_chapter
 LINES |= {
     "07": 490,
     "08": 340,
+    "14": 350,
+    "14b": 455,
     "16": 600,
     "17b": 480,
     "17c": 575,

@@ -1,5 +1,6 @@
 """Chapter 14: every rung computes the same thing and does what it is named for."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -189,6 +190,7 @@ def test_only_the_top_rung_asks_for_a_compiled_update(monkeypatch):
 
 BYTES = """
 import torch, torch._inductor.metrics as metrics
+torch._logging.set_logs(inductor_metrics=True)  # or the bytes are not counted
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.optim import make_optimizer
 model = GPT(GPTConfig(block_size=16, vocab_size=2048, n_layer=1, n_head=2, n_embd=64))
@@ -203,6 +205,11 @@ print(metrics.num_bytes_accessed / sum(p.numel() for p in model.parameters()))
 @pytest.mark.slow
 @pytest.mark.skipif(bool(why_not_compiled(CPU)), reason="needs a C++ compiler")
 def test_a_compiled_update_moves_28_bytes_a_weight():
-    """With 4 more for laying the gradients end to end it is the 32 that the forecast counts; in pieces it is over 100."""
-    done = subprocess.run([sys.executable, "-c", BYTES], capture_output=True, text=True, check=True)
-    assert float(done.stdout) == pytest.approx(28, rel=0.02)
+    """With 4 more for laying the gradients end to end it is the 32 that the forecast counts; in pieces it is over 100.
+
+    The generated loop reads three floats and a bfloat16 and writes as much. inductor counts 2 bytes more, as if the
+    weight that is overwritten had been read.
+    """
+    anew = os.environ | {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}  # what comes from a cache is not counted
+    done = subprocess.run([sys.executable, "-c", BYTES], capture_output=True, text=True, check=True, env=anew)
+    assert 27.5 < float(done.stdout) < 30.5

@@ -1,4 +1,4 @@
-"""Chapter 14b: the ladder is forecast, climbed in turns, judged, and told; it cannot print the impossible as a result."""
+"""Chapter 14b: a climb is forecast, climbed in turns, judged, and told; it cannot print the impossible as a result."""
 
 import argparse
 import itertools
