@@ -14,7 +14,7 @@ RECORD = json.loads((ROOT / "data" / "measurements" / "ablation.json").read_text
 
 def assigned(name: str) -> ast.expr:
     tree = ast.parse(next(SOURCES.glob("15b_*.py")).read_text(encoding="utf-8"))
-    return next(n.value for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == name)
+    return next(n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == name)
 
 
 def above(rows: list[dict], key: str) -> dict:
@@ -46,8 +46,9 @@ def test_the_recipes_best_rate_lies_within_the_sweep():
     )
 
 
-def test_every_batch_size_has_read_the_same_number_of_tokens():
-    assert len({row["rows"] * row["steps"] for row in RECORD["batches"]}) == 1
+def test_every_batch_size_has_read_the_same_number_of_tokens_but_for_a_part_of_its_last_step():
+    whole = RECORD["batch"] * RECORD["steps"]
+    assert all(0 <= whole - row["rows"] * row["steps"] < row["rows"] for row in RECORD["batches"])
     assert len({row["rows"] for row in RECORD["batches"]}) >= 4
 
 
