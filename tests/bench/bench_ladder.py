@@ -45,14 +45,19 @@ def transformers_step(B, T, device, label):
     fused = True if "fused" in label else None  # None: PyTorch's default for the device
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4, (0.9, 0.95), weight_decay=0.1, fused=fused)
     batches = zipf_batches(config.vocab_size, B, T)
+    half = torch.float16 if "fp16" in label else torch.bfloat16
+    scaler = torch.amp.GradScaler(
+        device.type, enabled="fp16" in label
+    )  # does nothing where it is not enabled
 
     def step():
         x = next(batches)[0].to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled="bf16" in label):
+        with torch.autocast(device.type, half, enabled="float32" not in label):
             loss = model(input_ids=x, labels=x).loss
         optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
         return loss.detach()
 
     return step

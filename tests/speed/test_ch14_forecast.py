@@ -209,6 +209,10 @@ def test_memory_of_the_lectures_batch_and_of_a_t4s():
     assert forecast.fitting_batch("T4", GPTConfig(), 16, 1024) == 4
 
 
+def test_every_gpu_with_a_data_sheet_has_a_memory():
+    assert set(forecast.CARD_GB) == set(PEAKS)
+
+
 def test_a_batch_that_does_not_fit_is_said(capsys):
     say_predicted("T4", GPTConfig(), 16, 1024)
     assert "does not fit into 16 GB; batch 4 does" in capsys.readouterr().out
