@@ -162,8 +162,8 @@ def test_chapter_11s_model_written_out_fits():
     assert n * kept < ROOM / 2
 
 
-def test_chapter_12s_longest_context_fits_step_by_step():
-    T, Ts = gpu_sizes("12")
+def test_chapter_12bs_longest_context_fits_step_by_step():
+    T, Ts = gpu_sizes("12b")
     q, k, v = (z.requires_grad_() for z in torch.randn(3, 1, 2, 512, 64).unbind(0))
     square = peak_memory(lambda: (attention_weights(q, k) @ v).sum().backward(), CPU) / 512**2
     assert max(T, *Ts) ** 2 * square < ROOM
