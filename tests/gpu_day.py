@@ -28,7 +28,7 @@ from types import ModuleType
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 LIMIT = 480  # seconds a step
-NOTEBOOKS = ("09", "10", "11", "12", "13", "14")
+NOTEBOOKS = ("09", "10", "11", "12b", "13", "14")
 CURVES = ("float32", "tf32", "bf16", "fp16")
 PEERS = ("transformers, float32", "transformers, bf16 autocast", "transformers, bf16, fused AdamW")
 STEPS = ("machine", "tests", "ladder", "peers", "curves", *NOTEBOOKS)

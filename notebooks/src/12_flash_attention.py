@@ -8,8 +8,8 @@ gets twice as long, the matrices take four times the memory. But the result of a
 matrix at all?
 
 In this chapter we do without it. First we find out how to compute a softmax from scores that arrive in pieces. From this one
-idea we build *flash attention* in plain PyTorch, forward and backward. At the end we count what it saves. Chapter 12b then looks at PyTorch's own
-kernels, which do the same, and measures them.
+idea we build *flash attention* in plain PyTorch, forward and backward. At the end we count what it saves. Chapter 12b then
+looks at PyTorch's own kernels, which do the same, and measures them.
 """
 
 # %%
@@ -45,13 +45,13 @@ print(f"T={lengths[2]}: weights {weights[2]:.2f} GiB, rows {rows[2]:.2f} GiB")
 r"""
 The figure shows how much memory one sequence needs in GPT-2 small. At GPT-2's context of 1,024 tokens, the weights take four
 times as much as q, k, v and the output together. Both axes are logarithmic, so a straight line with slope 1 is something
-that doubles with the context, and a line with slope 2 is something that grows fourfold. At 16,384 tokens the weights of a single
-sequence no longer fit into a GPU of 80 GiB.
+that doubles with the context, and a line with slope 2 is something that grows fourfold. At 16,384 tokens the weights of a
+single sequence no longer fit into a GPU of 80 GiB.
 
-*Predict.* Replace `None` by your guesses. The first: an attention that keeps no weights has to compute them a second time in the
-backward pass. How many operations does it need, compared with chapter 04's attention? The second: softmax computes one exponential for each
-score, and a product with q and one with v. On an H100, with GPT-2's heads of 64, how long do the exponentials take compared with
-the products?
+*Predict.* Replace `None` by your guesses. The first: an attention that keeps no weights has to compute them a second time in
+the backward pass. How many operations does it need, compared with chapter 04's attention? The second: softmax computes one
+exponential for each score, and a product with q and one with v. On an H100, with GPT-2's heads of 64, how long do the
+exponentials take compared with the products?
 """
 
 # %%
@@ -62,8 +62,8 @@ predict("12.2", "time of the exponentials on an H100, that of the products = 1",
 r"""
 ## What is kept
 
-We begin with chapter 04's attention, and ask what autograd keeps until the backward pass (`saved_bytes` is from chapter 09b).
-The tensors have the shape (1, heads, T, d), with two heads of d = 64.
+We begin with chapter 04's attention, and ask what autograd keeps until the backward pass (`saved_bytes` is from chapter
+09b). The tensors have the shape (1, heads, T, d), with two heads of d = 64.
 """
 
 
@@ -85,11 +85,11 @@ for T in (128, 256, 512, 1024):
 
 # %% [markdown]
 r"""
-Check the last line by hand. q, k and v have 3 · 2 · 1024 · 64 numbers of 4 bytes, which is 1.6 million bytes. The weights are
-8.4 million bytes, and the boolean mask of 1024 × 1024 adds one million. Together that makes 11.0 million.
+Check the last line by hand. q, k and v have 3 · 2 · 1024 · 64 numbers of 4 bytes, which is 1.6 million bytes. The weights
+are 8.4 million bytes, and the boolean mask of 1024 × 1024 adds one million. Together that makes 11.0 million.
 
-On the way to the weights there were other T × T matrices: the scores, the scaled scores, the masked scores. They are not kept, but each of
-them was written to memory and read again. So without the matrices we would also move fewer bytes.
+On the way to the weights there were other T × T matrices: the scores, the scaled scores, the masked scores. They are not
+kept, but each of them was written to memory and read again. So without the matrices we would also move fewer bytes.
 
 ## Softmax of a stream
 
@@ -121,8 +121,8 @@ print("the same, scores × 50: ", mean_of_stream(50 * scores, values, block=3))
 # %% [markdown]
 r"""
 The means agree. But larger scores break it: $e^{250}$ is too large for float32 and becomes infinity, and infinity divided by
-infinity is `nan`. An ordinary softmax avoids this. It first subtracts the largest score m, so that no exponent is
-positive. The factor $e^{-m}$ is in both sums and cancels:
+infinity is `nan`. An ordinary softmax avoids this. It first subtracts the largest score m, so that no exponent is positive.
+The factor $e^{-m}$ is in both sums and cancels:
 
 $$o = \frac{\sum_t e^{s_t - m}\, v_t}{\sum_t e^{s_t - m}}$$
 
@@ -173,13 +173,13 @@ for m, total, o in stream(scores, values, block=3):
 
 # %% [markdown]
 r"""
-Follow `total` by hand. The first block has the scores 1, 3, 2, so m = 3 and total = $e^{-2} + 1 + e^{-1}$ = 1.503. The second
-block, 0, 5, 1, brings a larger score: m = 5. The old total shrinks to $1.503 \cdot e^{3-5}$ = 0.203, and the new terms $e^{-5} + 1 + e^{-4}$ make it
-1.228. The last block has only the score 4. It is no new maximum, so nothing shrinks, and $e^{-1}$ is added: 1.596. The last
-mean is the one that softmax gave above.
+Follow `total` by hand. The first block has the scores 1, 3, 2, so m = 3 and total = $e^{-2} + 1 + e^{-1}$ = 1.503. The
+second block, 0, 5, 1, brings a larger score: m = 5. The old total shrinks to $1.503 \cdot e^{3-5}$ = 0.203, and the new
+terms $e^{-5} + 1 + e^{-4}$ make it 1.228. The last block has only the score 4. It is no new maximum, so nothing shrinks, and
+$e^{-1}$ is added: 1.596. The last mean is the one that softmax gave above.
 
-*Check.* The result must be the same for any size of block and any order of the keys, also for scores whose exponential does not
-exist in float32.
+*Check.* The result must be the same for any size of block and any order of the keys, also for scores whose exponential does
+not exist in float32.
 """
 
 # %%
@@ -219,12 +219,12 @@ figures.block_widget(shown)
 r"""
 ## Tiles
 
-Now we take all queries. We cut the queries into blocks of rows, and the keys into blocks of columns, so that the T × T matrix of scores
-falls into *tiles*. A block of queries walks over the blocks of keys, and keeps m, total and o for each of its rows. At any
-moment only one tile of scores exists.
+Now we take all queries. We cut the queries into blocks of rows, and the keys into blocks of columns, so that the T × T
+matrix of scores falls into *tiles*. A block of queries walks over the blocks of keys, and keeps m, total and o for each of
+its rows. At any moment only one tile of scores exists.
 
-The causal mask makes three kinds of tiles. In the past every score counts. On the diagonal a small mask hides the future. A tile
-above the diagonal is all future, so we never compute it.
+The causal mask makes three kinds of tiles. In the past every score counts. On the diagonal a small mask hides the future. A
+tile above the diagonal is all future, so we never compute it.
 """
 
 # %%
@@ -238,12 +238,12 @@ for n in (1, 2, 6, 16, 64):
 
 # %% [markdown]
 r"""
-With n blocks there are n(n + 1)/2 tiles up to the diagonal, out of n². Many small tiles save nearly half of the work. A single
-tile saves nothing.
+With n blocks there are n(n + 1)/2 tiles up to the diagonal, out of n². Many small tiles save nearly half of the work. A
+single tile saves nothing.
 
 Two small functions do the work of a tile. The first cuts out some rows, and converts them to float32 if they have 16 bits. A
-sum over thousands of keys is no place for bfloat16's 8 bits (chapter 10), and the published kernel sums in float32 as well. The second
-computes the scores. It is chapter 04's `attention_weights` up to the softmax.
+sum over thousands of keys is no place for bfloat16's 8 bits (chapter 10), and the published kernel sums in float32 as well.
+The second computes the scores. It is chapter 04's `attention_weights` up to the softmax.
 """
 
 
@@ -275,9 +275,9 @@ for start in (0, 2):  # four tokens in blocks of two: the two tiles of the secon
 r"""
 The first tile is in the past. The second is on the diagonal: query 2 must not see key 3.
 
-The forward pass is two loops around `absorb`. Besides the output it returns one number for each row, the logarithm of softmax's denominator,
-$L = m + \ln \text{total}$. With it any weight can be computed again later, without its neighbours: $p_{ts} = e^{s_{ts} - L_t}$. The backward pass will need
-that.
+The forward pass is two loops around `absorb`. Besides the output it returns one number for each row, the logarithm of
+softmax's denominator, $L = m + \ln \text{total}$. With it any weight can be computed again later, without its neighbours:
+$p_{ts} = e^{s_{ts} - L_t}$. The backward pass will need that.
 """
 
 
@@ -312,8 +312,8 @@ for block in (1, 7, 32, 100, 128):
 r"""
 ## Backward without the weights
 
-The forward pass is $o_t = \sum_s p_{ts} v_s$. Let $g_t$ be the gradient of the loss with respect to $o_t$. The gradients of the values and of
-the weights follow at once:
+The forward pass is $o_t = \sum_s p_{ts} v_s$. Let $g_t$ be the gradient of the loss with respect to $o_t$. The gradients of
+the values and of the weights follow at once:
 
 $$dv_s = \sum_t p_{ts}\, g_t \qquad dp_{ts} = g_t \cdot v_s$$
 
@@ -325,14 +325,14 @@ The sum seems to need the whole row of weights. But put in $dp_{tu} = g_t \cdot 
 
 $$\sum_u p_{tu}\, dp_{tu} = \sum_u p_{tu}\; g_t \cdot v_u = g_t \cdot \sum_u p_{tu}\, v_u = g_t \cdot o_t$$
 
-This is a product of two vectors that we already have. We call it $D_t$, one number for each row. Now every tile of $ds$ can be
-computed by itself: we compute its scores again, get p from L, and then
+This is a product of two vectors that we already have. We call it $D_t$, one number for each row. Now every tile of $ds$ can
+be computed by itself: we compute its scores again, get p from L, and then
 
 $$ds_{ts} = p_{ts}\,(dp_{ts} - D_t), \qquad dq_t = \tfrac{1}{\sqrt d} \sum_s ds_{ts}\, k_s, \qquad
 dk_s = \tfrac{1}{\sqrt d} \sum_t ds_{ts}\, q_t$$
 
-(Dao et al. 2022, appendix B.2). In the code, the outer loop goes over the keys, as in the paper: a GPU then writes each row of dk and dv
-only once.
+(Dao et al. 2022, appendix B.2). In the code, the outer loop goes over the keys, as in the paper: a GPU then writes each row
+of dk and dv only once.
 """
 
 
@@ -444,8 +444,8 @@ print("gradcheck passed for 5 block sizes")
 
 # %% [markdown]
 r"""
-*Check.* Can a row see the future? We put `nan` into the values from position 40 on, and count the rows that stay clean. There are 64
-rows, so 40 of them should.
+*Check.* Can a row see the future? We put `nan` into the values from position 40 on, and count the rows that stay clean.
+There are 64 rows, so 40 of them should.
 """
 
 # %%
@@ -459,9 +459,10 @@ assert bad.sum() == 24, "in tiles, a row that sees no bad value became bad, or t
 
 # %% [markdown]
 r"""
-The manual version has no clean row at all, although its mask is right. It gives the future the weight zero, but zero times `nan` is `nan`. Our
-version never touches a tile of the future, so nothing can leak from there. (Within a tile on the diagonal the zeros are multiplied as well. With tiles
-of 7, position 40 would not be the first of its tile, and the rows before it in this tile would become bad.)
+The manual version has no clean row at all, although its mask is right. It gives the future the weight zero, but zero times
+`nan` is `nan`. Our version never touches a tile of the future, so nothing can leak from there. (Within a tile on the
+diagonal the zeros are multiplied as well. With tiles of 7, position 40 would not be the first of its tile, and the rows
+before it in this tile would become bad.)
 """
 
 # %% [markdown]
@@ -469,8 +470,9 @@ r"""
 ## More arithmetic, fewer bytes
 
 Does our version compute more, or less? It skips the future, which saves nearly half of the tiles. On the other hand it
-computes the scores twice. The manual version needs two products of T × T × d forward (scores, output) and four backward (dv, dp, dq, dk). Ours needs a
-fifth one backward, the scores. So with n blocks we expect a share of $\frac{7}{6} \cdot \frac{n+1}{2n}$. PyTorch can count the operations:
+computes the scores twice. The manual version needs two products of T × T × d forward (scores, output) and four backward (dv,
+dp, dq, dk). Ours needs a fifth one backward, the scores. So with n blocks we expect a share of
+$\frac{7}{6} \cdot \frac{n+1}{2n}$. PyTorch can count the operations:
 """
 
 
@@ -493,12 +495,13 @@ answer("12.1", ours / manual)
 
 # %% [markdown]
 r"""
-A single block skips nothing, so it pays for seven products instead of six. With 16 blocks, skipping saves more than recomputing costs.
+A single block skips nothing, so it pays for seven products instead of six. With 16 blocks, skipping saves more than
+recomputing costs.
 
-The larger gain is in the bytes. Suppose that a tile, and the rows that it needs, stay in the fastest memory of the device (on a
-GPU: registers and shared memory). How many numbers does a forward pass then read and write in main memory? The manual version
-writes and reads T × T numbers in each of its steps: product, scaling, mask, softmax, and the product with v. The tiled version
-reads the earlier keys and values once for every block of queries.
+The larger gain is in the bytes. Suppose that a tile, and the rows that it needs, stay in the fastest memory of the device
+(on a GPU: registers and shared memory). How many numbers does a forward pass then read and write in main memory? The manual
+version writes and reads T × T numbers in each of its steps: product, scaling, mask, softmax, and the product with v. The
+tiled version reads the earlier keys and values once for every block of queries.
 """
 
 # %%
@@ -519,26 +522,30 @@ for name in ("A100-80GB", "H100"):
 
 # %% [markdown]
 r"""
-The manual version does about 16 operations for each byte. An A100 could do 153 in the same time, so it waits for memory. Tiles of
-128 move twelve times fewer numbers. This is the point of the paper, and it is in its title: *IO-awareness* (Dao et al. 2022, theorem 2).
+The manual version does about 16 operations for each byte. An A100 could do 153 in the same time, so it waits for memory.
+Tiles of 128 move twelve times fewer numbers. This is the point of the paper, and it is in its title: *IO-awareness* (Dao et
+al. 2022, theorem 2).
 
-Tiles of 128 are still left of the ridge. For any length and any d, this count allows them 128 operations for each byte at most, which
-is 43% of an H100's ridge. And yet FlashAttention-3 reaches up to 75% of the peak (Shah et al. 2024, abstract). The count is too strict,
-because it fetches keys and values from main memory for every block of queries. But the keys and values of a head are only 256 KiB here, and the
-second-level cache of an H100 holds 50 MiB. So repeated reads need not reach main memory. The T × T matrices of the manual version are too large
-for such a cache: for 16 sequences of GPT-2 each of them takes 384 MiB in bfloat16.
+Tiles of 128 are still left of the ridge. For any length and any d, this count allows them 128 operations for each byte at
+most, which is 43% of an H100's ridge. And yet FlashAttention-3 reaches up to 75% of the peak (Shah et al. 2024, abstract).
+The count is too strict, because it fetches keys and values from main memory for every block of queries. But the keys and
+values of a head are only 256 KiB here, and the second-level cache of an H100 holds 50 MiB. So repeated reads need not reach
+main memory. The T × T matrices of the manual version are too large for such a cache: for 16 sequences of GPT-2 each of them
+takes 384 MiB in bfloat16.
 
-A block cannot grow at will. With 128 rows and d = 64 in bfloat16, the tiles of q, k and v take 48 KiB, and their scores 64 KiB
-in float32. A multiprocessor of an H100 has 228 KiB of shared memory and 256 KiB of registers (NVIDIA, *H100 white paper*, 2022).
+A block cannot grow at will. With 128 rows and d = 64 in bfloat16, the tiles of q, k and v take 48 KiB, and their scores 64
+KiB in float32. A multiprocessor of an H100 has 228 KiB of shared memory and 256 KiB of registers (NVIDIA, *H100 white
+paper*, 2022).
 
 ### Two more limits of a GPU
 
-**Exponentials.** A roofline has two roofs, arithmetic and memory. Attention meets a third one. Exponentials are computed by units of their own, and there are
-few of these. An H100 does 989 TFLOP/s of 16-bit matrix products, but only 3.9 trillion exponentials a second (Shah et al. 2024, §3.1). A tile needs one exponential and 4d
-operations of products for each score.
+**Exponentials.** A roofline has two roofs, arithmetic and memory. Attention meets a third one. Exponentials are computed by
+units of their own, and there are few of these. An H100 does 989 TFLOP/s of 16-bit matrix products, but only 3.9 trillion
+exponentials a second (Shah et al. 2024, §3.1). A tile needs one exponential and 4d operations of products for each score.
 
-**Blocks.** A GPU has many multiprocessors (an H100 has 132), and each block of queries runs on one of them. There are B · heads · T/128 blocks of 128 queries. If there are fewer blocks than
-multiprocessors, the others have nothing to do (Dao 2023, §3.2).
+**Blocks.** A GPU has many multiprocessors (an H100 has 132), and each block of queries runs on one of them. There are B ·
+heads · T/128 blocks of 128 queries. If there are fewer blocks than multiprocessors, the others have nothing to do (Dao 2023,
+§3.2).
 """
 
 # %%
@@ -554,19 +561,21 @@ for B, T in ((1, 128), (1, 1024), (16, 1024)):
 
 # %% [markdown]
 r"""
-GPT-2's heads have d = 64. There the exponentials take as long as all products, so a kernel must do both at the same time, and FlashAttention-3
-does: while one group of threads computes exponentials, another group multiplies (§3.1). With wider heads the exponentials weigh less.
+GPT-2's heads have d = 64. There the exponentials take as long as all products, so a kernel must do both at the same time,
+and FlashAttention-3 does: while one group of threads computes exponentials, another group multiplies (§3.1). With wider
+heads the exponentials weigh less.
 
-The second half of the output is one reason why short texts gain little on a GPU. One text of 128 tokens has 12 blocks, and leaves nine tenths of an H100 without
-work. With 16 texts of 1,024 tokens, every multiprocessor gets eleven or twelve blocks. The backward pass cuts its keys into blocks in the same way.
+The second half of the output is one reason why short texts gain little on a GPU. One text of 128 tokens has 12 blocks, and
+leaves nine tenths of an H100 without work. With 16 texts of 1,024 tokens, every multiprocessor gets eleven or twelve blocks.
+The backward pass cuts its keys into blocks in the same way.
 """
 
 # %% [markdown]
 r"""
 ## Checkpoint
 
-The package now has flash attention that you can read. Our version is slow, because it pays for a Python call and several small kernels in
-each tile. Chapter 12b shows who runs the same algorithm fast.
+The package now has flash attention that you can read. Our version is slow, because it pays for a Python call and several
+small kernels in each tile. Chapter 12b shows who runs the same algorithm fast.
 """
 
 # %%

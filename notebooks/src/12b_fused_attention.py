@@ -2,11 +2,12 @@
 r"""
 # 12b · Fused attention: which kernel you get, and what it saves
 
-In chapter 12 we built flash attention in Python, to understand it. A training run uses PyTorch's own kernels, which do the same in
-one piece: they are *fused*. One line calls them, and GPT-2 in this course has used it since chapter 05 (`flash=True`).
+In chapter 12 we built flash attention in Python, to understand it. A training run uses PyTorch's own kernels, which do the
+same in one piece: they are *fused*. One line calls them, and GPT-2 in this course has used it since chapter 05
+(`flash=True`).
 
-This line does not say which kernel it runs, and with some options it silently goes back to the T × T matrix. So we first find out what
-we get. Then we measure what it saves: memory, time, and the peak of a whole training step.
+This line does not say which kernel it runs, and with some options it silently goes back to the T × T matrix. So we first
+find out what we get. Then we measure what it saves: memory, time, and the peak of a whole training step.
 """
 
 # %%
@@ -38,9 +39,10 @@ print(f"device {device}, scale {scale}; times are measured in {str(dtype)[6:]}")
 
 # %% [markdown]
 r"""
-*Predict.* Replace `None` by your guesses. On a CPU, dropout makes PyTorch's attention fall back to the manual way: how many T × T matrices does it then keep for each
-head? How long does a forward and backward pass of fused attention take on your device at a long context, compared with chapter 04's?
-And how much memory does a whole training step of GPT-2 small need at its peak?
+*Predict.* Replace `None` by your guesses. On a CPU, dropout makes PyTorch's attention fall back to the manual way: how many
+T × T matrices does it then keep for each head? How long does a forward and backward pass of fused attention take on your
+device at a long context, compared with chapter 04's? And how much memory does a whole training step of GPT-2 small need at
+its peak?
 """
 
 # %%
@@ -52,11 +54,12 @@ predict("12b.3", "peak of a step of GPT-2 small, 4 × 1024 tokens, float32", gue
 r"""
 ## Which kernel did I get?
 
-The one line is `F.scaled_dot_product_attention`, SDPA for short. It has several *backends*: flash, memory-efficient, cuDNN, and *math*. The
-first three are fused. *math* is the manual version, step by step. SDPA chooses by device, dtype, shape and options, and does not say what it chose.
+The one line is `F.scaled_dot_product_attention`, SDPA for short. It has several *backends*: flash, memory-efficient, cuDNN,
+and *math*. The first three are fused. *math* is the manual version, step by step. SDPA chooses by device, dtype, shape and
+options, and does not say what it chose.
 
-But we can find out. Autograd notes for each result which operation made it, and the name of this operation contains the kernel. On a GPU, SDPA pads heads whose width is no multiple of 8 and cuts
-the result back, so we look behind such a cut.
+But we can find out. Autograd notes for each result which operation made it, and the name of this operation contains the
+kernel. On a GPU, SDPA pads heads whose width is no multiple of 8 and cuts the result back, so we look behind such a cut.
 """
 
 # %%
@@ -93,9 +96,10 @@ for each in (torch.float32, half):
 
 # %% [markdown]
 r"""
-What you see depends on your device. On a GPU, float32 gets "Efficient", because the flash kernel takes only 16 bits. An H100 may say
-"Cudnn": since release 2.11, PyTorch prefers cuDNN's kernel there (transformers, pull request 48163). So "flash attention" on an A100 and on an H100 can be two different programs. A T4 gets
-"Efficient" always, since the flash kernel wants compute capability 8.0. All of these need memory that is linear in T.
+What you see depends on your device. On a GPU, float32 gets "Efficient", because the flash kernel takes only 16 bits. An H100
+may say "Cudnn": since release 2.11, PyTorch prefers cuDNN's kernel there (transformers, pull request 48163). So "flash
+attention" on an A100 and on an H100 can be two different programs. A T4 gets "Efficient" always, since the flash kernel
+wants compute capability 8.0. All of these need memory that is linear in T.
 
 ## Options that bring the matrix back
 
@@ -119,12 +123,13 @@ answer("12b.1", math.floor(kept))
 
 # %% [markdown]
 r"""
-Only the first two keep the flash kernel. Its 0.25 are q, k, v and the output, which have T rows of 64. A mask adds 0.5: one T × T matrix that both
-heads share. A bias that learns needs a gradient, and this kernel has none for it. With dropout, the CPU falls back to *math*, and more than three
-T × T matrices a head are kept again, without a warning. On CUDA
-the flash kernel can do dropout. It keeps the seed of its random numbers, and draws the same numbers again in the backward pass.
+Only the first two keep the flash kernel. Its 0.25 are q, k, v and the output, which have T rows of 64. A mask adds 0.5: one
+T × T matrix that both heads share. A bias that learns needs a gradient, and this kernel has none for it. With dropout, the
+CPU falls back to *math*, and more than three T × T matrices a head are kept again, without a warning. On CUDA the flash
+kernel can do dropout. It keeps the seed of its random numbers, and draws the same numbers again in the backward pass.
 
-If your training script counts on the memory, forbid *math*. Then a silent fallback becomes an error, and PyTorch says why each fused kernel refused.
+If your training script counts on the memory, forbid *math*. Then a silent fallback becomes an error, and PyTorch says why
+each fused kernel refused.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -141,8 +146,9 @@ for reason in reasons:
 
 # %% [markdown]
 r"""
-**Masks.** `is_causal=True` and a boolean triangle give the same output. But the mask is a T × T matrix itself, and the kernel must
-read it to know what it says, so it cannot skip the future. We compare both on your device, with the intervals of chapter 09.
+**Masks.** `is_causal=True` and a boolean triangle give the same output. But the mask is a T × T matrix itself, and the
+kernel must read it to know what it says, so it cannot skip the future. We compare both on your device, with the intervals of
+chapter 09.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -156,11 +162,12 @@ print(f"T={T}: without the mask it is {faster(masked, causal, device, pairs=10)}
 
 # %% [markdown]
 r"""
-If several documents share a row, none should see the others, and such a mask is different for each row. For this PyTorch has `flex_attention`. It takes the
-mask as a function of positions and compiles a kernel that skips the tiles where the function is false everywhere.
+If several documents share a row, none should see the others, and such a mask is different for each row. For this PyTorch has
+`flex_attention`. It takes the mask as a function of positions and compiles a kernel that skips the tiles where the function
+is false everywhere.
 
-**A trap.** When a model writes with a cache (chapter 08), one new query meets many keys. Here are five keys with equal scores, so the result is the
-plain mean of the values that the query saw. The values are 0, 1, 2, 3 and 4.
+**A trap.** When a model writes with a cache (chapter 08), one new query meets many keys. Here are five keys with equal
+scores, so the result is the plain mean of the values that the query saw. The values are 0, 1, 2, 3 and 4.
 """
 
 # %%
@@ -175,14 +182,15 @@ for name, options in {
 
 # %% [markdown]
 r"""
-The mean of all five is 2. `is_causal=True` puts the triangle at the *top left*, as if the query were at position 0, so the newest token
-sees only the oldest one. `causal_lower_right` puts it at the other end. Chapter 08's cache makes its own mask, and chapter 12's `flash_attention` refuses unequal shapes.
+The mean of all five is 2. `is_causal=True` puts the triangle at the *top left*, as if the query were at position 0, so the
+newest token sees only the oldest one. `causal_lower_right` puts it at the other end. Chapter 08's cache makes its own mask,
+and chapter 12's `flash_attention` refuses unequal shapes.
 
 ## Slopes 2 and 1
 
-How much memory does all this save? We measure what is kept for the backward pass, and also the *peak*, the most that both passes need at any
-moment. On a GPU, the allocator remembers its peak. On a CPU, PyTorch's profiler notes every allocation and every release, and we add
-them up.
+How much memory does all this save? We measure what is kept for the backward pass, and also the *peak*, the most that both
+passes need at any moment. On a GPU, the allocator remembers its peak. On a CPU, PyTorch's profiler notes every allocation
+and every release, and we add them up.
 """
 
 # %%
@@ -228,8 +236,8 @@ print([level for _, level in memory_levels(lambda: torch.zeros(1024) + torch.one
 r"""
 Three arrays of 4,096 bytes appear, the zeros, the ones and their sum, and all three are released again. The peak is 12,288.
 
-*Predict.* We double T, up to the last length. By which factor do the kept bytes grow, and by which factor does the peak? We print the *slope* on logarithmic scales between the two largest T:
-1 means twice as much, 2 means four times as much.
+*Predict.* We double T, up to the last length. By which factor do the kept bytes grow, and by which factor does the peak? We
+print the *slope* on logarithmic scales between the two largest T: 1 means twice as much, 2 means four times as much.
 """
 
 
@@ -277,8 +285,9 @@ assert slope(kept["manual"]) > 1.3, "the manual version keeps T×T matrices, so 
 
 # %% [markdown]
 r"""
-The manual version keeps T × T matrices and also q, k and v, so its slope is a little below 2. The other two keep only rows. A peak with
-a slope below 1 contains scratch memory of a fixed size, a few tiles for each thread; in longer texts the rows outgrow it.
+The manual version keeps T × T matrices and also q, k and v, so its slope is a little below 2. The other two keep only rows.
+A peak with a slope below 1 contains scratch memory of a fixed size, a few tiles for each thread; in longer texts the rows
+outgrow it.
 
 Now the time of both passes. *Predict* the slopes. Flash attention skips the future, but T²/2 pairs of tokens remain.
 """
@@ -311,14 +320,17 @@ show(
 
 # %% [markdown]
 r"""
-In the two left panels the lines have different slopes: flash attention changes how memory *grows*. (In the first panel our tiles lie under SDPA, since both keep the same.) Time is
-different. Both ways do work for each pair of tokens, so for long texts both must come to slope 2, and flash attention changes time only by a *factor*. At short lengths, constant costs flatten the
-lines. A slope above 2 can come from matrices that no cache can hold any more, and whose memory the system must provide anew each time (chapter 09b).
+In the two left panels the lines have different slopes: flash attention changes how memory *grows*. (In the first panel our
+tiles lie under SDPA, since both keep the same.) Time is different. Both ways do work for each pair of tokens, so for long
+texts both must come to slope 2, and flash attention changes time only by a *factor*. At short lengths, constant costs
+flatten the lines. A slope above 2 can come from matrices that no cache can hold any more, and whose memory the system must
+provide anew each time (chapter 09b).
 
-Our tiles and SDPA are the same algorithm. Ours is slower because it pays for a Python call and several small kernels in each tile.
+Our tiles and SDPA are the same algorithm. Ours is slower because it pays for a Python call and several small kernels in each
+tile.
 
-How is it with short texts? There is little to save, and recomputing costs the same share as before. We time the forward pass alone and both passes, at a short length
-and at a longer one.
+How is it with short texts? There is little to save, and recomputing costs the same share as before. We time the forward pass
+alone and both passes, at a short length and at a longer one.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -332,14 +344,16 @@ for T in (64, Ts[-1] // 4):
 
 # %% [markdown]
 r"""
-A factor below 1 means that the fused kernel costs this machine more than it saves at this length. If it is above 1 forward and lower
-with the backward pass, recomputing is what costs. Such a result belongs to one device, one dtype and one size: measure yours before you believe a rule.
+A factor below 1 means that the fused kernel costs this machine more than it saves at this length. If it is higher for the
+forward pass alone, recomputing is a likely reason. Such a result belongs to one device, one dtype and one size: measure
+yours before you believe a rule.
 
 ## The peak of a whole step
 
-Chapter 09b listed parameters, gradients, moments and activations. They are not all in use at the same moment, because gradients appear
-while activations go. So when does a step need the most memory: at the end of the forward pass, in the loss, later in the backward pass, or during the update? With
-`memory_levels` we can watch a step of a small model. Its logits and log-probabilities are *tables* of N × V numbers, for N tokens and V words.
+Chapter 09b listed parameters, gradients, moments and activations. They are not all in use at the same moment, because
+gradients appear while activations go. So when does a step need the most memory: at the end of the forward pass, in the loss,
+later in the backward pass, or during the update? With `memory_levels` we can watch a step of a small model. Its logits and
+log-probabilities are *tables* of N × V numbers, for N tokens and V words.
 """
 
 # %%
@@ -376,27 +390,32 @@ assert 0.98 < share < 1.05, "the peak is elsewhere: is the vocabulary much large
 
 # %% [markdown]
 r"""
-The axis begins at what is always in use, parameters and moments. The forward pass climbs layer by layer; the high step at its end is the logits, and the first needle appears when the
-log-probabilities are computed from them. Then the logits go, and the log-probabilities stay, as part of the activations: one table.
+The axis begins at what is always in use, parameters and moments. The forward pass climbs layer by layer; the high step at
+its end is the logits, and the first needle appears when the log-probabilities are computed from them. Then the logits go,
+and the log-probabilities stay, as part of the activations: one table.
 
-The second needle is the peak. It is in the loss, at the beginning of the backward pass, which adds two more tables: the gradient of the log-probabilities, and from it the gradient of the logits. Then the
-memory falls, since each layer releases its activations as soon as it has used them.
+The second needle is the peak. It is in the loss, at the beginning of the backward pass, which adds two more tables: the
+gradient of the log-probabilities, and from it the gradient of the logits. Then the memory falls, since each layer releases
+its activations as soon as it has used them.
 
 So we get the peak of GPT-2 from chapter 09b's activations and two tables:
 """
 
 # %%
 for B in (1, 4, 16):
+    table = 4 * B * 1024 * 50257
+    layers = memory_by_category(GPTConfig(), B, 1024)["activations"] - table
     peaks = [levels_of(GPTConfig(flash=flash), B, 1024)[2] / 2**30 for flash in (False, True)]
-    tables = 3 * 4 * B * 1024 * 50257 / 2**30
-    print(f"B={B:2}: manual {peaks[0]:5.1f} GiB, flash {peaks[1]:5.1f} GiB, three tables {tables:5.1f} GiB")
+    print(f"B={B:2}: peak {peaks[0]:4.1f} GiB manual, {peaks[1]:4.1f} GiB with flash;", end=" ")
+    print(f"three tables {3 * table / 2**30:.1f}, activations of the layers {layers / 2**30:.1f}")
 answer("12b.3", levels_of(GPTConfig(), 4, 1024)[2] / 2**30)
 
 # %% [markdown]
 r"""
-With flash attention, the loss's tables are the largest single item. (A large model with a very small batch has its peak elsewhere, in the update, where
-all gradients exist.) Gradient checkpointing, which drops activations and computes them again, does not touch the tables. A loss that is computed in pieces does; you
-can try it at the end.
+With flash attention, the three tables of the loss take about as much as the activations of all twelve layers. (A large model
+with a very small batch has its peak elsewhere, in the update, where all gradients exist.) Gradient checkpointing, which
+drops activations and computes them again, does not touch the tables. A loss that is computed in pieces does; you can try it
+at the end.
 
 ## Checkpoint
 """
@@ -420,15 +439,15 @@ To explore:
    quarters of the three tables.
 2. Repeat the short texts with 1, 4 and 16 sequences. *Check:* on a GPU, does the gain follow the number of blocks that
    chapter 12 counted?
-3. Write a mask for two documents in one row for `flex_attention`. *Check:* it gives the same output as SDPA with a boolean mask;
-   which is faster, and from which length on?
+3. Write a mask for two documents in one row for `flex_attention`. *Check:* it gives the same output as SDPA with a boolean
+   mask; which is faster, and from which length on?
 
 ## Further reading
 
-- PyTorch documentation, `torch.nn.attention.sdpa_kernel` and `torch.nn.functional.scaled_dot_product_attention`:
-  backends and their conditions.
-- Hugging Face transformers, pull request 48163, *Prefer the cuDNN SDPA backend on Hopper*, 2026: which kernel PyTorch runs on
-  an H100, and since when.
+- PyTorch documentation, `torch.nn.attention.sdpa_kernel` and `torch.nn.functional.scaled_dot_product_attention`: backends
+  and their conditions.
+- Hugging Face transformers, pull request 48163, *Prefer the cuDNN SDPA backend on Hopper*, 2026: which kernel PyTorch runs
+  on an H100, and since when.
 - J. Dong et al., *Flex Attention: A Programming Model for Generating Optimized Attention Kernels*, 2024: masks as functions.
 - PyTorch documentation, *Understanding CUDA Memory Usage*: who holds the memory at the peak.
 """
