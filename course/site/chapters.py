@@ -19,6 +19,7 @@ CHAPTERS = {
     "10b": "loss scaling",
     "11": "compile",
     "12": "flash attention",
+    "12b": "fused attention",
     "13": "nice numbers",
     "14": "ladder",
     "14b": "climb",

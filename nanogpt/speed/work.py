@@ -1,7 +1,7 @@
 """What a training step must compute, move and keep, predicted from the model's shape and counted.
 
 Exported from notebooks/09_measuring.ipynb, grown by notebooks/09b_counting.ipynb and
-notebooks/12_flash_attention.ipynb.
+notebooks/12b_fused_attention.ipynb.
 """
 
 import os
