@@ -88,7 +88,7 @@ def ladder(out: Path, smoke: bool) -> dict:
 def peers(out: Path, smoke: bool) -> dict:
     """transformers' GPT-2 and our first and top rung, in turn, twice, each in a process of its own."""
     needs("transformers")
-    B, T, steps = (1, 32, 3) if smoke else (card().batch, 1024, PEER_STEPS)
+    B, T, steps = (1, 32, 1) if smoke else (card().batch, 1024, PEER_STEPS)
     times, failed = {label: [] for label in programs(card().half)}, {}
     for _ in range(2):
         for label in times:
@@ -137,12 +137,12 @@ def peer(label: str, B: int, T: int, steps: int) -> None:
     else:
         torch.set_float32_matmul_precision("highest")
         step = transformers_step(B, T, device, label)
-    seconds = []
-    for _ in range(5 + steps):
+    warmup, seconds = min(WARMUP, steps), []
+    for _ in range(warmup + steps):
         start = time.perf_counter()
         step().item()
         seconds.append(time.perf_counter() - start)
-    print(json.dumps(seconds[5:]))
+    print(json.dumps(seconds[warmup:]))
 
 
 def curves(out: Path, smoke: bool) -> dict:
@@ -223,7 +223,7 @@ class Card:
 
 
 def card() -> Card:
-    """Of GPT-2 124M at 1,024 tokens: 16 sequences, halved until the ladder's first rung leaves a tenth of memory free."""
+    """Of GPT-2 124M at 1,024 tokens: 16 sequences, halved until they fit memory and the ladder fits a step's time."""
     import torch
 
     from nanogpt.device import pick_device
@@ -232,41 +232,58 @@ def card() -> Card:
     from nanogpt.speed.forecast import step_memory
 
     device, batch = pick_device(), 16
-    if device.type != "cuda":
-        return Card(device.type, 1, "fp16" if why_not("bf16", device) else "bf16")
-    room = 0.9 * torch.cuda.get_device_properties(device).total_memory
-    while batch > 1 and step_memory(GPTConfig(), {"float32"}, batch, 1024) > room:
-        batch //= 2
     half = "fp16" if why_not("bf16", device) else "bf16"
-    return Card(torch.cuda.get_device_name(device), batch, half)
+    if device.type != "cuda":
+        return Card(device.type, 1, half)
+    name = torch.cuda.get_device_name(device)
+    room = 0.9 * torch.cuda.get_device_properties(device).total_memory
+
+    def fits() -> bool:
+        return (
+            step_memory(GPTConfig(), {"float32"}, batch, 1024) < room and ladder_seconds(name, batch) < LIMIT
+        )
+
+    while batch > 1 and not fits():
+        batch //= 2
+    return Card(name, batch, half)
 
 
-TIMED, PEER_STEPS = 120, 20  # seconds for the ladder's timed steps (ten pairs each at least); steps of a peer
-STARTING, COMPILING = (
-    15,
-    60,
-)  # seconds for a process or a rung, for compiling a step; assumed, measured on no GPU yet
+TIMED = 120  # seconds for the ladder's timed steps; ten pairs of each rung at least
+WARMUP, PEER_STEPS = 5, 20
+STARTING, BUILDING = 15, 5  # seconds for a process, for a rung's model: assumed, measured on no GPU yet
+COMPILING = 60  # "takes a ~minute", says nanoGPT's train.py
+
+
+def rung_seconds(name: str, batch: int) -> dict[str, float]:
+    """Seconds of a step on each rung by chapter 14's forecast; empty for a GPU without a data sheet."""
+    from nanogpt.gpt.model import GPTConfig
+    from nanogpt.speed.forecast import REACHED, START, predict_ladder
+    from nanogpt.speed.roofline import peak_of
+
+    sheet = peak_of(name)
+    ladder = predict_ladder(sheet, GPTConfig(), batch, 1024, REACHED, START) if sheet else {}
+    return {rung: sum(parts.values()) for rung, parts in ladder.items()}
+
+
+def ladder_seconds(name: str, batch: int) -> float:
+    """Of the whole ladder, by estimate: starts, compilations, the first steps, and pairs with the rung below."""
+    from nanogpt.speed.rungs import RUNGS
+
+    steps, compiled = rung_seconds(name, batch), list(RUNGS)[list(RUNGS).index("compile") :]
+    total = STARTING + BUILDING * len(steps) + COMPILING * len(steps.keys() & set(compiled))
+    for seconds in steps.values():
+        total += seconds * (10 + 2 * min(20, max(10, TIMED / 2 / len(RUNGS) / seconds)))
+    return total
 
 
 def estimates(card: Card) -> dict[str, float]:
     """Seconds of the steps that can be told: from chapter 14's forecast, and the notebooks' own times on a CPU."""
-    from nanogpt.gpt.model import GPTConfig
-    from nanogpt.speed.forecast import REACHED, START, predict_ladder
-    from nanogpt.speed.roofline import peak_of
-    from nanogpt.speed.rungs import RUNGS
-
     recorded = json.loads((ROOT / "data/measurements/chapter-times.json").read_text(encoding="utf-8"))
-    told = {n: seconds for n, seconds in recorded["seconds"].items() if n in NOTEBOOKS}
-    if sheet := peak_of(card.name):
-        forecast = predict_ladder(sheet, GPTConfig(), card.batch, 1024, REACHED, START)
-        steps = {name: sum(parts.values()) for name, parts in forecast.items()}
-        compiled = list(RUNGS)[list(RUNGS).index("compile") :]
-        told["ladder"] = STARTING * len(steps) + COMPILING * len(steps.keys() & set(compiled))
-        for seconds in steps.values():  # the first steps, and pairs with the rung below
-            told["ladder"] += seconds * (10 + 2 * min(20, max(10, TIMED / 2 / len(RUNGS) / seconds)))
-        first, *_, top = steps.values()
-        warm_and_timed = 5 + PEER_STEPS
-        told["peers"] = 2 * (5 * STARTING + COMPILING + warm_and_timed * (2 * first + 3 * top))
+    told = {name: seconds for name, seconds in recorded["seconds"].items() if name in NOTEBOOKS}
+    if steps := list(rung_seconds(card.name, card.batch).values()):
+        told["ladder"] = ladder_seconds(card.name, card.batch)
+        together = 2 * steps[0] + 3 * steps[-1]  # two programs in float32, three in 16 bits
+        told["peers"] = 2 * (5 * STARTING + COMPILING + (WARMUP + PEER_STEPS) * together)
     return told
 
 

@@ -115,7 +115,7 @@ def unused_gpu(there: bool, cuda: str | None, available: bool, system: str) -> I
     text = f"an NVIDIA driver ({found}) is here, and PyTorch, built for CUDA {cuda}, cannot use the GPU: "
     if hidden is not None and hidden.strip() in ("", "-1"):
         text, remedy = f"{text}CUDA_VISIBLE_DEVICES={hidden!r} hides it", "unset CUDA_VISIBLE_DEVICES"
-    elif needed and major and major > needed:
+    elif needed and major and major < needed:
         text += f"CUDA {cuda.split('.')[0]} needs driver {needed} or newer"
         remedy = f"install driver {needed} or newer"
         if major >= OLDEST_DRIVER["12"]:

@@ -626,10 +626,9 @@ a GPU, compares the memory with the card's, and says which batch fits.
 #| export speed.forecast
 REACHED = Fractions(0.74, 0.54)  # of an A100's data sheet, fitted to seven published rungs in chapter 14
 START = 5e-6  # seconds to start a kernel; an assumption, chapter 11 measures it
-CARD_GB = {"B200": 180, "H200": 141, "H100": 80, "H100-PCIe": 80, "A100-80GB": 80, "A100-80GB-PCIe": 80, "A100-40GB": 40,
-           "H800": 80, "A800": 80, "A800-PCIe": 80, "L40S": 48, "L4": 24, "A10": 24, "V100": 16, "V100-PCIe": 16,
-           "V100S": 32, "T4": 16, "A6000": 48, "RTX 5090": 32, "RTX 4090": 24, "RTX 4070 SUPER": 12,
-           "RTX 3090": 24}  # fmt: skip
+CARD_GB = dict.fromkeys(("H100", "H100-PCIe", "H800", "A100-80GB", "A100-80GB-PCIe", "A800", "A800-PCIe"), 80) | {
+    "B200": 180, "H200": 141, "A100-40GB": 40, "L40S": 48, "L4": 24, "A10": 24, "V100": 16, "V100-PCIe": 16, "V100S": 32,
+    "T4": 16, "A6000": 48, "RTX 5090": 32, "RTX 4090": 24, "RTX 4070 SUPER": 12, "RTX 3090": 24}  # fmt: skip
 
 
 def fitting_batch(gpu: str, config: GPTConfig, B: int, T: int) -> int:
