@@ -42,20 +42,26 @@ class Missing(Exception):
 
 
 def machine(out: Path, smoke: bool) -> dict:
-    """The device, its driver, and its measured roofline beside the data sheet's peaks."""
+    """The device, its driver, its measured roofline beside the data sheet's peaks, and the kernels of attention."""
     import torch
 
     from nanogpt.device import pick_device
+    from nanogpt.speed.flash import sdpa_backend
     from nanogpt.speed.ladder import measure_machine
     from nanogpt.speed.roofline import peak_of
 
     device = pick_device()
     about = measure_machine(str(device))
     sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    kernels = {}  # chapter 12b: an A100 and an H100 can have different ones
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        qkv = torch.zeros(3, 1, 12, 1024, 64, dtype=dtype, device=device)
+        kernels[str(dtype)] = sdpa_backend(*qkv, is_causal=True)
     flops, bandwidth = about["roofline"]["flops"], about["roofline"]["bandwidth"]
     rates = ", ".join(f"{name} {rate / 1e12:.1f} TFLOP/s" for name, rate in flops.items())
     summary = f"{about['device']}: {rates}, {bandwidth / 1e9:.0f} GB/s"
-    return about | {"sheet": asdict(sheet) if sheet else None, "summary": summary}
+    summary += "; attention: " + ", ".join(f"{dtype[6:]} {kernel}" for dtype, kernel in kernels.items())
+    return about | {"attention": kernels, "sheet": asdict(sheet) if sheet else None, "summary": summary}
 
 
 def tests(out: Path, smoke: bool) -> dict:
