@@ -4,33 +4,33 @@
     python tests/gpu_day.py --out gpu-day --minutes 9        as many as fit into nine minutes; the same command goes on
     python tests/gpu_day.py --out gpu-day --only ladder 12   these steps, again
 
-Runs from a bare checkout with torch and numpy; what else a step needs (pytest, transformers, nbclient) it says when it is
-missing. Each step is a process of its own with a limit of eight minutes, and writes gpu-day/NAME.json when it is done:
-that file makes the command resumable. At the end stands a table, also for steps of earlier calls.
+Runs from a bare checkout with torch and numpy; what else a step needs (pytest, transformers) it says when it is missing.
+First come estimates. Then each step runs as a group of processes of its own, for eight minutes at most. What it prints is
+shown as it comes, and kept in gpu-day/NAME.log; when it is done it writes gpu-day/NAME.json: that file makes the command
+resumable. At the end stands a table, also for steps of earlier calls.
 """
 
 import argparse
-import base64
 import contextlib
-import io
 import json
 import os
-import re
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
-import traceback
-from dataclasses import asdict
+import warnings
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
+
+from gpu_notebook import found, run_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 LIMIT = 480  # seconds a step
-NOTEBOOKS = ("09", "10", "11", "12", "13", "14")
+NOTEBOOKS = ("09", "09b", "10", "10b", "11", "12b", "13", "14", "14b")
 CURVES = ("float32", "tf32", "bf16", "fp16")
-PEERS = ("transformers, float32", "transformers, bf16 autocast", "transformers, bf16, fused AdamW")
 STEPS = ("machine", "tests", "ladder", "peers", "curves", *NOTEBOOKS)
 
 
@@ -42,66 +42,87 @@ class Missing(Exception):
 
 
 def machine(out: Path, smoke: bool) -> dict:
-    """The device, its driver, and its measured roofline beside the data sheet's peaks."""
+    """The device, its driver, its measured roofline beside the data sheet's peaks, and the kernels of attention."""
     import torch
 
     from nanogpt.device import pick_device
+    from nanogpt.speed.flash import sdpa_backend
     from nanogpt.speed.ladder import measure_machine
     from nanogpt.speed.roofline import peak_of
 
     device = pick_device()
     about = measure_machine(str(device))
     sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    kernels = {}  # chapter 12b: an A100 and an H100 can have different ones
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        qkv = torch.zeros(3, 1, 12, 1024, 64, dtype=dtype, device=device)
+        kernels[str(dtype)] = sdpa_backend(*qkv, is_causal=True)
     flops, bandwidth = about["roofline"]["flops"], about["roofline"]["bandwidth"]
     rates = ", ".join(f"{name} {rate / 1e12:.1f} TFLOP/s" for name, rate in flops.items())
     summary = f"{about['device']}: {rates}, {bandwidth / 1e9:.0f} GB/s"
-    return about | {"sheet": asdict(sheet) if sheet else None, "summary": summary}
+    summary += "; attention: " + ", ".join(f"{dtype[6:]} {kernel}" for dtype, kernel in kernels.items())
+    return about | {"attention": kernels, "sheet": asdict(sheet) if sheet else None, "summary": summary}
 
 
 def tests(out: Path, smoke: bool) -> dict:
     """pytest -m gpu: what only a CUDA device can check."""
     needs("pytest")
     which = ["tests/test_ch00_device.py"] if smoke else ["-m", "gpu", "tests"]
-    done = command("-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", *which)
-    lines = done.stdout.strip().splitlines() or [done.stderr.strip()[-300:]]
-    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    (out / "tests.log").write_text(done.stdout + done.stderr, encoding="utf-8")
-    return {"code": done.returncode, "failed": failed, "summary": lines[-1].strip("= ")}
+    code, printed = command("-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", *which)
+    failed = [line for line in printed.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return {"code": code, "failed": failed, "summary": last_line(printed).strip("= ")}
 
 
 def ladder(out: Path, smoke: bool) -> dict:
     """The whole ladder, recorded and drawn."""
-    sizes = ["--size", "small", "--batch", "1", "--seq", "32", "--seconds", "4"] if smoke else []
+    sizes = ["--batch", str(card().batch), "--seconds", str(TIMED)]
+    if smoke:
+        sizes = ["--size", "small", "--batch", "1", "--seq", "32", "--seconds", "4"]
     plot = ["--plot", str(out / "ladder.png")] if found("matplotlib") else []
-    done = command("-m", "nanogpt", "ladder", "--out", str(out / "recorded.json"), *plot, *sizes)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip()[-500:])
+    code, printed = command("-m", "nanogpt", "ladder", "--out", str(out / "recorded.json"), *plot, *sizes)
+    if code:
+        raise RuntimeError(last_line(printed))
     rungs = json.loads((out / "recorded.json").read_text(encoding="utf-8"))["rungs"]
     best = min(rungs, key=lambda rung: rung["ms"])
     gain = rungs[0]["ms"] / best["ms"]
     summary = (
         f"{rungs[0]['ms']:.1f} → {best['ms']:.1f} ms ({best['name']}), {gain:.2f}×, MFU {best['mfu']:.1%}"
     )
-    return {"printed": done.stdout, "summary": summary}
+    return {"printed": printed, "summary": summary}
 
 
 def peers(out: Path, smoke: bool) -> dict:
     """transformers' GPT-2 and our first and top rung, in turn, twice, each in a process of its own."""
     needs("transformers")
-    B, T, steps = (1, 32, 3) if smoke else (16, 1024, 20)
-    times: dict[str, list[float]] = {}
+    B, T, steps = (1, 32, 1) if smoke else (card().batch, 1024, PEER_STEPS)
+    times, failed = {label: [] for label in programs(card().half)}, {}
     for _ in range(2):
-        for label in ("ours, first rung", "ours, top rung", *PEERS):
-            done = command(__file__, "--peer", label, "--size", f"{B},{T},{steps}")
-            if done.returncode:
-                times.setdefault(label, [])
-                print(f"{label}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
-            else:
-                times.setdefault(label, []).extend(json.loads(done.stdout.splitlines()[-1]))
+        for label in times:
+            code, printed = command(__file__, "--peer", label, "--size", f"{B},{T},{steps}")
+            if code:
+                failed[label] = last_line(printed)
+                continue
+            times[label] += json.loads(next(x for x in reversed(printed.splitlines()) if x.startswith("[")))
+            print(f"{label}: {1e3 * statistics.median(times[label]):.1f} ms", flush=True)
     medians = {label: 1e3 * statistics.median(seconds) for label, seconds in times.items() if seconds}
-    ours = medians["ours, top rung"]
-    summary = "; ".join(f"{label} {ms:.1f} ms ({ms / ours:.2f}×)" for label, ms in medians.items())
-    return {"batch": B, "seq": T, "median_ms": medians, "seconds": times, "summary": summary}
+    ours = medians.get("ours, top rung", float("nan"))
+    told = [f"{label} {ms:.1f} ms ({ms / ours:.2f}×)" for label, ms in medians.items()]
+    told += [f"{label} FAILED: {why}" for label, why in failed.items()]
+    named = [f"{label}: {why}" for label, why in failed.items()]
+    return {
+        "batch": B,
+        "seq": T,
+        "median_ms": medians,
+        "seconds": times,
+        "failed": named,
+        "summary": "; ".join(told),
+    }
+
+
+def programs(half: str) -> tuple[str, ...]:
+    """Ours and transformers', each also with the 16 bits that the device has: bf16 or fp16."""
+    theirs = ("float32", f"{half} autocast", f"{half}, fused AdamW")
+    return "ours, first rung", "ours, top rung", *(f"transformers, {how}" for how in theirs)
 
 
 def peer(label: str, B: int, T: int, steps: int) -> None:
@@ -122,12 +143,12 @@ def peer(label: str, B: int, T: int, steps: int) -> None:
     else:
         torch.set_float32_matmul_precision("highest")
         step = transformers_step(B, T, device, label)
-    seconds = []
-    for _ in range(5 + steps):
+    warmup, seconds = min(WARMUP, steps), []
+    for _ in range(warmup + steps):
         start = time.perf_counter()
         step().item()
         seconds.append(time.perf_counter() - start)
-    print(json.dumps(seconds[5:]))
+    print(json.dumps(seconds[warmup:]))
 
 
 def curves(out: Path, smoke: bool) -> dict:
@@ -190,106 +211,89 @@ def draw_curves(losses: dict[str, list[float]], scales: list[float], path: Path)
 
 
 def notebook(out: Path, chapter: str) -> dict:
-    """A chapter at gpu scale, with its outputs kept: through nbclient, or cell by cell where Jupyter is absent."""
+    """A chapter at gpu scale, with its outputs kept."""
     path = next((ROOT / "notebooks").glob(f"{chapter}_*.ipynb"))
-    nb = json.loads(path.read_text(encoding="utf-8"))
-    start = time.perf_counter()
-    try:
-        run = with_nbclient if found("nbclient") and found("ipykernel") else cell_by_cell
-        nb, failed = run(nb)
-    finally:
-        (out / path.name).write_text(json.dumps(nb, indent=1, ensure_ascii=False), encoding="utf-8")
-    seconds = time.perf_counter() - start
-    summary = f"{path.name}: {seconds:.0f} s, " + (
-        f"{len(failed)} cells failed" if failed else "every cell ran"
-    )
-    return {"seconds": seconds, "failed": failed, "by": run.__name__, "summary": summary}
+    return run_notebook(path, out / path.name, LIMIT)
 
 
-def without_checkpoint(nb: dict) -> list[dict]:
-    """The code cells but the last, which would export into the package."""
-    return [cell for cell in nb["cells"] if cell["cell_type"] == "code"][:-1]
+# What fits this card, and how long it takes
 
 
-def with_nbclient(nb: dict) -> tuple[dict, list[str]]:
-    """Executed in a kernel; errors are kept as outputs, and the next cell runs."""
-    import nbformat
-    from nbclient import NotebookClient
+@dataclass(frozen=True)
+class Card:
+    """A device as the steps see it: its name, the batch that fits, bf16 or fp16."""
 
-    last = [cell for cell in nb["cells"] if cell["cell_type"] == "code"][-1]
-    nb["cells"].remove(last)
-    node = nbformat.reads(json.dumps(nb), as_version=4)
-    resources = {"metadata": {"path": str(ROOT / "notebooks")}}
-    NotebookClient(
-        node, timeout=LIMIT, allow_errors=True, resources=resources, store_widget_state=True
-    ).execute()
-    nb = json.loads(nbformat.writes(node))
-    failed = [
-        f"{output['ename']}: {output['evalue']}"
-        for cell in nb["cells"]
-        for output in cell.get("outputs", [])
-        if output["output_type"] == "error" and "raises-exception" not in cell["metadata"].get("tags", [])
-    ]
-    return nb, failed
+    name: str
+    batch: int
+    half: str
 
 
-def cell_by_cell(nb: dict) -> tuple[dict, list[str]]:
-    """Executed in this process, with stand-ins for what needs Jupyter: text and figures are kept, widgets left out."""
-    shown: list[dict] = []
-    sys.modules["course.notebook"] = stand_in(shown)
-    os.chdir(ROOT / "notebooks")
-    sys.modules["chapter"] = chapter = ModuleType("chapter")  # where torch.compile looks its names up
-    space, failed = vars(chapter), []
-    for number, cell in enumerate(without_checkpoint(nb), 1):
-        if re.search(r"_widget\(|IPython", cell_source(cell)) and not found("ipywidgets"):
-            cell["outputs"] = [text_output("(left out: this cell needs Jupyter's widgets)\n")]
-            continue
-        shown.clear()
-        printed = io.StringIO()
-        try:
-            with contextlib.redirect_stdout(printed):
-                exec(compile(cell_source(cell), f"cell {number}", "exec"), space)
-        except Exception as error:
-            printed.write(traceback.format_exc())
-            if "raises-exception" not in cell["metadata"].get("tags", []):
-                failed.append(f"cell {number}: {type(error).__name__}: {error}")
-        cell["execution_count"] = number
-        cell["outputs"] = [text_output(printed.getvalue())] * bool(printed.getvalue()) + shown[:]
-    return nb, failed
+def card() -> Card:
+    """Of GPT-2 124M at 1,024 tokens: 16 sequences, halved until they fit memory and the ladder fits a step's time."""
+    import torch
+
+    from nanogpt.device import pick_device
+    from nanogpt.gpt.model import GPTConfig
+    from nanogpt.gpt.precision import why_not
+    from nanogpt.speed.forecast import step_memory
+
+    device, batch = pick_device(), 16
+    half = "fp16" if why_not("bf16", device) else "bf16"
+    if device.type != "cuda":
+        return Card(device.type, 1, half)
+    name = torch.cuda.get_device_name(device)
+    room = 0.9 * torch.cuda.get_device_properties(device).total_memory
+
+    def fits() -> bool:
+        return (
+            step_memory(GPTConfig(), {"float32"}, batch, 1024) < room and ladder_seconds(name, batch) < LIMIT
+        )
+
+    while batch > 1 and not fits():
+        batch //= 2
+    return Card(name, batch, half)
 
 
-def cell_source(cell: dict) -> str:
-    return cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
+TIMED = 120  # seconds for the ladder's timed steps; ten pairs of each rung at least
+WARMUP, PEER_STEPS = 5, 20
+STARTING, BUILDING = 15, 5  # seconds for a process, for a rung's model: assumed, measured on no GPU yet
+COMPILING = 60  # "takes a ~minute", says nanoGPT's train.py
 
 
-def text_output(text: str) -> dict:
-    return {"output_type": "stream", "name": "stdout", "text": text}
+def rung_seconds(name: str, batch: int) -> dict[str, float]:
+    """Seconds of a step on each rung by chapter 14's forecast; empty for a GPU without a data sheet."""
+    from nanogpt.gpt.model import GPTConfig
+    from nanogpt.speed.forecast import REACHED, START, predict_ladder
+    from nanogpt.speed.roofline import peak_of
+
+    sheet = peak_of(name)
+    ladder = predict_ladder(sheet, GPTConfig(), batch, 1024, REACHED, START) if sheet else {}
+    return {rung: sum(parts.values()) for rung, parts in ladder.items()}
 
 
-def stand_in(shown: list[dict]):
-    """A module with the names that a chapter imports from course.notebook; figures go to `shown`."""
+def ladder_seconds(name: str, batch: int) -> float:
+    """Of the whole ladder, by estimate: starts, compilations, the first steps, and pairs with the rung below."""
+    from nanogpt.speed.rungs import RUNGS
 
-    def show(fig, alt, handle=None):
-        buffer = io.BytesIO()
-        fig.savefig(buffer, format="png", dpi=80, bbox_inches="tight")
-        data = {"image/png": base64.b64encode(buffer.getvalue()).decode(), "text/plain": alt}
-        metadata = {"image/png": {"alt": alt}}
-        shown.append({"output_type": "display_data", "data": data, "metadata": metadata})
+    steps, compiled = rung_seconds(name, batch), list(RUNGS)[list(RUNGS).index("compile") :]
+    total = STARTING + BUILDING * len(steps) + COMPILING * len(steps.keys() & set(compiled))
+    for seconds in steps.values():
+        total += seconds * (10 + 2 * min(20, max(10, TIMED / 2 / len(RUNGS) / seconds)))
+    return total
 
-    module = ModuleType("course.notebook")
-    module.show = show
-    for name in ("checkpoint", "predict", "answer", "predictions"):
-        setattr(module, name, lambda *args, **kwargs: None)
-    return module
+
+def estimates(card: Card) -> dict[str, float]:
+    """Seconds of the steps that can be told: from chapter 14's forecast, and the notebooks' own times on a CPU."""
+    recorded = json.loads((ROOT / "data/measurements/chapter-times.json").read_text(encoding="utf-8"))
+    told = {name: seconds for name, seconds in recorded["seconds"].items() if name in NOTEBOOKS}
+    if steps := list(rung_seconds(card.name, card.batch).values()):
+        told["ladder"] = ladder_seconds(card.name, card.batch)
+        together = 2 * steps[0] + 3 * steps[-1]  # two programs in float32, three in 16 bits
+        told["peers"] = 2 * (5 * STARTING + COMPILING + (WARMUP + PEER_STEPS) * together)
+    return told
 
 
 # Running the steps
-
-
-def found(package: str) -> bool:
-    import importlib.util
-
-    return bool(importlib.util.find_spec(package))
 
 
 def needs(package: str) -> None:
@@ -297,16 +301,31 @@ def needs(package: str) -> None:
         raise Missing(f"needs {package}: pip install {package}")
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess:
-    """A fresh Python at the repository's root, which sees this checkout's packages."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    return subprocess.run(
+def environment(**more: str) -> dict[str, str]:
+    """Python sees this checkout's packages."""
+    path = os.pathsep.join(str(ROOT / folder) for folder in (".", "tests", "tests/bench"))
+    return os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | more
+
+
+def last_line(printed: str) -> str:
+    return (printed.strip().splitlines() or ["no message"])[-1][:200]
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    """A fresh Python at the repository's root: its exit status and what it printed, which is shown as it comes."""
+    lines = []
+    with subprocess.Popen(
         [sys.executable, *arguments],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-    )
+    ) as child:
+        for line in child.stdout:
+            lines.append(line)
+            print(line, end="", flush=True)
+    return child.returncode, "".join(lines)
 
 
 def do(step: str, out: Path, smoke: bool) -> None:
@@ -323,20 +342,45 @@ def do(step: str, out: Path, smoke: bool) -> None:
 
 
 def run_step(step: str, args: argparse.Namespace, seconds: float) -> str:
-    """Run one step as a process with a time limit; one line that says how it went."""
+    """Run one step, and stop it with all that it has started when its time is up; one line that says how it went."""
     call = [sys.executable, __file__, "--out", str(args.out), "--step", step]
     call += ["--smoke"] if args.smoke else []
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    env = os.environ | {"PYTHONPATH": path, "NANOGPT_SCALE": "ci" if args.smoke else "gpu"}
-    try:
-        done = subprocess.run(call, cwd=ROOT, env=env, timeout=seconds, capture_output=True, text=True)
-    except subprocess.TimeoutExpired:
-        return f"{step}: stopped after {seconds:.0f} s; the same command tries it again"
-    if done.returncode:
-        (args.out / f"{step}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return f"{step}: failed ({last[:200]}); see {step}.log"
+    env, stopped = environment(NANOGPT_SCALE="ci" if args.smoke else "gpu"), threading.Event()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with (
+        (args.out / f"{step}.log").open("w", encoding="utf-8") as log,
+        subprocess.Popen(call, cwd=ROOT, env=env, start_new_session=True, **pipes) as child,
+    ):
+
+        def stop() -> None:
+            stopped.set()
+            stop_all(child)
+
+        timer = threading.Timer(seconds, stop)
+        timer.start()
+        try:
+            for line in child.stdout:
+                log.write(line)
+                print(f"{step:8} | {line}", end="", flush=True)
+            child.wait()
+        finally:
+            timer.cancel()
+            stop_all(child)
+    if stopped.is_set():
+        return f"{step}: stopped after {seconds:.0f} s; {step}.log has its lines, the same command tries it again"
+    if child.returncode:
+        said = (args.out / f"{step}.log").read_text(encoding="utf-8")
+        return f"{step}: failed ({last_line(said)}); see {step}.log"
     return f"{step}: {json.loads((args.out / f'{step}.json').read_text(encoding='utf-8'))['summary']}"
+
+
+def stop_all(child: subprocess.Popen) -> None:
+    """Kill a step and what it has started; nothing where all have ended."""
+    if not hasattr(os, "killpg"):  # Windows
+        child.kill()
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -365,17 +409,26 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     import torch
 
-    if not args.smoke and not torch.cuda.is_available():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        there = torch.cuda.is_available()
+    if not args.smoke and not there:
+        for warning in told:  # such as a driver that is too old for this PyTorch
+            print(f"gpu_day: {warning.message}", file=sys.stderr)
         print("gpu_day: no CUDA device here; --smoke tries every step at a tiny size", file=sys.stderr)
         return 2
     args.out.mkdir(parents=True, exist_ok=True)
-    deadline, left = time.time() + 60 * args.minutes, []
+    deadline, left, needed = time.time() + 60 * args.minutes, [], {}
+    if not args.smoke:
+        device, needed = card(), estimates(card())
+        print(f"{device.name}: batch {device.batch}, 16 bits as {device.half}. Estimates:")
+        print(", ".join(f"{step} {seconds:.0f} s" for step, seconds in needed.items()), flush=True)
     try:
         for step in args.only or STEPS:
             if not args.only and (args.out / f"{step}.json").exists():
                 continue
             seconds = min(LIMIT, deadline - time.time())
-            if seconds < 60:
+            if seconds < min(LIMIT, max(60, needed.get(step, 0))):
                 left.append(step)
                 continue
             print(run_step(step, args, seconds), flush=True)

@@ -2,15 +2,19 @@
 
 import matplotlib.pyplot as plt
 
+TWO_INPUTS = (4, 8)  # of GELU's nine operations, these two read two tensors
+
 
 def nine_or_one(names):
-    """Eager mode as boxes, each with an arrow from memory and one back; compiled, one box."""
+    """Eager mode as boxes, each with an arrow from memory for what it reads, and one back; compiled, one box."""
     fig, ax = plt.subplots(figsize=(7, 2.2))
     box, arrow = dict(boxstyle="round", fc="C0", ec="none", alpha=0.3), dict(arrowstyle="->", color="C3")
     for i, name in enumerate(names):
         ax.text(i, 1, name, ha="center", va="center", fontsize=9, bbox=box)
-        for x, ends in [(i - 0.15, (0.35, 0.8)), (i + 0.15, (0.8, 0.35))]:
-            ax.annotate("", (x, ends[1]), (x, ends[0]), arrowprops=arrow)
+        reads = [i - 0.25, i - 0.1] if i in TWO_INPUTS else [i - 0.15]
+        for x in reads:
+            ax.annotate("", (x, 0.8), (x, 0.35), arrowprops=arrow)
+        ax.annotate("", (i + 0.15, 0.35), (i + 0.15, 0.8), arrowprops=arrow)
     ax.plot([-0.5, 13.5], [0.25, 0.25], "k", lw=6, solid_capstyle="butt")
     ax.text(6.5, -0.1, "memory", ha="center", va="center")
     registers = "tanh(x + …) …\nin registers"

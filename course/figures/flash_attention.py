@@ -1,4 +1,4 @@
-"""Figures of chapter 12."""
+"""Figures of chapters 12 and 12b."""
 
 import math
 
@@ -89,9 +89,9 @@ def slopes(Ts, panels):
         for power in (1, 2):
             end = start * (Ts[-1] / Ts[0]) ** power
             ax.loglog([Ts[0], Ts[-1]], [start, end], "k:", lw=1)
-            ax.text(Ts[-1] * 1.1, end, f"slope {power}", fontsize=7, va="center")
-        ax.set(xlabel="T (tokens)", title=title, xlim=(Ts[0] * 0.8, Ts[-1] * 3.4))
-        ax.set_xticks(Ts, Ts, fontsize=7)
+            ax.text(Ts[-1] * 1.1, end, f"slope {power}", fontsize=8, va="center")
+        ax.set(xlabel="T (tokens)", title=title, xlim=(Ts[0] * 0.7, Ts[-1] * 4.5))
+        ax.set_xticks(Ts, Ts, fontsize=8)
         ax.minorticks_off()
     fig.legend(*axes[0].get_legend_handles_labels(), ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.06))
     fig.tight_layout()
@@ -106,6 +106,6 @@ def memory_levels(levels: list[tuple[int, int]], before: int, moments: dict[str,
     for name, value in moments.items():
         ax.axhline(value / 2**20, c="0.5", ls=":", lw=1)
         ax.text(0, value / 2**20, name, fontsize=8, va="bottom", color="0.3")
-    ax.set(xlabel="ms, with the profiler running", ylabel="MiB (the axis begins at what is always held)")
+    ax.set(xlabel="ms, with the profiler running", ylabel="MiB in use")
     ax.set_ylim(0.98 * before / 2**20)
     return fig

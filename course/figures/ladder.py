@@ -1,4 +1,4 @@
-"""Figures of chapter 14: published and predicted times, parts of a step, machines beside each other."""
+"""Figures of chapter 14: published and predicted times, and the parts of a step."""
 
 import matplotlib.pyplot as plt
 
@@ -9,6 +9,7 @@ GROUPS = {
     "page faults": ("page faults",),
     "weight casts": ("weight casts",),
     "optimizer": ("optimizer",),
+    "starts": ("starts",),
 }
 
 
@@ -41,38 +42,17 @@ def parts(steps, title):
     return fig
 
 
-def by_sheet(predicted, spoken, title):
-    """Milliseconds by rung, predicted from a data sheet, and published where there are any; log axis, dots."""
-    names = list(predicted)
+def by_sheet(forecast, limits, spoken, title):
+    """Milliseconds by rung: forecast, the data sheet's limits, and published where there are any; log axis, dots."""
+    names = list(forecast)
     fig, ax = plt.subplots(figsize=(6.5, 3))
-    ax.plot(names, list(predicted.values()), "o--", color="C1", label="predicted from the data sheet")
     known = [name for name in names if name.lower() in spoken]
     ax.plot(known, [spoken[name.lower()] for name in known], "o-", color="C2", label="published")
+    ax.plot(names, list(forecast.values()), "o:", color="C0", label="forecast")
+    ax.plot(names, list(limits.values()), "o--", color="C1", label="limit by the data sheet")
     ax.set(yscale="log", ylabel="ms a step", title=title)
     ax.set_yticks([50, 100, 200, 500, 1000], ["50", "100", "200", "500", "1000"])
     ax.minorticks_off()
     ax.set_xticks(range(len(names)), names, rotation=25, ha="right")
     ax.legend()
-    return fig
-
-
-def beside_others(logs, recorded, live):
-    """Tokens a second as dots on a log axis: published logs, and the first and fastest rung of ladders."""
-    dots = []
-    for log in logs:
-        if log["tokens_per_step"] and float(log["median_ms"] or 0):
-            count = f"{log['devices']} " if log["devices"] != "1" else ""
-            label = f"{count}{log['device']}, {log['precision']}, {log['program']}, B={log['batch']}, T={log['seq']}"
-            dots.append((label, 1e3 * int(log["tokens_per_step"]) / float(log["median_ms"]), "C2"))
-    for result, color in [(result, "C0") for result in recorded] + [(live, "C1")]:
-        for rung in (result["rungs"][0], min(result["rungs"], key=lambda rung: rung["ms"])):
-            what = f"{result['device']}, {result['size']}, B={result['batch']}, T={result['seq']}"
-            dots.append((f"{what}: {rung['name']}", rung["tokens_per_s"], color))
-    labels, rates, colors = zip(*dots)
-    fig, ax = plt.subplots(figsize=(6.5, 0.3 * len(dots) + 0.9))
-    ax.hlines(range(len(dots)), min(rates) / 2, rates, color="0.85", lw=1)
-    ax.scatter(rates, range(len(dots)), c=colors, zorder=3)
-    ax.set_yticks(range(len(dots)), labels, fontsize=8)
-    ax.set(xscale="log", xlabel="tokens/s (green: published; blue: recorded; orange: this run)")
-    ax.invert_yaxis()
     return fig

@@ -1,4 +1,4 @@
-"""The figures of chapter 09."""
+"""The figures of chapters 09 and 09b."""
 
 import matplotlib.pyplot as plt
 import numpy as np

@@ -1,4 +1,4 @@
-"""The figures of chapter 10."""
+"""The figures of chapters 10 and 10b."""
 
 import math
 
@@ -6,7 +6,6 @@ import matplotlib.pyplot as plt
 import torch
 
 from course import widgets
-from nanogpt.drills.formats import to_tf32
 
 COLOURS = {"float32": "C7", "tf32": "C2", "bfloat16": "C0", "float16": "C3"}
 
@@ -14,7 +13,11 @@ COLOURS = {"float32": "C7", "tf32": "C2", "bfloat16": "C0", "float16": "C3"}
 def in_memory(x: float) -> dict[str, tuple[str, float]]:
     """Format -> the bits of x as they lie in memory (of a TF32: those that are read), and the number they stand for."""
     x = torch.tensor(x, dtype=torch.float64).float()
-    rounded = {"float32": x, "tf32": to_tf32(x), "bfloat16": x.bfloat16(), "float16": x.half()}
+    tf32 = x
+    if x.isfinite():  # the nearest number whose last 13 bits are zero, ties to even
+        bits = x.view(torch.int32)
+        tf32 = ((bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
+    rounded = {"float32": x, "tf32": tf32, "bfloat16": x.bfloat16(), "float16": x.half()}
     found = {}
     for name, value in rounded.items():
         width = 8 * value.element_size()
@@ -76,7 +79,8 @@ def products(lengths: list[int], errors: dict, predicted: list[float]):
     fig, ax = plt.subplots(figsize=(5, 3.2))
     for (name, sums), errs in errors.items():
         label = f"{name}, {'sums rounded too' if sums else 'inputs rounded'}"
-        ax.loglog(lengths, errs, "o--" if sums else "o-", c=COLOURS[name], label=label, base=2)
+        style = "o--" if name == "float16" else "o-"  # it lies on TF32, which shows between its dashes
+        ax.loglog(lengths, errs, style, c="C1" if sums else COLOURS[name], label=label, base=2)
     ax.loglog(lengths, predicted, "k:", label="predicted for bfloat16: √K · 0.60 · eps/2")
     ax.set(xlabel="terms K", ylabel="RMS error against float64")
     ax.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
@@ -129,18 +133,19 @@ def runs(curves: dict[str, list[float]], floor: float, width: int = 10):
     top.text(width, floor, "floor of the corpus", va="bottom", color="gray", fontsize=9)
     top.set(ylabel=f"loss (nats), mean of {width} steps", ylim=(0, None))
     below.axhline(0, c="gray", lw=0.8)
-    below.set(xlabel="step", ylabel=f"above {first}")
-    below.set_yscale("symlog", linthresh=0.003)
+    below.set(xlabel="step", ylabel=f"above {first}", ylim=(-0.02, 0.02))  # what goes wrong leaves the frame
     top.legend(fontsize=8, loc="upper right", ncol=2)
     return fig
 
 
-def stuck(rates: list[float], shares: dict[str, list[float]]):
-    """Share of weights that an update of each size does not move, by format."""
+def stuck(steps: list[int], shares: dict[str, list[float]]):
+    """Share of weights that the update of each step does not move, by format."""
     fig, ax = plt.subplots(figsize=(6, 2.7))
     for name, share in shares.items():
-        ax.semilogx(rates, share, "o-", c=COLOURS[name], label=name)
-    ax.set(xlabel="update (about the learning rate)", ylabel="share of weights\nthat do not move")
-    ax.set_ylim(-0.03, 1)
+        ax.semilogx(steps, share, "o-", c=COLOURS[name], label=name)
+    ax.set(xlabel="step", ylabel="share of weights\nthat do not move")
+    ax.set_xticks(steps, [str(step) for step in steps])
+    ax.minorticks_off()
+    ax.set_ylim(-0.03, None)
     ax.legend()
     return fig

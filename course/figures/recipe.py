@@ -58,18 +58,35 @@ def spike(runs: dict, apart: dict, at: int) -> plt.Figure:
     return fig
 
 
-def ablation(rows: list[dict], title: str = "") -> plt.Figure:
-    """Nats above the floor in the end, a row for what was switched off, a dot a seed, a colour a rate."""
-    names, rates = list(dict.fromkeys(row["off"] for row in rows)), sorted({row["lr"] for row in rows})
-    fig, ax = plt.subplots(figsize=(7.2, 0.3 * len(names) + 0.9))
-    for i, lr in enumerate(rates):
-        mine = [row for row in rows if row["lr"] == lr]
-        base = [row["above"] for row in mine if row["off"] == names[0]]
-        ax.axvspan(min(base), max(base), color=f"C{i}", alpha=0.2, lw=0)
-        y = [names.index(row["off"]) + 0.16 * (i - (len(rates) - 1) / 2) for row in mine]
-        ax.plot([row["above"] for row in mine], y, "o", ms=4, c=f"C{i}", label=f"lr {lr:g}")
-    ax.set_yticks(range(len(names)), names)
+def rates(sweeps: dict[str, dict[float, list[float]]]) -> plt.Figure:
+    """Nats above the floor against the learning rate: for each sweep the means as a line, and a dot for each run."""
+    fig, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
+    for i, (name, sweep) in enumerate(sweeps.items()):
+        ax.semilogx(sweep.keys(), [sum(runs) / len(runs) for runs in sweep.values()], c=f"C{i}", label=name)
+        for lr, runs in sweep.items():
+            ax.plot([lr] * len(runs), runs, "o", ms=3.5, alpha=0.5, c=f"C{i}")
+    all_rates = sorted({lr for sweep in sweeps.values() for lr in sweep})
+    ax.set_xticks(all_rates, [f"{lr:g}" for lr in all_rates])
+    ax.minorticks_off()
+    ax.set(xlabel="learning rate", ylabel="nats per token above the floor")
+    ax.legend()
+    return fig
+
+
+def worth(costs: dict[str, tuple]) -> plt.Figure:
+    """What each variant costs, with its interval: at the recipe's best rate, and at its own.
+
+    costs: name -> (cost and half width at the recipe's rate, the same at its own rate, that rate).
+    """
+    fig, ax = plt.subplots(figsize=(7.2, 0.36 * len(costs) + 0.9), layout="constrained")
+    for i, (column, label) in enumerate([(0, "at the recipe's best rate"), (2, "at its own best rate")]):
+        y = [row + 0.3 * (i - 0.5) for row in range(len(costs))]
+        nats = [cost[column] for cost in costs.values()]
+        half = [cost[column + 1] for cost in costs.values()]
+        ax.errorbar(nats, y, xerr=half, fmt="o", ms=4, lw=1.5, c=f"C{i}", label=label)
+    ax.axvline(0, c="0.5", lw=1)
+    ax.set_yticks(range(len(costs)), costs)
     ax.invert_yaxis()
-    ax.set(xlabel="nats per token above the floor (shaded: nothing switched off)", title=title)
+    ax.set_xlabel("cost in nats per token (right: worse than the recipe)")
     ax.legend()
     return fig

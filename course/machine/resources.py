@@ -66,7 +66,7 @@ def device() -> Iterator[Finding]:
         variable = "NANOGPT_SCALE" if "NANOGPT_SCALE" in str(error) else "NANOGPT_DEVICE"
         yield Finding(RED, "device", str(error), f"unset {variable}")
         return
-    yield from unused_gpu(nvidia_gpu(), torch.backends.cuda.is_built(), sys.platform)
+    yield from unused_gpu(nvidia_gpu(), torch.version.cuda, torch.cuda.is_available(), sys.platform)
     yield from shared_memory(torch.cuda.device_count())
     if chosen.type != "cuda":
         yield Finding(
@@ -100,13 +100,50 @@ def device_if_there():
         return None
 
 
-def unused_gpu(there: bool, built: bool, system: str) -> Iterator[Finding]:
-    """there: NVIDIA's driver; built: PyTorch knows CUDA."""
-    if there and not built:
+def unused_gpu(there: bool, cuda: str | None, available: bool, system: str) -> Iterator[Finding]:
+    """there: NVIDIA's driver; cuda: the version that PyTorch is built for, if any; available: PyTorch can use the GPU."""
+    if not there or available:
+        return
+    if cuda is None:
         remedy = "pip install --force-reinstall -c constraints.txt torch"
         if system == "win32":  # where the package index has the CPU build alone
             remedy = "take the command for CUDA from pytorch.org, Get started"
         yield Finding(YELLOW, "GPU", "an NVIDIA GPU is here, and this PyTorch is the CPU build", remedy)
+        return
+    hidden, found, needed = os.environ.get("CUDA_VISIBLE_DEVICES"), driver(), oldest_driver(cuda)
+    major = int(found.split(".")[0]) if found[0].isdigit() else None
+    text = f"an NVIDIA driver ({found}) is here, and PyTorch, built for CUDA {cuda}, cannot use the GPU: "
+    if hidden is not None and hidden.strip() in ("", "-1"):
+        text, remedy = f"{text}CUDA_VISIBLE_DEVICES={hidden!r} hides it", "unset CUDA_VISIBLE_DEVICES"
+    elif needed and major and major < needed:
+        text += f"CUDA {cuda.split('.')[0]} needs driver {needed} or newer"
+        remedy = f"install driver {needed} or newer"
+        if major >= OLDEST_DRIVER["12"]:
+            remedy += f", or a PyTorch that runs with this one: {for_older_driver()}"
+    else:
+        text += "torch.cuda.is_available() is False"
+        remedy = (
+            "run nvidia-smi, which must list the GPU (a container needs --gpus all, a new driver a restart); "
+            "then python -c 'import torch; torch.zeros(1).cuda()' names the cause"
+        )
+    yield Finding(YELLOW, "GPU", text, remedy)
+
+
+# NVIDIA, CUDA Compatibility, "Minor Version Compatibility", table 1: by CUDA's major version.
+OLDEST_DRIVER = {"13": 580, "12": 525, "11": 450}
+
+
+def oldest_driver(cuda: str) -> int | None:
+    """The first driver for a version of CUDA, such as "13.0"; None for one that is not in the table."""
+    return OLDEST_DRIVER.get(cuda.split(".")[0])
+
+
+def for_older_driver() -> str:
+    """The command that installs this PyTorch built for CUDA 12.9, which drivers from 525 on can run."""
+    import torch
+
+    wanted = f"torch=={torch.__version__.split('+')[0]}"
+    return f"pip install --force-reinstall {wanted} --index-url https://download.pytorch.org/whl/cu129"
 
 
 def driver() -> str:

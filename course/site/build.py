@@ -20,7 +20,7 @@ SITE = ROOT / "build" / "site"
 PARTS = {
     "I Text": ("00", "03"),
     "II GPT-2": ("04", "08"),
-    "III Speed": ("09", "14"),
+    "III Speed": ("09", "14z"),
     "IV A real run": ("15", "19"),
     "V Many processes": ("20", "22z"),
 }

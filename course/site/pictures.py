@@ -95,7 +95,7 @@ def digest(name: str) -> str:
 def staircase_steps(recorded: dict) -> list[dict]:
     """The recorded rungs: name, ms, predicted ms, the text beside it, and whether it made a step slower.
 
-    A gain is told where the middle halves of the two times lie apart, as in chapter 14.
+    A gain is told where its interval leaves out 1, as in chapter 14b; in older records, where the middle halves lie apart.
     """
     steps, before = [], None
     for rung in recorded["rungs"]:
@@ -103,6 +103,8 @@ def staircase_steps(recorded: dict) -> list[dict]:
         if before:
             gain, predicted = (before[key] / rung[key] for key in ("ms", "predicted_ms"))
             apart = rung["q3_ms"] < before["q1_ms"] or before["q3_ms"] < rung["q1_ms"]
+            if "gain" in rung:  # measured in turns, since November 2026
+                gain, apart = rung["gain"]["ratio"], rung["gain"]["sure"]
             slower = apart and gain < 1
             says = f"{gain:.2f} ×{', slower' if slower else ''}" if apart else "not measurable"
             says += f" · predicted {predicted:.2f} ×"

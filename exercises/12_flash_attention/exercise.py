@@ -161,7 +161,7 @@ r"""
 *Repair · difficulty 2/5 · importance 4/5 · 10 minutes*
 
 A cache holds the keys and values of all T tokens; the last n of them are new, and have queries: q is (..., n, d), k and v are
-(..., T, d), 1 ≤ n ≤ T. The line below was right while the prompt was read (n = T). It is wrong from then on, and says nothing. Mend it:
+(..., T, d), 1 ≤ n ≤ T. The line below is right while the prompt is read (n = T). From then on it is wrong, without an error. Repair it:
 each new query sees all keys up to its own, as if the whole text had been read at once. Keep the call of `F.scaled_dot_product_attention`.
 
 <details><summary>Hint 1</summary>

@@ -11,7 +11,7 @@ machine. `course check 14` runs the visible checks.
 STUDENT = "your student id"
 
 # %%
-from statistics import quantiles
+from statistics import median
 
 from course.variants import variant
 from nanogpt.speed.work import predict_step
@@ -141,45 +141,52 @@ r"""
 
 *Repair · difficulty 2/5 · importance 4/5 · 15 minutes*
 
-`gain` prints a factor whatever it is given: two rungs that do the same come out as 1.03×, and one step in which another program woke up
-decides the result. Mend it: the ratio of the medians of `before` and `after` (milliseconds, any number of each from 4 on), and `None` where the middle
-halves of the two overlap or touch. The middle half lies between the quartiles, `quantiles(times, n=4, method="inclusive")`. A rung may also be slower.
+`before[i]` and `after[i]` are milliseconds of two rungs that were timed one right after the other. `gain` prints a factor whatever it is given: two rungs that do the
+same come out as 1.03×, one step in which another program woke up decides the result, and so does a machine that gets slower while it is measured. Fix it.
+
+A pair sees the same machine, so compare within pairs. The gain is the median of the ratios `before[i] / after[i]`. Its interval of 95% leaves out
+`LEFT_OUT[n]` ratios at each end of the sorted n ratios (chapter 09's sign test). Where the interval contains 1, or begins or ends at 1, nothing is known: return `None`. A rung may also be
+slower.
 
 <details><summary>Hint 1</summary>
 
-Two intervals do not overlap if one ends before the other begins. There are two ways for that.
+Sort the ratios. With 9 pairs one ratio is left out at each end, so the interval goes from the second to the last but one.
 </details>
 
 <details><summary>Hint 2</summary>
 
-`quantiles(times, n=4, method="inclusive")` gives three numbers. The middle one is the median.
+An interval leaves 1 out in two ways: it lies above 1, or below it.
 </details>
 """
+
+# %%
+LEFT_OUT = {6: 0, 9: 1, 12: 2, 15: 3, 20: 5}  # number of pairs: ratios to leave out at each end
 
 
 # %%
 #| solution 14-3
 def gain(before: list[float], after: list[float]) -> float | None:
-    """The factor by which the median falls; None where the middle halves overlap."""
+    """The median ratio of the pairs; None where its interval does not tell which of the two is faster."""
     ### BEGIN SOLUTION
-    (b1, b, b3), (a1, a, a3) = (quantiles(times, n=4, method="inclusive") for times in (before, after))
-    return b / a if a3 < b1 or b3 < a1 else None
+    ratios = sorted(b / a for b, a in zip(before, after))
+    k = LEFT_OUT[len(ratios)]
+    low, high = ratios[k], ratios[-1 - k]
+    return median(ratios) if low > 1 or high < 1 else None
     ### INSTEAD
-    # return (sum(before) / len(before)) / (sum(after) / len(after))
+    # return sum(before) / sum(after)
     ### END SOLUTION
 
 
 # %%
 #| check 14-3
-quiet, faster = [10.0, 10.1, 9.9, 10.2, 10.0], [5.0, 5.1, 5.0, 4.9, 5.0]
-assert gain(quiet, faster) == 2, "medians of 10 and 5: a factor of 2"
-assert gain(faster, quiet) == 0.5, "a rung may be slower: a factor of 0.5, and it can be measured"
-assert gain(quiet, [9.8, 10.0, 10.1, 10.3, 9.9]) is None, (
-    "the middle halves overlap: no measurable difference"
+slow, fast = (
+    [10.0, 10.4, 9.9, 10.2, 10.0, 10.1, 10.0, 9.8, 10.0],
+    [5.0, 5.2, 5.0, 5.1, 5.0, 5.0, 5.0, 4.9, 5.0],
 )
-assert gain(quiet, [5.0, 5.1, 5.0, 4.9, 60.0]) == 2, (
-    "one step in which the machine was busy must decide nothing"
-)
+assert gain(slow, fast) == 2, "most pairs are 10 and 5: a factor of 2"
+assert gain(fast, slow) == 0.5, "a rung may be slower: a factor of 0.5, and it can be measured"
+assert gain(slow, slow[::-1]) is None, "the same times in another order: no difference can be measured"
+assert gain(slow, [*fast[:-1], 60.0]) == 2, "one step in which the machine was busy must decide nothing"
 
 # %% [markdown]
 r"""

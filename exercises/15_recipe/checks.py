@@ -274,8 +274,8 @@ WRONG = [
 ]  # fmt: skip
 MANUAL = {"15-6": 2}
 RUBRIC = {
-    "15-6": "1 point: the two runs differ in two things, clipping and the seed, and seeds alone are up to 0.06 apart in this chapter: 0.04 from one pair says nothing. Needed: both "
-    "recipes from the same seeds (weights and rows), several seeds, differences per seed, and a placebo (a change that can do nothing, here 0.002) as the measure of what can be seen. "
+    "15-6": "1 point: the two runs differ in two things, clipping and the seed, and two runs of one recipe with different seeds can differ by as much. Needed: both recipes from the "
+    "same seeds (weights and rows), at least four seeds, the difference for each seed, and an interval for their mean that leaves out zero; best with a rate that was tuned for each side. "
     "1 point: clipping is an insurance against a rare bad batch (or: against spikes); runs without one cannot show its worth, one with a damaged batch could. A point is halved where "
     "'more seeds' is said without the pairing.",
 }

@@ -26,7 +26,7 @@ r"""
 
 Gradients of micro-batches are added up before one update. The law: however a batch is cut, gradient and loss are those of the batch as a whole, the mean over
 all targets that count (a target of −100 does not). `add_up` breaks it for rows of unequal length, as large libraries did until October 2024, and
-has two smaller faults: it keeps the gradient of the step before, and one micro-batch without any target that counts makes the loss `nan`. Mend all three.
+has two smaller faults: it keeps the gradient of the step before, and one micro-batch without any target that counts makes the loss `nan`. Repair all three.
 
 `model(x, y)` returns (logits, mean loss of this micro-batch). `add_up(model, micro_batches)` leaves the gradient in the model, and returns the mean loss of all, a tensor
 without gradient. `nanogpt.gpt.train.train_step` does this; write your own. Let each micro-batch pass through the model once.
@@ -109,7 +109,7 @@ r"""
 *Repair · difficulty 2/5 · importance 4/5 · 15 minutes*
 
 `clipped` bounds a gradient's length, and turns the gradient: it treats each tensor by itself. All parameters together are one
-vector. Mend it: `clipped(grads, c)` returns the shortened gradients, in a list, and the length of the whole *before*, which is
+vector. Repair it: `clipped(grads, c)` returns the shortened gradients, in a list, and the length of the whole *before*, which is
 what a log should show. A gradient that is no longer than c comes back as it is; one of zeros, too. The tensors may have any shapes.
 
 <details><summary>Hint 1</summary>
@@ -160,7 +160,7 @@ r"""
 *Repair · difficulty 3/5 · importance 4/5 · 20 minutes*
 
 A recipe that leaves embeddings out: decayed is what has two dimensions or more *and* is no embedding (a parameter of an `nn.Embedding`). All the rest that is
-trained is not decayed. `groups` decides by names, and gets three things wrong with GPT-2. Mend it, for any model: each trained parameter in exactly one group, a frozen one
+trained is not decayed. `groups` decides by names, and gets three things wrong with GPT-2. Repair it, for any model: each trained parameter in exactly one group, a frozen one
 in none, and a matrix that is tied to an embedding *is* the embedding. Of GPT-2 48 tensors and 84,934,656 parameters are then decayed.
 
 Then without building it: `pulled`, how many parameters this recipe decays in the GPT of your numbers in `mine`, whose head is tied and
@@ -395,5 +395,5 @@ r"""
 *Explain · difficulty 3/5 · importance 4/5 · 10 minutes*
 
 A report: "With clipping the validation loss after 108 steps is 2.31, without it 2.35. So clipping is worth 0.04 nats, and we will use it." Two runs, seeds 0 and 1. What is
-wrong with the conclusion, and what would have to be run before one may say it, at what size of differences? And which reason for clipping could no such table show? Four to six sentences.
+wrong with the conclusion? Which runs are needed before one may say it, and how must their numbers be compared (chapter 15b)? And which reason for clipping could no such comparison show? Four to six sentences.
 """

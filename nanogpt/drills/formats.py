@@ -4,9 +4,11 @@ Exported from notebooks/10_precision.ipynb.
 """
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Format:
@@ -54,3 +56,38 @@ def to_tf32(x: Tensor) -> Tensor:
     tie = (bits >> 13) & 1  # 1 where the last bit that stays is odd
     rounded = (bits + 0x0FFF + tie) & ~0x1FFF
     return torch.where(x.isfinite(), rounded.view(torch.float32), x)
+
+
+PRODUCTS = [getattr(torch.ops.aten, name).default for name in ("mm", "bmm", "addmm", "baddbmm")]
+
+
+class Emulated(TorchDispatchMode):
+    """Every matrix product inside reads inputs changed by `read`, and its result is changed by `write`."""
+
+    def __init__(self, read, write=lambda x: x):
+        super().__init__()
+        self.read, self.write = read, write
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func not in PRODUCTS:
+            return func(*args, **(kwargs or {}))
+        *first, a, b = args
+        a, b = self.read(a), self.read(b)
+        first = [x.to(a.dtype) for x in first]  # what is added to the product, such as a bias
+        return self.write(func(*first, a, b, **(kwargs or {})))
+
+
+def emulation(precision: str):
+    """A context in which products behave as in this precision, on any device, forward and backward."""
+    if precision == "float32":
+        return nullcontext()
+    if precision == "tf32":
+        return Emulated(to_tf32)
+    if precision == "bf16-masters":  # all tensors are bfloat16 already
+        return Emulated(lambda x: x.float(), lambda x: x.bfloat16())
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+
+    def cast(x):
+        return x.to(dtype).float()
+
+    return Emulated(cast, cast)

@@ -1,6 +1,6 @@
 """The learning rate as a function of the step, and the optimizer of a run.
 
-Exported from notebooks/07_training.ipynb, grown by notebooks/15_recipe.ipynb.
+Exported from notebooks/07_training.ipynb, grown by notebooks/14_ladder.ipynb and notebooks/15_recipe.ipynb.
 """
 
 import math
@@ -15,6 +15,24 @@ def wsd(step: int, steps: int, *, warmup: int = 0, decay: float = 0.3, minimum: 
     """The factor of the learning rate: warm-up, then 1, and over the last `decay` of the steps linearly to the minimum."""
     left = min(max((steps - step) / max(1.0, decay * steps), 0.0), 1.0)
     return min(warm_up(step, warmup), minimum + (1 - minimum) * left)
+
+
+def make_optimizer(
+    model: GPT, lr, precision="float32", *, betas=(0.9, 0.98), weight_decay=0.01, fused=True, compiled=False
+) -> torch.optim.Optimizer:
+    """AdamW (Loshchilov and Hutter 2019), fused where it exists: one kernel for all, the same numbers.
+
+    Its means reach back 1 / (1 - beta) steps: 10 for the gradient, 50 for its square, which suits short runs (PyTorch's
+    default is 1,000). Weight decay shrinks each weight of two dimensions by lr × weight_decay a step. compiled: fuses the
+    update of bf16-masters.
+    """
+    groups = decay_groups(model, weight_decay)
+    if precision == "bf16-masters":  # chapter 10
+        return MasterAdamW(groups, lr=lr, betas=betas, compiled=compiled)
+    device = next(model.parameters()).device
+    return torch.optim.AdamW(
+        groups, lr=lr, betas=betas, fused=fused and device.type in ("cpu", "cuda", "mps")
+    )
 
 
 def warm_up(step: int, warmup: int) -> float:
@@ -43,18 +61,3 @@ def decay_groups(model: GPT, weight_decay: float) -> list[dict]:
         {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
-
-
-def make_optimizer(
-    model: GPT, lr: float, precision: str = "float32", *, betas=(0.9, 0.98), weight_decay=0.01
-) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov and Hutter 2019), fused where it exists: one kernel for all, the same numbers.
-
-    Its means reach back 1 / (1 - beta) steps: 10 for the gradient, 50 for its square, which suits short runs (PyTorch's
-    default is 1,000). Weight decay shrinks each weight of two dimensions by lr × weight_decay a step.
-    """
-    groups = decay_groups(model, weight_decay)
-    if precision == "bf16-masters":  # chapter 10
-        return MasterAdamW(groups, lr=lr, betas=betas)
-    device = next(model.parameters()).device
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=device.type in ("cpu", "cuda", "mps"))

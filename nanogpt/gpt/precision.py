@@ -1,6 +1,7 @@
 """One word for how a run uses number formats: float32, tf32, bf16, fp16 or bf16-masters.
 
-Exported from notebooks/10_precision.ipynb, grown by notebooks/21_sharding.ipynb.
+Exported from notebooks/10_precision.ipynb, grown by notebooks/10b_loss_scaling.ipynb and
+notebooks/21_sharding.ipynb.
 """
 
 from collections.abc import Iterable
@@ -91,15 +92,17 @@ class LossScaler:
 
     def update(self, finite: bool) -> None:
         """Halve the scale after a bad step, double it after growth_interval good ones; FloatingPointError below 1."""
-        self.good_steps = self.good_steps + 1 if finite else 0
-        if not finite:
+        if finite:
+            self.good_steps += 1
+        else:
+            self.good_steps = 0
             if self.scale < 2:
                 what = "gradients are not finite even without loss scaling"
                 raise FloatingPointError(
                     f"{what}; look for NaN in data or weights, or lower the learning rate"
                 )
             self.scale /= 2
-        elif self.good_steps == self.growth_interval:
+        if self.good_steps == self.growth_interval:
             self.good_steps = 0
             self.scale = min(2 * self.scale, 2.0**127)  # float32 ends at 2^128
 

@@ -1,7 +1,7 @@
 """The training step and the loop around it.
 
-Exported from notebooks/07_training.ipynb, grown by notebooks/10_precision.ipynb, notebooks/15_recipe.ipynb
-and notebooks/20_ddp.ipynb.
+Exported from notebooks/07_training.ipynb, grown by notebooks/10_precision.ipynb,
+notebooks/10b_loss_scaling.ipynb, notebooks/15_recipe.ipynb and notebooks/20_ddp.ipynb.
 """
 
 import math

@@ -169,12 +169,13 @@ def assemble(config: Config, ranks: Ranks | None = None) -> Training:
         raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
     model = first_model(c, manifest["vocab_size"]).to(ranks.device).train()
     stepper, readers = lay_out(model, c, ranks)
+    optim = {"betas": o.betas, "weight_decay": o.weight_decay, "compiled": c.train.compile}
     parts = {
         "tokenizer": tokenizer,
         "held": (held_out(c.data.dir, c.eval.tokens) if c.eval.every else [], manifest["eot"]),
         "model": model,
         "stepper": torch.compile(stepper) if c.train.compile else stepper,
-        "optimizer": optimizer_for(model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay),
+        "optimizer": optimizer_for(model, o.lr, c.train.dtype, **optim),
         "stream": stream_of(c, readers),
         "scaler": LossScaler() if c.train.dtype == "fp16" else None,
     }

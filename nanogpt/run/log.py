@@ -19,11 +19,11 @@ from nanogpt.speed.roofline import peak_of
 
 def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], object]]:
     """What is called with each step's line, from `step` on: for the screen, metrics.jsonl, TensorBoard, wandb."""
-    run, steps, live = config.run, config.train.max_steps, sys.stdout.isatty()
+    options, steps, live = config.run, config.train.max_steps, sys.stdout.isatty()
 
     def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
         stays = (
-            line["step"] % run.log_every == 0
+            line["step"] % options.log_every == 0
             or line["step"] == steps
             or "val_loss" in line
             or "skipped" in line
@@ -37,9 +37,9 @@ def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], obj
         metrics.write(json.dumps(line).encode() + b"\n")  # unbuffered: what is written survives the process
 
     yield from (show, append)
-    if run.tensorboard:
-        yield tensorboard(Path(run.dir), step)
-    if run.wandb:
+    if options.tensorboard:
+        yield tensorboard(Path(options.dir), step)
+    if options.wandb:
         yield wandb(config)
 
 
@@ -78,12 +78,12 @@ def wandb(config: Config) -> Callable[[dict], object]:
     return lambda line: wandb.log(numbers(line), step=line["step"])
 
 
-def report(run: Training) -> None:
+def report(training: Training) -> None:
     """What the run came to, and what it spent its time on."""
-    total = sum(run.seconds.values())
-    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in run.seconds.items())
-    skipped = ", ".join(f"{n} {why}" for why, n in run.skipped.items()) or "none"
-    print(f"{run.step} steps, {spent}; skipped: {skipped}")
-    if run.best:
-        print(f"best val loss {run.best['val_loss']:.6f} at step {run.best['step']}")
-    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(run.kept))}")
+    total = sum(training.seconds.values())
+    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in training.seconds.items())
+    skipped = ", ".join(f"{n} {why}" for why, n in training.skipped.items()) or "none"
+    print(f"{training.step} steps, {spent}; skipped: {skipped}")
+    if training.best:
+        print(f"best val loss {training.best['val_loss']:.6f} at step {training.best['step']}")
+    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(training.kept))}")

@@ -1,6 +1,6 @@
 """What a run has written: read, drawn, and how far out its newest step is; and the command `plot`.
 
-Exported from notebooks/15_recipe.ipynb.
+Exported from notebooks/17b_checkpoints.ipynb, grown by notebooks/17c_long_run.ipynb.
 """
 
 import argparse
@@ -83,10 +83,10 @@ PANELS = dict(loss="loss [nats]", norm="norm of the gradient", lr="learning rate
 
 
 def draw_run(ax, name: str, lines: Sequence[dict], color: str, label: str) -> None:
-    """One run in one panel: faint step by step, bold as the means of up to 100 stretches."""
+    """One run in one panel: faint step by step, bold as the means of about 100 stretches."""
     steps, values = column(lines, name)
     ax.plot(steps, values, color=color, alpha=0.3, lw=0.7)
-    n = 1 if name == "lr" else max(1, math.ceil(len(steps) / 100))
+    n = 1 if name == "lr" else max(1, len(steps) // 100)
     stretches = [slice(at, at + n) for at in range(0, len(steps), n)]
     ax.plot([fmean(steps[s]) for s in stretches], [fmean(values[s]) for s in stretches], color, label=label)
     if name == "loss":

@@ -1,6 +1,6 @@
 """Attention in tiles with an online softmax: no T×T matrix.
 
-Exported from notebooks/12_flash_attention.ipynb.
+Exported from notebooks/12_flash_attention.ipynb, grown by notebooks/12b_fused_attention.ipynb.
 """
 
 import math
@@ -73,14 +73,16 @@ def flash_backward(
     D = (grad.to(wide) * out).sum(-1, keepdim=True)  # (..., T, 1), the row sums Σ p dp
     dq, dk, dv = (torch.zeros_like(z, dtype=wide) for z in (q, k, v))
     for j in range(0, T, block):
+        keys = slice(j, j + block)
         k_j, v_j = tile(k, j, block), tile(v, j, block)
         for i in range(j, T, block):  # queries before these keys never saw them
-            rows, columns = slice(i, i + block), slice(j, j + block)
+            rows = slice(i, i + block)
             q_i, g_i = tile(q, i, block), tile(grad, i, block)
-            row = logsumexp[..., rows, :], D[..., rows, :]
-            parts = tile_backward(q_i, k_j, v_j, g_i, *row, diagonal=i == j)
-            for whole, place, part in zip((dq, dk, dv), (rows, columns, columns), parts):
-                whole[..., place, :] += part
+            L_i, D_i = logsumexp[..., rows, :], D[..., rows, :]
+            add_q, add_k, add_v = tile_backward(q_i, k_j, v_j, g_i, L_i, D_i, diagonal=i == j)
+            dq[..., rows, :] += add_q
+            dk[..., keys, :] += add_k
+            dv[..., keys, :] += add_v
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
@@ -124,7 +126,9 @@ def sdpa_backend(q: Tensor, k: Tensor, v: Tensor, **options) -> str:
     "math" means step by step, with T×T in memory. options: as for that function. Tensors (B, n_head, T, d).
     """
     q, k, v = (z.detach().requires_grad_() for z in (q, k, v))
-    name = F.scaled_dot_product_attention(q, k, v, **options).grad_fn.name()
-    if not name.startswith("ScaledDotProduct"):
+    node = F.scaled_dot_product_attention(q, k, v, **options).grad_fn
+    while node.name().startswith("Slice"):  # a head that was padded for the kernel is cut back
+        node = node.next_functions[0][0]
+    if not node.name().startswith("ScaledDotProduct"):
         return "math"  # several operations in a row, each with a name of its own
-    return name.removeprefix("ScaledDotProduct").split("Attention")[0] or "fused"
+    return node.name().removeprefix("ScaledDotProduct").split("Attention")[0] or "fused"

@@ -1,14 +1,15 @@
 """A clock, what a device can do at most as measured, and what its data sheet promises.
 
-Exported from notebooks/09_measuring.ipynb.
+Exported from notebooks/09_measuring.ipynb, grown by notebooks/09b_counting.ipynb.
 """
 
+import math
 import mmap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import quantiles
+from statistics import median, quantiles
 
 import torch
 
@@ -21,18 +22,9 @@ def synchronize(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def timings(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
-    """Seconds of each call: between CUDA events, elsewhere by the host's clock with an empty queue before and after."""
+def host_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
+    """Seconds of each call by the host's clock, with an empty queue before and after each."""
     synchronize(device)
-    if device.type == "cuda":
-        with torch.cuda.device(device):  # an event belongs to the current device's stream
-            events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-            events[0].record()
-            for event in events[1:]:
-                call()
-                event.record()
-            torch.cuda.synchronize()
-        return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -40,6 +32,26 @@ def timings(call: Callable[[], object], device: torch.device, repeats: int) -> l
         synchronize(device)
         times.append(time.perf_counter() - start)
     return times
+
+
+def event_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
+    """Seconds of each call on a CUDA device, between events in its queue."""
+    with torch.cuda.device(device):  # an event belongs to the current device's stream
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+        torch.cuda.synchronize()
+        events[0].record()
+        for event in events[1:]:
+            call()
+            event.record()
+        torch.cuda.synchronize()
+    return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]  # it gives ms
+
+
+def timings(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
+    """Seconds of each call: between CUDA events, elsewhere by the host's clock with an empty queue before and after."""
+    if device.type == "cuda":
+        return event_times(call, device, repeats)
+    return host_times(call, device, repeats)
 
 
 @dataclass(frozen=True)
@@ -69,23 +81,65 @@ def measure(call: Callable[[], object], device: torch.device, repeats: int = 20,
     return Timing(middle, q1, q3, tuple(times))
 
 
-def matmul_formats(device: torch.device) -> list[str]:
-    """The number formats in which this device multiplies matrices, in hardware or emulated: at least float32.
+@dataclass(frozen=True)
+class Gain:
+    """How many times as fast: the median of paired ratios, and an interval that holds the true median in 95% of cases."""
 
-    bfloat16 and TF32 need compute capability 8.0 on NVIDIA (CUDA C++ Programming Guide, "Alternate Floating Point").
-    """
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def sure(self) -> bool:
+        """Whether the interval leaves out 1, so that one of the two is faster."""
+        return not self.low <= 1 <= self.high
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.2f}× ({self.low:.2f} to {self.high:.2f})"
+
+
+def gain_of(ratios: Sequence[float]) -> Gain:
+    """The gain from the ratio of each pair, before / after, with the interval of the sign test (at least six pairs)."""
+    ordered, n = sorted(ratios), len(ratios)
+    if n < 6:
+        raise ValueError(f"{n} pairs cannot give an interval of 95%; time at least 6, better 20")
+    left_out, chance = 0, 1 / 2**n  # the chance that n coins show at most `left_out` heads
+    while chance + math.comb(n, left_out + 1) / 2**n <= 0.025:
+        left_out += 1
+        chance += math.comb(n, left_out) / 2**n
+    return Gain(median(ordered), ordered[left_out], ordered[-1 - left_out])
+
+
+def faster(before: Callable, after: Callable, device: torch.device, pairs: int = 20, warmup: int = 3) -> Gain:
+    """How many times as fast `after` is as `before`: both are timed in turn, and each pair is compared by itself."""
+    for _ in range(warmup):
+        before()
+        after()
+    calls, ratios = (before, after), []
+    for pair in range(pairs):
+        order = (0, 1) if pair % 2 == 0 else (1, 0)  # neither is always the first
+        times = {i: timings(calls[i], device, 1)[0] for i in order}
+        ratios.append(times[0] / times[1])
+    return gain_of(ratios)
+
+
+def matmul_formats(device: torch.device) -> list[str]:
+    """The number formats in which this device multiplies matrices, in hardware or emulated: at least float32."""
     if device.type != "cuda":
         return ["float32", "bfloat16"]
     if torch.version.hip:
         return ["float32", "bfloat16", "float16"]
-    ampere = torch.cuda.get_device_capability(device) >= (8, 0)
+    ampere = torch.cuda.get_device_capability(device) >= (
+        8,
+        0,
+    )  # CUDA Programming Guide, "Alternate Floating Point"
     return ["float32", "tf32", "bfloat16", "float16"] if ampere else ["float32", "float16"]
 
 
 def matmul_flops(device: torch.device, dtype: str | torch.dtype, n: int, repeats: int = 10) -> float:
     """FLOP/s of an n × n matrix product, the fastest of several. dtype: float32, bfloat16, float16 or "tf32"."""
     name = str(dtype).removeprefix("torch.")
-    g = torch.Generator(device).manual_seed(0)  # its own: measuring must not change what is drawn later
+    g = torch.Generator(device).manual_seed(0)
     a, b = torch.randn(2, n, n, device=device, generator=g)
     if name != "tf32":  # TF32 is how a product reads float32, and a global switch
         a, b = a.to(getattr(torch, name)), b.to(getattr(torch, name))
@@ -156,15 +210,20 @@ PEAKS = {  # by NVIDIA's data sheets and white papers
     "A100-80GB": Peak(19.5, 156, 312, 2039, "A100 data sheet, 2021", ("A100-SXM4-80GB",)),
     "A100-80GB-PCIe": Peak(19.5, 156, 312, 1935, "A100 data sheet, 2021", ("A100 80GB PCIe",)),
     "A100-40GB": Peak(19.5, 156, 312, 1555, "A100 white paper", ("A100-SXM4-40GB", "A100-PCIE-40GB")),
+    "H800": Peak(67, 494.7, 989.4, 3350, "an H100 (SXM) with less NVLink"),
+    "A800": Peak(19.5, 156, 312, 2039, "an A100 (80 GB) with less NVLink", ("A800-SXM4-80GB",)),
+    "A800-PCIe": Peak(19.5, 156, 312, 1935, "an A100 (80 GB) with less NVLink", ("A800 80GB PCIe",)),
     "L40S": Peak(91.6, 183, 362, 864, "L40S data sheet, 2023"),
     "L4": Peak(30.3, 60, 121, 300, "L4 data sheet, 2023"),
     "A10": Peak(31.2, 62.5, 125, 600, "A10 data sheet, 2021"),
     "V100": Peak(15.7, None, 125, 900, "V100 data sheet, 2020 (SXM2)", ("V100-SXM2-16GB", "V100-SXM2-32GB")),
     "V100-PCIe": Peak(14, None, 112, 900, "V100 data sheet, 2020", ("V100-PCIE-16GB", "V100-PCIE-32GB")),
+    "V100S": Peak(16.4, None, 130, 1134, "V100 data sheet, 2020 (V100S PCIe)", ("V100S-PCIE-32GB",)),
     "T4": Peak(8.1, None, 65, 320, "T4 data sheet, 2019"),
     "A6000": Peak(38.7, 77.4, 154.8, 768, "GA102 white paper, 2020", ("RTX A6000",)),
     "RTX 5090": Peak(104.8, 104.8, 209.5, 1792, "RTX Blackwell white paper, 2025"),
     "RTX 4090": Peak(82.6, 82.6, 165.2, 1008, "Ada white paper, 2022"),
+    "RTX 4070 SUPER": Peak(35.5, 35.5, 71, 504, "NVIDIA's specifications, 2024: 7,168 cores at 2.475 GHz"),
     "RTX 3090": Peak(35.6, 35.6, 71, 936, "GA102 white paper, 2020"),
 }
 
@@ -172,7 +231,10 @@ PEAKS = {  # by NVIDIA's data sheets and white papers
 def peak_of(gpu: str) -> Peak | None:
     """The data sheet of a GPU by its name in PEAKS or torch.cuda.get_device_name()'s; None for any other name."""
     name = " ".join(word for word in gpu.split() if word not in ("NVIDIA", "Tesla", "GeForce"))
-    return next((peak for key, peak in PEAKS.items() if name in (key, *peak.reported)), None)
+    for key, peak in PEAKS.items():
+        if name == key or name in peak.reported:
+            return peak
+    return None
 
 
 PAGE = mmap.PAGESIZE  # bytes: 4096 on most systems, 16384 on Apple silicon

@@ -1,19 +1,23 @@
 """What a training step must compute, move and keep, predicted from the model's shape and counted.
 
-Exported from notebooks/09_measuring.ipynb, grown by notebooks/12_flash_attention.ipynb.
+Exported from notebooks/09_measuring.ipynb, grown by notebooks/09b_counting.ipynb and
+notebooks/12b_fused_attention.ipynb.
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from nanogpt.gpt.model import GPTConfig, flops_per_token, num_params
+from nanogpt.speed.roofline import Roofline, measure
 
 
 def step_flops(config: GPTConfig, B: int, T: int) -> int:
@@ -44,24 +48,30 @@ class Work:
 
 
 def linear_work(part: str, N: int, shapes: list[tuple[int, int]], copies: int, bias: bool, width: int):
-    """Forward and backward of linear layers, (inputs, outputs) each, on N tokens: three products and a sum."""
-    weights = sum(i * o for i, o in shapes)
-    x, y = N * sum(i for i, _ in shapes), N * sum(o for _, o in shapes)
-    b = bias * sum(o for _, o in shapes)
-    forward = x + weights + b + y
-    backward = 2 * (x + weights + y) + bias * (y + b)  # gradients of the input, the weight and the bias
-    work = {"forward": (2, forward), "backward": (4, backward)}
-    return [Work(part, p, copies * f * N * weights, copies * width * n) for p, (f, n) in work.items()]
+    """Forward and backward of linear layers, (inputs, outputs) each, on N tokens. width: bytes of a number."""
+    products = forward = backward = 0
+    for inputs, outputs in shapes:
+        x, w, y = N * inputs, inputs * outputs, N * outputs  # numbers in the tokens, the matrix, the result
+        products += 2 * N * w
+        forward += x + w + y
+        backward += 2 * (x + w + y)
+        if bias:
+            forward += outputs
+            backward += y + outputs
+    return [
+        Work(part, "forward", copies * products, copies * width * forward),
+        Work(part, "backward", copies * 2 * products, copies * width * backward),
+    ]
 
 
 def attention_work(config: GPTConfig, B: int, T: int, width: int = 4) -> list[Work]:
     """softmax(qkᵀ)v of all layers, without the linear layers. Counts T × T products in full, as chapter 05 does."""
     NC, L = B * T * config.n_embd, config.n_layer
-    scores = B * config.n_head * T * T
-    if config.flash:  # also one number per row and head; backward gathers dq, dk, dv into one gradient
+    if config.flash:  # backward gathers dq, dk, dv into one gradient
         rows = B * T * config.n_head
         forward, backward = 4 * NC + rows, 14 * NC + rows
     else:
+        scores = B * config.n_head * T * T
         forward, backward = 12 * NC + 8 * scores, 20 * NC + 11 * scores
     flops = 4 * NC * T
     return [
@@ -102,13 +112,12 @@ def step_work(config: GPTConfig, B: int, T: int, width: int = 4, fused: bool = F
     Every operation reads its inputs and writes its outputs once. `width`: bytes of a number in the parts that autocast
     (chapter 10) runs in 16 bits, which are PRODUCTS and gelu; all else has 4. Casts, ids and masks are not counted.
     """
-    C, L, N = config.n_embd, config.n_layer, B * T
-    linear = partial(linear_work, N=N, bias=config.bias, width=width)
+    C, L, N, bias = config.n_embd, config.n_layer, B * T, config.bias
     return [
-        *linear("qkv", shapes=[(C, 3 * C)], copies=L),
+        *linear_work("qkv", N, [(C, 3 * C)], L, bias, width),
         *attention_work(config, B, T, width),
-        *linear("proj", shapes=[(C, C)], copies=L),
-        *linear("mlp", shapes=[(C, 4 * C), (4 * C, C)], copies=L),
+        *linear_work("proj", N, [(C, C)], L, bias, width),
+        *linear_work("mlp", N, [(C, 4 * C), (4 * C, C)], L, bias, width),
         *linear_work("head", N, [(C, config.vocab_rows)], 1, False, width),
         *elementwise_work(config, B, T, width, fused),
     ]
@@ -164,6 +173,57 @@ def predict_step(
         (w.part, w.phase): roofline.seconds(w.flops, w.nbytes, dtype if w.part in PRODUCTS else "float32")
         for w in step_work(config, B, T, width, fused)
     }
+
+
+def step_kernels(config: GPTConfig, N: int, device, dtype: torch.dtype) -> dict[str, tuple[Callable, int]]:
+    """{part: (a call that does such work on N tokens, its FLOPs if it is a product, else its bytes)}."""
+    C, V, kernels = config.n_embd, config.vocab_rows, {}
+    g = torch.Generator(device).manual_seed(0)
+
+    def draw(*size):
+        return torch.randn(size, device=device, generator=g)
+
+    for part, i, o in (("qkv", C, 3 * C), ("proj", C, C), ("mlp", C, 4 * C), ("head", C, V)):
+        x, w, dy = draw(N, i).to(dtype), draw(o, i).to(dtype), draw(N, o).to(dtype)
+        kernels[part] = (lambda x=x, w=w, dy=dy: (F.linear(x, w), dy @ w, dy.T @ x)), 6 * N * i * o
+    x, other, wide, logits, table = draw(N, C), draw(N, C), draw(N, 4 * C), draw(N, V), draw(V, C)
+    kernels["layer norm"] = (lambda: F.layer_norm(x, (C,))), 4 * 2 * N * C
+    kernels["residual"] = (lambda: x + other), 4 * 3 * N * C
+    kernels["gelu"] = (lambda: F.gelu(wide, approximate="tanh")), 4 * 2 * N * 4 * C
+    kernels["cross-entropy"] = (lambda: logits.log_softmax(-1)), 4 * 2 * N * V
+    kernels["optimizer"] = (lambda: table.mul_(0.999)), 4 * 2 * V * C
+    return kernels
+
+
+class Fractions(NamedTuple):
+    """What the kernels of a step reach: a share of a roofline's FLOP/s, and a share of its bytes/s."""
+
+    flops: float
+    bandwidth: float
+
+    def of(self, roofline: Roofline) -> Roofline:
+        """The roofline with both of its limits times their fractions."""
+        flops = {name: self.flops * rate for name, rate in roofline.flops.items()}
+        return Roofline(roofline.device, flops, self.bandwidth * roofline.bandwidth)
+
+
+def measure_fractions(
+    config: GPTConfig, B: int, T: int, roofline: Roofline, device, dtype: str = "float32", repeats: int = 10
+) -> Fractions:
+    """The fractions that the kernels of this step reach on `device`. dtype: what products read, as in the roofline."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    kernels = step_kernels(config, B * T, device, getattr(torch, dtype.replace("tf32", "float32")))
+    rates = {part: amount / measure(call, device, repeats).median for part, (call, amount) in kernels.items()}
+    torch.set_float32_matmul_precision(before)
+    amounts, seconds = Counter(), Counter()
+    for w in step_work(config, B, T):
+        if w.part in rates:
+            kind, amount = ("flops", w.flops) if w.part in PRODUCTS else ("bytes", w.nbytes)
+            amounts[kind] += amount
+            seconds[kind] += amount / rates[w.part]
+    flops, nbytes = (amounts[kind] / seconds[kind] for kind in ("flops", "bytes"))
+    return Fractions(flops / roofline.flops[dtype], nbytes / roofline.bandwidth)
 
 
 def memory_levels(call: Callable[[], object]) -> list[tuple[int, int]]:

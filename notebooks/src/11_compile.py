@@ -2,10 +2,14 @@
 r"""
 # 11 · Compile: one kernel instead of nine
 
-Eager PyTorch runs one operation after the other. Each reads its input from memory and writes its result back, and
-the next one fetches it again. Chapter 09 showed that between the matrix products a step does little else. A
-compiler that sees several operations at once can keep the numbers in registers. `torch.compile` is that compiler.
-It costs time before it saves any, and it gives up silently when it cannot follow. This chapter shows both.
+PyTorch usually works *eagerly*: it runs one operation after the other. Each operation reads its input from memory and writes
+its result back, and the next one fetches it again. Chapter 09b showed that between the matrix products a training step does
+little else. A compiler that sees several operations at once can keep the numbers in registers, right where the arithmetic is
+done.
+
+`torch.compile` is such a compiler. It is one line of code. But it takes seconds before it saves anything, it silently gives
+up on code that it cannot follow, and it starts again when shapes change. In this chapter you see what it does, when it pays,
+and how to find the silent failures.
 """
 
 # %%
@@ -15,147 +19,85 @@ import re
 import time
 import warnings
 from dataclasses import replace
-from statistics import quantiles
+from functools import partial
 
 import torch
 import torch._dynamo
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
-from torch._inductor import metrics
 from torch._inductor.utils import run_and_get_code
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from course.figures import compile as figures
+from course.machine.kernels import why_no_kernels
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
 from nanogpt.gpt.model import GPT, MLP, GPTConfig, check_ids
 from nanogpt.gpt.sample import generate
-from nanogpt.speed.roofline import measure, synchronize, timings
+from nanogpt.speed.roofline import faster, measure, synchronize, timings
+from nanogpt.speed.work import saved_bytes
 
+# %% tags=["nbval-ignore-output"]
 warnings.filterwarnings("ignore", message="TensorFloat32")  # off on purpose: this chapter is about float32
+torch._logging.set_logs(dynamo=logging.ERROR)  # what the compiler warns of comes in order below
+device, g = pick_device(), seed_everything(0)
+scale, start = pick_scale(device), time.perf_counter()
+missing = why_no_kernels(device)
+backend = "aot_eager" if missing else "inductor"
+print(f"backend {backend!r}:", missing or f"kernels for {device.type} can be made here")
+print(f"finding that out took {time.perf_counter() - start:.1f} s")
 
-# %%
-device = pick_device()
-# What the compiler warns of is this chapter's subject, and comes in order below.
-torch._logging.set_logs(dynamo=logging.ERROR)
-scale = pick_scale(device)
-g = seed_everything(0)
+# %% [markdown]
+r"""
+A function that runs on the device is called a *kernel*. `torch.compile` writes the source of new kernels: C++ for a CPU,
+Triton for a GPU. So it needs a compiler for this source, and without one the first call fails with a long error. The cell
+above has tried it with a kernel that nobody needs. If your machine has no compiler, the chapter goes on with another
+backend. It does everything but write kernels, and cells that need them say so.
+
+## Nine operations
+
+Here is GELU after a bias, as one would write it from the paper's formula. (Chapter 05 calls PyTorch's own function.) Count
+the operations: there are nine, and each reads and writes tensors of n numbers.
+
+*Predict.* How many times n numbers are read or written when GELU runs eagerly? And how many if one kernel did it all?
+Replace `None` by your guesses.
+"""
 
 # %%
 names = ["add", "mul", "pow", "mul", "add", "mul", "tanh", "add", "mul"]
 show(
     figures.nine_or_one(names),
-    alt="Left: nine boxes, each with an arrow from memory and one back. Right: one box with one arrow each way.",
+    alt="Left: nine boxes, each with one or two arrows from memory and one back. Right: one box with one arrow each way.",
 )
-
-# %% [markdown]
-r"""
-## Predict
-
-1. GELU, written out, has nine operations on a tensor of n numbers. How many times n numbers go to or from memory
-   in eager mode? And in one kernel?
-2. Compiling takes seconds, a training step milliseconds. After how many steps has compiling a small GPT paid for
-   itself?
-3. A compiled model reads texts of 8, 9, 10, … 19 tokens. How often is it compiled?
-"""
-
-# %%
 predict("11.1", "times n numbers moved by GELU, eager", guess=None)
 predict("11.2", "the same, in one kernel", guess=None)
-predict("11.3", "steps until compiling has paid", guess=None)
-predict("11.4", "compilations for lengths 8 to 19", guess=None)
-
-# %% [markdown]
-r"""
-## Can kernels be made here?
-
-On a CPU, PyTorch writes C++ and needs a compiler for it; on a GPU it writes Triton. Where one is missing or
-broken, the first call of a compiled function fails, with a long trace. Better to find out with a kernel that
-nobody needs:
-"""
-
-
-# %%
-def why_no_kernels(device: torch.device) -> str | None:
-    """One sentence that says why torch.compile cannot make kernels for this device; None where it can."""
-    if device.type == "mps":
-        return "kernels for Apple's GPU are a prototype; NANOGPT_DEVICE=cpu runs this chapter"
-    needed = {
-        "cpu": "a C++ compiler: g++ and Python's headers (Linux), Xcode's command line tools (macOS), "
-        "Visual Studio's build tools (Windows, in their own command prompt)",
-        "cuda": "Triton, which comes with PyTorch on Linux and needs a C compiler there (gcc or clang); on Windows "
-        "`pip install triton-windows` brings both",
-    }[device.type]
-    try:
-        x = torch.zeros(8, device=device, requires_grad=True)
-        torch.compile(lambda x: (x + 1).sum())(x).backward()
-    except Exception as error:  # its class differs by platform, version, and what is missing
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        reason = next((line for line in lines if "error:" in line), lines[0])
-        return f"no kernels for {device.type} here ({reason.strip()}); they need {needed}"
-    return None
-
-
-# %% tags=["nbval-ignore-output"]
-start = time.perf_counter()
-missing = why_no_kernels(device)
-backend = "aot_eager" if missing else "inductor"
-print(f"backend {backend!r}:", missing or f"kernels for {device.type} can be made here")
-print(f"the first one, with all that loads and starts once: {time.perf_counter() - start:.1f} s")
-
-# %% [markdown]
-r"""
-Without them, the chapter goes on with `backend="aot_eager"`: graphs are captured, differentiated, guarded and run,
-operation by operation. Only what needs generated kernels is left out, and says so.
-
-## Build: capture
-
-Here is GELU (chapter 05) as a paper writes it, after a bias. A *backend* is any function that takes the captured
-graph and returns something to call. Ours keeps the graph and changes nothing:
-"""
 
 
 # %%
 def gelu(x, bias):
+    """GELU of x + bias, operation by operation."""
     x = x + bias
     return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x**3)))
 
 
-def capture(function, *inputs):
-    """The graphs that torch.compile makes of a function, in order."""
-    graphs = []
-
-    def keep(graph, inputs):
-        graphs.append(graph)
-        return graph
-
-    torch._dynamo.reset()
-    torch.compile(function, backend=keep)(*inputs)
-    return graphs
-
-
 n = {"ci": 2**16, "laptop": 2**22, "gpu": 2**26}[scale]
 x, bias = torch.randn(n // 1024, 1024, generator=g).to(device), torch.randn(1024, generator=g).to(device)
-(graph,) = capture(gelu, x, bias)
-for node in graph.graph.nodes:
-    print(f"{node.op:14} {node.target.__name__ if callable(node.target) else ''}".strip())
+expected = gelu(x, bias)
+apart = (expected - F.gelu(x + bias, approximate="tanh")).abs().max().item()
+print(f"{n:,} numbers; as PyTorch's own GELU to 1e-5: {apart < 1e-5}")
 
 # %% [markdown]
 r"""
-The front half, *Dynamo*, reads Python's bytecode and writes down which tensor operations happen (Ansel et al.
-2024, §3). For that no number was computed: shapes and dtypes suffice.
-
-## Build: fusion, counted
-
-First eager. A dispatch mode sees every operation, so kernels and bytes can be counted. Each reads its inputs and
-writes its output; a view does neither.
+To count, we use a *dispatch mode*: PyTorch shows it every operation before it runs. The operation reads its input tensors
+and writes its output. A view does neither, since it only looks at the same numbers in another way.
 """
 
 
 # %%
 def nbytes(tree):
-    return sum(t.numel() * t.element_size() for t in tree_leaves(tree) if isinstance(t, torch.Tensor))
+    """The bytes of all tensors in nested lists, tuples and dictionaries."""
+    return sum(t.nbytes for t in tree_leaves(tree) if isinstance(t, torch.Tensor))
 
 
 class Traffic(TorchDispatchMode):
@@ -174,112 +116,145 @@ class Traffic(TorchDispatchMode):
 
 
 with Traffic() as eager:
-    expected = gelu(x, bias)
+    gelu(x, bias)
 print(f"eager: {eager.kernels} kernels, {eager.nbytes / x.nbytes:.2f} times the size of x")
 answer("11.1", eager.nbytes / x.nbytes)
 
 # %% [markdown]
 r"""
-Answer 1, first half: more than two per operation, since some read two tensors. Now with the back half,
-*Inductor*. A function in one kernel touches its inputs and its output, once: the answer's second half.
+Seven of the operations read one tensor of n numbers and write one. Two of them, an addition and the last product, read two.
+(The bias is small.) This makes 7 · 2 + 2 · 3 = 20. The formula itself needs far less: it could read x once and write the
+result once.
+
+## One line
+
+Now we compile it. `torch.compile` returns a function that we call as before. The first call does the work of compiling.
+(`run_and_get_code` makes this call, and also hands us the source that the compiler has written.)
 """
 
 # %% tags=["nbval-ignore-output"]
-torch._dynamo.reset()
-metrics.reset()
+torch._dynamo.reset()  # forget what was compiled, so that this cell can be run again
 compiled_gelu = torch.compile(gelu, backend=backend)
 start = time.perf_counter()
 y, codes = run_and_get_code(compiled_gelu, x, bias)
 synchronize(device)
-gelu_seconds = time.perf_counter() - start
+print(
+    f"first call {time.perf_counter() - start:.2f} s, then {measure(partial(compiled_gelu, x, bias), device)}"
+)
 assert torch.allclose(y, expected, atol=1e-5), "compiled GELU differs from eager GELU by more than 1e-5"
-if missing:
-    print(missing)
-else:
-    kernels, moved = metrics.generated_kernel_count, nbytes((x, bias, y))
-    print(f"compiled in {gelu_seconds:.1f} s: {kernels} kernel, {moved / x.nbytes:.2f} times the size of x")
-    print(f"{eager.kernels / kernels:.0f} times fewer kernels, {eager.nbytes / moved:.1f} times fewer bytes")
-    assert kernels == 1, f"Inductor made {kernels} kernels where one would do"
-    answer("11.2", moved / x.nbytes)
 
 # %% [markdown]
 r"""
-The code can be read. The temporaries are registers, and between the first load and the last store no memory is
-touched:
+The result is the same, and the first call took much longer than the others. (When you run this notebook a second time, the
+compiler finds its kernels in a cache on disk. Only the first run shows the full price.)
+
+What happened in that call? There are two halves. The front half is called *Dynamo*. It reads the Python bytecode of the
+function, and writes down which tensor operations it would do. This list is a *graph*. No number is computed for it, only
+shapes and dtypes are needed (Ansel et al. 2024, §3). The back half turns the graph into something that can be called; it is
+called a *backend*. We can write our own. It keeps the graph for us, and changes nothing:
 """
 
+
+# %%
+def capture(function, *inputs):
+    """The graphs that torch.compile makes of a function, in order."""
+    graphs = []
+
+    def keep(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    torch.compile(function, backend=keep)(*inputs)
+    return graphs
+
+
+(graph,) = capture(gelu, x, bias)
+print(*[node.target.__name__ for node in graph.graph.nodes if node.op == "call_function"])
+
+# %% [markdown]
+r"""
+These are the nine operations of the picture. PyTorch's own backend, *Inductor*, makes kernels of them. Here is the core of
+what it wrote for GELU:
+"""
+
+
 # %% tags=["nbval-ignore-output"]
+GENERATED = r"^(cpp_fused|triton_)\w+[.(]"
+LIBRARY = r"(extern_kernels|ops\.aten)\.\w+[.(]"
+
+
+def called(codes, pattern):
+    """The lines that call what the pattern names. (Comments and assertions may name a kernel, but call none.)"""
+    lines = [line.strip() for code in codes for line in code.splitlines()]
+    return [line for line in lines if re.search(pattern, line) and not line.startswith(("#", "assert_"))]
+
+
 for code in codes:
     lines = [line.strip() for line in code.splitlines() if re.search(r"\btmp\d+\b|tl\.(load|store)", line)]
     print("\n".join(line[:110] for line in lines[:24]))
+if missing:
+    print(missing)
+else:
+    moved = nbytes((x, bias, y)) / x.nbytes
+    print(f"{len(called(codes, GENERATED))} kernel, {moved:.2f} times the size of x")
+    answer("11.2", moved)
 
 # %% [markdown]
 r"""
-If memory is the limit, the time falls as the bytes do. `F.gelu` is PyTorch's own kernel, fused by hand (the bias
-is still an operation of its own). Calls are timed in turns, so that other programs disturb all alike:
+Look at the names `tmp0`, `tmp1` and so on. They are registers. Between the first load and the last store no memory is
+touched. Putting several operations into one kernel is called *fusion*.
+
+## Is it faster?
+
+If memory is the limit, time should fall as the bytes do. We compare with chapter 09's `faster`. `F.gelu` is PyTorch's own
+kernel, which somebody has fused by hand. (The bias is still an operation of its own.)
 """
 
 
-# %%
-def in_turns(calls, rounds=4):
-    """Quartiles of each call's seconds, by name."""
-    times = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            times[name] += measure(call, device, repeats=5, warmup=1).times
-    return {name: quantiles(ts, n=4) for name, ts in times.items()}
-
-
 # %% tags=["nbval-ignore-output"]
-gelu_times = in_turns(
-    {
-        "eager": lambda: gelu(x, bias),
-        "compiled": lambda: compiled_gelu(x, bias),
-        "F.gelu": lambda: F.gelu(x + bias, approximate="tanh"),
-    }
-)
-for name, (q1, median, q3) in gelu_times.items():
-    factor = gelu_times["eager"][1] / median
-    print(
-        f"{name:9} {1e3 * median:.3f} ms ({1e3 * q1:.3f} to {1e3 * q3:.3f} ms), {factor:.1f} × as fast as eager"
-    )
-if not missing:
-    print(f"predicted from the bytes alone: {eager.nbytes / moved:.1f} ×")
+def library_gelu(x, bias):
+    return F.gelu(x + bias, approximate="tanh")
+
+
+for name, function in {"compiled": compiled_gelu, "F.gelu": library_gelu}.items():
+    gain = faster(partial(gelu, x, bias), partial(function, x, bias), device, pairs=12)
+    print(f"{name:8} is {gain} as fast as eager")
+print(missing or f"expected from the bytes alone: {eager.nbytes / nbytes((x, bias, y)):.1f}×")
 
 # %% [markdown]
 r"""
-Where the measured factor falls short of the prediction, arithmetic has become the limit (tanh is not free), or
-the caches had spared eager mode some of its traffic. Where it exceeds it, eager mode also paid for nine starts
-and fresh memory.
+If your gain is smaller than the bytes promise, arithmetic has become the limit (a tanh is not free), or a cache has spared
+the eager version some of its traffic. If it is larger, the eager version also paid for starting nine kernels and for fresh
+memory.
 
-## See: when does it pay?
+## What the backward pass needs
 
-Compiling is a debt, each call pays some of it back. A saving counts where the middle halves of the two timings do
-not overlap:
+Training needs gradients, so each operation also *keeps* what its derivative needs. Chapter 09b's `saved_bytes` counts that.
+*Predict:* does a compiled GELU keep more than an eager one, less, or the same?
 """
 
-
-# %%
-def break_even(compile_seconds, eager, compiled):
-    """Calls until compiling has paid, from quartiles (seconds); None where compiled is not measurably faster."""
-    return compile_seconds / (eager[1] - compiled[1]) if compiled[2] < eager[0] else None
-
-
-def verdict(compile_seconds, eager, compiled):
-    """One line on what compiling costs and saves."""
-    calls = break_even(compile_seconds, eager, compiled)
-    paid = f"paid by call {math.ceil(calls):,}" if calls else "no saving that can be measured: never paid"
-    return f"compile {compile_seconds:.1f} s, a call {1e3 * eager[1]:.2f} ms, then {1e3 * compiled[1]:.2f} ms: {paid}"
-
-
 # %% tags=["nbval-ignore-output"]
-print("GELU:", missing or verdict(gelu_seconds, gelu_times["eager"], gelu_times["compiled"]))
+leaf = x.detach().requires_grad_()
+for name, function in {"eager": gelu, "compiled": compiled_gelu, "F.gelu": library_gelu}.items():
+    kept = saved_bytes(partial(function, leaf, bias))
+    print(f"{name:8} keeps {kept / x.nbytes:.2f} times the size of x")
 
 # %% [markdown]
 r"""
-And a training step? Chapter 05 calls `F.gelu`, `LayerNorm` and `scaled_dot_product_attention`: somebody has fused
-these by hand. Whoever tries a new activation or a new norm has no such kernel. So take two models with the same
-weights: GPT as it is, and the same one with its formulas written out.
+Eagerly, each operation decides for itself. The cube keeps its input, tanh keeps its result, and the last product keeps both
+of its factors. That makes four tensors.
+
+The compiler sees the forward and the backward pass together. (This part of it is called AOTAutograd.) It can keep the input
+alone and compute everything else again, in the kernel of the backward pass, where the arithmetic costs little. So fusion can
+save memory as well as time. Without a kernel to write (the backend `aot_eager`) there is less to gain. Chapter 12 builds its
+attention on the same idea: compute again instead of keeping.
+
+## When does it pay?
+
+Now a whole training step. GPT-2 as we wrote it calls `F.gelu`, `LayerNorm` and `scaled_dot_product_attention`, all of which
+somebody has fused by hand. If you invent a new activation or a new norm, you have no such kernel. So we take two models with
+the same weights: GPT as it is, and the same GPT with these formulas *written out*.
 """
 
 
@@ -334,27 +309,11 @@ assert abs(losses["as it is"] - losses["written out"]) < 1e-4, f"two models, not
 
 # %% [markdown]
 r"""
-Compiling happens in the first step. A second run of this notebook finds kernels in a cache on disk, so only a
-first run tells the true cost.
-
-Besides bytes, a kernel costs its start: Python and the dispatcher need microseconds for each, however little it does. A
-GPU works meanwhile, and the price is hidden as long as its queue is full; with small layers it runs empty and waits.
+The two are the same function. We compile both, and count. How many kernels of libraries should be left? Fusion leaves matrix
+products to libraries. A layer has four linear layers, and the head is one more. Each does one product forward and two
+backward. Attention adds one call forward and one backward if it is fused, and two products forward and four backward if it
+is written out.
 """
-
-# %% tags=["nbval-ignore-output"]
-one = torch.ones(1, device=device)
-launch = min(timings(lambda: [one.add(1) for _ in range(1000)], device, 5)) / 1000
-print(f"{1e6 * launch:.1f} µs to start a kernel")
-
-
-# %%
-def allocated(lines, numbers):
-    """The shapes of the tensors with so many numbers that generated code allocates."""
-    shapes = [m[1] for line in lines if (m := re.search(r"= empty_strided\w*\(\(([\d, ]*)\)", line))]
-    return [shape for shape in shapes if math.prod(map(int, filter(str.strip, shape.split(",")))) == numbers]
-
-
-square = len(ids) * config.n_head * config.block_size**2
 
 # %% tags=["nbval-ignore-output"]
 compiled, compile_seconds = {}, {}
@@ -364,62 +323,150 @@ for name, model in models.items():
     compiled[name] = torch.compile(model, backend=backend)
     start = time.perf_counter()
     loss, codes = run_and_get_code(step, compiled[name])
-    assert abs(loss.item() - losses[name]) < 1e-4, f"{name}: compiled, the loss is {loss.item():.4f}"
     compile_seconds[name] = time.perf_counter() - start
-    print(
-        f"{name}: {eager.kernels} kernels in an eager step, {1e3 * launch * eager.kernels:.2f} ms to start them"
-    )
-    if missing:
-        print(missing)
-        continue
-    calls = {"generated": r"^ +(cpp_fused|triton_)\w+[.(]", "library": r"(extern_kernels|ops\.aten)\.\w+[.(]"}
-    lines = [line for code in codes for line in code.splitlines() if not line.lstrip().startswith("#")]
-    counts = {kind: sum(bool(re.search(p, line)) for line in lines) for kind, p in calls.items()}
-    print(f"   compiled: {counts['generated']} generated, {counts['library']} from libraries")
-    print(f"   tensors of B · n_head · T · T numbers that it allocates: {len(allocated(lines, square))}")
-
-# %% tags=["nbval-ignore-output"]
-step_times = {
-    name: in_turns({"eager": lambda: step(models[name]), "compiled": lambda: step(compiled[name])})  # noqa: B023
-    for name in models
-}
-for name, times in step_times.items():
-    print(f"{name}:", missing or verdict(compile_seconds[name], times["eager"], times["compiled"]))
-paid = break_even(compile_seconds["written out"], *step_times["written out"].values())
-answer("11.3", paid or "never")
-
-# %% tags=["nbval-ignore-output"]
-if not missing:
-    runs = [
-        (name, compile_seconds[name], times["eager"], times["compiled"]) for name, times in step_times.items()
-    ]
-    last = 2 * max([break_even(*run) or 500 for _, *run in runs])
-    savings = {
-        name: (debt, debt / paid if (paid := break_even(debt, *quartiles)) else None)
-        for name, debt, *quartiles in runs
-    }
-    show(
-        figures.debts(savings, last),
-        alt="Seconds won by compiling against steps, a line for each model: it starts at minus the compile time.",
-    )
+    assert abs(loss.item() - losses[name]) < 1e-4, f"{name}: compiled, the loss is {loss.item():.4f}"
+    generated, library = len(called(codes, GENERATED)), len(called(codes, LIBRARY))
+    linear = 3 * (4 * config.n_layer + 1)
+    wanted = linear + config.n_layer * (2 if name == "as it is" else 6)
+    print(f"{name}: {eager.kernels} kernels eagerly; compiled in {compile_seconds[name]:.1f} s:", end=" ")
+    print(missing or f"{generated} generated and {library} from libraries (expected {wanted})")
 
 # %% [markdown]
 r"""
-Answer 2 is your machine's, and it may be "never". What decides: the share of the step that is not matrix products
-(fusion leaves those alone), how much of that share is fused already, the number of kernels that a GPU has to be
-told to start one by one, and how slow memory is compared with arithmetic. Two modes go further on CUDA:
-`mode="reduce-overhead"` records the forward pass as one CUDA graph and the backward pass as another, and replays each with a single
-start; `mode="max-autotune"` also times several kernels for each matrix product and keeps the fastest, at the price of a longer
-compilation. The optimizer's step is in none of these graphs: it is compiled apart, or fused (chapter 15). Chapter 14 measures compile as a rung of the ladder, at a size that matters.
+So the compiled step consists of the products that it cannot avoid, and a few generated kernels between them. What else does
+it save? First the memory that is kept for the backward pass:
+"""
 
-Compare the two compiled steps as well. A compiler fuses what stands side by side. It does not look for another
-algorithm: what it still allocates with T×T numbers is attention's matrix. Chapter 12 gets rid of it.
+# %% tags=["nbval-ignore-output"]
+for name in models:
+    kept = []
+    for model in (models[name], compiled[name]):
+        forward = partial(model, ids[:, :-1], ids[:, 1:])
+        kept.append(saved_bytes(forward, exclude=models[name].parameters()) / 2**20)
+    print(f"{name}: keeps {kept[0]:.1f} MiB eagerly, {kept[1]:.1f} MiB compiled")
+square = len(ids) * config.n_head * config.block_size**2  # scores of a layer
+print(f"the weights of attention, T×T, take {config.n_layer * square * 4 / 2**20:.1f} MiB")
+
+# %% [markdown]
+r"""
+For the model as it is, there is nothing to save: its kernels were fused by hand, and keep as little. Written out, it keeps
+less once it is compiled, but still more than the model as it is. The difference is the last line, attention's T × T weights.
+We come back to them below.
+
+Second, the starts. Each kernel must be started, and Python and PyTorch's dispatcher need some microseconds for that, however
+little the kernel does. We measure it with an addition of one number. (A GPU works while Python prepares the next kernel.
+There the starts cost nothing as long as enough work is queued; with small layers the queue runs empty.)
+"""
+
+# %% tags=["nbval-ignore-output"]
+one = torch.ones(1, device=device)
+launch = min(timings(lambda: [one.add(1) for _ in range(1000)], device, 5)) / 1000
+print(
+    f"{1e6 * launch:.1f} µs to start a kernel, {1e3 * launch * eager.kernels:.2f} ms for {eager.kernels} of them"
+)
+
+# %% [markdown]
+r"""
+Third, time. Compiling is a debt, and each step pays some of it back. *Predict:* after how many steps has compiling the model
+that is written out paid for itself?
+"""
+
+
+# %%
+def break_even(compile_seconds, step_seconds, gain):
+    """Steps until compiling has paid, by the Gain of a compiled step; None where no gain was measured."""
+    return compile_seconds / (step_seconds * (1 - 1 / gain.ratio)) if gain.low > 1 else None
+
+
+predict("11.3", "steps until compiling has paid", guess=None)
+
+# %% tags=["nbval-ignore-output"]
+debts = {}
+for name, model in models.items():
+    seconds = measure(partial(step, model), device, repeats=5, warmup=1).median
+    gain = faster(partial(step, model), partial(step, compiled[name]), device, pairs=12)
+    paid = break_even(compile_seconds[name], seconds, gain)
+    debts[name] = (compile_seconds[name], compile_seconds[name] / paid if paid else None)
+    after = f"paid after {math.ceil(paid):,} steps" if paid else "no saving was measured, so it never pays"
+    print(f"{name}: {1e3 * seconds:.1f} ms a step, compiled {gain} as fast: {missing or after}")
+answer("11.3", paid or "never")
+show(
+    figures.debts(debts, 2 * (paid or 500)),
+    alt="Seconds won by compiling against steps, a line for each model: it starts at minus the compile time.",
+)
+
+# %% [markdown]
+r"""
+The answer is your machine's, and it may be "never". It depends on the share of the step that is not matrix products, on how
+much of this share is fused already, on the number of kernels, and on how slow memory is compared with arithmetic. A real run
+has many thousands of steps, so there the debt matters little, and the gain of each step is what counts. Chapter 14 measures
+it at a size that matters.
+
+Two modes go further on CUDA. `mode="reduce-overhead"` records the kernels of a pass as a *CUDA graph*, which is then started
+as a whole. `mode="max-autotune"` also tries several kernels for each matrix product and keeps the fastest, so it compiles
+longer. Not every GPU has use for it: PyTorch tries no products of its own on a GPU with fewer than 68 multiprocessors, and
+Triton's products use no tensor cores before compute capability 8.0 (Triton pull request 5066), which a T4 lacks. Fused
+kernels between the products work there all the same.
+
+## Attention by its spelling
+
+A compiler fuses neighbours. Can it also replace an algorithm? Attention step by step makes matrices of T × T scores.
+PyTorch's fused attention never stores them (chapter 12 shows how it can do that). Here are two spellings of the same
+attention. The first fills the future with −∞, as chapter 04 does. The second adds a matrix that is −∞ in the future.
+"""
+
+
+# %%
+def mask_filled(q, k, v, mask):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+    return scores.masked_fill(mask, -math.inf).softmax(-1) @ v
+
+
+def mask_added(q, k, v, mask):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+    return (scores + mask).softmax(-1) @ v
+
+
+def allocated(codes, numbers):
+    """The shapes of the tensors with so many numbers that generated code allocates."""
+    shapes = []
+    for shape in re.findall(r"= empty_strided\w*\(\(([\d, ]*)\)", "\n".join(codes)):
+        size = [int(part) for part in shape.split(",") if part.strip()]
+        if math.prod(size) == numbers:
+            shapes.append(shape)
+    return shapes
+
+
+# %% tags=["nbval-ignore-output"]
+T = 256
+q, k, v = (torch.randn(2, 4, T, 64, generator=g).to(device).requires_grad_() for _ in range(3))
+future = torch.ones(T, T, dtype=torch.bool, device=device).triu(1)
+added = torch.zeros(T, T, device=device).masked_fill(future, -math.inf)
+outs = []
+for function, mask in ((mask_filled, future), (mask_added, added)):
+    out, codes = run_and_get_code(torch.compile(function, backend=backend), q, k, v, mask)
+    fused = len(called(codes, "scaled_dot_product"))
+    told = f"{fused} calls of fused attention, {len(allocated(codes, 2 * 4 * T * T))} tensors of T×T scores"
+    print(f"{function.__name__:11} {missing or told}")
+    outs.append(out)
+assert torch.allclose(*outs, atol=1e-5), "the two spellings are not the same function"
+
+# %% [markdown]
+r"""
+The first spelling still has a matrix of scores. In the second, the compiler has replaced the whole formula by a call of
+fused attention. Inductor has a list of about thirty spellings of attention (`torch/_inductor/fx_passes/fuse_attention.py`),
+and it looks for them in the graph. Filling with −∞, as chapter 04 writes it, is not on the list. This is why our written-out
+model still keeps its T × T weights.
+
+So a compiler can replace an algorithm, if someone has taught it this very pattern. Such a rule can miss your spelling, or a
+new release can change the list, and nothing tells you. When you rely on a kernel, call it by its name (here
+`F.scaled_dot_product_attention`), or look at the code that was written.
 
 ## Graph breaks
 
-What if Python must know a number before it can go on? Dynamo has no numbers. It ends the graph there, lets Python
-run the line, and starts a new graph after it. Nothing fails, and fusion ends at the break. Provoked, and found
-with `explain`:
+What if Python must know a number before it can go on? Dynamo has no numbers. So it ends the graph at this line, lets Python
+run it, and starts a new graph after it. This is called a *graph break*. Nothing fails, but nothing is fused across it
+either. Here is one, and how to find it:
 """
 
 
@@ -439,7 +486,8 @@ print("at:", report.break_reasons[0].user_stack[-1].line)
 
 # %% [markdown]
 r"""
-`fullgraph=True` turns a silent break into an error, as it should be in a training script:
+`fullgraph=True` turns a silent break into an error. Use it while you develop a training step, and leave it in a test of the
+step, so that nobody adds a break later. (The tests of this chapter do that for our GPT.)
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -451,31 +499,31 @@ except torch._dynamo.exc.Unsupported as error:
 
 # %% [markdown]
 r"""
-The remedy is to choose between *values* instead of lines:
+How can we repair the function? `if` chooses between lines of Python. `torch.where` computes both results and chooses between
+*values*, on the device. Then Python need not know the number.
 """
 
 
 # %%
-def mended(x):
+def repaired(x):
     h = torch.tanh(x)
     return torch.where(h.abs().max() > 0.9, 0.5 * h, h) + 1
 
 
-whole = torch.compile(mended, backend="eager", fullgraph=True)(small)
-assert torch.equal(whole, clipped(small)), (
-    "choosing between values gives another result than choosing between lines"
-)
+one_graph = torch.compile(repaired, backend="eager", fullgraph=True)(small)
+assert torch.equal(one_graph, clipped(small)), "choosing between values gives another result"
 print("one graph, same result")
 
 # %% [markdown]
 r"""
-Such a line hides in our own model. `check_ids` compares token ids with the vocabulary, to give a clear error in
-place of a crash. That takes numbers, so chapter 05 leaves it out while compiling. What would happen if it did
-not? `explain` names the line; in a shell, `TORCH_LOGS=graph_breaks` does.
+Our own model has such a line. `check_ids` compares the token ids with the size of the vocabulary, to give a clear error
+instead of a crash. Chapter 05 leaves it out while it is being compiled. What would happen if it did not? `explain` names the
+line. (In a shell, `TORCH_LOGS=graph_breaks` does.)
 """
 
 # %%
-model, cpu_ids = gpt.cpu(), ids[:, :8].cpu()
+model = GPT(config, generator=seed_everything(0))  # on the CPU from here on: nothing below needs kernels
+cpu_ids = torch.randint(0, 256, (8, 8), generator=g)
 
 
 def forward(idx):
@@ -490,23 +538,27 @@ def checked_forward(idx):
 for name, function in {"the model as it is": forward, "checked inside": checked_forward}.items():
     torch._dynamo.reset()
     report = torch._dynamo.explain(function)(cpu_ids)
-    print(f"{name}: graphs {report.graph_count}, breaks {report.graph_break_count}")
-    print(*{f"    {reason.user_stack[-1].line}" for reason in report.break_reasons}, sep="\n", end="")
+    lines = {reason.user_stack[-1].line for reason in report.break_reasons}
+    print(f"{name}: {report.graph_count} graphs, {report.graph_break_count} breaks {lines or ''}")
 
 # %% [markdown]
 r"""
-Other lines of that kind: `loss.item()` for a log, `.tolist()`, `.cpu().numpy()`. They belong outside the compiled
+Other lines of this kind are `loss.item()` for a log, `.tolist()`, and `.cpu().numpy()`. They belong outside of the compiled
 function.
 
-## Recompiles
+## Recompiling
 
-A compiled graph is valid for what it was captured with: shapes, dtypes, Python numbers, the training flag,
-whether gradients are wanted. Dynamo turns these into *guards*, checks them at every call, and compiles again when
-one fails. Count it with a backend that counts:
+A graph is valid only for what it was captured with: shapes, dtypes, Python numbers, `model.training`, whether gradients are
+wanted. Dynamo turns these into *guards*. It checks them at every call, and compiles again when one fails. We count
+compilations with a backend that counts.
+
+*Predict.* A compiled model reads texts of 8, 9, 10, … 19 tokens. How often is it compiled?
 """
 
-
 # %%
+predict("11.4", "compilations for lengths 8 to 19", guess=None)
+
+
 def compilations(function, calls, **options):
     """How often torch.compile has compiled after each call; calls: a list of argument tuples."""
     torch._dynamo.reset()
@@ -519,21 +571,23 @@ def compilations(function, calls, **options):
     return counts
 
 
-model.requires_grad_(False)
 growing = [(cpu_ids[:1, :1].repeat(1, T),) for T in range(8, 20)]
-counts = compilations(model, growing)
-print("default:      ", counts)
-print("dynamic=True: ", compilations(model, growing, dynamic=True))
-print("dynamic=False:", compilations(model, growing, dynamic=False))
+with torch.no_grad():
+    counts = compilations(model, growing)
+    print("default:      ", counts)
+    print("dynamic=True: ", compilations(model, growing, dynamic=True))
+    print("dynamic=False:", compilations(model, growing, dynamic=False))
 answer("11.4", counts[-1])
 
 # %% [markdown]
 r"""
-Answer 3: by default twice. When a size has changed once, Dynamo makes it a symbol. Told so in advance, it needs one
-graph. Forbidden to do so, it compiles for each length until the count stops: at its limit
-(`torch._dynamo.config.recompile_limit`) it gives up, and further lengths run eagerly, with one line of warning. A job that got
-slow after a while may have met this; `TORCH_LOGS=recompiles` in a shell prints every reason. Sizes are not the only guard. A
-number in a module that counts, a learning rate as a float, a length of one:
+By default it is compiled twice. After a size has changed once, Dynamo makes it a symbol, and the second graph is for all
+lengths. With `dynamic=True` the first graph is already like that. With `dynamic=False` each length gets its own graph, until
+the number reaches a limit (`torch._dynamo.config.recompile_limit`). Then Dynamo gives up: further lengths run eagerly, after
+a single line of warning. If a job becomes slow after a while, look for this line. `TORCH_LOGS=recompiles` prints the reason
+of each compilation.
+
+Sizes are not the only guards. A number that counts, or a learning rate, does the same:
 """
 
 
@@ -557,146 +611,79 @@ print("lengths 2, 3, 1:  ", compilations(lambda x: x + 1, [(small[:n],) for n in
 
 # %% [markdown]
 r"""
-The remedy is a tensor where a number changes: its value is data, its shape is what is guarded. Length 1 is always
-a graph of its own, because broadcasting makes 1 special. To find the call that recompiles, forbid it:
-"""
+The remedy is a tensor where a number changes. A guard looks at a tensor's shape, not at its value. Length 1 always has a
+graph of its own, because broadcasting treats 1 differently from all other sizes.
 
-# %% tags=["nbval-ignore-output"]
-torch._dynamo.reset()
-wrapper = torch.compile(model, backend="eager")
-wrapper(cpu_ids)
-with torch._dynamo.config.patch(error_on_recompile=True):
-    try:
-        wrapper(cpu_ids[:, :5])
-        raise AssertionError("a recompilation went unnoticed")
-    except torch._dynamo.exc.RecompileError as error:
-        print(str(error).splitlines()[-1].split(": ")[-1])
-
-# %% [markdown]
-r"""
 ## Evaluating and writing beside a compiled step
 
-Many training scripts switch evaluation and sampling off under compile: build-nanogpt carries the line
-`use_compile = False # torch.compile interferes with HellaSwag eval and Generation. TODO fix` (A. Karpathy,
-train_gpt2.py, 2024). What interferes? Let one compiled model do everything:
+Many training scripts switch evaluation and sampling off when they compile. In build-nanogpt, for example, we read
+`use_compile = False # torch.compile interferes with HellaSwag eval and Generation. TODO fix` (A. Karpathy, train_gpt2.py,
+2024). You know enough now to see what interferes. Let one compiled model do everything:
 """
 
 # %%
-model.requires_grad_(True)
 torch._dynamo.reset()
 counter = CompileCounter()
 wrapper = torch.compile(model, backend=counter)
-for what, training, gradients, idx in [
-    ("train", True, True, cpu_ids),
-    ("evaluate", False, False, cpu_ids),
-    ("train", True, True, cpu_ids),
-    ("write, 3 tokens", False, False, cpu_ids[:1, :3]),
-    ("write, 4 tokens", False, False, cpu_ids[:1, :4]),
-    ("write, 5 tokens", False, False, cpu_ids[:1, :5]),
-    ("last batch, short", True, True, cpu_ids[:5]),
-    ("train", True, True, cpu_ids),
+for what, training, idx in [
+    ("train", True, cpu_ids),
+    ("evaluate", False, cpu_ids),
+    ("train", True, cpu_ids),
+    ("write, 3 tokens", False, cpu_ids[:1, :3]),
+    ("write, 4 tokens", False, cpu_ids[:1, :4]),
+    ("last batch, short", True, cpu_ids[:5]),
+    ("train", True, cpu_ids),
 ]:
     model.train(training)
-    with torch.set_grad_enabled(gradients):
+    with torch.set_grad_enabled(training):
         wrapper(idx)
     print(f"{what:18} compilations so far: {counter.frame_count}")
 
 # %% [markdown]
 r"""
-Each mode costs a compilation, and so does a size that changes for the first time: in the middle of training, and
-each about as long as the first one. The way out is in what `torch.compile` returns: a *wrapper*. The model inside
-is the model that you had, with the same parameters.
-"""
+Each mode is compiled once, and again when a size changes for the first time. On a GPU with a large model, each of these
+means that training stands still for as long as in its first step.
 
-# %%
-assert wrapper._orig_mod is model, "the wrapper holds another model"
-assert all(a is b for a, b in zip(wrapper.parameters(), model.parameters())), "the wrapper copied a parameter"
-print(next(iter(model.state_dict())), "in the model,", next(iter(wrapper.state_dict())), "in the wrapper")
+The way out is in what `torch.compile` returns. It is a *wrapper*. Inside it is the model that we had, with the same
+parameters. So the wrapper trains, and the model itself evaluates and writes, eagerly, with chapter 08's cache.
 
-# %% [markdown]
-r"""
-The second name is a trap: save `model.state_dict()`, not the wrapper's, or no uncompiled model will load it.
-
-So: the compiled step trains, the model itself evaluates and writes, eagerly, with chapter 08's cache. For many
-evaluations on many lengths, compile a *second* time, with `dynamic=True`. The parameters are shared, so whatever
-one learns the others know.
-"""
-
-
-# %%
-def train_and_write(train_call, evaluate, counters=()):
-    """Four rounds of train, evaluate, write; returns losses, texts, and the counters after each round."""
-    model.load_state_dict(start_weights)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    losses, texts, counts = [], [], []
-    for n in range(4):
-        model.train()
-        loss = train_call(cpu_ids[:, :-1], cpu_ids[:, 1:])[1]
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        with torch.no_grad():
-            model.eval()
-            losses += [loss.item(), evaluate(cpu_ids[: n + 2, : n + 3]).item()]  # another size each time
-        texts.append(generate(model, [1, 2, 3], 8, temperature=0))
-        counts.append(tuple(counter.frame_count for counter in counters))
-    return torch.tensor(losses), texts, counts
-
-
-# %% [markdown]
-r"""
-*Check.* The law: nothing is compiled after the first round, and losses and texts are those of an eager run.
-"""
-
-
-# %%
-def evaluate(idx):
-    return model(idx[:, :-1], idx[:, 1:])[1]
-
-
-start_weights = {name: p.clone() for name, p in model.state_dict().items()}
-losses, texts, _ = train_and_write(model, evaluate)
-
-torch._dynamo.reset()
-training, evaluation = CompileCounter(), CompileCounter()
-train_call = torch.compile(model, backend=training, fullgraph=True)
-eval_call = torch.compile(evaluate, backend=evaluation, fullgraph=True, dynamic=True)
-compiled_losses, compiled_texts, counts = train_and_write(train_call, eval_call, [training, evaluation])
-print("compilations (step, evaluation) after each round:", counts)
-apart = (losses - compiled_losses).abs().max().item()
-assert apart < 1e-4, f"compiled, the losses differ by up to {apart:.1e}"
-assert texts == compiled_texts, "compiled, the model writes other texts"
-print("losses and texts: those of the eager run")
-
-# %% [markdown]
-r"""
-`generate` was given the model, not the wrapper. Where a script has nothing but the wrapper in its hands, a *stance* does
-it, and another guards the training loop:
+*Check.* The law: after the first step nothing is compiled any more, whatever the model evaluates and writes in between.
 """
 
 # %%
 torch._dynamo.reset()
 counter = CompileCounter()
-wrapper = torch.compile(model, backend=counter)
-wrapper(cpu_ids)
-with torch.compiler.set_stance("force_eager"):  # for an evaluation
-    wrapper(cpu_ids[:2, :3])
-print("compilations:", counter.frame_count)
-with torch.compiler.set_stance("fail_on_recompile"):  # once training is under way
-    try:
-        wrapper(cpu_ids[:2, :3])
-    except RuntimeError:
-        print("another size: refused")
-
-# %% tags=["nbval-ignore-output"]
-predictions("11")
+wrapper = torch.compile(model, backend=counter, fullgraph=True)
+assert wrapper._orig_mod is model, "the wrapper holds another model"
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for n in range(4):
+    wrapper(cpu_ids[:, :-1], cpu_ids[:, 1:])[1].backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    some = cpu_ids[: n + 2, : n + 4]  # another size each time
+    with torch.no_grad():
+        held = model(some[:, :-1], some[:, 1:])[1].item()
+    text = generate(model, [1, 2, 3], 5, temperature=0)
+    print(f"round {n}: compilations {counter.frame_count}, evaluates {held:.2f}, writes {text}")
+assert counter.frame_count == 1, "evaluating or writing has compiled something"
+print(next(iter(model.state_dict())), "in the model,", next(iter(wrapper.state_dict())), "in the wrapper")
 
 # %% [markdown]
 r"""
+The last line shows a trap: the wrapper's names begin with `_orig_mod.`. Save `model.state_dict()`, not the wrapper's, or a
+model that is not compiled cannot load it.
+
+If you evaluate a lot, on many lengths, compile a second time with `dynamic=True`. The parameters are shared. If your script
+has nothing but the wrapper, `torch.compiler.set_stance("force_eager")` runs it without compiling, and
+`set_stance("fail_on_recompile")` guards a training loop: a recompilation becomes an error that names its reason.
+
 ## Checkpoint
 
-This chapter adds no module. Compile is one line; what counts is where it stands.
+This chapter adds no module. Compiling is one line; you now know where to put it.
 """
+
+# %% tags=["nbval-ignore-output"]
+predictions("11")
 
 # %%
 checkpoint("11")
@@ -716,18 +703,19 @@ r"""
 
 To explore:
 
-1. Write LayerNorm followed by GELU with plain operations and count kernels and bytes as for `gelu`. *Check:* how
-   many kernels does Inductor make, and why is the number of bytes not that of one read and one write? (A mean
-   needs the whole row first.)
-2. Read lengths 2 to 64 by 11-2's `few_shapes` with `dynamic=False`, and as they are with `dynamic=True`. *Check:* the
-   logits agree. When is which better?
-3. Sweep `n_embd` from 32 to 512 and plot the break-even step of the model written out. *Check:* explain its
-   course with the share of matrix products (chapter 09).
+1. Write LayerNorm followed by GELU with plain operations and count kernels and bytes as for `gelu`. *Check:* how many
+   kernels does Inductor make, and why is the number of bytes not that of one read and one write? (A mean needs the whole row
+   first.)
+2. Find a third spelling of attention: scale q before the product, or multiply the weights by a mask after the softmax.
+   *Check:* the same output; does the compiler still recognise it?
+3. Sweep `n_embd` from 32 to 512 and plot the break-even step of the model written out. *Check:* explain its course with the
+   share of matrix products (chapter 09b).
 
 ## Further reading
 
 - J. Ansel et al., *PyTorch 2: Faster Machine Learning Through Dynamic Python Bytecode Transformation and Graph
   Compilation*, ASPLOS 2024: §3 Dynamo, §4 Inductor, §5 dynamic shapes.
+- E. Yang, *torch.compile, the missing manual*, 2024: what to do when it fails.
 - PyTorch documentation, *torch.compile programming model*: graph breaks, recompilation, `fullgraph`, stances.
 - A. Karpathy, *build-nanogpt*, 2024: `train_gpt2.py`, and the line above.
 """

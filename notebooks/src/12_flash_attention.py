@@ -2,31 +2,33 @@
 r"""
 # 12 · Flash attention: never write the T×T matrix
 
-Attention gives every token a weight for every earlier token: for T tokens a matrix of T×T, per head, per layer.
-It is computed, used once, and kept for the backward pass. Twice the context, four times the memory. The answer
-has only T rows. Does the matrix have to exist at all?
+Attention gives every token a weight for every earlier token. For T tokens, these weights are a matrix of T × T numbers, and
+every head of every layer has its own. The matrix is computed, used once, and then kept for the backward pass. If the context
+gets twice as long, the matrices take four times the memory. But the result of attention has only T rows. Do we need the
+matrix at all?
+
+In this chapter we do without it. First we find out how to compute a softmax from scores that arrive in pieces. From this one
+idea we build *flash attention* in plain PyTorch, forward and backward. At the end we count what it saves. Chapter 12b then
+looks at PyTorch's own kernels, which do the same, and measures them.
 """
 
 # %%
 #| default_exp speed.flash
 #| doc speed.flash: Attention in tiles with an online softmax: no T×T matrix.
-import warnings
+from functools import partial
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from course.figures import flash_attention as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.device import pick_device, pick_scale, seed_everything
+from nanogpt.device import seed_everything
 from nanogpt.gpt.attention import attention_weights
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.precision import why_not
-from nanogpt.speed.roofline import measure, peak_of
-from nanogpt.speed.work import memory_by_category, saved_bytes
+from nanogpt.speed.roofline import peak_of
+from nanogpt.speed.work import saved_bytes
 
-device, g = pick_device(), seed_everything(0)
-scale = pick_scale(device)
+g = seed_everything(0)
+torch.set_printoptions(precision=3, sci_mode=False)
 
 # %%
 lengths = [2**n for n in range(8, 16)]
@@ -37,31 +39,31 @@ show(
     figures.kept_by_length(lengths, weights, rows),
     alt="Memory of attention for one sequence, log scale: the T by T weights grow with slope 2 and pass 80 GiB, what has T rows grows with slope 1.",
 )
+print(f"T={lengths[2]}: weights {weights[2]:.2f} GiB, rows {rows[2]:.2f} GiB")
 
 # %% [markdown]
 r"""
-## Predict
+The figure shows how much memory one sequence needs in GPT-2 small. At GPT-2's context of 1,024 tokens, the weights take four
+times as much as q, k, v and the output together. Both axes are logarithmic, so a straight line with slope 1 is something
+that doubles with the context, and a line with slope 2 is something that grows fourfold. At 16,384 tokens the weights of a
+single sequence no longer fit into a GPU of 80 GiB.
 
-1. Softmax divides by a sum over *all* scores, after subtracting the largest of *all*. Can it be computed from
-   scores that arrive in pieces, each piece seen once and thrown away?
-2. A version that keeps no weights must compute them a second time in the backward pass. At a context of 2,048 tokens, how
-   many times as long as the manual version does it take?
-3. `F.scaled_dot_product_attention` is called "flash attention" in many scripts. With `dropout_p=0.1` on a CPU: how many
-   T×T matrices a head does it keep?
-4. With fused attention, when does a whole training step need the most memory: at the end of the forward pass, in the loss,
-   in the middle of the backward pass, or during the update? And how much does GPT-2 small need then?
+*Predict.* Replace `None` by your guesses. The first: an attention that keeps no weights has to compute them a second time in
+the backward pass. How many operations does it need, compared with chapter 04's attention? The second: softmax computes one
+exponential for each score, and a product with q and one with v. On an H100, with GPT-2's heads of 64, how long do the
+exponentials take compared with the products?
 """
 
 # %%
-predict("12.1", "time of fused attention, manual = 1", guess=None)
-predict("12.2", "T×T matrices a head that dropout brings back", guess=None)
-predict("12.3", "peak of a step of GPT-2 small, 4 × 1024 tokens, float32", guess=None, unit="GiB")
+predict("12.1", "operations of flash attention with 16 blocks, chapter 04's = 1", guess=None)
+predict("12.2", "time of the exponentials on an H100, that of the products = 1", guess=None)
 
 # %% [markdown]
 r"""
 ## What is kept
 
-`attention_weights` from chapter 04, and what autograd holds on to until the backward pass:
+We begin with chapter 04's attention, and ask what autograd keeps until the backward pass (`saved_bytes` is from chapter
+09b). The tensors have the shape (1, heads, T, d), with two heads of d = 64.
 """
 
 
@@ -78,26 +80,60 @@ def random_qkv(T, heads=2, d=64, **options):
 
 
 for T in (128, 256, 512, 1024):
-    kept = saved_bytes(lambda: manual_attention(*random_qkv(T)))  # noqa: B023
-    print(f"T={T:4}   kept {kept:10,} bytes   one T×T matrix per head {2 * T * T * 4:10,} bytes")
+    kept = saved_bytes(partial(manual_attention, *random_qkv(T)))
+    print(f"T={T:4}   kept {kept:10,} bytes   the weights of two heads {2 * T * T * 4:10,} bytes")
 
 # %% [markdown]
 r"""
-q, k and v, one float32 matrix of weights for each head, and the boolean mask. On the way there were more T×T
-matrices: scores, scaled scores, masked scores, each written to memory and read again. So it is also a matter of
-bytes moved.
+Check the last line by hand. q, k and v have 3 · 2 · 1024 · 64 numbers of 4 bytes, which is 1.6 million bytes. The weights
+are 8.4 million bytes, and the boolean mask of 1024 × 1024 adds one million. Together that makes 11.0 million.
 
-## Build: softmax of a stream
+On the way to the weights there were other T × T matrices: the scores, the scaled scores, the masked scores. They are not
+kept, but each of them was written to memory and read again. So without the matrices we would also move fewer bytes.
 
-Begin with one query. Its scores arrive in blocks, each with the values that they weigh. Softmax subtracts the
-largest score m first, so that no exponential overflows:
+## Softmax of a stream
+
+Take one query. Its scores arrive in blocks, each block with the values that it weighs. Every block is used once and then
+thrown away. Attention wants the mean of the values, weighted by softmax. Written out, this is a fraction of two sums:
+
+$$o = \frac{\sum_t e^{s_t}\, v_t}{\sum_t e^{s_t}}$$
+
+Both sums can be collected block by block. That is already the whole algorithm, in its simplest form.
+"""
+
+
+# %%
+def mean_of_stream(scores, values, block):
+    """Softmax-weighted mean of values (n, d), seeing `block` of the scores (n,) at a time."""
+    total, o = 0, 0
+    for s, v in zip(scores.split(block), values.split(block)):
+        total = total + s.exp().sum()
+        o = o + s.exp() @ v
+    return o / total
+
+
+scores = torch.tensor([1.0, 3.0, 2.0, 0.0, 5.0, 1.0, 4.0])
+values = torch.arange(14.0).view(7, 2)
+print("in blocks of three:    ", mean_of_stream(scores, values, block=3))
+print("softmax at once:       ", scores.softmax(0) @ values)
+print("the same, scores × 50: ", mean_of_stream(50 * scores, values, block=3))
+
+# %% [markdown]
+r"""
+The means agree. But larger scores break it: $e^{250}$ is too large for float32 and becomes infinity, and infinity divided by
+infinity is `nan`. An ordinary softmax avoids this. It first subtracts the largest score m, so that no exponent is positive.
+The factor $e^{-m}$ is in both sums and cancels:
 
 $$o = \frac{\sum_t e^{s_t - m}\, v_t}{\sum_t e^{s_t - m}}$$
 
-Suppose that m is only the largest score *so far*. Keep the two sums apart, numerator $o$ and denominator
-$\text{total}$. When a block brings a larger score m′, every term summed so far is too large by the same factor:
-$e^{s - m'} = e^{s - m}\, e^{m - m'}$. One multiplication repairs both sums, and the past itself is not needed.
-(Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, §3.1.)
+In a stream we do not know the largest score yet. So let m be the largest score *so far*. We keep three things: m, the
+denominator (`total`), and the numerator (`o`). Suppose that the next block brings a larger score m′. Then every term that we
+have summed is too large by the same factor, because
+
+$$e^{s - m'} = e^{s - m}\; e^{m - m'}$$
+
+One multiplication by $e^{m - m'}$ repairs both sums. We do not need the old scores for that. This is called *online softmax*
+(Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, §3.1).
 """
 
 # %%
@@ -123,48 +159,42 @@ def absorb(
     return larger, shrink * total + p.sum(-1, keepdim=True), shrink * o + p @ values
 
 
-# %% [markdown]
-r"""
-Seven scores in blocks of three, two values each. Follow m, total and o:
-"""
-
-
 # %%
-def stream(scores, values, block, order=None):
-    """Softmax-weighted mean of values (n, d), seeing `block` scores at a time; yields m, total, o after each."""
-    blocks = list(zip(scores.split(block), values.split(block)))
+def stream(scores, values, block):
+    """m, total and o after each block of the scores (n,) with their values (n, d)."""
     m, total, o = torch.tensor([[-math.inf]]), torch.zeros(1, 1), torch.zeros_like(values[:1])
-    for i in order or range(len(blocks)):
-        s, v = blocks[i]
+    for s, v in zip(scores.split(block), values.split(block)):
         m, total, o = absorb(s[None], v, m, total, o)
         yield m, total, o
 
 
-scores = torch.tensor([1.0, 3.0, 2.0, 0.0, 5.0, 1.0, 4.0])
-values = torch.arange(14.0).view(7, 2)
 for m, total, o in stream(scores, values, block=3):
-    mean = [round(x, 3) for x in (o / total)[0].tolist()]
-    print(f"m = {m.item():.0f}   total = {total.item():.3f}   o / total = {mean}")
-print("softmax at once:         ", [round(x, 3) for x in (scores.softmax(0) @ values).tolist()])
+    print(f"m = {m.item():.0f}   total = {total.item():.3f}   o / total = {(o / total)[0]}")
 
 # %% [markdown]
 r"""
-*Check.* The law: any block size, any order of blocks, also for scores whose exponential does not exist in float32.
+Follow `total` by hand. The first block has the scores 1, 3, 2, so m = 3 and total = $e^{-2} + 1 + e^{-1}$ = 1.503. The
+second block, 0, 5, 1, brings a larger score: m = 5. The old total shrinks to $1.503 \cdot e^{3-5}$ = 0.203, and the new
+terms $e^{-5} + 1 + e^{-4}$ make it 1.228. The last block has only the score 4. It is no new maximum, so nothing shrinks, and
+$e^{-1}$ is added: 1.596. The last mean is the one that softmax gave above.
+
+*Check.* The result must be the same for any size of block and any order of the keys, also for scores whose exponential does
+not exist in float32.
 """
 
 # %%
 scores, values = 200 * torch.randn(37, generator=g), torch.randn(37, 8, generator=g)
 assert scores.exp().isinf().any(), "these scores are too small to overflow: take larger ones"
 for block in range(1, 38):
-    order = torch.randperm(math.ceil(37 / block), generator=g).tolist()
-    *_, (m, total, o) = stream(scores, values, block, order)
+    order = torch.randperm(37, generator=g)
+    *_, (m, total, o) = stream(scores[order], values[order], block)
     assert torch.allclose(o / total, scores.softmax(0) @ values, atol=1e-6), f"block={block}: another mean"
-print("37 block sizes, each in a random order: the same mean")
+print("37 block sizes, the keys in a random order each time: the same mean")
 
 # %% [markdown]
 r"""
-Answer 1: yes. Per row, two numbers and a vector carry everything: m, total and o. The figure shows the weights as
-they stand after each block. A block with a new maximum pushes all earlier ones down.
+So softmax can be computed from a stream. For each query, two numbers and one vector hold everything about the past: m, total
+and o. The figure shows the terms $e^{s - m}$ after each block. A block with a new maximum shrinks all earlier bars.
 """
 
 # %%
@@ -178,8 +208,8 @@ show(
 
 # %% [markdown]
 r"""
-*Predict:* does the picture after the last block depend on the size of a block? Does one on the way? Choose a size, then feed in
-one block after the other.
+*Predict.* Does the last picture depend on the size of a block? Do the pictures on the way? Choose a size, then feed in one
+block after the other.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -187,12 +217,14 @@ figures.block_widget(shown)
 
 # %% [markdown]
 r"""
-## Build: tiles
+## Tiles
 
-Now all queries. Cut them into blocks of rows and the keys into blocks of columns. A block of queries walks over
-the blocks of keys and holds m, total and o for its rows. What exists at any moment is one tile of scores. With a
-causal mask there are three kinds of tile: in the past, on the diagonal, in the future. The last kind is never
-computed.
+Now we take all queries. We cut the queries into blocks of rows, and the keys into blocks of columns, so that the T × T
+matrix of scores falls into *tiles*. A block of queries walks over the blocks of keys, and keeps m, total and o for each of
+its rows. At any moment only one tile of scores exists.
+
+The causal mask makes three kinds of tiles. In the past every score counts. On the diagonal a small mask hides the future. A
+tile above the diagonal is all future, so we never compute it.
 """
 
 # %%
@@ -206,8 +238,12 @@ for n in (1, 2, 6, 16, 64):
 
 # %% [markdown]
 r"""
-Scores are made in float32 at least, whatever the inputs are: a sum over thousands of keys is no place for
-bfloat16's 8 bits (chapter 10). In the published kernel it is the same.
+With n blocks there are n(n + 1)/2 tiles up to the diagonal, out of n². Many small tiles save nearly half of the work. A
+single tile saves nothing.
+
+Two small functions do the work of a tile. The first cuts out some rows, and converts them to float32 if they have 16 bits. A
+sum over thousands of keys is no place for bfloat16's 8 bits (chapter 10), and the published kernel sums in float32 as well.
+The second computes the scores. It is chapter 04's `attention_weights` up to the softmax.
 """
 
 
@@ -229,11 +265,19 @@ def tile_scores(q: Tensor, k: Tensor, diagonal: bool) -> Tensor:
     return scores
 
 
+# %%
+q, k, v = random_qkv(4, heads=1, d=2)
+for start in (0, 2):  # four tokens in blocks of two: the two tiles of the second block of queries
+    scores = tile_scores(tile(q, 2, 2), tile(k, start, 2), diagonal=start == 2)
+    print(f"queries 2 and 3, keys {start} and {start + 1}:\n{scores[0, 0].detach()}")
+
 # %% [markdown]
 r"""
-The forward pass is two loops. Besides the output it returns one number per row, the log of the softmax's
-denominator, $L = m + \ln \text{total}$. With it any weight can be had again later, alone:
-$p_{ts} = e^{s_{ts} - L_t}$.
+The first tile is in the past. The second is on the diagonal: query 2 must not see key 3.
+
+The forward pass is two loops around `absorb`. Besides the output it returns one number for each row, the logarithm of
+softmax's denominator, $L = m + \ln \text{total}$. With it any weight can be computed again later, without its neighbours:
+$p_{ts} = e^{s_{ts} - L_t}$. The backward pass will need that.
 """
 
 
@@ -261,30 +305,34 @@ q, k, v = random_qkv(100)
 for block in (1, 7, 32, 100, 128):
     out, logsumexp = flash_forward(q, k, v, block)
     worst = (out - manual_attention(q, k, v)).abs().max().item()
-    print(
-        f"block {block:3}: out {tuple(out.shape)}, logsumexp {tuple(logsumexp.shape)}, agrees: {worst < 1e-5}"
-    )
+    assert worst < 1e-5, f"block={block}: differs from chapter 04's attention by up to {worst:.1e}"
+    print(f"block {block:3}: out {tuple(out.shape)}, logsumexp {tuple(logsumexp.shape)}, as chapter 04's")
 
 # %% [markdown]
 r"""
-## Build: backward without the weights
+## Backward without the weights
 
-From $o_t = \sum_s p_{ts} v_s$ and the gradient $g_t$ of the loss with respect to $o_t$:
+The forward pass is $o_t = \sum_s p_{ts} v_s$. Let $g_t$ be the gradient of the loss with respect to $o_t$. The gradients of
+the values and of the weights follow at once:
 
 $$dv_s = \sum_t p_{ts}\, g_t \qquad dp_{ts} = g_t \cdot v_s$$
 
-Softmax's derivative couples all keys of a row: $ds_{ts} = p_{ts}\,(dp_{ts} - \sum_u p_{tu}\, dp_{tu})$. That sum
-looks as if it needed the whole row. But
+Next comes the softmax. Its derivative couples all keys of a row:
 
-$$\sum_u p_{tu}\, dp_{tu} = \sum_u p_{tu}\; g_t \cdot v_u = g_t \cdot o_t$$
+$$ds_{ts} = p_{ts}\,\Big(dp_{ts} - \sum_u p_{tu}\, dp_{tu}\Big)$$
 
-which is a product of two vectors that we have. Call it $D_t$. Then every tile of $ds$ can be made alone: recompute
-the scores, get p from L, and
+The sum seems to need the whole row of weights. But put in $dp_{tu} = g_t \cdot v_u$:
+
+$$\sum_u p_{tu}\, dp_{tu} = \sum_u p_{tu}\; g_t \cdot v_u = g_t \cdot \sum_u p_{tu}\, v_u = g_t \cdot o_t$$
+
+This is a product of two vectors that we already have. We call it $D_t$, one number for each row. Now every tile of $ds$ can
+be computed by itself: we compute its scores again, get p from L, and then
 
 $$ds_{ts} = p_{ts}\,(dp_{ts} - D_t), \qquad dq_t = \tfrac{1}{\sqrt d} \sum_s ds_{ts}\, k_s, \qquad
 dk_s = \tfrac{1}{\sqrt d} \sum_t ds_{ts}\, q_t$$
 
-(Dao et al. 2022, appendix B.2.) Here the outer loop goes over keys, so that dk and dv are each written once.
+(Dao et al. 2022, appendix B.2). In the code, the outer loop goes over the keys, as in the paper: a GPU then writes each row
+of dk and dv only once.
 """
 
 
@@ -310,14 +358,16 @@ def flash_backward(
     D = (grad.to(wide) * out).sum(-1, keepdim=True)  # (..., T, 1), the row sums Σ p dp
     dq, dk, dv = (torch.zeros_like(z, dtype=wide) for z in (q, k, v))
     for j in range(0, T, block):
+        keys = slice(j, j + block)
         k_j, v_j = tile(k, j, block), tile(v, j, block)
         for i in range(j, T, block):  # queries before these keys never saw them
-            rows, columns = slice(i, i + block), slice(j, j + block)
+            rows = slice(i, i + block)
             q_i, g_i = tile(q, i, block), tile(grad, i, block)
-            row = logsumexp[..., rows, :], D[..., rows, :]
-            parts = tile_backward(q_i, k_j, v_j, g_i, *row, diagonal=i == j)
-            for whole, place, part in zip((dq, dk, dv), (rows, columns, columns), parts):
-                whole[..., place, :] += part
+            L_i, D_i = logsumexp[..., rows, :], D[..., rows, :]
+            add_q, add_k, add_v = tile_backward(q_i, k_j, v_j, g_i, L_i, D_i, diagonal=i == j)
+            dq[..., rows, :] += add_q
+            dk[..., keys, :] += add_k
+            dv[..., keys, :] += add_v
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
@@ -329,12 +379,13 @@ with torch.no_grad():
     out, logsumexp = flash_forward(q, k, v, 32)
     found = flash_backward(grad, q, k, v, out, logsumexp, 32)
 for name, ours, autograd in zip(("dq", "dk", "dv"), found, expected):
-    print(f"{name}: agrees with autograd through the T×T matrix: {torch.allclose(ours, autograd, atol=1e-5)}")
+    assert torch.allclose(ours, autograd, atol=1e-5), f"{name} differs from autograd's"
+    print(f"{name}: as autograd's through the T×T matrix")
 
 # %% [markdown]
 r"""
-`torch.autograd.Function` joins the two. Its forward runs without a graph, so nothing is kept but what it saves
-itself: the inputs, the output and L.
+Autograd does not know yet that these two functions belong together. `torch.autograd.Function` tells it. Its forward runs
+without a graph, so autograd keeps only what we save: q, k, v, the output and L.
 """
 
 # %%
@@ -380,41 +431,48 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, block: int = 128) -> Tensor
 
 # %% [markdown]
 r"""
-## Check: laws
-
-**It is the derivative.** `gradcheck` compares the backward pass with finite differences, in float64:
+*Check.* Is the backward pass the derivative of the forward pass? `gradcheck` moves each input by a tiny amount, in float64,
+and compares the change of the output with our gradients.
 """
 
 # %%
 q, k, v = random_qkv(5, heads=1, d=2, dtype=torch.float64)
 for block in (1, 2, 3, 5, 8):
-    fine = torch.autograd.gradcheck(lambda q, k, v: flash_attention(q, k, v, block), (q, k, v))  # noqa: B023
+    fine = torch.autograd.gradcheck(partial(flash_attention, block=block), (q, k, v))
     assert fine, f"block={block}: the backward pass is not the derivative of the forward pass"
 print("gradcheck passed for 5 block sizes")
 
 # %% [markdown]
 r"""
-**The future cannot be seen**, not even a NaN in it. The manual version computes scores with the future first and
-masks them afterwards; ours never touches a tile of it. One difference follows:
+*Check.* Can a row see the future? We put `nan` into the values from position 40 on, and count the rows that stay clean.
+There are 64 rows, so 40 of them should.
 """
 
 # %%
 q, k, v = random_qkv(64)
 with torch.no_grad():
     v[..., 40:, :] = math.nan
-    ours, manual = flash_attention(q, k, v, block=8), manual_attention(q, k, v)
-clean = lambda y: [t for t in range(64) if not y[0, 0, t].isnan().any()]  # noqa: E731
-print(
-    f"a NaN in values 40 and later: {len(clean(ours))} clean rows in ours, {len(clean(manual))} in the manual version"
-)
+    for name, attention in (("manual", manual_attention), ("tiles of 8", partial(flash_attention, block=8))):
+        bad = attention(q, k, v)[0, 0].isnan().any(dim=-1)  # (T,)
+        print(f"{name:10} {64 - bad.sum().item()} clean rows")
+assert bad.sum() == 24, "in tiles, a row that sees no bad value became bad, or the other way round"
 
 # %% [markdown]
 r"""
-Zero times NaN is NaN: a weight of exactly zero does not shield a row from a bad value, a skipped tile does.
+The manual version has no clean row at all, although its mask is right. It gives the future the weight zero, but zero times
+`nan` is `nan`. Our version never touches a tile of the future, so nothing can leak from there. (Within a tile on the
+diagonal the zeros are multiplied as well. With tiles of 7, position 40 would not be the first of its tile, and the rows
+before it in this tile would become bad.)
+"""
 
-**Fewer operations, counted.** Causal skipping saves nearly half of the tiles. The backward pass makes the scores
-once more: 5 products of a tile instead of 4. With n blocks, all in all $\frac{7}{6} \cdot \frac{n+1}{2n}$ of the
-manual version's operations:
+# %% [markdown]
+r"""
+## More arithmetic, fewer bytes
+
+Does our version compute more, or less? It skips the future, which saves nearly half of the tiles. On the other hand it
+computes the scores twice. The manual version needs two products of T × T × d forward (scores, output) and four backward (dv,
+dp, dq, dk). Ours needs a fifth one backward, the scores. So with n blocks we expect a share of
+$\frac{7}{6} \cdot \frac{n+1}{2n}$. PyTorch can count the operations:
 """
 
 
@@ -429,455 +487,99 @@ def count_flops(attention, q, k, v):
 q, k, v = random_qkv(512)
 manual = count_flops(manual_attention, q, k, v)
 for block in (512, 128, 32):
-    ours = count_flops(lambda q, k, v: flash_attention(q, k, v, block), q, k, v)  # noqa: B023
-    n = 512 // block
-    print(
-        f"block {block:3}: {ours / manual:.4f} of the manual operations, predicted {7 / 6 * (n + 1) / (2 * n):.4f}"
-    )
+    ours, n = count_flops(partial(flash_attention, block=block), q, k, v), 512 // block
+    print(f"block {block:3}: {ours / manual:.4f} of the manual operations,", end=" ")
+    print(f"expected {7 / 6 * (n + 1) / (2 * n):.4f}")
     assert ours * 12 * n == manual * 7 * (n + 1), f"block={block} computes more tiles than the past, or fewer"
+answer("12.1", ours / manual)
 
 # %% [markdown]
 r"""
-Half of answer 2: recomputing is paid for by skipping. The clock has the other half, at the end. And what does it
-save? Count the numbers that a forward pass moves, if a tile and its rows stay in the fastest memory (on a GPU: registers and
-shared memory). The manual version writes and reads T×T at each of its steps: product, scaling, mask,
-softmax, product. The tiled one reads all earlier keys and values once per block of queries. For one head
-with d = 64:
+A single block skips nothing, so it pays for seven products instead of six. With 16 blocks, skipping saves more than
+recomputing costs.
+
+The larger gain is in the bytes. Suppose that a tile, and the rows that it needs, stay in the fastest memory of the device
+(on a GPU: registers and shared memory). How many numbers does a forward pass then read and write in main memory? The manual
+version writes and reads T × T numbers in each of its steps: product, scaling, mask, softmax, and the product with v. The
+tiled version reads the earlier keys and values once for every block of queries.
 """
 
-
 # %%
-def numbers_moved(T, d, block=None):
-    """Numbers read and written in the forward pass of one head; block=None: the manual version."""
-    if block is None:
-        return 4 * T * d + 8 * T * T  # q, k, v, out; T×T: 4 times written, 4 times read
-    n = math.ceil(T / block)
-    return 2 * T * d + n * (n + 1) // 2 * block * 2 * d  # q, out; keys and values of each tile
-
-
 T, d = 1024, 64
-for block in (None, 16, 64, 128, 256):
-    moved, n = numbers_moved(T, d, block), math.ceil(T / (block or T))
-    flops = 4 * d * T * T * (n + 1) / (2 * n)  # two products for each tile computed
-    once = moved if block is None else 4 * T * d  # q, k, v and the output
-    name = "manual" if block is None else f"block {block}"
-    print(f"{name:10} {moved / 2**20:6.2f} million numbers: {flops / (2 * moved):4.0f} FLOP/byte", end=" ")
-    print(f"in bfloat16; {flops / (2 * once):4.0f} where memory is read once")
-for name in ("A100-SXM4-80GB", "H100 80GB HBM3"):
-    peak = peak_of(f"NVIDIA {name}")
-    print(f"ridge of the {name}'s roofline: {1e3 * peak.half / peak.bandwidth:.0f} FLOP/byte ({peak.source})")
+manual = 4 * T * d + 8 * T * T  # q, k, v and the output; T×T: four times written, four times read
+print(
+    f"manual:    {manual / 1e6:5.2f} million numbers, {4 * d * T * T / (2 * manual):4.0f} FLOP/byte in bfloat16"
+)
+for block in (16, 64, 128, 256):
+    n = T // block
+    tiles = n * (n + 1) // 2
+    moved = 2 * T * d + tiles * 2 * block * d  # q and the output; keys and values of each tile
+    flops = tiles * 4 * block**2 * d
+    print(f"block {block:3}: {moved / 1e6:5.2f} million numbers, {flops / (2 * moved):4.0f} FLOP/byte")
+for name in ("A100-80GB", "H100"):
+    peak = peak_of(name)
+    print(f"the roofline of the {name} has its ridge at {1e3 * peak.half / peak.bandwidth:.0f} FLOP/byte")
 
 # %% [markdown]
 r"""
-By the first column a block of 128 would leave an H100 at a third of its peak; FlashAttention-3 reports 75% (Shah et al.
-2024, abstract). The first column charges every reading of keys and values to memory. But one head's are 256 KiB here, and
-the L2 cache of such a GPU holds 40 to 50 MiB: the second reading need not reach memory. If none does, the last column
-counts, and it is right of the ridge. The manual version has no such help: its matrices are T×T for all heads and
-sequences at once, 384 MiB each for 16 sequences of GPT-2 in bfloat16. That difference is the paper's point, in its title: *IO-awareness* (Dao
-et al. 2022, theorem 2).
+The manual version does about 16 operations for each byte. An A100 could do 153 in the same time, so it waits for memory.
+Tiles of 128 move twelve times fewer numbers. This is the point of the paper, and it is in its title: *IO-awareness* (Dao et
+al. 2022, theorem 2).
 
-A block cannot grow at will. With 128 rows and d = 64 in bfloat16, tiles of q, k and v take 48 KiB and their scores
-64 KiB in float32; a multiprocessor of an H100 has 228 KiB of shared memory and 256 KiB of registers (NVIDIA, *H100 white
+Tiles of 128 are still left of the ridge. For any length and any d, this count allows them 128 operations for each byte at
+most, which is 43% of an H100's ridge. And yet FlashAttention-3 reaches up to 75% of the peak (Shah et al. 2024, abstract).
+The count is too strict, because it fetches keys and values from main memory for every block of queries. But the keys and
+values of a head are only 256 KiB here, and the second-level cache of an H100 holds 50 MiB. So repeated reads need not reach
+main memory. The T × T matrices of the manual version are too large for such a cache: for 16 sequences of GPT-2 each of them
+takes 384 MiB in bfloat16.
+
+A block cannot grow at will. With 128 rows and d = 64 in bfloat16, the tiles of q, k and v take 48 KiB, and their scores 64
+KiB in float32. A multiprocessor of an H100 has 228 KiB of shared memory and 256 KiB of registers (NVIDIA, *H100 white
 paper*, 2022).
 
-## `scaled_dot_product_attention`: which one did I get?
+### Two more limits of a GPU
 
-PyTorch has the same algorithm as compiled kernels, behind one function with several *backends*: flash,
-memory-efficient, cuDNN, and *math*, which is the manual version. It chooses by device, dtype, shape and options,
-and does not say so. Two questions have an answer on every device. Which one ran? The result's place in the
-autograd graph carries the kernel's name. Why not flash? Allow nothing else, and read the complaint. (A T4 gets
-"Efficient": the flash kernel wants compute capability 8.0. Memory is linear in T all the same.)
+**Exponentials.** A roofline has two roofs, arithmetic and memory. Attention meets a third one. Exponentials are computed by
+units of their own, and there are few of these. An H100 does 989 TFLOP/s of 16-bit matrix products, but only 3.9 trillion
+exponentials a second (Shah et al. 2024, §3.1). A tile needs one exponential and 4d operations of products for each score.
+
+**Blocks.** A GPU has many multiprocessors (an H100 has 132), and each block of queries runs on one of them. There are B ·
+heads · T/128 blocks of 128 queries. If there are fewer blocks than multiprocessors, the others have nothing to do (Dao 2023,
+§3.2).
 """
 
 # %%
-#| export
-import torch.nn.functional as F
-
-
-def sdpa_backend(q: Tensor, k: Tensor, v: Tensor, **options) -> str:
-    """The kernel that F.scaled_dot_product_attention chooses when it trains on these tensors, such as "Flash".
-
-    "math" means step by step, with T×T in memory. options: as for that function. Tensors (B, n_head, T, d).
-    """
-    q, k, v = (z.detach().requires_grad_() for z in (q, k, v))
-    name = F.scaled_dot_product_attention(q, k, v, **options).grad_fn.name()
-    if not name.startswith("ScaledDotProduct"):
-        return "math"  # several operations in a row, each with a name of its own
-    return name.removeprefix("ScaledDotProduct").split("Attention")[0] or "fused"
-
-
-# %% tags=["nbval-ignore-output"]
-half = torch.float16 if why_not("bf16", device) else torch.bfloat16  # a GPU before Ampere has no bfloat16
-for kind in (torch.float32, half):
-    qkv = random_qkv(64, device=device, dtype=kind)
-    print(f"{device.type}, {str(kind)[6:]}: {sdpa_backend(*qkv, is_causal=True)}")
-
-# %% [markdown]
-r"""
-Now on the CPU, where everybody sees the same. *Predict:* which of these keep the flash kernel?
-"""
-
-# %%
-T = 1024
-q, k, v = random_qkv(T)
-past = torch.ones(T, T, dtype=torch.bool).tril()
-bias = torch.zeros(T, T).masked_fill(~past, -math.inf)
-cases = {
-    "is_causal=True": dict(is_causal=True),
-    "a boolean mask": dict(attn_mask=past),
-    "a fixed bias": dict(attn_mask=bias),
-    "a learned bias": dict(attn_mask=bias.clone().requires_grad_()),
-    "dropout_p=0.1": dict(is_causal=True, dropout_p=0.1),
-}
-print(f"{'kept for backward, in T×T per head':>44}")
-for name, options in cases.items():
-    kept = saved_bytes(lambda: F.scaled_dot_product_attention(q, k, v, **options))  # noqa: B023
-    print(f"{name:16} {sdpa_backend(q, k, v, **options):6} {kept / (2 * T * T * 4):19.2f}")
-answer("12.2", kept // (2 * T * T * 4))
-
-# %% [markdown]
-r"""
-Answer 3 is in the last row: on the CPU, dropout brings T×T matrices back, and nothing is said. (On CUDA the flash kernel has
-dropout: it draws the same random numbers again in the backward pass, from a saved seed and offset.) A transposed
-head, float32 on a GPU, a head that is too wide: each may end elsewhere. Ask for the reason:
-"""
-
-
-# %%
-def why_not_flash(q, k, v, **options):
-    """PyTorch's own words for why the flash kernel cannot run, or None where it can."""
-    with warnings.catch_warnings(record=True) as caught, sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        warnings.simplefilter("always")
-        try:
-            F.scaled_dot_product_attention(q, k, v, **options)
-        except RuntimeError:
-            reasons = [str(w.message).split(" (Triggered")[0] for w in caught][1:]  # the first is a heading
-            return " ".join(reasons) or "refused without a word"
-
-
-# %% tags=["nbval-ignore-output"]
-for name in ("is_causal=True", "a learned bias", "dropout_p=0.1"):
-    reason = why_not_flash(q, k, v, **cases[name])
-    runs = sdpa_backend(q, k, v, **cases[name]) == "Flash"
-    assert (reason is None) == runs, (
-        f"{name}: flash {'runs' if runs else 'does not run'}, but the reason is {reason}"
-    )
-    print(f"{name}: {reason or 'flash runs'}")
-
-# %% [markdown]
-r"""
-For a training script that counts on the memory, forbid *math* and nothing else. Then a silent fallback is an error, and
-PyTorch still chooses among the fused kernels; which of them is the fastest differs by GPU and by release.
-"""
-
-# %%
-FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
-with sdpa_kernel(FUSED), warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # the reasons again
-    F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    try:
-        F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=0.1)
-    except RuntimeError as error:
-        print("dropout:", str(error).split(".")[0])
-
-# %% [markdown]
-r"""
-**Masks.** `is_causal=True` and a boolean triangle give the same output. But a mask is itself T×T, and to the
-kernel it is data: it cannot skip tiles that it has to look up.
-"""
-
-# %%
-with torch.no_grad():
-    causal = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    masked = F.scaled_dot_product_attention(q, k, v, attn_mask=past)
-    assert torch.allclose(causal, masked, atol=1e-5), "is_causal and the boolean triangle differ"
-    assert torch.allclose(causal, flash_attention(q, k, v, block=48), atol=1e-5), "our tiles differ from SDPA"
-print("is_causal, the mask and our tiles: the same output")
-
-# %% tags=["nbval-ignore-output"]
-T = {"ci": 256, "laptop": 2048, "gpu": 8192}[scale]
-q, k, v = random_qkv(T, device=device)
-past = torch.ones(T, T, dtype=torch.bool, device=device).tril()
-with torch.no_grad():
-    skipping = measure(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), device, repeats=7)
-    reading = measure(lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=past), device, repeats=7)
-print(f"T={T}: is_causal {skipping}, mask {reading}: {reading.median / skipping.median:.1f} ×")
-
-# %% [markdown]
-r"""
-**A trap.** One new query, five keys: the last step of a generation with a cache (chapter 08). `is_causal=True`
-aligns the triangle at the *top left*, as if the query stood at position 0:
-"""
-
-# %%
-from torch.nn.attention.bias import causal_lower_right
-
-query, keys = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 5, 4)  # equal scores: a plain mean
-values = torch.arange(5.0).view(1, 1, 5, 1).expand(1, 1, 5, 4)
-for name, options in {
-    "is_causal=True": dict(is_causal=True),
-    "causal_lower_right": dict(attn_mask=causal_lower_right(1, 5)),
-    "no mask": {},
-}.items():
-    y = F.scaled_dot_product_attention(query, keys, values, **options)
-    print(f"{name:18} mean of the values it saw: {y[0, 0, 0, 0].item():.1f}")
-
-# %% [markdown]
-r"""
-The values are 0 to 4. With `is_causal` the newest token sees the oldest one only. That is why chapter 08's
-cache builds its own mask, and why `flash_attention` asks for equal shapes.
-
-## See: slopes 2 and 1
-
-Memory first: what is kept for the backward pass (chapter 09's `saved_bytes`), and the most that both passes need at any
-moment. On a GPU the allocator remembers that. On a CPU the profiler notes every allocation and release:
-"""
-
-# %%
-#| export speed.work
-import os
-from collections.abc import Callable
-from itertools import accumulate
-
-import torch
-from torch.profiler import ProfilerActivity, profile
-
-
-def memory_levels(call: Callable[[], object]) -> list[tuple[int, int]]:
-    """(ns, bytes above the level at the start) after each allocation and release on the CPU while `call` runs."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself on stderr otherwise
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as prof:
-        call()
-    changes = [event for event in prof.profiler.kineto_results.events() if event.name() == "[memory]"]
-    changes.sort(key=lambda event: event.start_ns())
-    levels = accumulate(event.nbytes() for event in changes)
-    return [(event.start_ns(), level) for event, level in zip(changes, levels)]
-
-
-# %%
-#| export speed.work
-def peak_memory(call: Callable[[], object], device: torch.device) -> int:
-    """Bytes that `call` needs at most, above what is allocated when it starts. On cuda and cpu; ValueError elsewhere."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        call()
-        return torch.cuda.max_memory_allocated(device) - before
-    if device.type != "cpu":
-        raise ValueError(f"PyTorch keeps no peak of memory on {device.type}; measure on cuda or cpu")
-    return max((level for _, level in memory_levels(call)), default=0)
-
-
-# %%
-def sdpa(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def sdpa_math(q, k, v):
-    with sdpa_kernel(SDPBackend.MATH):
-        return sdpa(q, k, v)
-
-
-ways = {"manual": manual_attention, "SDPA, math": sdpa_math, "our tiles": flash_attention, "SDPA": sdpa}
-Ts = {"ci": [128, 256, 512], "laptop": [256, 512, 1024, 2048], "gpu": [1024, 2048, 4096, 8192]}[scale]
-on = dict(device=device, dtype=half if device.type == "cuda" else torch.float32)
-long = len(Ts) > 1 and Ts[-1] >= 256
-assert long, f"{Ts}: a slope needs two lengths, the last at least 256, or what has T rows hides T×T"
-
-# %% [markdown]
-r"""
-*Predict* the slope between the two largest T, on log scales. 2 means four times as much for twice the context:
-"""
-
-# %%
-counted = device if device.type == "cuda" else torch.device("cpu")
-kept, peak = ({name: [] for name in ways} for _ in range(2))
-for name, way in ways.items():
-    for T in Ts:
-        q, k, v = random_qkv(T, device=counted)
-        way(q, k, v).sum().backward()  # libraries take their workspace once
-        q.grad = k.grad = v.grad = None
-        kept[name].append(saved_bytes(lambda: way(q, k, v)))  # noqa: B023
-        peak[name].append(peak_memory(lambda: way(q, k, v).sum().backward(), counted))  # noqa: B023
-
-
-def slope(y, x):
-    return math.log(y[-1] / y[-2]) / math.log(x[len(y) - 1] / x[len(y) - 2])
-
-
-for name in ways:
-    print(f"{name:11} kept: slope {slope(kept[name], Ts):.2f}")
-for name, tiled in {"manual": False, "SDPA, math": False, "our tiles": True, "SDPA": True}.items():
-    s = slope(kept[name], Ts)  # 1 for T rows; with a T×T matrix towards 2, as q, k, v are in it as well
-    assert abs(s - 1) < 0.01 if tiled else s > 1.3, f"{name}: what it keeps has slope {s:.2f} at T={Ts[-1]}"
-
-# %% tags=["nbval-ignore-output"]
-for name in ways:
+shares = {d: (1 / 3.9e12) / (4 * d / 989e12) for d in (64, 128, 256)}
+for d, share in shares.items():
+    print(f"d = {d:3}: the exponentials take {share:.2f} of the time of the products")
+answer("12.2", shares[64])
+for B, T in ((1, 128), (1, 1024), (16, 1024)):
+    blocks = B * 12 * math.ceil(T / 128)
     print(
-        f"{name:11} peak: {peak[name][-1] / 2**20:6.1f} MiB at T={Ts[-1]}, slope {slope(peak[name], Ts):.2f}"
-    )
-    s = slope(peak[name], Ts)
-    assert s < 1.05 if name in ("our tiles", "SDPA") else s > 1.3, f"{name}: slope {s:.2f} at T={Ts[-1]}"
-
-# %% [markdown]
-r"""
-A peak below slope 1 still holds scratch of a fixed size: a tile, or some tiles for each thread. The rows will
-outgrow it.
-
-And the time of a forward and backward pass on this device. *Predict* the slopes. Flash attention leaves out the
-future, but what remains are still T²/2 pairs.
-"""
-
-# %% tags=["nbval-ignore-output"]
-seconds = {name: [] for name in ways}
-for T in Ts:
-    q, k, v = random_qkv(T, **on)
-    for name, way in ways.items():
-        if name == "our tiles" and device.type == "cuda" and T > 2048:
-            continue  # 51 small kernels for each tile: a hundred thousand starts at T = 8192
-        timing = measure(lambda: way(q, k, v).sum().backward(), device, repeats=5, warmup=1)  # noqa: B023
-        seconds[name].append(min(timing.times))  # what the machine can do, whoever else is on it
-for name, times in seconds.items():
-    T, faster = Ts[len(times) - 1], seconds["manual"][len(times) - 1] / times[-1]
-    print(
-        f"{name:11} {1e3 * times[-1]:6.1f} ms at T={T}, {faster:.1f} × as fast, slope {slope(times, Ts):.2f}"
-    )
-share = seconds["SDPA"][-1] / seconds["manual"][-1]
-print(f"answer 2: at T={Ts[-1]} the fused kernel takes {share:.2f} of the manual version's time")
-answer("12.1", share)
-
-# %% tags=["nbval-ignore-output"]
-scaled = {
-    "kept (MiB)": {name: [y / 2**20 for y in ys] for name, ys in kept.items()},
-    "peak (MiB)": {name: [y / 2**20 for y in ys] for name, ys in peak.items()},
-    "time (ms)": {name: [1e3 * y for y in ys] for name, ys in seconds.items()},
-}
-show(
-    figures.slopes(Ts, scaled),
-    alt="Log plots against T of memory kept, peak memory and time, with dotted lines of slope 1 and 2: manual and math memory rises with slope 2, that of tiles and SDPA with slope 1 or less.",
-)
-
-# %% [markdown]
-r"""
-Memory changes its power; time changes its factor. Both kinds of attention do work for each pair of tokens, so for
-long contexts time has slope 2 with flash attention too. Below that, constant costs hide it; a slope above 2 can be memory
-again, of matrices that no cache holds any more and that the system has to clear (chapter 09). Between our tiles and
-SDPA lies no other algorithm: our loop pays for a Python call and several small kernels per tile.
-
-A short context is another matter: there is little to save, and recomputing is still to be paid. The forward pass alone and
-both passes, at 64 tokens and at more:
-"""
-
-# %% tags=["nbval-ignore-output"]
-short = (64, Ts[-1] // 4)
-for T in short:
-    q, k, v = random_qkv(T, **on)
-    both = {name: lambda way=way: way(q, k, v).sum().backward() for name, way in ways.items()}  # noqa: B023
-    for what, calls in ("forward", {n: lambda w=w: w(q, k, v) for n, w in ways.items()}), ("both", both):  # noqa: B023
-        times = {name: [] for name in ("manual", "SDPA")}
-        for name in 3 * list(times):  # in turns
-            times[name].append(min(measure(calls[name], device, repeats=5, warmup=1).times))
-        print(f"T={T:4} {what:8} SDPA is {min(times['manual']) / min(times['SDPA']):.2f} × as fast")
-
-# %% [markdown]
-r"""
-A factor below 1 says that at this context the fused kernel costs this machine more than it saves. Where it stands above 1 for the
-forward pass and falls with the backward pass, recomputing is what costs.
-
-And in a model? Two layers, one switch, the same loss. The difference in what is kept is that of the T×T matrices:
-"""
-
-# %%
-loss, kept = {}, {}
-for T in (128, 512):
-    idx = torch.randint(0, 64, (2, T + 1), generator=g)
-    for flash in (False, True):
-        config = GPTConfig(block_size=T, vocab_size=64, n_layer=2, n_head=4, n_embd=64, flash=flash)
-        model = GPT(config, generator=torch.Generator().manual_seed(0))
-        kept[flash] = saved_bytes(lambda: model(idx[:, :-1], idx[:, 1:])[1], exclude=model.parameters())  # noqa: B023
-        loss[flash] = model(idx[:, :-1], idx[:, 1:])[1].item()
-    matrices = config.n_layer * 2 * config.n_head * T * T * 4
-    print(
-        f"T={T}: loss {loss[False]:.3f} and {loss[True]:.3f}, kept {kept[False] / 2**20:.2f} and {kept[True] / 2**20:.2f} MiB, weights T×T {matrices / 2**20:.2f} MiB"
+        f"B={B:2}, T={T:4}, 12 heads: {blocks:4} blocks, work for {min(blocks, 132)} of 132 multiprocessors"
     )
 
 # %% [markdown]
 r"""
-## The peak of a step
+GPT-2's heads have d = 64. There the exponentials take as long as all products, so a kernel must do both at the same time,
+and FlashAttention-3 does: while one group of threads computes exponentials, another group multiplies (§3.1). With wider
+heads the exponentials weigh less.
 
-Chapter 09's categories of memory do not all exist at once: gradients appear while activations go. So when is the peak? At
-the end of the forward pass all activations exist, and the logits. The backward pass begins with the loss: a gradient of
-the log-probabilities, and from it one of the logits, N × V numbers each. During the update all gradients exist; AdamW on
-the CPU needs two more buffers as large as the largest matrix.
+The second half of the output is one reason why short texts gain little on a GPU. One text of 128 tokens has 12 blocks, and
+leaves nine tenths of an H100 without work. With 16 texts of 1,024 tokens, every multiprocessor gets eleven or twelve blocks.
+The backward pass cuts its keys into blocks in the same way.
 """
-
-
-# %%
-def peak_by_moment(config: GPTConfig, B: int, T: int) -> dict[str, int]:
-    """Bytes at three moments of a float32 step with AdamW, by a loop that holds the logits until the step ends.
-
-    With a vocabulary of no more than a few C, a moment within the last layer's backward pass can lie a little higher.
-    """
-    memory, table = memory_by_category(config, B, T), 4 * B * T * config.vocab_rows
-    held = memory["parameters"] + memory["optimizer"] + table
-    largest = 4 * max(config.vocab_rows, config.block_size, 4 * config.n_embd) * config.n_embd
-    return {
-        "end of forward": held + memory["activations"],
-        "loss, backward": held + memory["activations"] + 2 * table,
-        "update": held + 16 * B * T + memory["gradients"] + 2 * largest,
-    }
-
-
-# %%
-B, T = 2, 128
-config = GPTConfig(block_size=T, vocab_size=4096, n_layer=4, n_head=4, n_embd=128)
-model, idx = GPT(config, generator=g), torch.randint(config.vocab_size, (2, B, T), generator=g)
-optimizer = torch.optim.AdamW(model.parameters())
-
-
-def step():
-    _, loss = model(*idx)  # `_` holds the logits until the step returns
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-step()  # makes the moments
-states = [t for state in optimizer.state.values() for t in state.values()]
-before = sum(t.nbytes for t in (*model.parameters(), *states, idx))
-
-# %% tags=["nbval-ignore-output"]
-moments, levels = peak_by_moment(config, B, T), memory_levels(step)
-show(
-    figures.memory_levels(levels, before, moments),
-    alt="Memory during one step: it climbs through the forward pass, jumps at the start of the backward pass, then falls. Three predicted levels are dotted.",
-)
-share = (before + max(level for _, level in levels)) / max(moments.values())
-print(
-    f"measured peak: {share:.4f} of the highest of", {m: f"{n / 2**20:.2f} MiB" for m, n in moments.items()}
-)
-assert 0.99 < share < 1.05, "the peak lies elsewhere: is the vocabulary much larger than n_embd?"
-
-# %% [markdown]
-r"""
-The peak is a needle. It lies in the loss: logits, log-probabilities and both of their gradients, four tables of N × V
-numbers. (Three, where the loop lets the logits go: `loss = model(x, y)[1]`, as chapter 07's step does.) Gradient
-checkpointing, which drops activations, does not touch it. A loss in pieces does (at the end, to explore). For GPT-2's vocabulary:
-"""
-
-# %%
-for size in (1, 4, 16):
-    peak, tables = max(peak_by_moment(GPTConfig(), size, 1024).values()), 4 * 4 * size * 1024 * 50257
-    print(f"GPT-2 small, B={size:2}: peak {peak / 2**30:5.1f} GiB, four tables {tables / 2**30:5.1f} GiB")
-answer("12.3", max(peak_by_moment(GPTConfig(), 4, 1024).values()) / 2**30)
-
-# %% tags=["nbval-ignore-output"]
-predictions("12")
 
 # %% [markdown]
 r"""
 ## Checkpoint
+
+The package now has flash attention that you can read. Our version is slow, because it pays for a Python call and several
+small kernels in each tile. Chapter 12b shows who runs the same algorithm fast.
 """
+
+# %%
+predictions("12")
 
 # %%
 checkpoint("12")
@@ -886,27 +588,25 @@ checkpoint("12")
 r"""
 ## Exercises
 
-`course exercises release 12` writes these as a notebook to `released/`; `course check 12` runs their visible checks.
+`course exercises release 12` writes these as a notebook to `released/`; `course check 12` runs their visible checks. They
+belong to chapters 12 and 12b.
 
-- **12-1** Two streams become one, 20 minutes: two softmax states become one, as when many workers share one query.
-- **12-2** Tiles of a window, 30 minutes: the mask, and the tiles that must be computed.
-- **12-3** New queries, old keys, 10 minutes: a chunk of new queries after a cache, and `is_causal`.
+- **12-1** Two streams become one, 20 minutes: merge two softmax states, as when many workers share one query.
+- **12-2** Tiles of a window, 30 minutes: which tiles a sliding window needs.
+- **12-3** New queries, old keys, 10 minutes: repair `is_causal` for a chunk of new queries after a cache.
 - **12-4** What attention keeps, 15 minutes: bytes kept with and without the matrix, for a model of your own numbers.
-- **12-5** A check for attention in tiles, 30 minutes: a check that tells attention from what only looks like it.
-- **12-6** More arithmetic, less time, 10 minutes: more arithmetic and less time, in words.
+- **12-5** A check for attention in tiles, 30 minutes: write the check; it is tried on wrong implementations.
+- **12-6** More arithmetic, less time, 10 minutes: explain it in words.
 
 To explore:
 
-1. Sliding window: let `flash_forward` and `flash_backward` compute the tiles of 12-2 only. *Check:* equal to
-   a masked manual version for w = 1, 5, T; `FlopCounterMode` grows linearly in T for fixed w.
+1. Sliding window: let `flash_forward` and `flash_backward` compute only the tiles of 12-2. *Check:* equal to
+   a masked manual version for w = 1, 5, T; `count_flops` grows linearly in T for fixed w.
 2. Dropout: give `flash_attention` a `p` and a seed. Draw the mask of tile (i, j) from a generator seeded with
    (seed, i, j), in the forward pass and again in the backward pass. *Check:* `gradcheck` passes with the seed
    fixed, and `saved_bytes` is the same as without dropout. What becomes of $D_t = g_t \cdot o_t$?
 3. Time `flash_attention` against `block` from 16 to 1024 at T = 2048. *Check:* explain both ends of the curve
-   with `numbers_moved`, the number of tiles and the size of your caches.
-4. Compute the loss in four pieces of the batch, with `lm_head` and `cross_entropy` inside
-   `torch.utils.checkpoint.checkpoint`. *Check:* the same loss and gradients to 1e-6; `peak_memory` falls, by what
-   `peak_by_moment` says.
+   with the number of tiles, the bytes moved, and the size of your caches.
 
 ## Further reading
 
@@ -914,8 +614,6 @@ To explore:
 - M. Rabe, C. Staats, *Self-attention Does Not Need O(n²) Memory*, 2021: the same identity, for memory alone.
 - T. Dao et al., *FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*, 2022, §3 and
   appendix B: the algorithms, and theorem 2 on bytes moved.
-- T. Dao, *FlashAttention-2*, 2023, §3.1: queries in the outer loop, one logsumexp; and J. Shah et al.,
-  *FlashAttention-3*, 2024, for what Hopper adds.
-- PyTorch documentation, `torch.nn.attention.sdpa_kernel` and `torch.nn.functional.scaled_dot_product_attention`:
-  backends and their conditions.
+- T. Dao, *FlashAttention-2*, 2023, §3: queries in the outer loop, one logsumexp, and blocks for every multiprocessor.
+- J. Shah et al., *FlashAttention-3*, 2024, §3.1: products and exponentials at the same time.
 """

@@ -1,62 +1,52 @@
 # %% [markdown]
 r"""
-# 13 · Nice numbers, and a step in all its ways
+# 13 · Nice numbers: from 50,257 tokens to 50,304
 
-GPT-2 has 50,257 tokens, an odd number. Give its table 50,304 rows and there is more work on paper: 47 rows that stand
-for nothing. On a GPU a step can nevertheless get faster. Two reasons are usually given, tiles and alignment. Here both
-are put into a formula, then this machine is asked, and the rows that stand for no token are shown to do no harm.
+GPT-2 has 50,257 tokens. This is an odd number. If we give its table 50,304 rows, there is more to compute: 47 rows that
+stand for no token. Yet on a GPU a training step can get *faster*. Why should more work take less time?
 
-It is the last of the changes that make a training step faster. So at the end the chapter writes one step that can take
-each of them, alone or on top of the others, and measures what nice numbers change in it.
+Two reasons are usually given: tiles and alignment. In this chapter we write both as formulas, and then we ask your machine.
+We also prove that the added rows do no harm. At the end we measure a whole training step with both vocabularies, and list
+which of the speed-ups of chapters 10 to 13 your machine has. Chapter 14 puts them together.
 """
 
 # %%
 #| default_exp speed.rungs
-#| doc speed.rungs: The speed-ups as rungs of a ladder: what each changes in a training step, which a device can do, and one measured alone.
+#| doc speed.rungs: The speed-ups as rungs of a ladder: which of them a device can do, and what each changes in a training step.
 from argparse import Namespace
-from statistics import quantiles
 
 import torch.nn.functional as F
 
 from course.figures import nice_numbers as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from nanogpt.device import pick_device, pick_scale
-from nanogpt.gpt.model import num_params
-from nanogpt.gpt.sample import load, stream_text
+from nanogpt.device import pick_device, pick_scale, seed_everything
+from nanogpt.gpt.model import GPT, GPTConfig, num_params
 from nanogpt.gpt.precision import best_precision
-from nanogpt.speed.roofline import measure_roofline
+from nanogpt.gpt.sample import load, stream_text
+from nanogpt.gpt.train import train_step
+from nanogpt.speed.roofline import faster, measure, measure_roofline
 
 # %%
 #| export
 import ctypes
 import importlib.util
-import multiprocessing
 import os
 import platform
-import re
 import shutil
 import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from nanogpt.device import seed_everything
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.precision import LossScaler, MasterAdamW, why_not
-from nanogpt.gpt.train import train_step
-from nanogpt.speed.roofline import Roofline, measure
-from nanogpt.text.data import to_device
+from nanogpt.gpt.precision import why_not
+from nanogpt.speed.roofline import Roofline
 
 # %%
 device = pick_device()
 scale = pick_scale(device)
-g = seed_everything(0)
-
-# %%
+precision = best_precision(device)
+dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
 show(
     figures.tiles((257, 256), tile=128),
     alt="A 257 by 257 matrix needs nine tiles of 128 by 128, five of them nearly empty; 256 by 256 needs four full ones.",
@@ -64,10 +54,11 @@ show(
 
 # %% [markdown]
 r"""
-A matrix product is computed in tiles of fixed size. One row too many costs a row of tiles, and a tile costs the same
-full or empty.
+A GPU computes a matrix product in tiles of a fixed size, here 128 × 128. A matrix of 256 × 256 results has four tiles. One row
+and one column more, and there are nine. The five new tiles are nearly empty (orange), but an empty tile takes as long as a full
+one. So 0.8% more results cost 2.25 times as much.
 
-## Predict
+*Predict.* Replace `None` by your guesses.
 """
 
 # %%
@@ -79,166 +70,177 @@ predict("13.5", "one row through GPT-2's head on the CPU, at best", guess=None, 
 
 # %% [markdown]
 r"""
-## What a formula says
+## Tiles and waves
 
-Two roundings. *Tile quantisation*: the output is cut into tiles, rounded up in both directions. *Wave
-quantisation*: tiles run on the GPU's multiprocessors (SMs) all at once, so their number is rounded up to whole
-waves. (NVIDIA, *Matrix Multiplication Background User's Guide*.)
+How much of the work is useful? We divide the results that we want by the results that the tiles compute. This is called *tile
+quantisation*: the number of tiles is rounded up in both directions.
 """
 
 
 # %%
-def useful_share(rows, columns, tile=128, sms=1):
-    """Share of the computed tiles × SM slots that belong to the (rows, columns) output."""
-    tiles = -(-rows // tile) * -(-columns // tile)
-    slots = -(-tiles // sms) * sms
-    return rows * columns / (slots * tile * tile)
+def useful_share(rows, columns, tile=128):
+    """Share of the computed tiles that belongs to the (rows, columns) output."""
+    tiles = -(-rows // tile) * -(-columns // tile)  # -(-a // b) rounds a / b up
+    return rows * columns / (tiles * tile**2)
 
 
 for rows, columns in [(256, 256), (257, 257), (16384, 50257), (16384, 50304), (16384, 50305)]:
-    tiled, waved = useful_share(rows, columns), useful_share(rows, columns, sms=132)
-    print(f"{rows:6} × {columns:5}   tiles {tiled:7.2%}   and waves of 132 SMs {waved:7.2%}")
+    print(f"{rows:5} × {columns:5}: {useful_share(rows, columns):7.2%} of the tiles' work is useful")
 answer("13.1", 100 * (1 - useful_share(16384, 50257)))
 
 # %% [markdown]
 r"""
-By this formula 50,257 wastes a thousandth. Where it is slower by more, tiles are not the reason. *Alignment* may be:
-loads of 16 bytes need every row of the logits to start at a multiple of 16 bytes, which is 8 numbers of two bytes and 4
-of four. 50,257 is odd.
+The last lines are GPT-2's logits for a batch of 16 rows of 1,024 tokens. 50,257 columns waste a thousandth of the work, since only the
+last of 393 tiles in a row is not full. So tiles do not explain a step that gets faster by several percent.
+
+There is a second rounding. A GPU has many multiprocessors (SMs; an H100 has 132), and each computes one tile at a time. So
+tiles are computed in *waves*, and the last wave can be nearly empty too: 133 tiles on 132 SMs need two waves. (NVIDIA, *Matrix
+Multiplication Background User's Guide*.)
 """
 
+
 # %%
-for n in (50257, 50264, 50304):
-    power = (n & -n).bit_length() - 1
-    print(f"{n} = {n >> power} · 2^{power}: in bfloat16 rows start at multiples of {2 << power} bytes")
+def share_in_waves(rows, columns, sms, tile=128):
+    """Share of sms × waves tiles that belongs to the output."""
+    tiles = -(-rows // tile) * -(-columns // tile)
+    slots = -(-tiles // sms) * sms
+    return rows * columns / (slots * tile**2)
+
+
 show(
-    figures.waves(range(1, 700), [useful_share(128 * n, 128, sms=132) for n in range(1, 700)], 132),
+    figures.waves(range(1, 700), [share_in_waves(128 * n, 128, sms=132) for n in range(1, 700)], 132),
     alt="A sawtooth: the used share climbs to one at each multiple of 132 tiles, drops by half after the first, and the drops shrink.",
 )
+print(f"GPT-2's logits, 16384 × 50257: {share_in_waves(16384, 50257, sms=132):.2%} useful")
 
 # %% [markdown]
 r"""
-## What this machine says
+The figure has a column of n full tiles for each n. At 132 tiles all SMs have work. One tile more, and half of the second wave's time
+is lost, and so on; with many waves the loss gets small. GPT-2's logits have 50,304 tiles, so waves waste next to nothing.
 
-The head's product, 50,257 columns beside its neighbours, in the precision in which this machine would train. The widths
-take turns, so that a slow minute hits all of them; each time is the best of several medians.
+## Alignment
+
+The other explanation is about loading. A GPU loads 16 bytes at a time, if they start at a multiple of 16 bytes. That is 8
+numbers of two bytes or 4 numbers of four. The logits are stored row after row. If a row has 50,257 numbers of two bytes, the next
+row starts at an odd multiple of 2 bytes, and only loads of 2 bytes fit. The largest power of two in the number of columns decides.
+"""
+
+# %%
+for n in (50256, 50257, 50258, 50264, 50304):
+    power = n & -n  # the lowest bit that is set
+    print(f"{n} = {n // power:5} · {power:3}: in bfloat16, rows start at multiples of {2 * power} bytes")
+
+# %% [markdown]
+r"""
+Look at what is multiplied. In the forward pass, the inputs are the hidden states, (tokens, 768), and the weights, (50257, 768). Both have
+rows of 768 numbers, which are aligned. Only the result has odd rows. In the backward pass the gradient of the logits, which has
+the odd rows, is an *input* of both products: once it is multiplied with the weights, once with the hidden states. So if
+alignment matters, it should matter most in the backward pass, which is two thirds of the work.
+
+A tensor core is the reason why loads matter that much. This unit of a GPU multiplies small matrices, for example 16 × 16, in one
+instruction. It does so much arithmetic in so little time that the loading of its inputs has to be as wide as possible to keep up. NVIDIA's guide
+says that tensor cores work best, and with old libraries only, when the inner rows are multiples of 16 bytes.
+
+## What does this machine say?
+
+We take the product of the head with several numbers of columns, in the precision in which this machine would train. The widths
+take turns, so that a slow minute hits all of them, and each time is the best of several medians.
 """
 
 # %%
 rows, width, inner = {"ci": (64, 128, 512), "laptop": (256, 192, 512), "gpu": (16384, 768, 4096)}[scale]
-dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(best_precision(device), torch.float32)
 
 
-def seconds_by_width(widths, rows, inner, product=torch.matmul, rounds=3):
+def seconds_by_width(widths, rows, inner, rounds=3):
     """{width: seconds of (rows, inner) @ (inner, width)}, the best of `rounds` medians taken in turn."""
     a = torch.randn(rows, inner, device=device, dtype=dtype)
     weights = {n: torch.randn(n, inner, device=device, dtype=dtype) for n in widths}
-    best = dict.fromkeys(widths, float("inf"))
+    repeats, best = 20 if scale == "gpu" else 3, dict.fromkeys(widths, float("inf"))
     for _ in range(rounds):
         for n, w in weights.items():
-            timing = measure(
-                lambda w=w: product(a, w.T), device, repeats=3 if scale != "gpu" else 20, warmup=1
-            )
+            timing = measure(lambda w=w: a @ w.T, device, repeats, warmup=1)
             best[n] = min(best[n], timing.median)
     return best
 
 
 # %% tags=["nbval-ignore-output"]
-head = seconds_by_width([50256, 50257, 50258, 50264, 50272, 50304], rows, width)
-print(f"{str(dtype)[6:]} on {device.type}")
+head = seconds_by_width([50256, 50257, 50258, 50264, 50304], rows, width)
+print(f"forward, {str(dtype)[6:]} on {device.type}")
 for n, seconds in head.items():
     print(f"{n} columns: {1e3 * seconds:.3f} ms, {seconds / head[50304]:.2f}× the time of 50304")
 answer("13.2", head[50257] / head[50304])
 
 # %% [markdown]
 r"""
-Where 50,257 and 50,258 are both slow and 50,264 = 8 · 6283 is fast, alignment decides. Where all six agree, this
-library does not care, and padding gains nothing here.
-
-On a GPU the compiler of chapter 11 knows this trick: Inductor pads a product whose sides are not aligned, if a short
-trial says that it pays (`shape_padding`, on by default; GPUs only). So in a compiled step part of what nice numbers can
-gain is already taken. The next cell measures what is left.
+If 50,257 and 50,258 are slow and 50,264 = 8 · 6283 is fast, then alignment decides. If all agree, this library does not care about the
+result's alignment. Now the two products of the backward pass, each with its interval from chapter 09.
 """
 
 # %% tags=["nbval-ignore-output"]
-if device.type == "cuda":
-    compiled = seconds_by_width([50257, 50304], rows, width, torch.compile(torch.matmul, dynamic=False))
-    print(f"compiled: 50257 takes {compiled[50257] / compiled[50304]:.2f}× the time of 50304")
-    print(f"eager:    50257 takes {head[50257] / head[50304]:.2f}× the time of 50304")
-else:
-    print(f"Inductor pads no product on {device.type}: compiled or not, the table above holds")
+tensors = {}
+for n in (50257, 50304):
+    sizes = {"hidden": (rows, width), "weights": (n, width), "gradient": (rows, n)}
+    tensors[n] = {name: torch.randn(size, device=device, dtype=dtype) for name, size in sizes.items()}
+products = {
+    "gradient @ weights": lambda t: t["gradient"] @ t["weights"],
+    "gradient.T @ hidden": lambda t: t["gradient"].T @ t["hidden"],
+}
+for name, product in products.items():
+    odd, nice = (lambda n=n: product(tensors[n]) for n in (50257, 50304))  # noqa: B023
+    gain = faster(odd, nice, device, pairs=10, warmup=1)
+    print(f"{name:20} 50304 columns are {gain} as fast as 50257")
 
 # %% [markdown]
 r"""
-A sweep in small widths, where one tile more is a visible share of the whole.
+On a GPU the compiler of chapter 11 knows this trick. It pads a product whose sides are not aligned if a short trial says that it
+pays (`shape_padding`, on by default, on GPUs only). So a compiled step may have some of the gain already, without a padded
+vocabulary.
+
+## Other numbers
+
+The size of a tile shows in a sweep of small widths, where one tile more is a visible share of the whole.
 """
 
 # %% tags=["nbval-ignore-output"]
-widths = range(960, 1345, 8) if scale == "gpu" else range(96, 200, 2)
-sweep = seconds_by_width(widths, rows, inner)
+step = 64 if scale == "gpu" else 16
+sweep = seconds_by_width(range(960, 1345, 8) if scale == "gpu" else range(96, 200, 2), rows, inner)
 rates = {n: 2 * rows * inner * n / seconds / 1e9 for n, seconds in sweep.items()}
 show(
-    figures.sweep(rates, str(dtype)[6:], step=64 if scale == "gpu" else 16),
+    figures.sweep(rates, str(dtype)[6:], step),
     alt="Measured GFLOP/s of a matrix product against its width, with multiples of a power of two marked.",
 )
-fastest, slowest = max(rates, key=rates.get), min(rates, key=rates.get)
-print(f"fastest width: {fastest}; {slowest} reaches {rates[slowest] / rates[fastest]:.2f} of its rate")
+slowest = min(rates, key=rates.get)
+print(
+    f"grey lines: multiples of {step}; width {slowest} reaches {rates[slowest] / max(rates.values()):.2f} of the best rate"
+)
 
 # %% [markdown]
 r"""
-Where the curve has teeth, their width is the tile of this machine's library.
-
-Now waves: 1, 2, 3, … tiles of 128 rows, dealt to a GPU's SMs. The formula knows how many SMs there are, and nothing
-else. A CPU of a few cores has no waves worth a plot: its threads share the rows of one product.
+If the curve has teeth, the distance between them is the width of this library's tile. If it is smooth, the library cuts the work in another
+way. The same question can be asked for the batch. One token reads a whole matrix for one row of results. With many
+tokens the matrix is read once for all of them, and a token costs only its arithmetic. From which number on?
 """
 
 # %% tags=["nbval-ignore-output"]
-if device.type == "cuda":
-    sms = torch.cuda.get_device_properties(device).multi_processor_count
-    counts = range(1, 4 * sms + 1, max(1, sms // 16))
-    rows_of = torch.randn(128 * counts[-1], inner, device=device, dtype=dtype)  # one buffer, sliced
-    w = torch.randn(128, inner, device=device, dtype=dtype)
-    times = [measure(lambda n=n: rows_of[: 128 * n] @ w.T, device).median for n in counts]
-    formula = [useful_share(128 * n, 128, sms=sms) for n in counts]
-    show(
-        figures.waves(counts, formula, sms, measured=[n / t for n, t in zip(counts, times)]),
-        alt="Tiles a second as a share of the best against the number of tiles, beside wave quantisation's sawtooth.",
-    )
-    del rows_of
-else:
-    print(f"no multiprocessors on {device.type}: the sawtooth above is what a GPU of 132 would show")
-
-# %% [markdown]
-r"""
-Where a measured curve has no sawtooth, the library cuts the work otherwise than we did, or lets workers share a tile.
-
-The same question for the other numbers that one may choose. Heads share C, so their number changes no FLOP of the
-products, only width and shape of the tiles. And the batch: one token reads a whole matrix for one row of output; from
-some size on, a token costs what its arithmetic costs.
-"""
-
-# %% tags=["nbval-ignore-output"]
-T, C = {"ci": (64, 192), "laptop": (256, 192), "gpu": (1024, 768)}[scale]
-for d in (n for n in (16, 24, 32, 48, 64, 96) if C % n == 0):
-    q = torch.randn(1, C // d, T, d, device=device, dtype=dtype)
-    heads = measure(lambda q=q: F.scaled_dot_product_attention(q, q, q, is_causal=True), device, repeats=20)
-    print(f"{C // d:2} heads of {d:2}: {1e6 * heads.median:.0f} µs")
+C = 768 if scale == "gpu" else 192
 w = torch.randn(4 * C, C, device=device, dtype=dtype)
-for tokens in (1, 8, 63, 64, 65, 256, 1024):
-    x = torch.randn(tokens, C, device=device, dtype=dtype)
-    seconds = measure(lambda x=x: x @ w.T, device, repeats=20).median
-    print(f"{tokens:4} tokens: {1e9 * seconds / tokens:.0f} ns a token")
+most = 65536 if scale == "gpu" else 1024
+for tokens in (1, 8, 63, 64, 65, 256, 1024, 8192, 65536):
+    if tokens <= most:
+        x = torch.randn(tokens, C, device=device, dtype=dtype)
+        seconds = measure(lambda x=x: x @ w.T, device, repeats=20).median
+        print(f"{tokens:5} tokens: {1e9 * seconds / tokens:.1f} ns a token")
 
 # %% [markdown]
 r"""
 ## The least nice number: one row
 
-A model that writes (chapter 08) multiplies each matrix by one row of activations. Such a product uses each weight for a
-multiply and an add, and must read its four bytes: 0.5 FLOP per byte, so reading bounds it. How fast can this CPU read? A sum
-stands for that, since it does nothing else with each number. (A copy also writes, and its rate bounds no read.)
+A model that writes (chapter 08) multiplies each matrix by a single row. It uses each weight once and must read all of
+them, so reading is the limit. How fast can this CPU read? A sum over the weights tells, since it does next to nothing with each number.
 
-A library may leave this product to one thread. The same numbers in another order: the result is the sum of the weight's
-*columns*, each times one activation. An embedding bag does that, looking up rows of a table and adding them with weights.
+Some libraries leave this product to one thread. We can compute the same numbers in another order: the result is the sum of the
+weight's *columns*, each times one activation. PyTorch has an operation that looks up rows of a table and adds them with weights, the
+embedding bag, and it uses all threads.
 """
 
 
@@ -290,8 +292,8 @@ answer("13.5", 1e3 * seconds["a sum"])
 
 # %% [markdown]
 r"""
-Where `nn.Linear` stays well below the sum, its library reads more slowly than it could. A model that writes one text on a CPU
-gains from this, so the command of chapter 08 grows by one line. `tests/bench/bench_sample.py` puts it beside transformers.
+If `nn.Linear` is much slower than the sum, its library could read faster, and a model that writes one text on a CPU gains from
+the columns. So the command of chapter 08 grows by one line. (`tests/bench/bench_sample.py` compares it with transformers.)
 """
 
 
@@ -319,12 +321,11 @@ grown("run")
 
 # %% [markdown]
 r"""
-
 ## Rows that stand for no token
 
-`GPTConfig.padded_vocab_size` is the number of rows that `wte`, and so the head, really has. Chapter 05 built it in: the
-first 50,257 rows get the numbers that they would get anyway, the added ones start at zero, and `logits` come back without
-them. Only the training loss sees all rows.
+Now to the other half of the question: what do the added rows do to the model? `GPTConfig.padded_vocab_size` is the number of rows that
+`wte`, and so the head, really has. Chapter 05 built it in. The first rows get the numbers that they would get anyway, the
+added ones start at zero, and `logits` come back without them. Only the training loss sees all rows.
 """
 
 # %%
@@ -354,12 +355,13 @@ answer("13.3", loss_padded - loss_plain)
 
 # %% [markdown]
 r"""
-Real logits are untouched, yet the loss rises a little: softmax now divides by a sum with more terms. If P is the
-probability that the model gives to all added rows together, then at every position
+The logits of real tokens are the same, but the loss rises a little: softmax now divides by a sum with more terms. Let P be the
+probability that the model gives to all added rows together. Every real token has lost this share, so its probability is multiplied by
+1 − P, and at every position
 
 loss over all rows = loss over real ids − ln(1 − P).
 
-This is exact, and the extra term is never negative. So a padded model cannot look better than it is.
+This is exact, and the additional term is never negative. So a padded model cannot look better than it is.
 """
 
 # %%
@@ -369,71 +371,116 @@ print(f"the two sides differ by less than 1e-5: {apart < 1e-5}")
 
 # %% [markdown]
 r"""
-What does training do to P? The gradient of the loss by an added row is the mean of p·x over positions, with x the
-final hidden state: softmax's "p − 1" never occurs, because no target is ever that row. So on the hidden states it has
-just seen, a small gradient step can only lower that row's mean logit, weighted by p. No input looks the row up, so this is all of
-its gradient. A later step with other hidden states can raise P for a while; it has no reason to.
+What does training do to P? For an added row, the gradient of the loss is the mean of p · x over all positions, where p is the row's
+probability and x the final hidden state. The usual "p − 1" never occurs, because the target is never an added row. Nor does any
+input look the row up, so this is its whole gradient. One small gradient step therefore lowers that row's logit on this batch, averaged
+with the weights p. It cannot raise it. A later step with other hidden states can raise P for a while, but it has no reason to.
+
+To see it, we train both models. The data should have something to learn in the first steps. So we draw token ids as they occur
+in texts: by Zipf's law token r has a probability of about 1/r. A seed gives one sequence of batches, so both models see the same.
 """
+
+
+# %%
+#| export
+#| blank zipf_batches: V to the power of a uniform number is about 1/r distributed
+def zipf_batches(vocab_size: int, B: int, T: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    """Endless (x, y), each (B, T): token r occurs with a probability of about 1 / r. A seed gives one sequence."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def shifted(ids: Tensor) -> tuple[Tensor, Tensor]:
+        return ids[:, :-1], ids[:, 1:]
+
+    while True:  # keeps no batch, so that a step's memory is its own
+        yield shifted((vocab_size ** torch.rand(B, T + 1, generator=generator)).long() - 1)
+
+
+# %%
+x, y = next(zipf_batches(50257, 8, 1024))
+for r in (0, 1, 3, 9):
+    print(f"token {r}: {(x == r).float().mean():.3f} of the ids")
 
 # %%
 steps, lr = 60, 2e-3
 assert steps > 0, f"steps={steps}: P changes by training; take at least one step"
-g = seed_everything(2)
-data = [  # id r with probability about 1/r
-    (vocab_size ** torch.rand(8, 33, generator=g)).long() - 1 for _ in range(steps)
-]
 real, extra = {"unpadded": [], "padded": []}, {"unpadded": [], "padded": []}
 for name, model in (("unpadded", plain), ("padded", padded)):
     adamw = torch.optim.AdamW(model.parameters(), lr=lr)
-    for ids in data:
-        logits, loss = model(ids[:, :-1], ids[:, 1:])
+    for _, (x, y) in zip(range(steps), zipf_batches(vocab_size, 8, 32, seed=2)):
+        logits, loss = model(x, y)
         adamw.zero_grad()
         loss.backward()
         adamw.step()
-        real[name].append(F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()).item())
+        real[name].append(F.cross_entropy(logits.flatten(0, 1), y.flatten()).item())
         extra[name].append(loss.item() - real[name][-1])  # the mean of −ln(1 − P)
-
-# %%
 show(
     figures.padding(real, extra["padded"]),
     alt="Left: two loss curves on top of each other, padded and unpadded. Right: what the added rows add to the loss falls steeply.",
 )
+
+# %%
 gap = max(abs(a - b) for a, b in zip(real["unpadded"], real["padded"]))
 first, last = extra["padded"][0], extra["padded"][-1]
 print(f"the added rows' part of the loss: {first:.3f} in the first step, {last:.3f} in the last")
 print(f"the losses over real ids differ by less than 0.02 at each step: {gap < 0.02}")
-assert last < first or steps < 20, (
-    f"no target is an added row, so {steps} steps should empty them; is lr={lr} too large?"
-)
+assert last < first or steps < 20, f"{steps} steps should empty the added rows; is lr={lr} too large?"
 
 # %% [markdown]
 r"""
-So padding costs 47 rows of arithmetic and a term in the loss that training removes. What it gains for one product stands
-above; for a whole step it has to be measured in one.
+The two loss curves lie on top of each other, and the added rows' part of the loss falls to almost nothing. So padding costs 47 rows of
+arithmetic, and a term in the loss that training removes.
 
-## A step in all its ways
+## A whole training step
 
-Chapters 09 to 13 changed one thing at a time. A ladder puts the changes on top of each other, as *rungs*: each a name and
-one change of the training step. A step is described by the set of names up to its rung, less those that the machine
-cannot do.
+What is left of the gain in a whole step? Most of a step is not the head. We time two steps in turn, with 50,257 and with 50,304
+rows, in the precision in which this machine would train.
+"""
+
+# %% tags=["nbval-ignore-output"]
+B, T = {"ci": (1, 16), "laptop": (1, 64), "gpu": (4, 1024)}[scale]
+shape = {} if scale == "gpu" else {"n_layer": 2, "n_head": 6, "n_embd": 192}
+x, y = torch.randint(50257, (2, B, T)).to(device)
+
+
+def step_with(rows):
+    """A function that makes a training step of a GPT-2 whose table has so many rows."""
+    model = GPT(GPTConfig(padded_vocab_size=rows, **shape), seed_everything(0)).to(device)
+    adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    word = "bf16" if precision == "bf16" else "float32"
+    return lambda: train_step(model, adamw, [(x, y)], word)
+
+
+gain = faster(step_with(50257), step_with(50304), device, pairs=12)
+print(f"a step with 50304 rows is {gain} as fast as one with 50257")
+print("a difference" if gain.sure else "no difference was measured")
+answer("13.4", gain.ratio)
+
+# %% [markdown]
+r"""
+In the lecture of 2024 that chapter 14 follows, the change from 50,257 to 50,304 took a step on an A100 from 96 to 93 ms, 3%.
+
+## Which speed-ups does your machine have?
+
+Nice numbers are the last change of this part that makes a training step faster. Chapter 14 will put all of them on top of each
+other, like the rungs of a ladder. Here is the list, in the order in which they are added. Two of them are small: a fused AdamW
+makes its update in one pass, and on Linux a CPU's C library can be told to keep freed memory (chapter 09b has shown what fresh
+pages cost).
 """
 
 # %%
 #| export
-#| blank rungs_up_to: RUNGS is in order; refuse a name that is not in it
 RUNGS = {
     "float32": "attention step by step, every sum and product in float32",
     "kept memory": "the C library keeps what a step frees (Linux, on a CPU)",
     "TF32": "float32 products on tensor cores, 10 bits of mantissa (chapter 10)",
     "bf16": "autocast: products in bfloat16 (chapter 10)",
     "fp16": "autocast in float16 with a loss scaler, on a GPU without bfloat16 (chapter 10)",
-    "compile": "torch.compile fuses what lies between the products (chapter 11)",
+    "compile": "torch.compile fuses what is between the products (chapter 11)",
     "flash": "attention in one kernel, no T×T matrix (chapter 12)",
     "nice numbers": "vocabulary padded to a multiple of 128 (chapter 13)",
     "fused AdamW": "the optimizer in one pass over memory",
     "bf16 weights": "weights and stream kept in bfloat16, float32 masters in the optimizer (chapter 10)",
 }
-STANDS_ON = {"bf16 weights": ("bf16", "compile")}  # without one of them it is another rung
 
 
 def rungs_up_to(name: str, skipped=()) -> set[str]:
@@ -445,14 +492,17 @@ def rungs_up_to(name: str, skipped=()) -> set[str]:
 
 
 # %%
-print(sorted(rungs_up_to("flash", skipped=["TF32", "fp16"])))
+for name, what in RUNGS.items():
+    print(f"{name:13} {what}")
+print("the rungs up to bf16, without fp16 and TF32:", sorted(rungs_up_to("bf16", ["fp16", "TF32"])))
 
 # %% [markdown]
 r"""
-One rung is new. A training step allocates gradients and activations, frees them, and does so again. PyTorch's allocator
-for GPUs keeps what is freed. On a CPU the C library decides, and Linux's glibc returns every block above 32 MiB to the
-system at once (it starts at 128 KiB and learns from what is freed). The next step gets fresh pages, and each costs a page
-fault when it is first touched: chapter 09 measured what. So the rung tells glibc to keep them.
+The rung "kept memory" is new. A training step allocates memory for activations and gradients, frees it, and does the same in the
+next step. PyTorch's allocator for GPUs keeps what is freed. On a CPU the C library decides. Linux's glibc returns each block above a
+threshold to the system at once. (The threshold starts at 128 KiB and grows to at most 32 MiB, as glibc learns from the blocks that
+are freed.) The next step gets fresh pages, and each costs a page fault when it is first touched. This function tells glibc to
+keep the blocks. It cannot be undone, so we do not call it in this chapter.
 """
 
 
@@ -467,111 +517,17 @@ def keep_memory() -> None:
 
 # %% [markdown]
 r"""
-The others are what the chapters built: a word for the precision, a configuration, an optimizer, a compiled model.
-"""
-
-# %%
-#| export
-WORDS = {"bf16 weights": "bf16-masters", "bf16": "bf16", "fp16": "fp16", "TF32": "tf32", "float32": "float32"}
-
-
-def precision_of(on: set[str]) -> str:
-    """Chapter 10's word for the precision of a step with the rungs in `on`."""
-    return next((word for rung, word in WORDS.items() if rung in on), "float32")
-
-
-def for_rungs(config: GPTConfig, on: set[str]) -> GPTConfig:
-    """The configuration as the rungs in `on` change it: which attention, how many rows."""
-    rows = -(-config.vocab_size // 128) * 128 if "nice numbers" in on else None
-    return replace(config, flash="flash" in on, padded_vocab_size=rows)
-
-
-# %%
-#| export
-def make_optimizer(model: GPT, on: set[str]) -> torch.optim.Optimizer:
-    """AdamW with GPT-3's betas and decay, as the rungs in `on` ask for it."""
-    options = {"lr": 3e-4, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
-    if "bf16 weights" in on:
-        return MasterAdamW(model.parameters(), compiled="compile" in on, **options)
-    fused = True if "fused AdamW" in on else None  # None: PyTorch's own choice for the device
-    return torch.optim.AdamW(model.parameters(), fused=fused, **options)
-
-
-def compile_in_place(model: GPT, device: torch.device) -> None:
-    """On a GPU the whole model and its loss. Elsewhere block by block, since all blocks share one graph: a twelfth of
-    the compile time, and only what spans two blocks stays unfused."""
-    if device.type == "cuda":
-        model.compile()
-        return
-    for block in model.transformer.h:
-        block.compile()
-    model.head = torch.compile(model.head)
-
-
-# %% [markdown]
-r"""
-The data are the same on every rung, and so is the seed. Token ids follow Zipf's law, so there is something to learn in the
-first steps, and ids stay below 50,257 on padded rungs too. The step itself is chapter 07's `train_step`.
+Not every machine has every rung. TF32 needs an NVIDIA GPU. `torch.compile` needs a compiler. On many processors bfloat16
+products are emulated and slower than float32. The next functions say which rungs a machine lacks, and why. A rung that builds on a missing one
+is missing as well: bfloat16 weights pay only together with bf16 products and compile.
 """
 
 
 # %%
 #| export
-#| blank zipf_batches: V to the power of a uniform number is about 1/r distributed
-def zipf_batches(vocab_size: int, B: int, T: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless (x, y), each (B, T): token r occurs with a probability of about 1 / r. A seed gives one sequence."""
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        ids = (vocab_size ** torch.rand(B, T + 1, generator=generator)).long() - 1
-        yield ids[:, :-1], ids[:, 1:]
+STANDS_ON = {"bf16 weights": ("bf16", "compile")}  # without one of them it is another rung
 
 
-# %%
-#| export
-def make_step(config: GPTConfig, on: set[str], B: int, T: int, device: torch.device) -> tuple[GPT, Callable]:
-    """A model, and a function that does one training step with the rungs in `on`.
-
-    The function returns the loss, still on the device, and leaves the gradients until it is called again.
-    """
-    model = GPT(for_rungs(config, on), seed_everything(0)).to(device)
-    optimizer = make_optimizer(model, on)
-    if "compile" in on:
-        compile_in_place(model, device)
-    scaler = LossScaler() if precision_of(on) == "fp16" else None
-    batches = zipf_batches(config.vocab_size, B, T)
-
-    def step() -> Tensor:
-        x, y = next(batches)
-        batch = to_device(x.numpy(), y.numpy(), device)
-        return train_step(model, optimizer, [batch], precision_of(on), scaler=scaler)
-
-    return model, step
-
-
-# %% [markdown]
-r"""
-*Check.* A rung changes the time, not what is computed. With a vocabulary that needs no added rows, all of them learn alike:
-"""
-
-# %%
-losses, even = {}, replace(tiny, vocab_size=full)
-for name in ("float32", "bf16", "flash", "nice numbers", "bf16 weights"):
-    _, step = make_step(even, rungs_up_to(name, ["compile", "fp16", "TF32"]), 4, 32, torch.device("cpu"))
-    losses[name] = [step().item() for _ in range(8)]
-    print(f"{name:13} loss after 8 steps {losses[name][-1]:.2f}")
-apart = max(abs(a[-1] - losses["float32"][-1]) for a in losses.values())
-assert apart < 0.05, f"a rung changes the time, not the loss; here they are {apart:.3f} apart"
-
-# %% [markdown]
-r"""
-## What a machine cannot do
-
-It is skipped, with the reason, and so is a rung that stands on it.
-"""
-
-
-# %%
-#| export
 def why_not_kept(device: torch.device) -> str | None:
     """Why the allocator of this device cannot be told to keep freed memory; None where it can."""
     if device.type != "cpu":
@@ -580,6 +536,22 @@ def why_not_kept(device: torch.device) -> str | None:
     return None if glibc else "only glibc, most Linux systems' C library, can be told so"
 
 
+def take_along(skipped: dict[str, str]) -> dict[str, str]:
+    """The skipped rungs with their reasons; those that stand on one of them are added."""
+    for name, below in STANDS_ON.items():
+        if missing := [rung for rung in below if rung in skipped]:
+            skipped.setdefault(name, f"it stands on {' and '.join(missing)}")
+    return skipped
+
+
+# %% tags=["nbval-ignore-output"]
+for kind in ("cpu", "cuda"):
+    print(f"kept memory on {kind}: {why_not_kept(torch.device(kind)) or 'possible'}")
+print(take_along({"bf16": "emulated"}))
+
+
+# %%
+#| export
 def why_not_compiled(device: torch.device) -> str | None:
     """Why torch.compile cannot run here; None where it can. Triton, too, calls a C compiler while it runs."""
     cuda = device.type == "cuda"
@@ -606,18 +578,10 @@ def obstacles(device: torch.device, roof: Roofline, skip=()) -> dict[str, str]:
         found["bf16"] = f"bfloat16 products are emulated here: {factor:.2f}× the rate of float32"
     reasons = {n: why for n, why in found.items() if why} | dict.fromkeys(skip, "left out by --skip")
     if device.type != "cuda":
-        reasons.setdefault("fp16", f"float16 is not faster on {device.type}")
+        reasons.setdefault("fp16", f"the ladder tries float16 on CUDA only, not on {device.type}")
     elif "bf16" not in reasons:
         reasons.setdefault("fp16", "bf16 does the same and needs no scaler")
     return take_along(reasons)
-
-
-def take_along(skipped: dict[str, str]) -> dict[str, str]:
-    """The skipped rungs with their reasons; those that stand on one of them are added."""
-    for name, below in STANDS_ON.items():
-        if missing := [rung for rung in below if rung in skipped]:
-            skipped.setdefault(name, f"it stands on {' and '.join(missing)}")
-    return skipped
 
 
 # %% tags=["nbval-ignore-output"]
@@ -629,131 +593,16 @@ for name, reason in obstacles(device, roof).items():
 
 # %% [markdown]
 r"""
-Processors differ most in bfloat16. With AMX or AVX-512 BF16 they multiply it several times as fast as float32; without
-(most before 2020, many laptops) each product is taken apart, and takes several times as long. There the ladder is shorter:
-no bf16, and no bf16 weights, which stand on it. Everything else holds.
-
-## One rung, measured
-
-A rung takes six steps before any counts. The loss of the sixth alone would be a blunt judge of whether two rungs compute
-the same: a model that sees the future has nearly the same by then. The gradient of the first layer's `c_attn` in the first
-step passes through everything, and is off by half without the causal mask. So both are kept. Then steps are timed.
+Processors differ most in bfloat16. With AMX or AVX-512 BF16 they multiply it several times as fast as float32. Without, each product
+is taken apart, and takes several times as long. A GPU's old age shows as well: Triton has no tensor cores below compute
+capability 8.0 (since version 3.3; pull request 5066), so on a T4 compiled products gain nothing, while fused elementwise kernels do.
 """
-
-# %%
-#| export
-LOSS_STEPS = 6  # they warm up as well: the loss that is compared is that of the sixth step
-
-
-def run_rung(name: str, config: GPTConfig, B: int, T: int, device: str, skipped, seconds: float) -> dict:
-    """Measure one rung in this process: 20 steps after the first ones; fewer, on a CPU, where `seconds` are short."""
-    on, place, took, grads = rungs_up_to(name, skipped), torch.device(device), [], []
-    if "kept memory" in on:
-        keep_memory()
-    model, step = make_step(config, on, B, T, place)
-    for _ in range(LOSS_STEPS):
-        start = time.perf_counter()
-        loss = step().item()  # waits for the device
-        took.append(time.perf_counter() - start)
-        grads.append(model.transformer.h[0].attn.c_attn.weight.grad.float().norm().item())
-    if place.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(place)  # compiling needs memory too
-    repeats = 20 if place.type == "cuda" else max(3, int(min(20, seconds / took[-1])))
-    times = [1e3 * t for t in measure(step, place, repeats, warmup=0).times]
-    told = {"name": name, "first_step_s": took[0], "loss": loss, "grad_norm": grads[0]}
-    return told | {"times_ms": times, "peak_mib": peak_mib(place)}
-
-
-# %%
-#| export
-def peak_mib(device: torch.device) -> float | None:
-    """Peak memory in MiB: allocated on the GPU; elsewhere resident in the process, PyTorch included."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    status = Path("/proc/self/status")
-    if status.exists():  # Linux, whose getrusage counts the parent that started the process as well
-        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) / 2**10
-    if not importlib.util.find_spec("resource"):
-        return None  # Windows
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
-
-
-# %% tags=["nbval-ignore-output"]
-T, steps = {"ci": (16, 0.1), "laptop": (64, 0.5), "gpu": (1024, 0.5)}[scale]  # tokens; seconds of steps
-model = GPTConfig() if scale == "gpu" else GPTConfig(block_size=64, n_layer=2, n_head=6, n_embd=192)
-off = obstacles(device, roof, ["kept memory", "compile"])
-times = {"flash": [], "nice numbers": []}
-for name in (*times, *reversed(times)):  # there and back: what drifts, drifts for both
-    times[name] += run_rung(name, model, 1, T, device.type, off, steps)["times_ms"]
-(a1, a, a3), (b1, b, b3) = (quantiles(ms, n=4, method="inclusive") for ms in times.values())
-print(f"a step at 50257: {a:.2f} ms, middle half {a1:.2f} ms to {a3:.2f} ms")
-print(f"a step at 50304: {b:.2f} ms, middle half {b1:.2f} ms to {b3:.2f} ms: {a / b:.2f}× as fast")
-if max(a1, b1) <= min(a3, b3):
-    print("the middle halves overlap: no measurable difference")
-answer("13.4", a / b)
-
-# %% [markdown]
-r"""
-Compiled graphs, the allocator's state and the TF32 switch outlive a rung that sets them (so the cell left compile and
-kept memory out). On the ladder each measurement gets a process of its own. One that fails says why;
-one that ran out of memory says so or is killed by the system; one that hangs is ended. You may pass over how.
-"""
-
-# %%
-#| export
-TIMEOUT = 1200  # seconds; on a slow machine compiling takes minutes
-NO_MEMORY = "out of memory", "can't allocate", "not enough memory", "alloc_failed", "bad_alloc"
-
-
-def tell(send, call, args: tuple) -> None:
-    """What the child does: send (None, result), or the kind of error and its first line."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # compilers and libraries warn there
-    try:
-        send.send((None, call(*args)))
-    except Exception as error:
-        text = str(error).strip() or repr(error)
-        memory = isinstance(error, MemoryError) or any(sign in text.lower() for sign in NO_MEMORY)
-        send.send((MemoryError if memory else RuntimeError, text.splitlines()[0]))
-
-
-# %%
-#| export
-def in_process(call, *args, timeout: float = TIMEOUT):
-    """call(*args) in a process of its own. MemoryError where it had too little, RuntimeError for any other failure."""
-    fork = sys.platform == "linux" and not torch.cuda.is_available()
-    context = multiprocessing.get_context("forkserver" if fork else "spawn")
-    if fork:  # from a server that has imported torch: 0.1 s in place of 3 s
-        context.set_forkserver_preload(["torch._dynamo", "nanogpt.speed.rungs"])
-    receive, send = context.Pipe(duplex=False)
-    (process := context.Process(target=tell, args=(send, call, args), daemon=True)).start()
-    send.close()
-    error, told = RuntimeError, f"no answer in {timeout:g} s"
-    try:
-        if receive.poll(timeout):
-            error, told = receive.recv()
-            process.join(10)  # one that ends by itself leaves nothing behind
-    except EOFError:
-        process.join()
-        error = MemoryError if process.exitcode == -9 else RuntimeError  # -9: Linux killed it for its memory
-        told = f"its process ended with {process.exitcode}"
-    finally:
-        process.kill()
-        process.join()
-    if error:
-        raise error(told)
-    return told
-
 
 # %% tags=["nbval-ignore-output"]
 predictions("13")
 
 # %% [markdown]
 r"""
-Chapter 14 takes these rungs from the package, predicts each, and climbs.
-
 ## Checkpoint
 """
 
@@ -781,8 +630,6 @@ To explore:
    logits of the real ids are equal.
 3. On a GPU, find the smallest number of columns above 50,257 that is as fast as 50,304. *Check*: its lowest set bit
    says how many bytes the rows are aligned to.
-4. Add "no bias" to `RUNGS`, and let `for_rungs` make it so. *Check*: a step gets faster or not, but its gradient differs
-   from the first rung's by more than 5%; so it is another model, and no rung.
 
 ## Further reading
 
@@ -790,6 +637,4 @@ To explore:
 - A. Karpathy, *Let's reproduce GPT-2 (124M)*, video lecture, 2024: "nice numbers", from 96 ms to 93 ms a step on an A100.
 - PyTorch, `torch/_inductor/fx_passes/pad_mm.py`: when the compiler pads.
 - *The GNU C Library* manual, §3.2.3.9, Malloc Tunable Parameters.
-- PyTorch recipes, *Reducing torch.compile cold start compilation time with regional compilation*: one block in place of
-  the whole model.
 """

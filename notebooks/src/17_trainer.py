@@ -602,8 +602,8 @@ from pathlib import Path
 
 COMMANDS = {
     "prepare": ("nanogpt.corpora.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)"),
-    "plot": ("nanogpt.run.metrics", "draw loss, norm, rate and throughput of runs together (chapter 15)"),
-    "compare": ("nanogpt.run.compare", "where two runs part, and by how much (chapter 15)"),
+    "plot": ("nanogpt.run.metrics", "draw loss, norm, rate and throughput of runs together (chapter 17c)"),
+    "compare": ("nanogpt.run.compare", "where two runs part, and by how much (chapter 17c)"),
     "train": ("nanogpt.run.trainer", "a run from a YAML file, started or gone on with (chapter 17c)"),
     "sample": ("nanogpt.gpt.sample", "continue a prompt with a trained model (chapter 08)"),
     "ladder": ("nanogpt.speed.ladder", "every speed-up on this machine, one on the other (chapter 14)"),

@@ -22,6 +22,7 @@ saved and loaded is the run that was not, to the last bit.
 # %%
 #| default_exp run.checkpoint
 #| doc run.checkpoint: A checkpoint: a directory a step, whole or not there, proved by hashes.
+#| doc run.metrics: What a run has written: read, drawn, and how far out its newest step is; and the command `plot`.
 #| doc run.assemble: What a run is made of: data, model, optimizer, and all that its steps change.
 import signal
 import sys
@@ -389,6 +390,64 @@ def repair(path: Path, step: int) -> None:
 
 # %% [markdown]
 r"""
+## How far out is a loss?
+
+A run has one more part that steps change: a memory of its last losses. Chapter 17c leaves out a step whose loss is unusual, so the run must know
+what is usual. A fixed limit does not work for long: a loss of 4 nats is good at step 100 and an alarm at step 10,000. So `Window` keeps the last 128 values, as llm.c does. Its method `z` takes a new value in and
+says how far the value is from the mean of all that are kept, in standard deviations.
+
+The new value is part of its own window, so it moves the mean and the deviation that it is compared with.
+
+*Predict.* Then one value cannot be arbitrarily far out. How far at most, among 128?
+"""
+
+
+# %%
+#| export run.metrics
+import math
+from collections import deque
+from collections.abc import Iterable
+from statistics import fmean
+
+WINDOW = 128
+
+
+# %%
+#| export run.metrics
+#| blank Window.z: take the value in, then compare it with the mean and deviation of all that is kept
+class Window(deque):
+    """The last 128 finite values of a run. The list of them is its state."""
+
+    def __init__(self, values: Iterable[float] = ()):
+        super().__init__(values, maxlen=WINDOW)
+
+    def z(self, value: float) -> float | None:
+        """Take a value in: its distance from the window's mean in standard deviations (llm.c, outlier_detector.h).
+
+        None while the window is not full, and for a value that is not finite, which is not taken in.
+        """
+        if not math.isfinite(value):
+            return None
+        self.append(value)
+        mean = fmean(self)
+        deviation = math.sqrt(fmean((v - mean) ** 2 for v in self))
+        return None if len(self) < WINDOW else (value - mean) / deviation if deviation else 0.0
+
+
+# %%
+predict("17b.5", "the largest z-score that one of 128 values can have", guess=None)
+largest = Window([0.0] * (WINDOW - 1)).z(1e6)
+print(f"{largest:.2f}, which is √{WINDOW - 1}")
+answer("17b.5", largest)
+
+# %% [markdown]
+r"""
+So the usual limit of 6 is about half of what is possible. A value that is not finite stays out of the window: otherwise every later mean would be NaN.
+"""
+
+
+# %% [markdown]
+r"""
 ## What a run is made of
 
 From the configuration to shards, a model, an optimizer. All that steps change is in one place, `Training`, and what of it a checkpoint holds is
@@ -425,7 +484,6 @@ from nanogpt.gpt.train import scale_init
 from nanogpt.gpt.weights import load_model
 from nanogpt.parallel.laid_out import fill, lay_out, optimizer_for  # chapter 21d
 from nanogpt.run.config import Config, Data, config_dict, keys
-from nanogpt.run.metrics import Window
 from nanogpt.run.together import first_alone, held_out, refuse_other_runs, stream_of  # chapter 20b
 from nanogpt.text.shards import load_manifest, open_shards
 from nanogpt.text.tokenizer import BPETokenizer
@@ -594,12 +652,13 @@ def assemble(config: Config, ranks: Ranks | None = None) -> Training:
         raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
     model = first_model(c, manifest["vocab_size"]).to(ranks.device).train()
     stepper, readers = lay_out(model, c, ranks)
+    optim = {"betas": o.betas, "weight_decay": o.weight_decay, "compiled": c.train.compile}
     parts = {
         "tokenizer": tokenizer,
         "held": (held_out(c.data.dir, c.eval.tokens) if c.eval.every else [], manifest["eot"]),
         "model": model,
         "stepper": torch.compile(stepper) if c.train.compile else stepper,
-        "optimizer": optimizer_for(model, o.lr, c.train.dtype, betas=o.betas, weight_decay=o.weight_decay),
+        "optimizer": optimizer_for(model, o.lr, c.train.dtype, **optim),
         "stream": stream_of(c, readers),
         "scaler": LossScaler() if c.train.dtype == "fp16" else None,
     }

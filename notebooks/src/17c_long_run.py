@@ -18,6 +18,7 @@ saved?
 
 # %%
 #| default_exp run.trainer
+#| doc run.compare: Where two runs part; the command `compare`.
 #| doc run.log: The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and what a run came to.
 #| doc run.trainer: The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
 import contextlib
@@ -28,8 +29,7 @@ import warnings
 from course.figures import long_run as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.run.compare import verdict
-from nanogpt.run.metrics import WINDOW, read_metrics
+from nanogpt.run.metrics import WINDOW
 from nanogpt.text.shards import read_shard
 
 
@@ -47,10 +47,92 @@ predict("17c.4", f"best steps between checkpoints, a failure every {FAILS} h", g
 
 # %% [markdown]
 r"""
+## A run on paper
+
+A run of days is not watched; somebody reads it afterwards. So each step is one line of JSON in the file `metrics.jsonl`, written when the step is done. A crash can then tear
+one line at most, the last. `step_line` shows such a line as llm.c prints a step, and `read_metrics` reads the file.
+"""
+
+
+# %%
+#| export run.metrics
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+
+# %%
+#| export run.metrics
+SPEED = dict(lr="lr {:.2e}", ms="{:.2f} ms", mfu="{:.1%} MFU", tokens_per_s="{:.0f} tok/s")
+SEEN = dict(val_loss="val loss {:.6f}", hellaswag="HellaSwag {:.4f}", skipped="skipped: {}")
+
+
+def step_line(line: dict, steps: int) -> str:
+    """A line of metrics.jsonl as llm.c prints a step. What is not known is left out; nan stands for what is not finite."""
+    text = f"step {line['step']:5}/{steps}"
+    for name, digits in (("loss", 6), ("norm", 4)):
+        value, z = line.get(name), line.get(f"{name}_z")
+        text += f" | {name} {math.nan if value is None else value:.{digits}f}"
+        text += "" if z is None else f" ({z:+.2f}z)"
+    more = [form.format(line[name]) for name, form in (SPEED | SEEN).items() if line.get(name) is not None]
+    return " | ".join([text, *more])
+
+
+# %%
+#| export run.metrics
+def read_metrics(run: str | Path) -> list[dict]:
+    """The steps of a run's metrics.jsonl, in order; a run is that file or the folder that holds it.
+
+    A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
+    """
+    path = Path(run) / "metrics.jsonl" if Path(run).is_dir() else Path(run)
+    if path.suffix == ".log":
+        from nanogpt.plan.llmc import read_log  # chapter 22b
+
+        return read_log(path)
+    lines, steps = path.read_text(encoding="utf-8", errors="replace").splitlines(), {}
+    for number, text in enumerate(lines, 1):
+        try:
+            line = json.loads(text)
+            steps[line["step"]] = line
+        except (ValueError, TypeError, KeyError):
+            if number < len(lines):
+                raise ValueError(f"{path}, line {number}: not a step of a run: {text[:40]}") from None
+            print(f"{path}: the last line is torn and left out", file=sys.stderr)
+    if not steps:
+        raise ValueError(f"{path} holds no step yet")
+    return [steps[step] for step in sorted(steps)]
+
+
+# %%
+#| export run.metrics
+def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:
+    """Steps and values of those lines that have a finite number there."""
+    known = {x["step"]: x[name] for x in lines if x.get(name) is not None and math.isfinite(x[name])}
+    return list(known), list(known.values())
+
+
+# %%
+folder = Path("../data/built/on_paper")
+folder.mkdir(parents=True, exist_ok=True)
+lines = [{"step": n, "loss": 5.0 - n, "norm": 1.0, "lr": 1e-3} for n in (1, 2, 3)]
+whole = "".join(json.dumps(line) + "\n" for line in lines)
+(folder / "metrics.jsonl").write_text(whole[:-20], encoding="utf-8")  # killed while it wrote the third line
+with contextlib.redirect_stderr(sys.stdout):
+    found = read_metrics(folder)
+print(step_line(found[-1], 3))
+assert [line["step"] for line in found] == [1, 2], "a torn line counts, or a whole one does not"
+
+# %% [markdown]
+r"""
 ## One line a step
 
 A line for each step goes into `metrics.jsonl`, at once and unbuffered, so that a kill loses none that was written.
-The same line goes to the screen in llm.c's form (chapter 15's `step_line`); its rate is this step's, as a moving mean hides a slow-down.
+The same line goes to the screen in llm.c's form (`step_line`); its rate is this step's, as a moving mean hides a slow-down.
 The MFU stands there where the GPU's data sheet is known.
 On a terminal every step is shown in one place, in a log file only each `run.log_every`-th. TensorBoard and wandb are imported only if asked for.
 """
@@ -68,7 +150,6 @@ from nanogpt.run.assemble import Training
 import torch
 
 from nanogpt.run.config import Config, config_dict
-from nanogpt.run.metrics import step_line
 from nanogpt.speed.roofline import peak_of
 
 
@@ -76,11 +157,11 @@ from nanogpt.speed.roofline import peak_of
 #| export run.log
 def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], object]]:
     """What is called with each step's line, from `step` on: for the screen, metrics.jsonl, TensorBoard, wandb."""
-    run, steps, live = config.run, config.train.max_steps, sys.stdout.isatty()
+    options, steps, live = config.run, config.train.max_steps, sys.stdout.isatty()
 
     def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
         stays = (
-            line["step"] % run.log_every == 0
+            line["step"] % options.log_every == 0
             or line["step"] == steps
             or "val_loss" in line
             or "skipped" in line
@@ -94,9 +175,9 @@ def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], obj
         metrics.write(json.dumps(line).encode() + b"\n")  # unbuffered: what is written survives the process
 
     yield from (show, append)
-    if run.tensorboard:
-        yield tensorboard(Path(run.dir), step)
-    if run.wandb:
+    if options.tensorboard:
+        yield tensorboard(Path(options.dir), step)
+    if options.wandb:
         yield wandb(config)
 
 
@@ -147,15 +228,15 @@ At its end a run says what it came to, and what its time was spent on: training,
 
 # %%
 #| export run.log
-def report(run: Training) -> None:
+def report(training: Training) -> None:
     """What the run came to, and what it spent its time on."""
-    total = sum(run.seconds.values())
-    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in run.seconds.items())
-    skipped = ", ".join(f"{n} {why}" for why, n in run.skipped.items()) or "none"
-    print(f"{run.step} steps, {spent}; skipped: {skipped}")
-    if run.best:
-        print(f"best val loss {run.best['val_loss']:.6f} at step {run.best['step']}")
-    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(run.kept))}")
+    total = sum(training.seconds.values())
+    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in training.seconds.items())
+    skipped = ", ".join(f"{n} {why}" for why, n in training.skipped.items()) or "none"
+    print(f"{training.step} steps, {spent}; skipped: {skipped}")
+    if training.best:
+        print(f"best val loss {training.best['val_loss']:.6f} at step {training.best['step']}")
+    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(training.kept))}")
 
 
 # %%
@@ -235,7 +316,7 @@ def learning_rate(config: Config, updates: int) -> float:
 
 # %% [markdown]
 r"""
-`judged` looks at a number beside the last 128 of its kind (chapter 15's `Window`). No absolute limit would do: a norm of 2 is usual in one run and a catastrophe in
+`judged` looks at a number beside the last 128 of its kind (chapter 17b's `Window`). No absolute limit would do: a norm of 2 is usual in one run and a catastrophe in
 another.
 """
 
@@ -372,6 +453,83 @@ another trouble than its batches. The kept batches say which:
 ids = read_shard(sorted((run.folder / "skipped").iterdir())[0])
 print(len(ids), "tokens:", run.tokenizer.decode(ids[:12].tolist()).encode("ascii", "replace").decode())
 assert len(ids) == run.config.train.batch_tokens, "what is kept is not a batch"
+
+
+# %% [markdown]
+r"""
+**Several runs together.** A curve alone says little, so `python -m nanogpt plot RUN RUN` draws what several runs have in common. Each step is drawn faintly, and the means of short stretches are
+bold. A mean alone would hide a single step that took ten times as long.
+"""
+
+
+# %%
+#| export run.metrics
+PANELS = dict(loss="loss [nats]", norm="norm of the gradient", lr="learning rate", tokens_per_s="tokens/s")
+
+
+def draw_run(ax, name: str, lines: Sequence[dict], color: str, label: str) -> None:
+    """One run in one panel: faint step by step, bold as the means of about 100 stretches."""
+    steps, values = column(lines, name)
+    ax.plot(steps, values, color=color, alpha=0.3, lw=0.7)
+    n = 1 if name == "lr" else max(1, len(steps) // 100)
+    stretches = [slice(at, at + n) for at in range(0, len(steps), n)]
+    ax.plot([fmean(steps[s]) for s in stretches], [fmean(values[s]) for s in stretches], color, label=label)
+    if name == "loss":
+        ax.plot(*column(lines, "val_loss"), "o", color=color, ms=4)
+        ax.plot(*column([line for line in lines if "skipped" in line], name), "x", color=color)
+        for floor in column(lines, "floor")[1][-1:]:
+            ax.axhline(floor, color=color, ls=":")
+
+
+# %%
+#| export run.metrics
+def draw_runs(runs: dict[str, Sequence[dict]]):
+    """A figure of several runs by name: loss, norm, learning rate and throughput against the step, as far as known.
+
+    Dots are validation losses, crosses updates that were left out, a dotted line the floor where a run knows one.
+    """
+    from matplotlib.figure import Figure
+
+    values = {name: [v for lines in runs.values() for v in column(lines, name)[1]] for name in PANELS}
+    shown = [name for name in PANELS if values[name]] or ["loss"]
+    fig = Figure(figsize=(10, 3.25 * math.ceil(len(shown) / 2)), layout="constrained")
+    for number, name in enumerate(shown, 1):
+        ax = fig.add_subplot(math.ceil(len(shown) / 2), 2, number, xlabel="step", ylabel=PANELS[name])
+        for color, (label, lines) in enumerate(runs.items()):
+            draw_run(ax, name, lines, f"C{color}", label)
+        low, high = min(values[name], default=0), max(values[name], default=0)
+        if low > 0 and (name == "norm" or (name == "loss" and high > 20 * low)):
+            ax.set_yscale("log")
+        ax.set_ylim(bottom=0 if name == "tokens_per_s" else None)
+        ax.grid(alpha=0.3)
+    fig.axes[0].legend()
+    return fig
+
+
+# %% tags=["nbval-ignore-output"]
+show(
+    draw_runs({"spikes": told}),
+    alt="Loss, norm, rate and tokens per second of the run; crosses where a step was left out.",
+)
+
+
+# %%
+#| export run.metrics
+def parser() -> argparse.ArgumentParser:
+    """The options of `python -m nanogpt plot`."""
+    parser = argparse.ArgumentParser(description="Draw loss, norm, rate and throughput of runs together.")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="a folder, its metrics.jsonl, or a main.log of llm.c"
+    )
+    parser.add_argument("--out", default="runs.png", metavar="FILE", help="a .png, .svg or .pdf (runs.png)")
+    return parser
+
+
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt plot`, its options parsed."""
+    fig = draw_runs({name: read_metrics(name) for name in args.runs})
+    fig.savefig(args.out, dpi=120)
+    print(f"{', '.join(args.runs)}: drawn to {args.out}")
 
 
 # %% [markdown]
@@ -615,6 +773,70 @@ show(
     figures.killed_run([line["loss"] for line in a], [line["loss"] for line in b], deaths, EVERY),
     alt="Loss over steps: the points of the killed run lie on the line of the one that was not.",
 )
+
+
+# %% [markdown]
+r"""
+**Are two runs the same?** After a resume, on a new machine, or after a change of the code, curves that look alike prove little. Numbers do:
+`python -m nanogpt compare RUN RUN` names the first step that differs, to the last bit, the largest difference, and whether the losses stay within a bound.
+"""
+
+
+# %%
+#| export run.compare
+import argparse
+import math
+
+
+def verdict(a: list[dict], b: list[dict], name: str) -> tuple[float, str]:
+    """The largest difference of two runs in one column, and a sentence that says where they part.
+
+    A finite number against none is infinitely far. ValueError if no step is common.
+    """
+    steps = sorted({line["step"] for line in a} & {line["step"] for line in b})
+    x, y = (dict(zip(*column(lines, name))) for lines in (a, b))
+    apart = {s: abs(x.get(s, math.inf) - y.get(s, math.inf)) for s in steps if x.get(s) != y.get(s)}
+    if not steps:
+        raise ValueError("the two runs have no step in common")
+    if not apart:
+        return 0.0, f"{name}: equal to the last bit in all {len(steps)} common steps"
+    first, most = min(apart), max(apart, key=apart.get)
+    where = f"first differs at step {first}, by {apart[first]:.3g}; most at step {most}, by {apart[most]:.3g}"
+    return apart[most], f"{name}: {where}; in {len(apart)} of {len(steps)} steps"
+
+
+# %%
+#| export run.compare
+HELP = """Where do two runs part? The steps that both have are compared, number by number.
+
+  python -m nanogpt compare runs/a runs/b                 are they equal to the last bit?
+  python -m nanogpt compare runs/a runs/b --bound 1e-3    do their losses differ by at most 0.001 nats?
+
+Exit code 0: within the bound; 2: beyond it, and one line says by how much and where.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of `python -m nanogpt compare`."""
+    parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "runs", nargs=2, metavar="RUN", help="a folder, its metrics.jsonl, or a main.log of llm.c"
+    )
+    parser.add_argument("--bound", type=float, default=0.0, help="how far losses may differ, in nats (0)")
+    return parser
+
+
+# %%
+#| export run.compare
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt compare`, its options parsed. ValueError if the losses differ by more than the bound."""
+    if not args.bound >= 0:
+        raise ValueError(f"--bound {args.bound} is a difference, at least 0")
+    a, b = map(read_metrics, args.runs)
+    (worst, loss), *others = (verdict(a, b, name) for name in ("loss", "norm", "lr"))
+    if worst > args.bound:
+        raise ValueError(f"{loss}: beyond the bound of {args.bound:g}")
+    print(loss, *(sentence for _, sentence in others), f"within the bound of {args.bound:g}", sep="\n")
 
 
 # %%

@@ -311,11 +311,13 @@ class LaidOutAdamW(LaidOutAdamW):
                 self.state[p][what] = laid_out(self.model, name, x) if x.dim() else x.to(p.device, copy=True)
 
 
-def optimizer_for(model: GPT, lr: float, precision: str, **options) -> torch.optim.Optimizer:
+def optimizer_for(
+    model: GPT, lr: float, precision: str, compiled: bool = False, **options
+) -> torch.optim.Optimizer:
     """Chapter 15's optimizer, or the same for a model that is laid out."""
     if is_laid_out(model):
         return LaidOutAdamW(model, lr, **options)
-    return make_optimizer(model, lr, precision, **options)
+    return make_optimizer(model, lr, precision, compiled=compiled, **options)
 
 
 # %% [markdown]

@@ -537,7 +537,7 @@ print(f"{rate:,.0f} tokens/s are {share:.1%} of {PEAKS['A100-80GB-PCIe'].half} T
 
 # %% [markdown]
 r"""
-The norm's distance from its mean is `nan` in all rows: it takes 128 steps (chapter 15's `Window`), and 22 were published.
+The norm's distance from its mean is `nan` in all rows: it takes 128 steps (chapter 17b's `Window`), and 22 were published.
 
 ## Checkpoint
 """

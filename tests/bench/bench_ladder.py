@@ -4,7 +4,8 @@
     python tests/bench/bench_ladder.py --curve 200       losses of the first and the top rung, step by step
 
 Every program does forward, backward and AdamW on GPT-2 124M with random weights and no dropout, each in a process of its
-own. They take turns, so that a slow minute hits all of them; a ratio is the median of the rounds' ratios. The last line
+own. They take turns, so that a slow minute hits all of them; a ratio is the median of the rounds' ratios, with its interval
+(chapter 09). The last line
 says how far the top rung is from the least time that the machine's measured peaks allow.
 """
 
@@ -19,8 +20,9 @@ import torch
 
 from nanogpt.device import pick_device
 from nanogpt.gpt.model import GPTConfig
+from nanogpt.speed.climb import in_turns
 from nanogpt.speed.forecast import predict
-from nanogpt.speed.roofline import measure_roofline
+from nanogpt.speed.roofline import gain_of, measure_roofline
 from nanogpt.speed.rungs import keep_memory, make_step, obstacles, rungs_up_to, zipf_batches
 from nanogpt.speed.work import step_flops
 
@@ -43,14 +45,19 @@ def transformers_step(B, T, device, label):
     fused = True if "fused" in label else None  # None: PyTorch's default for the device
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4, (0.9, 0.95), weight_decay=0.1, fused=fused)
     batches = zipf_batches(config.vocab_size, B, T)
+    half = torch.float16 if "fp16" in label else torch.bfloat16
+    scaler = torch.amp.GradScaler(
+        device.type, enabled="fp16" in label
+    )  # does nothing where it is not enabled
 
     def step():
         x = next(batches)[0].to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled="bf16" in label):
+        with torch.autocast(device.type, half, enabled="float32" not in label):
             loss = model(input_ids=x, labels=x).loss
         optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
         return loss.detach()
 
     return step
@@ -103,16 +110,14 @@ def compare(args: argparse.Namespace, device: torch.device, roof, skipped: list[
     for program in programs.values():
         for _ in range(4):
             program.step()
-    times = {label: [] for label in programs}
-    for _ in range(args.rounds):
-        for label, program in programs.items():
-            times[label].append(program.step()[0])
+    calls = [lambda program=program: program.step()[0] for program in programs.values()]
+    times = dict(zip(programs, in_turns(calls, args.rounds)))
     for program in programs.values():
         program.close()
     ours = times["ours, top rung"]
     for label, seconds in times.items():
-        ratio = median(other / own for other, own in zip(seconds, ours))
-        print(f"{label:45} {1e3 * median(seconds):7.0f} ms   min {1e3 * min(seconds):7.0f} ms   {ratio:.2f}×")
+        gain = gain_of([other / own for other, own in zip(seconds, ours)])
+        print(f"{label:45} {1e3 * median(seconds):7.0f} ms   min {1e3 * min(seconds):7.0f} ms   {gain}")
     on = rungs_up_to("bf16 weights", skipped)
     limit = sum(predict(GPTConfig(), on, B, T, roof).values())
     peak = roof.flops["bfloat16" if "bf16" in on else "float32"]

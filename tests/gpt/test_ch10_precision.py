@@ -1,20 +1,18 @@
-"""Precision: formats bit by bit against NumPy and PyTorch, autocast's contexts, loss scaling against GradScaler."""
+"""Precision: formats bit by bit against PyTorch, products on emulated hardware, autocast's contexts."""
 
 import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from course.figures.precision import in_memory
-from nanogpt.drills.formats import FORMATS, Format, round_to, spacing, to_tf32
+from nanogpt.drills.formats import FORMATS, Format, emulation, round_to, spacing, to_tf32
 from nanogpt.gpt import precision as precision_module
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.precision import (
     PRECISIONS,
-    LossScaler,
-    MasterAdamW,
     autocast,
     best_precision,
     speedup,
@@ -134,6 +132,56 @@ def test_a_format_of_ones_own():
     assert torch.equal(round_to(x, fp8), expected)
 
 
+# Emulated hardware
+
+
+@pytest.mark.parametrize("precision, dtype", [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_an_emulated_product_is_pytorchs_in_this_format_forward_and_backward(precision, dtype):
+    g = torch.Generator().manual_seed(0)
+    a, b = torch.randn(2, 24, 24, generator=g)
+    real = [t.to(dtype).requires_grad_() for t in (a, b)]
+    (real[0] @ real[1]).float().sum().backward()
+    ours = [t.to(dtype).float().requires_grad_() for t in (a, b)]
+    with emulation(precision):
+        y = ours[0] @ ours[1]
+        y.sum().backward()
+    eps = FORMATS["bfloat16" if dtype == torch.bfloat16 else "float16"].eps
+    assert torch.equal(y, y.to(dtype).float()), "the result is a number of the format"
+    assert torch.allclose(y, (real[0] @ real[1]).float(), rtol=eps, atol=eps)
+    for p, q in zip(ours, real):
+        assert torch.allclose(p.grad, q.grad.float(), rtol=eps, atol=eps)
+
+
+def test_a_tf32_product_rounds_what_it_reads_and_not_its_result():
+    g = torch.Generator().manual_seed(0)
+    a, b = torch.randn(2, 24, 24, generator=g)
+    with emulation("tf32"):
+        y = a @ b
+    assert torch.equal(y, to_tf32(a) @ to_tf32(b)) and not torch.equal(y, to_tf32(y))
+
+
+def test_bfloat16_weights_are_multiplied_exactly_and_the_result_is_rounded_once():
+    g = torch.Generator().manual_seed(0)
+    layer = torch.nn.Linear(24, 8)
+    x = torch.randn(5, 24, generator=g).bfloat16()
+    exact = torch.nn.functional.linear(
+        x.float(), *(p.detach().bfloat16().float() for p in layer.parameters())
+    )
+    with emulation("bf16-masters"):
+        y = layer.bfloat16()(x)
+        y.sum().backward()
+    assert torch.equal(y, exact.bfloat16())
+    assert {t.dtype for t in (y, layer.weight.grad, layer.bias.grad)} == {torch.bfloat16}
+
+
+def test_float32_is_not_emulated_and_other_words_are_refused():
+    a = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+    with emulation("float32"):
+        assert torch.equal(a @ a, torch.mm(a, a))
+    with pytest.raises(KeyError):
+        emulation("bfloat16")
+
+
 # Precisions
 
 
@@ -196,118 +244,6 @@ def test_compute_capability_decides_on_nvidia(monkeypatch, capability, refused):
     assert {name for name in PRECISIONS if why_not(name, torch.device("cuda:0"))} == refused
 
 
-# Loss scaling
-
-
-def steps_with_grad_scaler(goods, scale, interval):
-    """(scale, weight) after each step of torch.amp.GradScaler with gradients of 1, or of infinity or NaN."""
-    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=interval)
-    weight = torch.nn.Parameter(torch.zeros(3))
-    optimizer = torch.optim.SGD([weight], lr=1.0)
-    for good in goods:
-        weight.grad = scaler.scale(torch.tensor([1.0, good, 1.0]))
-        scaler.step(optimizer)
-        scaler.update()
-        yield scaler.get_scale(), weight.tolist()
-
-
-def steps_with_ours(goods, scale, interval):
-    scaler = LossScaler(scale, interval)
-    weight = torch.nn.Parameter(torch.zeros(3))
-    optimizer = torch.optim.SGD([weight], lr=1.0)
-    for good in goods:
-        weight.grad = torch.tensor([1.0, good, 1.0]) * scaler.scale
-        if finite := scaler.unscale([weight]):
-            optimizer.step()
-        scaler.update(finite)
-        yield scaler.scale, weight.tolist()
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.sampled_from([1.0, 1.0, 1.0, math.inf, -math.inf, math.nan]), max_size=40),
-    st.integers(40, 100),
-    st.integers(1, 5),
-)
-def test_the_scaler_decides_as_pytorchs_does(goods, exponent, interval):
-    case = goods, 2.0**exponent, interval
-    assert list(steps_with_ours(*case)) == list(steps_with_grad_scaler(*case))
-
-
-def test_growth_stops_before_float32_overflows():
-    case = [1.0] * 6, 2.0**125, 1
-    assert list(steps_with_ours(*case)) == list(steps_with_grad_scaler(*case))
-
-
-def test_bad_steps_without_end_are_an_error_not_silence():
-    scaler = LossScaler(4.0)
-    scaler.update(False)
-    scaler.update(False)
-    assert scaler.scale == 1
-    with pytest.raises(FloatingPointError, match="even without loss scaling"):
-        scaler.update(False)
-
-
-def test_no_gradient_at_all_is_an_error():
-    with pytest.raises(ValueError, match="backward"):
-        LossScaler().unscale([torch.nn.Parameter(torch.ones(1))])
-
-
-def test_parameters_without_gradient_do_not_matter():
-    used, unused = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
-    used.grad = torch.tensor([2.0**16])
-    assert LossScaler().unscale(p for p in (used, unused)) and used.grad.item() == 1 and unused.grad is None
-
-
-@pytest.mark.parametrize("bad", [0, 1])
-def test_one_bad_number_in_any_parameter_spoils_the_step(bad):
-    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
-    for i, p in enumerate(parameters):
-        p.grad = torch.tensor([1.0, math.nan if i == bad else 1.0])
-    assert not LossScaler().unscale(parameters)
-
-
-def test_scaling_by_a_power_of_two_changes_no_float32_gradient():
-    plain, scaled = (model_and_batch()[0] for _ in range(2))
-    _, x, y = model_and_batch()
-    plain(x, y)[1].backward()
-    scaler = LossScaler(2.0**12)
-    (scaled(x, y)[1] * scaler.scale).backward()
-    assert scaler.unscale(scaled.parameters())
-    assert all(torch.equal(p.grad, q.grad) for p, q in zip(plain.parameters(), scaled.parameters()))
-
-
-def test_fp16_autocast_underflows_unscaled_and_not_scaled():
-    """Gradients of a loss divided by 2^20, in real float16, against float32's."""
-    model, x, y = model_and_batch()
-    model(x, y)[1].backward()
-    exact = [p.grad.clone() for p in model.parameters()]
-
-    def error(scale):
-        model.zero_grad()
-        scaler = LossScaler(scale)
-        with autocast("fp16", CPU):
-            loss = model(x, y)[1]
-        (loss * scaler.scale).backward()
-        assert scaler.unscale(model.parameters())
-        difference = sum((p.grad - e).square().sum() for p, e in zip(model.parameters(), exact))
-        return (difference / sum(e.square().sum() for e in exact)).sqrt().item()
-
-    assert error(2.0**10) < 0.01 < 0.3 < error(2.0**-20)
-
-
-def test_a_scaler_goes_on_from_its_saved_state():
-    scaler = LossScaler(2.0**10, 5)
-    for finite in (True, True, False, True):
-        scaler.update(finite)
-    again = LossScaler()
-    again.load_state_dict(scaler.state_dict())
-    for finite in (True,) * 5:
-        scaler.update(finite)
-        again.update(finite)
-        assert again == scaler
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -349,106 +285,3 @@ def test_a_gpu_trains_in_bfloat16_or_else_in_float16(monkeypatch, capability, be
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert best_precision(torch.device("cuda:0")) == best
-
-
-# Float32 masters
-
-OPTIONS = dict(lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
-
-
-def twins(seed=0):
-    """Two equal networks of a few layers."""
-    pair = []
-    for _ in range(2):
-        torch.manual_seed(seed)
-        pair.append(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)))
-    return pair
-
-
-def give_gradients(models, step):
-    """The same gradients for all, exact in bfloat16."""
-    for model in models:
-        g = torch.Generator().manual_seed(step)
-        for p in model.parameters():
-            p.grad = torch.randn(p.shape, generator=g).bfloat16().to(p.dtype)
-
-
-def decayed(model):
-    """Two groups, as for GPT-2: matrices decay, vectors do not."""
-    return [
-        {"params": [p for p in model.parameters() if p.dim() >= 2]},
-        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0, "lr": 3e-3},
-    ]
-
-
-def test_masters_are_what_adamw_makes_of_float32_weights_also_under_a_schedule():
-    ours, theirs = twins()
-    optimizers = [MasterAdamW(decayed(ours), **OPTIONS), torch.optim.AdamW(decayed(theirs), **OPTIONS)]
-    schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(o, 30) for o in optimizers]
-    for step in range(30):
-        give_gradients((ours, theirs), step)
-        for optimizer, schedule in zip(optimizers, schedules):
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-    assert all(p.grad is None for p in ours.parameters())
-    for p, q in zip(ours.parameters(), theirs.parameters()):
-        master = optimizers[0].state[p]["master"]
-        assert master.dtype == torch.float32 and torch.allclose(master, q, atol=1e-6)
-        assert p.dtype == torch.bfloat16 and torch.equal(p, master.bfloat16())
-
-
-def test_small_updates_add_up_in_the_master_though_the_weight_cannot_show_them():
-    weight = torch.nn.Parameter(torch.ones(4))
-    optimizer = MasterAdamW([weight], lr=1e-4, weight_decay=0.0)
-    for _ in range(100):
-        weight.grad = torch.ones(4, dtype=torch.bfloat16)
-        optimizer.step()
-    assert torch.allclose(optimizer.state[weight]["master"], torch.full((4,), 0.99), atol=1e-5)
-    assert weight[0] == torch.tensor(0.99).bfloat16() < 1
-
-
-def test_masters_resume_bit_for_bit(tmp_path):
-    first, second = twins()
-    optimizer = MasterAdamW(decayed(first), **OPTIONS)
-    for step in range(5):
-        give_gradients([first], step)
-        optimizer.step()
-    optimizer.param_groups[0]["lr"] = 5e-3
-    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
-    resumed = MasterAdamW(decayed(second), **OPTIONS)
-    resumed.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
-    for step in range(5, 10):
-        assert all(torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters()))
-        give_gradients((first, second), step)
-        optimizer.step()
-        resumed.step()
-    for p, q in zip(first.parameters(), second.parameters()):
-        for name, tensor in optimizer.state[p].items():
-            assert tensor.dtype == torch.float32 and torch.equal(tensor, resumed.state[q][name]), name
-
-
-def test_a_state_of_other_groups_is_refused():
-    first, second = twins()
-    state = MasterAdamW(decayed(first)).state_dict()
-    with pytest.raises(ValueError, match="other parameter groups"):
-        MasterAdamW(second.parameters()).load_state_dict(state)
-
-
-def test_a_step_without_gradients_is_one_sentence():
-    with pytest.raises(ValueError, match="no gradient"):
-        MasterAdamW(twins()[0].parameters()).step()
-
-
-def test_a_model_with_masters_trains():
-    model, x, y = model_and_batch()
-    optimizer = MasterAdamW(model.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(20):
-        with autocast("bf16-masters", CPU):
-            loss = model(x, y)[1]
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0] - 1

@@ -1,6 +1,4 @@
-"""Chapter 07's step and held-out loss, grown by chapter 10: precision and the scaler."""
-
-import math
+"""Chapter 07's step and held-out loss, grown by chapter 10: precision."""
 
 import numpy as np
 import pytest
@@ -8,7 +6,6 @@ import torch
 
 from nanogpt.evals.losses import evaluate
 from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.precision import LossScaler
 from nanogpt.gpt.train import scale_init, train_step
 
 CONFIG = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=32)
@@ -25,25 +22,6 @@ def one_batch(B=2, T=16, seed=0):
     return x[:, :-1], x[:, 1:]
 
 
-def updated(batches, **options):
-    """The loss and all weights after one step of plain gradient descent, so that a weight moves by its gradient."""
-    model = new_model()
-    loss = train_step(model, torch.optim.SGD(model.parameters(), lr=1.0), batches, **options)
-    return loss, torch.cat([p.detach().flatten() for p in model.parameters()])
-
-
-def test_a_scaler_changes_no_update_and_skips_one_that_overflowed():
-    plain, scaled = updated([one_batch()])[1], updated([one_batch()], scaler=LossScaler(scale=2.0**10))[1]
-    assert torch.allclose(plain, scaled, atol=1e-6)
-    model, scaler = new_model(), LossScaler(scale=2.0**10)
-    model.transformer.h[0].mlp.c_fc.weight.register_hook(lambda grad: grad * math.inf)
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    train_step(model, torch.optim.AdamW(model.parameters(), lr=1e-3), [one_batch()], scaler=scaler)
-    assert scaler.scale == 2.0**9 and all(
-        torch.equal(p, before[name]) for name, p in model.named_parameters()
-    )
-
-
 @pytest.mark.parametrize("precision, dtype", [("float32", torch.float32), ("bf16", torch.bfloat16)])
 def test_the_word_for_precision_reaches_the_products(precision, dtype):
     model, seen = new_model(), []
@@ -53,17 +31,3 @@ def test_the_word_for_precision_reaches_the_products(precision, dtype):
     evaluate(model, [np.array([EOT, 1, 2, 3, 4, 5], dtype=np.uint16)], EOT, precision=precision)
     assert set(seen) == {dtype} and len(seen) == 3
     assert all(p.dtype == torch.float32 for p in model.parameters())
-
-
-def test_a_run_in_fp16_learns_a_batch_and_its_weights_stay_float32():
-    model, scaler = new_model(), LossScaler()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses = [train_step(model, optimizer, [one_batch()], "fp16", scaler=scaler).item() for _ in range(6)]
-    assert losses[-1] < losses[0] - 0.3
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
-
-
-def test_fp16_without_a_scaler_is_one_clear_error():
-    model = new_model()
-    with pytest.raises(ValueError, match="fp16 needs a scaler"):
-        train_step(model, torch.optim.AdamW(model.parameters()), [one_batch()], "fp16")

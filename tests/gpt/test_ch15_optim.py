@@ -1,6 +1,4 @@
-import ast
 import csv
-import json
 import math
 from itertools import pairwise
 
@@ -9,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course.paths import ROOT, SOURCES
+from course.paths import ROOT
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.optim import cosine, decay_groups, make_optimizer, wsd
 from nanogpt.gpt.train import train_step
@@ -237,20 +235,10 @@ def test_a_gradient_that_is_longer_by_a_factor_is_clipped_to_the_same():
     assert apart(longer, once) < 1e-4
 
 
-# The recorded ablation
-
-
-def test_the_recorded_ablation_is_of_the_chapters_ingredients():
-    tree = ast.parse(next(SOURCES.glob("15_*.py")).read_text(encoding="utf-8"))
-    assigned = {
-        n.targets[0].id: n.value
-        for n in tree.body
-        if isinstance(n, ast.Assign) and hasattr(n.targets[0], "id")
-    }
-    placebo = assigned["PLACEBO"].value
-    names = [key.value if isinstance(key, ast.Constant) else placebo for key in assigned["SWITCHED_OFF"].keys]
-    recorded = json.loads((ROOT / "data" / "measurements" / "ablation.json").read_text(encoding="utf-8"))
-    runs = [(row["lr"], row["off"], row["seed"]) for row in recorded["runs"]]
-    rates, seeds = ({run[i] for run in runs} for i in (0, 2))
-    assert set(runs) == {(lr, off, seed) for lr in rates for off in names for seed in seeds}
-    assert len(runs) == len(set(runs)) and len(seeds) >= 2 and recorded["steps"] >= 100
+def test_the_update_of_bf16_masters_is_compiled_on_request_and_fused_can_be_left_out():
+    plain, compiled = (
+        make_optimizer(new_model(), 1e-3, "bf16-masters", compiled=compiled) for compiled in (False, True)
+    )
+    assert not hasattr(plain.update, "_torchdynamo_orig_callable")
+    assert hasattr(compiled.update, "_torchdynamo_orig_callable")
+    assert not make_optimizer(new_model(), 1e-3, fused=False).param_groups[0]["fused"]

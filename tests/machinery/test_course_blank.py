@@ -22,7 +22,7 @@ from course.package.solution import solution
 from course.paths import NOTEBOOKS, CourseError, source_chapters, source_path
 from course.states.released import writers
 
-NO_EXPORT = {"11"}  # shows what the compiler does, and exports nothing
+NO_EXPORT = {"11", "15b"}  # one shows what the compiler does, one compares runs: neither exports anything
 CHEAP = ["00", "02", "04"]  # each a few seconds; the others are as the notebooks themselves in length
 HEAD = "#| default_exp tiny\n#| doc tiny: Tiny.\n#| export\n"
 CELL = (

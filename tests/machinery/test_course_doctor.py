@@ -12,7 +12,7 @@ from course.machine.finding import GREEN, RED, YELLOW, Finding
 from course.notebooks import trust
 from course.notebooks.trust import disagreement, trusted_environment
 from course.package import remedies
-from course.paths import CourseError
+from course.paths import ROOT, CourseError
 
 
 def test_this_machine_is_not_red(capsys):
@@ -279,14 +279,68 @@ def test_two_gpus_want_shared_memory(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "there, built, system, said",
+    "there, cuda, available, system, said",
     [
-        (True, False, "linux", "--force-reinstall -c constraints.txt torch"),
-        (True, False, "win32", "pytorch.org"),
-        (True, True, "linux", None),
-        (False, False, "linux", None),
+        (True, None, False, "linux", "--force-reinstall -c constraints.txt torch"),
+        (True, None, False, "win32", "pytorch.org"),
+        (True, "13.0", True, "linux", None),
+        (False, None, False, "linux", None),
+        (False, "13.0", False, "linux", None),
     ],
 )
-def test_a_gpu_that_this_pytorch_cannot_use_is_told(there, built, system, said):
-    found = list(machine.unused_gpu(there, built, system))
+def test_a_gpu_that_this_pytorch_cannot_use_is_told(there, cuda, available, system, said):
+    found = list(machine.unused_gpu(there, cuda, available, system))
     assert len(found) == (said is not None) and all(f.colour == YELLOW and said in f.remedy for f in found)
+
+
+CU129 = "--index-url https://download.pytorch.org/whl/cu129"
+
+
+@pytest.mark.parametrize(
+    "driver, cuda, hidden, text, remedy, offered",
+    [
+        ("535.104.05", "13.0", None, "CUDA 13 needs driver 580 or newer", "install driver 580", True),
+        ("570.148.08", "13.2", None, "CUDA 13 needs driver 580 or newer", "install driver 580", True),
+        ("470.223.02", "13.0", None, "CUDA 13 needs driver 580 or newer", "install driver 580", False),
+        ("470.223.02", "12.6", None, "CUDA 12 needs driver 525 or newer", "install driver 525", False),
+        ("580.82.07", "13.0", None, "torch.cuda.is_available() is False", "nvidia-smi", False),
+        ("version unknown", "13.0", None, "torch.cuda.is_available() is False", "nvidia-smi", False),
+        ("535.104.05", "14.0", None, "torch.cuda.is_available() is False", "nvidia-smi", False),
+        ("535.104.05", "13.0", "", "CUDA_VISIBLE_DEVICES='' hides it", "unset CUDA_VISIBLE_DEVICES", False),
+        ("580.82.07", "13.0", "-1", "CUDA_VISIBLE_DEVICES='-1' hides it", "unset CUDA_VISIBLE_DEVICES", False),
+        ("535.104.05", "13.0", "0", "CUDA 13 needs driver 580 or newer", "install driver 580", True),
+    ],
+)  # fmt: skip
+def test_a_driver_too_old_for_this_pytorch_is_named_with_the_remedy(
+    monkeypatch, driver, cuda, hidden, text, remedy, offered
+):
+    """Minimum drivers: NVIDIA, CUDA Compatibility, table 1. `offered`: the build for CUDA 12.9 would run with it."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if hidden is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    monkeypatch.setattr(machine, "driver", lambda: driver)
+    (found,) = machine.unused_gpu(True, cuda, False, "linux")
+    assert found.colour == YELLOW and f"({driver})" in found.text and f"CUDA {cuda}" in found.text
+    assert text in found.text and remedy in found.remedy and (CU129 in found.remedy) == offered
+
+
+def test_the_check_of_the_device_asks_whether_pytorch_can_use_the_gpu(monkeypatch):
+    """With the driver there and a PyTorch for CUDA, the line about the CPU does not stand alone."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(machine, "nvidia_gpu", lambda: True)
+    monkeypatch.setattr(machine, "driver", lambda: "535.104.05")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    first, second = machine.device()
+    assert first.topic == "GPU" and "needs driver 580" in first.text and second.topic == "device"
+    wanted = f"torch=={torch.__version__.split('+')[0]} {CU129}"
+    assert wanted in first.remedy, "the same version of PyTorch, for another CUDA"
+
+
+def test_the_faq_gives_the_same_remedy_as_the_doctor():
+    faq = (ROOT / "site/faq.md").read_text(encoding="utf-8")
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    pin = next(line for line in pins.splitlines() if line.startswith("torch=="))
+    assert f"pip install --force-reinstall {pin} {CU129}" in faq
+    assert f"CUDA 13 needs driver {machine.oldest_driver('13.0')} or newer" in faq
+    assert f"every driver from {machine.oldest_driver('12.9')} on" in faq

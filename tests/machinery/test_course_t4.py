@@ -128,8 +128,16 @@ def test_chapter_09_measures_gpt2_in_float32():
     assert 40 * ROOF.seconds(2 * product**3, 0, "float32") < SESSION
 
 
-def test_chapter_10s_model_is_small():
-    (steps,) = gpu_sizes("10")
+def test_chapter_10_times_gpt2_with_and_without_autocast():
+    """Its sizes on a GPU stand in `make_step`: GPT-2 small, 4 × 1024 tokens, two steps that take turns."""
+    (cell,) = (cell for cell in source("10") if "def make_step" in cell)
+    assert 'SIZES["gpt2"]' in cell and "(4, 1024)" in cell
+    assert 2 * nbytes(Step(GPTConfig(), 4, 1024, "pytorch")) < ROOM
+    assert 60 * seconds(GPTConfig(), 4, 1024, {"float32", "flash"}) < SESSION
+
+
+def test_chapter_10bs_model_is_small():
+    (steps,) = gpu_sizes("10b")
     assert 8 * steps * 0.1 < SESSION, (
         "eight runs, a tenth of a second for the hundreds of small kernels of a step"
     )
@@ -139,11 +147,8 @@ def test_chapter_11s_model_written_out_fits():
     n, sizes = gpu_sizes("11")
     names = {"torch": torch, "F": F, "replace": replace, "GPT": GPT, "MLP": MLP}
     for begins in ("def gelu", "class NormWrittenOut"):
-        exec(
-            next(cell for cell in source("11") if cell.startswith(begins)).split("\n\n\ndef capture")[0],
-            names,
-        )
-    exec(next(cell for cell in source("11") if "def write_out" in cell), names)
+        cell = next(cell for cell in source("11") if cell.startswith(begins))
+        exec(cell.split("\n\n\nn = ")[0], names)
     config = GPTConfig(vocab_size=256, **sizes | {"n_layer": 1})
     model = names["write_out"](GPT(config))
     ids = torch.zeros(2, 1, config.block_size, dtype=torch.long)
@@ -154,8 +159,8 @@ def test_chapter_11s_model_written_out_fits():
     assert n * kept < ROOM / 2
 
 
-def test_chapter_12s_longest_context_fits_step_by_step():
-    T, Ts = gpu_sizes("12")
+def test_chapter_12bs_longest_context_fits_step_by_step():
+    T, Ts = gpu_sizes("12b")
     q, k, v = (z.requires_grad_() for z in torch.randn(3, 1, 2, 512, 64).unbind(0))
     square = peak_memory(lambda: (attention_weights(q, k) @ v).sum().backward(), CPU) / 512**2
     assert max(T, *Ts) ** 2 * square < ROOM
@@ -164,10 +169,10 @@ def test_chapter_12s_longest_context_fits_step_by_step():
 
 
 def test_chapter_13s_products_fit():
-    (rows, width, inner), (_, _), (T, _) = gpu_sizes("13")
+    (rows, width, inner), (B, T) = gpu_sizes("13")
     logits = 2 * rows * 50304
     assert 2 * logits + 6 * 2 * 50304 * width + 2 * rows * inner < ROOM
-    assert nbytes(Step(GPTConfig(), 1, T, "pytorch", flash=False)) < ROOM
+    assert 2 * nbytes(Step(GPTConfig(), B, T, "pytorch")) < ROOM, "two steps take turns"
     # Widths that are no multiple of 8 may miss the tensor cores: 3 of 6 at float32's rate.
     calls = 3 * 21 * 3 * (ROOF.seconds(2 * rows * width * 50304, logits, "float16") + logits * width / 8.1e12)
     assert calls < SESSION
@@ -175,7 +180,7 @@ def test_chapter_13s_products_fit():
 
 def test_chapter_14s_ladder_finds_a_batch_and_ends():
     size, B, T = DEFAULTS["cuda"]
-    assert gpu_sizes("14") == [[]], "the chapter takes the command's defaults"
+    assert gpu_sizes("14b") == [(size, B, T)], "the chapter takes the command's defaults"
     while nbytes(Step(LADDERS[size], B, T, "pytorch", flash=False)) >= ROOM:
         B //= 2
     assert B == 4, "the batch at which the README's and the chapter's T4 figures stand"

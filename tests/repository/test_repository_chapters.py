@@ -12,10 +12,26 @@ from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, TESTS, chapters, num
 from course.site.chapters import CHAPTERS
 
 # Chapters that begin with the simplest version and add one thing at a time.
-PLAIN = [chapter for chapter in source_chapters() if chapter < "09"]
+PLAIN = [
+    chapter
+    for chapter in source_chapters()
+    if chapter < "11" or chapter in ("11", "12", "12b", "13", "14", "15", "15b")
+]
 # Lines of code of a sitting: what it should have, what it may have until it is rewritten, and what is still to be cut or split.
 LINES = {chapter: 330 if chapter in PLAIN else 450 for chapter in source_chapters()}
-LINES |= {"07": 490, "08": 340, "10": 505, "15": 515, "16": 600, "20": 495, "21": 465, "21b": 460, "21c": 460}
+LINES |= {
+    "07": 490,
+    "08": 340,
+    "14": 350,
+    "14b": 455,
+    "16": 600,
+    "17b": 480,
+    "17c": 575,
+    "20": 495,
+    "21": 465,
+    "21b": 460,
+    "21c": 460,
+}
 # What a reader meets, and what explains itself by chapters. This file's own examples are wrong on purpose.
 TEXTS = sorted(
     [*SOURCES.glob("*.py"), *PACKAGE.rglob("*.py"), *(ROOT / "course").rglob("*.py")]

@@ -1,5 +1,6 @@
 """Laws of measuring: a clock that waits, rates that count all the work, and data sheets that belong to the card."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -7,11 +8,11 @@ import torch
 
 from nanogpt.speed import roofline
 from nanogpt.speed.roofline import (
-    PAGE,
     PEAKS,
     Roofline,
     copy_bandwidth,
-    fault_seconds,
+    faster,
+    gain_of,
     matmul_flops,
     matmul_formats,
     measure,
@@ -19,6 +20,7 @@ from nanogpt.speed.roofline import (
     peak_of,
     timings,
 )
+from nanogpt.speed.work import mfu
 
 CPU = torch.device("cpu")
 gpu = [
@@ -80,7 +82,78 @@ def test_one_repeat_is_refused():
         measure(lambda: None, CPU, repeats=1)
 
 
+# Which of two is faster
+
+
+def test_each_pair_is_compared_by_itself_and_neither_is_always_first(device):
+    """A machine that gets slower by half with every call: within a pair the one that is first seems faster."""
+    order, seconds = [], iter(1.5**n for n in range(100))
+
+    def calls(name):
+        def call():
+            order.append(name)
+            device.queued += next(seconds)
+
+        return call
+
+    gain = faster(calls("a"), calls("b"), CPU, pairs=20, warmup=1)
+    assert order == ["a", "b"] * 2 + ["b", "a", "a", "b"] * 9 + ["b", "a"]
+    assert not gain.sure and gain.low == pytest.approx(1 / 1.5) and gain.high == pytest.approx(1.5)
+
+
+def test_a_factor_survives_a_machine_that_drifts(device):
+    """Twice as much work, on a machine whose speed wanders by a factor of ten between the pairs."""
+    speed = iter([1.0] * 6 + [s for n in range(20) for s in (1 + n / 2, 1 + n / 2)])
+
+    def work(amount):
+        def call():
+            device.queued += amount * next(speed)
+
+        return call
+
+    gain = faster(work(2.0), work(1.0), CPU, pairs=20, warmup=3)
+    assert gain.ratio == gain.low == gain.high == 2 and gain.sure
+
+
+def test_a_call_is_compared_with_itself_call_by_call(device):
+    """One function given twice is timed twice a pair, and is no faster than itself for certain."""
+    same = queue_seconds(device, [1.0] * 6 + [float(1 + n % 3) for n in range(40)])
+    gain = faster(same, same, CPU, pairs=20, warmup=3)
+    assert device.calls == 46 and not gain.sure and gain.low < gain.high
+
+
+@pytest.mark.parametrize("n, left_out", [(6, 0), (8, 0), (9, 1), (12, 2), (20, 5), (40, 13)])
+def test_the_interval_is_the_sign_test_s(n, left_out):
+    """Conover, Practical Nonparametric Statistics, §3.2: at most 2.5% of n fair coins' outcomes on each side."""
+    gain = gain_of([float(i) for i in reversed(range(n))])
+    assert (gain.low, gain.high) == (left_out, n - 1 - left_out) and gain.ratio == (n - 1) / 2
+    tail = sum(math.comb(n, k) for k in range(left_out + 1)) / 2**n
+    assert tail <= 0.025 < tail + math.comb(n, left_out + 1) / 2**n
+
+
+def test_the_interval_holds_the_median_as_often_as_it_says():
+    g = torch.Generator().manual_seed(0)
+    draws = torch.randn(2000, 20, generator=g).exp() * 1.25  # skewed, and the median is 1.25
+    held = sum(gain_of(row).low <= 1.25 <= gain_of(row).high for row in draws.tolist())
+    assert 0.945 < held / 2000 < 0.972
+
+
+def test_five_pairs_are_too_few_and_a_difference_is_sure_only_without_one():
+    with pytest.raises(ValueError, match="5 pairs"):
+        gain_of([2.0] * 5)
+    assert gain_of([1.1] * 6).sure and gain_of([0.9] * 6).sure
+    assert not gain_of([0.99, *[1.1] * 5]).sure
+    assert str(gain_of([1.5] * 6)) == "1.50× (1.50 to 1.50)"
+
+
 # Rates
+
+
+def test_mfu_is_a_share():
+    assert mfu(flops=50.0, seconds=2.0, peak_flops=100.0) == 0.25
+    for seconds, peak in [(0, 1), (1, 0), (-1, 1), (float("nan"), 1)]:
+        with pytest.raises(ValueError, match="positive"):
+            mfu(1.0, seconds, peak)
 
 
 @pytest.fixture
@@ -134,23 +207,6 @@ def test_tf32_is_on_for_tf32_only(monkeypatch, name, setting):
     assert seen == [(setting, torch.float32)]
 
 
-def test_a_fresh_page_costs_what_filling_old_memory_does_not(monkeypatch):
-    """16 MiB are 2^24 bytes: filled in 5 s when fresh and in 1 s when old, each page costs 4 s × its share."""
-    times = iter([5.0, 1.0])
-    monkeypatch.setattr(
-        roofline,
-        "measure",
-        lambda *_: roofline.Timing(9.0, 9.0, 9.0, (9.0, t)) if (t := next(times)) else None,
-    )
-    assert fault_seconds(16) == 4.0 * PAGE / 2**24
-
-
-def test_a_difference_of_noise_is_no_negative_cost(monkeypatch):
-    times = iter([1.0, 1.5])
-    monkeypatch.setattr(roofline, "measure", lambda *_: roofline.Timing(1.0, 1.0, 1.0, (next(times), 2.0)))
-    assert fault_seconds(16) == 0.0
-
-
 def test_the_machine_s_roofline_holds_each_format_once(monkeypatch):
     monkeypatch.setattr(roofline, "matmul_flops", lambda device, name, n: float(len(name)))
     monkeypatch.setattr(roofline, "copy_bandwidth", lambda device, mebibytes: 7.0)
@@ -198,6 +254,12 @@ def test_the_roofline_is_the_lower_of_two_limits():
         ("NVIDIA L40S", 362, 864),
         ("NVIDIA L4", 121, 300),
         ("NVIDIA RTX A6000", 154.8, 768),
+        ("NVIDIA A800-SXM4-80GB", 312, 2039),
+        ("NVIDIA A800 80GB PCIe", 312, 1935),
+        ("NVIDIA H800", 989.4, 3350),
+        ("NVIDIA GeForce RTX 4070 SUPER", 71, 504),
+        ("Tesla V100S-PCIE-32GB", 130, 1134),
+        ("Tesla V100-PCIE-32GB", 112, 900),
         ("Tesla V100-SXM2-16GB", 125, 900),
         ("Tesla T4", 65, 320),
         ("NVIDIA GeForce RTX 5090", 209.5, 1792),
@@ -220,8 +282,6 @@ def test_peaks_are_found_by_the_name_the_driver_gives(name, half, bandwidth):
         "NVIDIA H100 NVL",
         "NVIDIA A10G",
         "NVIDIA GeForce RTX 4070",
-        "NVIDIA GeForce RTX 4070 SUPER",
-        "Tesla V100S-PCIE-32GB",
         "NVIDIA GeForce RTX 4070 Ti SUPER",
         "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
         "NVIDIA H100 80GB HBM3 MIG 3g.40gb",

@@ -14,11 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
 from torch._inductor import metrics
+from torch._inductor.utils import run_and_get_code
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from course.machine.kernels import why_no_kernels
 from nanogpt.gpt.model import GPT, MLP, GPTConfig
 from nanogpt.gpt.sample import generate
+from nanogpt.speed.roofline import Gain
 
 SOURCE = Path(__file__).parents[2] / "notebooks/src/11_compile.py"
 HIDDEN = os.environ | {"CXX": "no-such-compiler", "MPLBACKEND": "Agg", "NANOGPT_DEVICE": "cpu"}
@@ -41,7 +44,6 @@ def defined(*names, **space):
 @pytest.fixture(scope="module")
 def kernels() -> None:
     """Skips where Inductor cannot make kernels for the CPU."""
-    (why_no_kernels,) = defined("why_no_kernels")
     if reason := why_no_kernels(torch.device("cpu")):
         pytest.skip(reason)
 
@@ -65,7 +67,7 @@ def fresh():
 def test_allocated_finds_tensors_by_their_size():
     """It counts allocations: not a view, not an assertion, not another size."""
     (allocated,) = defined("allocated", re=re)
-    lines = [
+    code = [
         "    buf0 = empty_strided_cpu((2, 3, 4, 4), (48, 16, 4, 1), torch.float32)",
         "    buf1 = empty_strided_cuda((6, 4, 4), (16, 4, 1), torch.float32)",
         "    buf2 = reinterpret_tensor(buf0, (6, 4, 4), (16, 4, 1), 0)",
@@ -73,7 +75,35 @@ def test_allocated_finds_tensors_by_their_size():
         "    buf3 = empty_strided_cpu((2, 3, 4), (12, 4, 1), torch.float32)",
         "    buf4 = empty_strided_cpu((), (), torch.float32)",
     ]
-    assert allocated(lines, 96) == ["2, 3, 4, 4", "6, 4, 4"]
+    assert allocated(["\n".join(code), "# nothing"], 96) == ["2, 3, 4, 4", "6, 4, 4"]
+
+
+def calls():
+    """The chapter's function that finds calls in generated code, and its two patterns."""
+    (called,) = defined("called", re=re)
+    text = SOURCE.read_text(encoding="utf-8")
+    return called, *(
+        re.search(rf'^{name} = r"(.*)"$', text, re.MULTILINE)[1] for name in ("GENERATED", "LIBRARY")
+    )
+
+
+CALLED = """\
+    # cpp_fused_add_0 and extern_kernels.mm are only named here
+    cpp_fused_add_0(arg0_1, buf0)
+    triton_poi_fused_add_0.run(arg0_1, buf0, 64, stream=stream0)
+    extern_kernels.mm(buf0, arg1_1, out=buf1)
+    buf2 = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(buf1, buf1, buf1)
+    assert_size_stride(buf3, (8, 4), (4, 1), 'torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default')
+    assert_alignment(buf3, 16, 'torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default')
+cpp_fused_add_0 = async_compile.cpp_pybinding(['const float*'], '')
+"""
+
+
+def test_calls_are_counted_and_assertions_that_name_kernels_are_not():
+    called, generated, library = calls()
+    assert len(called([CALLED], generated)) == len(called([CALLED], library)) == 2
+    assert len(called([CALLED, CALLED], library)) == 4 and called([], library) == []
+    assert called([CALLED], "scaled_dot_product") == [CALLED.splitlines()[4].strip()]
 
 
 @pytest.mark.parametrize("flash", [True, False])
@@ -153,14 +183,11 @@ def test_the_model_written_out_is_the_same_function():
 
 
 def test_break_even_is_where_the_savings_reach_the_debt_or_nowhere():
-    break_even, verdict = defined("break_even", "verdict")
-    eager, compiled = [0.009, 0.010, 0.011], [0.005, 0.006, 0.007]
-    calls = break_even(2.0, eager, compiled)
-    assert calls * (eager[1] - compiled[1]) == pytest.approx(2.0)
-    assert "paid by call 500" in verdict(2.0, eager, compiled)
-    assert break_even(2.0, eager, [0.005, 0.006, 0.0095]) is None, "the middle halves overlap"
-    assert break_even(2.0, compiled, eager) is None
-    assert "never paid" in verdict(2.0, compiled, eager)
+    (break_even,) = defined("break_even")
+    steps = break_even(2.0, 0.010, Gain(2.0, 1.8, 2.2))  # 10 ms become 5 ms
+    assert steps * (0.010 - 0.005) == pytest.approx(2.0)
+    assert break_even(2.0, 0.010, Gain(1.1, 0.9, 1.3)) is None, "the interval holds 1"
+    assert break_even(2.0, 0.010, Gain(0.5, 0.4, 0.6)) is None, "slower"
 
 
 def python(code, **env):
@@ -174,7 +201,7 @@ def python(code, **env):
 
 
 def reason_without_kernels(tmp_path, **env):
-    code = "import torch\n" + from_chapter("why_no_kernels") + "\nprint(why_no_kernels(torch.device('cpu')))"
+    code = "import torch\nfrom course.machine.kernels import why_no_kernels\nprint(why_no_kernels(torch.device('cpu')))"
     result = python(code, TORCHINDUCTOR_CACHE_DIR=str(tmp_path), **env)
     assert result.returncode == 0, result.stderr
     assert "Traceback" not in result.stderr and result.stdout.count("\n") == 1
@@ -209,8 +236,8 @@ def test_the_chapter_goes_on_without_a_compiler(tmp_path):
     result = python(code, TORCHINDUCTOR_CACHE_DIR=str(tmp_path), NANOGPT_SCALE="ci")
     assert result.returncode == 0, result.stderr[-2000:]
     assert "backend 'aot_eager': no kernels for cpu here (" in result.stdout
-    assert result.stdout.count("no-such-compiler") == 7, "said once, and wherever something is left out"
-    assert "losses and texts: those of the eager run" in result.stdout
+    assert result.stdout.count("no-such-compiler") == 9, "said once, and wherever something is left out"
+    assert "round 3: compilations 1" in result.stdout
     assert result.stdout.rstrip().endswith("the end")
 
 
@@ -221,6 +248,38 @@ def test_gelu_becomes_one_kernel(kernels):
     x, bias = torch.randn(64, 32), torch.randn(32)
     torch.testing.assert_close(torch.compile(gelu)(x, bias), gelu(x, bias))
     assert metrics.generated_kernel_count == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_layer", [1, 2])
+def test_a_compiled_step_calls_libraries_for_products_and_attention_only(kernels, n_layer):
+    """Chapter 14 forecasts with the calls of one layer, as chapter 11 counts them."""
+    called, *patterns = calls()
+    model = make(block_size=256, vocab_size=256, n_layer=n_layer, n_head=4, n_embd=64)
+    compiled, idx = torch.compile(model), torch.randint(0, 256, (8, 257))
+
+    def step():
+        compiled(idx[:, :-1], idx[:, 1:])[1].backward()
+
+    codes = run_and_get_code(step)[1]
+    generated, library = (len(called(codes, pattern)) for pattern in patterns)
+    assert library == 3 * (4 * n_layer + 1) + 2 * n_layer, "three products a linear layer, attention in two"
+    assert n_layer > 1 or generated + library == 29, "nanogpt.speed.forecast.kernels says 29 a layer"
+
+
+@pytest.mark.slow
+def test_the_compiler_knows_attention_by_one_spelling_and_not_by_the_other(kernels):
+    """What the chapter shows: if this stops being so, the chapter must say so."""
+    mask_filled, mask_added, allocated = defined("mask_filled", "mask_added", "allocated", re=re)
+    q, k, v = (torch.randn(1, 2, 64, 16, requires_grad=True) for _ in range(3))
+    future = torch.ones(64, 64, dtype=torch.bool).triu(1)
+    added = torch.zeros(64, 64).masked_fill(future, -math.inf)
+    scores = {}
+    for function, mask in ((mask_filled, future), (mask_added, added)):
+        out, codes = run_and_get_code(torch.compile(function), q, k, v, mask)
+        torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, is_causal=True))
+        scores[function.__name__] = len(allocated(codes, 2 * 64 * 64))
+    assert scores["mask_filled"] > 0 and scores["mask_added"] == 0
 
 
 @pytest.mark.slow
@@ -240,7 +299,6 @@ def test_a_compiled_step_has_the_same_loss_and_gradients(kernels):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_compiled_step_on_a_gpu():
-    (why_no_kernels,) = defined("why_no_kernels")
     assert why_no_kernels(torch.device("cuda")) is None
     model, compiled_model = make(n_layer=1).cuda(), make(n_layer=1).cuda()
     compiled = torch.compile(compiled_model)

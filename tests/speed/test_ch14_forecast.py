@@ -1,6 +1,8 @@
 """Chapter 14: predictions count bytes and operations, and no rung changes a part that it does not claim to."""
 
 import math
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,12 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from nanogpt.gpt.attention import CausalSelfAttention
-from nanogpt.gpt.model import GPTConfig, num_params
+from nanogpt.gpt.model import GPT, GPTConfig, num_params
 from nanogpt.speed import forecast
 from nanogpt.speed.forecast import fresh_bytes, predict, predict_ladder, say_predicted
 from nanogpt.speed.roofline import PAGE, PEAKS, Roofline
-from nanogpt.speed.rungs import RUNGS, in_process, rungs_up_to, why_not_kept
-from nanogpt.speed.work import predict_step
+from nanogpt.speed.rungs import RUNGS, rungs_up_to, why_not_kept
+from nanogpt.speed.work import Fractions, predict_step, saved_bytes
 
 CPU = torch.device("cpu")
 FLOPS = {"float32": 1e11, "tf32": 2e11, "bfloat16": 4e11, "float16": 4e11}
@@ -115,19 +117,108 @@ def test_bytes_of_a_score_are_those_that_operations_move(way, dtype):
     assert moved.total / moved.numel == forecast.SCORE_BYTES[way]
 
 
-def test_an_a100s_sheet_predicts_what_the_lecture_measured(capsys):
-    ms = [
-        1e3 * sum(parts.values())
-        for parts in predict_ladder(PEAKS["A100-80GB"], GPTConfig(), 16, 1024).values()
-    ]
-    assert [round(t) for t in ms[:7]] == [750, 205, 159, 87, 62, 62, 59]
+SPOKEN = [1000, 333, 300, 130, 96, 93, 90]  # the lecture's rungs, published milliseconds
+
+
+def ladder_ms(*reached):
+    ladder = predict_ladder(PEAKS["A100-80GB"], GPTConfig(), 16, 1024, *reached)
+    return [1e3 * sum(parts.values()) for parts in ladder.values()]
+
+
+def test_an_a100s_sheet_limits_what_the_lecture_measured():
+    assert [round(t) for t in ladder_ms()[:7]] == [750, 205, 159, 87, 60, 60, 57]
+
+
+def test_the_forecast_is_within_a_tenth_of_all_seven_published_rungs(capsys):
+    ratios = [spoken / ms for spoken, ms in zip(SPOKEN, ladder_ms(forecast.REACHED, forecast.START))]
+    assert all(0.9 < ratio < 1.1 for ratio in ratios), ratios
     say_predicted("A100-80GB", GPTConfig(), 16, 1024)
     said = capsys.readouterr().out
-    assert "3.66×" in said and "fp16" not in said and "kept memory" not in said
+    assert "fp16  " not in said and "kept memory" not in said and "28.6 GiB" in said
     if forecast.PUBLISHED.exists():  # not where a checkpoint tries the module
-        assert "published   1000 ms, 1.33× of predicted" in said and "lecture" in said
+        assert "published 1000 ms" in said
     say_predicted("A100-80GB", GPTConfig(), 8, 1024)
     assert "published" not in capsys.readouterr().out
+
+
+def test_fractions_slow_a_forecast_down_and_a_start_counts_where_there_is_little_to_do():
+    half = ladder_ms(Fractions(0.5, 0.5))
+    assert half == pytest.approx([2 * t for t in ladder_ms()])
+    a100 = PEAKS["A100-80GB"]
+    small = predict_ladder(a100, GPTConfig(), 1, 8, forecast.REACHED, 5e-5)["float32"]
+    assert 1e3 * sum(small.values()) == pytest.approx(5e-2 * (47 * 12 + 23)) and small["starts"] > 0
+    assert predict_ladder(a100, GPTConfig(), 16, 1024, forecast.REACHED, 5e-6)["float32"]["starts"] == 0
+
+
+@pytest.mark.parametrize("T, share", [(128, 7 / 6), (1024, 0.65625), (4096, 7 / 6 * 33 / 64)])
+def test_a_flash_kernel_computes_the_tiles_up_to_the_diagonal(T, share):
+    assert forecast.flash_share(T) == pytest.approx(share)
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations that start a kernel."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        words = ("empty", "detach", "_unsafe_view", "expand", "alias", "t.default")
+        self.total += not func.is_view and not any(word in str(func) for word in words)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("flash", [False, True])
+@pytest.mark.parametrize("half", [False, True])
+def test_kernels_are_those_that_a_step_starts(flash, half):
+    on = {"float32"} | ({"flash"} if flash else set()) | ({"bf16"} if half else set())
+    for layers in (1, 3):
+        config = GPTConfig(block_size=16, vocab_size=100, n_layer=layers, n_head=2, n_embd=32, flash=flash)
+        model, ids = GPT(config), torch.randint(100, (2, 2, 16))
+        with Operations() as counted:
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                loss = model(*ids)[1]
+            loss.backward()
+        assert abs(counted.total - forecast.kernels(config, on)) <= 2
+
+
+@pytest.mark.parametrize("way", ["float32", "autocast", "masters"])
+def test_what_a_step_keeps_is_what_autograd_saves(way):
+    """On a CPU; its softmax under autocast has 16 bits, so the score is left to a flash kernel here."""
+    kept = {}
+    for layers, vocab in ((2, 50), (4, 50), (2, 100)):
+        config = GPTConfig(block_size=16, vocab_size=vocab, n_layer=layers, n_head=2, n_embd=32)
+        for B in (2, 4):
+            model = GPT(config).bfloat16() if way == "masters" else GPT(config)
+            ids = torch.randint(vocab, (2, B, 16))
+            with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
+                kept[layers, vocab, B] = saved_bytes(lambda: model(*ids), model.parameters())  # noqa: B023
+    tokens = 2 * 16  # from 2 rows to 4
+    layer = (kept[4, 50, 4] - kept[4, 50, 2] - kept[2, 50, 4] + kept[2, 50, 2]) / 2 / tokens
+    logit = (kept[2, 100, 4] - kept[2, 100, 2] - kept[2, 50, 4] + kept[2, 50, 2]) / 50 / tokens
+    channel, _, logits = forecast.SAVED[way]
+    assert 0 <= layer - 32 * channel <= 32, "a few numbers a row are left out"
+    assert logit == logits
+
+
+def test_memory_of_the_lectures_batch_and_of_a_t4s():
+    GiB = 2**30
+    assert forecast.step_memory(GPTConfig(), {"float32"}, 16, 1024) / GiB == pytest.approx(28.6, abs=0.5)
+    assert forecast.step_memory(GPTConfig(), {"float32", "flash"}, 16, 1024) / GiB == pytest.approx(
+        19.6, abs=0.5
+    )
+    assert forecast.fitting_batch("A100-80GB", GPTConfig(), 16, 1024) == 16
+    assert forecast.fitting_batch("T4", GPTConfig(), 16, 1024) == 4
+
+
+def test_every_gpu_with_a_data_sheet_has_a_memory():
+    assert set(forecast.CARD_GB) == set(PEAKS)
+
+
+def test_a_batch_that_does_not_fit_is_said(capsys):
+    say_predicted("T4", GPTConfig(), 16, 1024)
+    assert "does not fit into 16 GB; batch 4 does" in capsys.readouterr().out
+    for B, T in ((0, 8), (1, 1025)):
+        with pytest.raises(ValueError, match="sequences of 1 to 1024 tokens"):
+            say_predicted("T4", GPTConfig(), B, T)
 
 
 def test_a_t4s_sheet_goes_by_fp16():
@@ -144,7 +235,7 @@ def test_every_sheet_has_a_ladder_that_never_gets_slower_by_more_than_padding():
 
 
 FAULTS = """
-import json, resource, sys, torch
+import resource, torch
 from nanogpt.speed.forecast import fresh_bytes
 from nanogpt.gpt.model import GPTConfig
 from nanogpt.speed.roofline import PAGE
@@ -157,7 +248,7 @@ for _ in range(7):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     step()
     counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-raise ValueError(f"{{min(counts[4:])}} {{fresh_bytes(config, 2, 96) / PAGE}}")
+print(min(counts[4:]), fresh_bytes(config, 2, 96) / PAGE)
 """
 
 
@@ -170,8 +261,11 @@ def test_faults_are_those_predicted_and_none_where_memory_is_kept():
         pytest.skip("this system's pages are not 4 KiB")
     counts = {}
     for keep in (False, True):
-        with pytest.raises(RuntimeError) as told:
-            in_process(exec, FAULTS.format(keep=keep))
-        counts[keep], predicted = map(float, str(told.value).split())
-    assert 0.8 < counts[False] / predicted < 1.25
+        done = subprocess.run(
+            [sys.executable, "-c", FAULTS.format(keep=keep)], capture_output=True, check=True
+        )
+        counts[keep], predicted = map(float, done.stdout.split())
+    assert 0.8 < counts[False] / predicted < 1.5, (
+        "at least so many; glibc may give back smaller blocks as well"
+    )
     assert counts[True] < 0.02 * counts[False]

@@ -11,12 +11,14 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from nanogpt.gpt.model import GPT, GPTConfig, num_params
-from nanogpt.speed.roofline import Roofline
+from nanogpt.speed import roofline, work
+from nanogpt.speed.roofline import PAGE, Roofline, fault_seconds
 from nanogpt.speed.work import (
     PRODUCTS,
+    Fractions,
     activation_bytes,
+    measure_fractions,
     memory_by_category,
-    mfu,
     predict_step,
     saved_bytes,
     step_flops,
@@ -42,13 +44,6 @@ configs = st.builds(
 
 def batch(config, B, T):
     return torch.randint(config.vocab_size, (2, B, T), generator=torch.Generator().manual_seed(0))
-
-
-def test_mfu_is_a_share():
-    assert mfu(flops=50.0, seconds=2.0, peak_flops=100.0) == 0.25
-    for seconds, peak in [(0, 1), (1, 0), (-1, 1), (float("nan"), 1)]:
-        with pytest.raises(ValueError, match="positive"):
-            mfu(1.0, seconds, peak)
 
 
 @given(configs, st.integers(1, 3), st.integers(1, 12))
@@ -289,6 +284,96 @@ def test_the_roofline_s_two_limits():
     half = predict_step(config, 4, 64, compute, "bfloat16")
     for key, w in work.items():
         assert half[key] == w.flops / (4e12 if w.part in PRODUCTS else 1e12)
+
+
+# What real kernels reach
+
+
+def test_fractions_lower_both_limits_of_a_roofline():
+    machine = Roofline("x", {"float32": 100.0, "bfloat16": 400.0}, bandwidth=10.0)
+    assert Fractions(0.5, 0.2).of(machine) == Roofline("x", {"float32": 50.0, "bfloat16": 200.0}, 2.0)
+
+
+def test_kernels_that_reach_a_share_of_both_limits_have_these_fractions(monkeypatch):
+    """Each kernel takes as long as a machine allows of which products reach 3/4 and the others 1/2."""
+    config, machine = (
+        GPTConfig(12, 101, n_layer=2, n_head=2, n_embd=24),
+        Roofline("cpu", {"float32": 64.0}, 8.0),
+    )
+    kernels = work.step_kernels(config, 10, CPU, torch.float32)
+    told = {call: (part, amount) for part, (call, amount) in kernels.items()}
+    monkeypatch.setattr(work, "step_kernels", lambda *_: kernels)
+
+    def fake(call, device, repeats):
+        part, amount = told[call]
+        seconds = amount / (48.0 if part in PRODUCTS else 4.0)
+        return roofline.Timing(seconds, seconds, seconds, (seconds,))
+
+    monkeypatch.setattr(work, "measure", fake)
+    assert measure_fractions(config, 2, 5, machine, CPU) == pytest.approx((0.75, 0.5))
+
+
+def test_a_part_weighs_as_much_as_it_has_to_do(monkeypatch):
+    """Only the head's products are slow, by ten: the fraction falls by the head's share of the FLOPs."""
+    config, machine = GPTConfig(), Roofline("cpu", {"float32": 1.0}, 1.0)
+    names = ("qkv", "proj", "mlp", "head", "gelu")
+    kernels = {part: (part, 1) for part in names}
+    monkeypatch.setattr(work, "step_kernels", lambda *_: kernels)
+
+    def fake(part, device, repeats):
+        return roofline.Timing(*[10.0 if part == "head" else 1.0] * 3, ())
+
+    monkeypatch.setattr(work, "measure", fake)
+    flops = {part: sum(w.flops for w in step_work(config, 4, 64) if w.part == part) for part in names[:4]}
+    share = flops["head"] / sum(flops.values())
+    assert measure_fractions(config, 4, 64, machine, CPU) == pytest.approx((1 / (1 + 9 * share), 1.0))
+
+
+def test_the_kernels_do_what_they_say_and_draw_no_global_random_number():
+    torch.manual_seed(0)
+    expected = torch.randn(3, generator=torch.Generator().manual_seed(0))
+    kernels = work.step_kernels(TOY, 6, CPU, torch.float32)
+    assert torch.equal(torch.randn(3), expected)
+    for part, (call, amount) in kernels.items():
+        with CountBytes() as moved, FlopCounterMode(display=False) as counter:
+            call()
+        if part in PRODUCTS:
+            assert counter.get_total_flops() == amount, part
+        elif part not in (
+            "layer norm",
+            "optimizer",
+        ):  # it also writes two numbers a row; one in place is a view here
+            assert moved.total == amount, part
+
+
+def test_measuring_leaves_the_tf32_switch_alone(monkeypatch):
+    seen = []
+
+    def fake(call, device, repeats):
+        seen.append(torch.get_float32_matmul_precision())
+        return roofline.Timing(1.0, 1.0, 1.0, (1.0,))
+
+    monkeypatch.setattr(work, "measure", fake)
+    machine = Roofline("cpu", {"float32": 1.0, "tf32": 1.0}, 1.0)
+    measure_fractions(TOY, 1, 4, machine, CPU, "tf32")
+    assert set(seen) == {"high"} and torch.get_float32_matmul_precision() == "highest"
+
+
+def test_a_fresh_page_costs_what_filling_old_memory_does_not(monkeypatch):
+    """16 MiB are 2^24 bytes: filled in 5 s when fresh and in 1 s when old, each page costs 4 s × its share."""
+    times = iter([5.0, 1.0])
+    monkeypatch.setattr(
+        roofline,
+        "measure",
+        lambda *_: roofline.Timing(9.0, 9.0, 9.0, (9.0, t)) if (t := next(times)) else None,
+    )
+    assert fault_seconds(16) == 4.0 * PAGE / 2**24
+
+
+def test_a_difference_of_noise_is_no_negative_cost(monkeypatch):
+    times = iter([1.0, 1.5])
+    monkeypatch.setattr(roofline, "measure", lambda *_: roofline.Timing(1.0, 1.0, 1.0, (next(times), 2.0)))
+    assert fault_seconds(16) == 0.0
 
 
 class TestGPU:

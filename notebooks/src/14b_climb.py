@@ -1,0 +1,789 @@
+# %% [markdown]
+r"""
+# 14b · The ladder, climbed
+
+Chapter 14 predicts how long a training step takes on every rung of the ladder. Is it true on your machine? In this chapter
+you first measure the limits of your machine and print its forecast. You write down your own guess. Only then do we climb:
+each rung trains for some steps, in turns with the rung below it. At the end you see which speed-ups your machine really
+gives, which it does not, and where the forecast was wrong.
+
+A measurement like this goes wrong easily. Other programs use the machine, the processor gets warm, a change breaks the
+computation and the loss hides it. So besides the times we keep what can show such mistakes: the loss, a gradient, the
+machine's limits between the rungs, and an interval for every gain.
+"""
+
+# %%
+#| default_exp speed.ladder
+#| doc speed.climb: The rungs of the ladder on this machine: forecast, measured in turns, judged.
+#| doc speed.ladder: The ladder climbed and drawn, and the command `ladder`.
+import json
+from pathlib import Path
+
+from torch.nn.functional import scaled_dot_product_attention
+
+from course.notebook import answer, checkpoint, predict as guess, predictions, show
+from nanogpt.device import pick_device, pick_scale
+from nanogpt.gpt.attention import attention_weights
+from nanogpt.speed.roofline import faster
+
+# %%
+#| export speed.climb
+import importlib.util
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import quantiles
+
+import torch
+
+from nanogpt.gpt.model import GPTConfig, num_params
+from nanogpt.gpt.precision import READS
+from nanogpt.speed import roofline as hardware
+from nanogpt.speed.forecast import predict, step_memory
+from nanogpt.speed.roofline import Roofline, gain_of, timings
+from nanogpt.speed.rungs import RUNGS, keep_memory, make_step, precision_of, rungs_up_to, take_along
+from nanogpt.speed.work import measure_fractions, mfu, peak_memory, step_flops
+
+# %%
+DATA, device = Path("../data"), pick_device()
+scale = pick_scale(device)
+size, B, T = {"ci": ("small", 1, 32), "laptop": ("small", 1, 64), "gpu": ("124M", 16, 1024)}[scale]
+print(f"this chapter trains GPT-2 {size} with B={B}, T={T} on {device}")
+
+# %%
+#| export
+import argparse
+import importlib.util
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from math import prod
+from pathlib import Path
+
+import torch
+
+from nanogpt.device import pick_device
+from nanogpt.gpt.model import GPTConfig
+from nanogpt.speed import roofline as hardware
+from nanogpt.speed.forecast import fitting_batch, say_predicted
+from nanogpt.speed.roofline import Roofline
+from nanogpt.speed.rungs import RUNGS, obstacles
+from nanogpt.text.files import atomically, save_json
+
+MODELS = {"124M": GPTConfig(), "small": GPTConfig(block_size=256, n_layer=4, n_head=6, n_embd=192)}
+
+# %% [markdown]
+r"""
+## What this machine cannot do
+
+Not every machine has every rung. Chapter 13's `obstacles` says which ones yours lacks, and why. Without compile, the rung "bf16 weights"
+is left out as well, since it builds on it.
+
+In this chapter we also skip compile on a CPU, where a C++ compiler would take longer than everything else. It is in the
+recorded ladder below.
+"""
+
+# %% tags=["nbval-ignore-output"]
+roofline = hardware.measure_roofline(device)
+skipped = obstacles(device, roofline, ["compile"] if device.type == "cpu" else [])
+for name, reason in skipped.items():
+    print(f"without {name}: {reason}")
+for name, rate in roofline.flops.items():
+    print(f"{name:9} {rate / 1e9:8.1f} GFLOP/s")
+print(f"copy      {roofline.bandwidth / 1e9:8.1f} GB/s")
+
+# %% [markdown]
+r"""
+## The forecast for this machine
+
+Chapter 14 needs five kinds of numbers: the FLOP/s in each format, the bandwidth, the share of both that real kernels reach,
+the price of a fresh page, and the time to start a kernel. The first two you have just seen. Chapter 09b measures the share at
+the sizes of our own step. The products reach different shares in different formats, so we measure each format that a rung uses.
+"""
+
+
+# %%
+#| export speed.climb
+def reads(on: set[str]) -> str:
+    """The roofline's name of the format that products read with the rungs in `on`."""
+    return READS.get(precision_of(on), precision_of(on))
+
+
+def formats_used(skipped) -> set[str]:
+    """The formats of all rungs that are not skipped."""
+    return {reads(rungs_up_to(name, skipped)) for name in RUNGS if name not in skipped}
+
+
+def reached_roofline(
+    config: GPTConfig, B: int, T: int, roof: Roofline, device: torch.device, skipped
+) -> Roofline:
+    """The rates that the kernels of this step reach, in each format that a rung uses (chapter 09b)."""
+    flops, bandwidth = {}, 0.0
+    for name in sorted(formats_used(skipped)):
+        found = measure_fractions(config, B, T, roof, device, name, repeats=5).of(roof)
+        flops[name] = found.flops[name]
+        bandwidth = max(bandwidth, found.bandwidth)
+    return Roofline(roof.device, {"float32": roof.flops["float32"]} | flops, bandwidth)
+
+
+# %%
+#| export speed.climb
+def start_seconds(device: torch.device) -> float:
+    """Seconds that it takes to start a kernel: a thousand small ones, without waiting for each."""
+    one = torch.ones(1, device=device)
+    return min(timings(lambda: [one.add(1) for _ in range(1000)], device, 5)) / 1000
+
+
+# %% tags=["nbval-ignore-output"]
+reached = reached_roofline(MODELS[size], B, T, roofline, device, skipped)
+for name, rate in reached.flops.items():
+    print(
+        f"{name:9} products of this step reach {rate / 1e9:8.1f} GFLOP/s, {rate / roofline.flops[name]:.2f} of the peak"
+    )
+print(
+    f"its other kernels reach {reached.bandwidth / 1e9:.1f} GB/s, {reached.bandwidth / roofline.bandwidth:.2f} of the copy"
+)
+print(f"starting a kernel takes {1e6 * start_seconds(device):.1f} µs")
+
+# %% [markdown]
+r"""
+A share above 1 for the other kernels means that their tensors fit into a cache. Everything together describes the machine. A
+measurement that does not say where and when it was taken is worthless a month later, so the name, the versions and the date
+belong to it.
+"""
+
+
+# %%
+#| export
+MEASURED = "measured matrix product"  # where a peak is from, if not from a data sheet
+
+
+def measure_machine(device: str) -> dict:
+    """Where and when: name, versions, date, load; and the limits on which forecast and MFU depend."""
+    place, about = torch.device(device), {"date": time.strftime("%Y-%m-%d", time.gmtime())}
+    about["load"] = os.getloadavg()[0] if hasattr(os, "getloadavg") else None  # before our own work counts
+    about["versions"] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+    }
+    about["device"], about["roofline"] = device_name(place), asdict(hardware.measure_roofline(place))
+    about["fault_s"] = hardware.fault_seconds() if place.type == "cpu" else 0.0
+    about["start_s"] = start_seconds(place)
+    sheet = hardware.peak_of(about["device"]) if place.type == "cuda" else None
+    about["peak_flops"] = 1e12 * sheet.half if sheet else max(about["roofline"]["flops"].values())
+    return about | {"peak_source": sheet.source if sheet else MEASURED}
+
+
+# %%
+#| export
+def device_name(device: torch.device) -> str:
+    """The device as its maker calls it, without the machine's name."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    info, command = Path("/proc/cpuinfo"), ["sysctl", "machdep.cpu.brand_string"]
+    text = info.read_text() if info.exists() else ""
+    if sys.platform == "darwin":
+        text = subprocess.run(command, capture_output=True, text=True).stdout
+    found = re.search(r"^(?:model name|machdep.cpu.brand_string)\s*: (.+)", text, re.MULTILINE)
+    cpu = found[1] if found else platform.processor() or platform.machine()
+    return f"{cpu}, mps" if device.type == "mps" else f"{cpu}, threads: {torch.get_num_threads()}"
+
+
+# %%
+#| export speed.climb
+def forecast(machine: dict, config: GPTConfig, B: int, T: int, skipped) -> dict[str, dict]:
+    """{rung: predicted milliseconds, the limit's, and predicted MiB}, for the rungs that are not skipped."""
+    told, costs = {}, (machine["fault_s"], machine["start_s"])
+    for name in RUNGS:
+        if name not in skipped:
+            on = rungs_up_to(name, skipped)
+            ms, limit = (
+                1e3 * sum(predict(config, on, B, T, Roofline(**machine[which]), *costs).values())
+                for which in ("reached", "roofline")
+            )
+            mib = step_memory(config, on, B, T) / 2**20
+            told[name] = {"predicted_ms": ms, "limit_ms": limit, "predicted_mib": mib}
+    return told
+
+
+# %% tags=["nbval-ignore-output"]
+machine = measure_machine(str(device)) | {"roofline": asdict(roofline), "reached": asdict(reached)}
+expected = forecast(machine, MODELS[size], B, T, skipped)
+print(f"{machine['device']}: GPT-2 {size}, B={B}, T={T}")
+before = None
+for name, told in expected.items():
+    gain = f"{before / told['predicted_ms']:.2f}×" if before else ""
+    before = told["predicted_ms"]
+    print(f"{name:13} forecast {before:7.1f} ms {gain:6} {told['predicted_mib']:6.0f} MiB")
+
+# %% [markdown]
+r"""
+This is the forecast. Now it is your turn. Where do you trust it, and where not? Which rung gains most, and which gains
+nothing?
+"""
+
+# %%
+guess("14b.1", "all rungs together, here", guess=None, unit="×")
+guess("14b.2", "the rung that gains most, here", guess=None)
+guess("14b.3", "flash attention over attention step by step, here", guess=None, unit="×")
+
+# %% [markdown]
+r"""
+## One rung against the one below
+
+Chapter 09 showed that two times of two measurements cannot be compared: the machine drifts. Its `faster` times two calls in turn and
+compares pair by pair. A rung is a function that takes a step, so we can compare two rungs just like this.
+"""
+
+# %% tags=["nbval-ignore-output"]
+rungs = {}
+for name in ("float32", "flash"):
+    on = {"float32", name}
+    rungs[name] = make_step(MODELS[size], on, B, T, device)[1]
+gain = faster(rungs["float32"], rungs["flash"], device, pairs=6, warmup=2)
+print(f"flash attention over attention step by step: {gain}")
+print("a difference" if gain.sure else "no difference was measured")
+answer("14b.3", gain.ratio)
+
+# %% [markdown]
+r"""
+The whole ladder is this comparison, rung after rung. In detail we need a bit more than `faster` gives: the times themselves, for
+the picture. So here are the turns again, for any number of calls. Each call returns its own seconds. Every second round goes
+backwards, so that nobody is always the first.
+"""
+
+
+# %%
+#| export speed.climb
+def in_turns(calls: Sequence[Callable[[], float]], rounds: int) -> list[list[float]]:
+    """What each call returns in each round. The calls take turns, in every other round backwards."""
+    times: list[list[float]] = [[] for _ in calls]
+    for turn in range(rounds):
+        order = list(range(len(calls)))
+        if turn % 2:
+            order.reverse()
+        for i in order:
+            times[i].append(calls[i]())
+    return times
+
+
+# %%
+order = []
+in_turns([lambda: order.append("below"), lambda: order.append("this")], rounds=3)
+print(order)
+
+# %% [markdown]
+r"""
+### First steps, and what they tell
+
+A rung takes six steps before any of them counts. The loss of the sixth step is kept. But the loss alone would be a bad judge
+of whether two rungs compute the same thing: a model that sees the future has nearly the same loss at first. The
+gradient of the first layer's `c_attn` depends on everything in the model. Without the causal mask it is off by half.
+So we keep both. One more step tells the peak of memory, and how many pages were touched for the first time.
+"""
+
+
+# %%
+#| export speed.climb
+FIRST = 6  # steps that do not count; the loss that is compared is that of the last of them
+
+
+def first_steps(
+    name: str, config: GPTConfig, B: int, T: int, device: torch.device, skipped
+) -> tuple[Callable, dict]:
+    """Start a rung in this process: a call that takes a step and returns its seconds, and what the first steps told."""
+    on = rungs_up_to(name, skipped)
+    if "kept memory" in on:
+        keep_memory()
+    begin = time.perf_counter()
+    model, step = make_step(config, on, B, T, device)
+    losses = [step().item()]
+    told = {"name": name, "first_step_s": time.perf_counter() - begin}
+    told["grad_norm"] = model.transformer.h[0].attn.c_attn.weight.grad.float().norm().item()
+    losses += [step().item() for _ in range(FIRST - 1)]
+    before = page_faults()
+    step()
+    told |= {"loss": losses[-1], "faults": page_faults() - before, "peak_mib": None}
+    if device.type in ("cpu", "cuda"):
+        model.zero_grad()
+        state = 14 if next(model.parameters()).dtype == torch.bfloat16 else 12  # weights, masters, moments
+        told["peak_mib"] = (state * num_params(model.config) + peak_memory(step, device)) / 2**20
+    return (lambda: timings(step, device, 1)[0]), told
+
+
+# %%
+#| export speed.climb
+def page_faults() -> int:
+    """Pages that this process has touched for the first time so far; 0 on Windows, which does not tell."""
+    if not importlib.util.find_spec("resource"):
+        return 0
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+# %% tags=["nbval-ignore-output"]
+call, told = first_steps("float32", MODELS[size], B, T, device, skipped)
+print(f"a step takes {1e3 * call():.1f} ms")
+for name, value in told.items():
+    print(f"{name}: {value:,.3f}" if isinstance(value, float) else f"{name}: {value}")
+
+# %% [markdown]
+r"""
+Nothing is measured yet but the beginnings. Now a rung can be judged. It gets a line with everything that we know about it.
+
+Some things cannot be, and they are printed with a mark: an MFU above 1, or a step that is faster than its limit. Then a
+measurement was disturbed, or tensors never left a cache. And a rung whose loss or gradient differs from the first one's is
+no speed-up, however fast it is.
+"""
+
+# %%
+#| export speed.climb
+TOLERANCE = {"loss": 0.05, "grad_norm": 0.05}  # nats; share of the first rung's
+
+
+def judge(
+    rung: dict, times: list[float], first: dict, config: GPTConfig, tokens: tuple[int, int], peak: float
+) -> dict:
+    """A rung with its times (seconds): quartiles, rate, MFU, whether it agrees with the first one, and flags."""
+    q1, ms, q3 = (1e3 * t for t in quantiles(times, n=4, method="inclusive"))
+    B, T = tokens
+    share = mfu(step_flops(config, B, T), ms / 1e3, peak)
+    apart = {"loss": rung["loss"] - first["loss"], "grad_norm": rung["grad_norm"] / first["grad_norm"] - 1}
+    agrees = all(abs(apart[what]) <= limit for what, limit in TOLERANCE.items())
+    flags = []
+    if share > 1:
+        flags.append(f"MFU {share:.0%}: the peak or the time is wrong")
+    if ms < rung["limit_ms"]:
+        flags.append(f"faster than its limit of {rung['limit_ms']:.1f} ms")
+    if q3 > 1.3 * q1:
+        flags.append(f"unsteady: its middle half spans {q3 / q1:.2f}×")
+    measured = {"q1_ms": q1, "ms": ms, "q3_ms": q3, "steps": len(times), "tokens_per_s": 1e3 * B * T / ms}
+    return rung | measured | {"mfu": share, "agrees": agrees, "flags": flags}
+
+
+# %%
+#| export speed.climb
+#| blank gain_over: the ratio of each pair, before over after; gain_of gives its interval
+def gain_over(below: list[float], times: list[float]) -> dict:
+    """How many times as fast: the median of the ratios of pairs, and its interval (chapter 09)."""
+    gain = gain_of([before / after for before, after in zip(below, times)])
+    return {"ratio": gain.ratio, "low": gain.low, "high": gain.high, "sure": gain.sure}
+
+
+def row(rung: dict, first: dict) -> str:
+    """A rung as one line: time, gain over the rung below, forecast, memory, loss; its flags below."""
+    text = f"{rung['name']:13} {rung['ms']:8.1f} ms, forecast {rung['predicted_ms']:8.1f}"
+    if gain := rung.get("gain"):
+        told = f"{gain['ratio']:.2f}× ({gain['low']:.2f} to {gain['high']:.2f})"
+        text += f"  {told if gain['sure'] else 'no difference was measured':26}"
+        text += f" forecast {rung['predicted_gain']:.2f}×"
+    text += f"  MFU {rung['mfu']:.1%}  loss {rung['loss']:.3f}"
+    if not rung["agrees"]:
+        ratio = rung["grad_norm"] / first["grad_norm"]
+        text += f" DISAGREES with {first['loss']:.3f}, gradient {ratio:.2f}×"
+    return "".join([text, *(f"\n{'':14}! {flag}" for flag in rung["flags"])])
+
+
+# %% [markdown]
+r"""
+### Is it still the same machine?
+
+A gain that was measured in turns survives a slow minute. A forecast does not: its limits were measured before the climb. So we
+measure them again after each rung: the products, the copy, and on a CPU the price of a fresh page. If one of them has moved by more than
+15%, the rung gets a mark.
+"""
+
+
+# %%
+#| export speed.climb
+def limits_now(device: torch.device, formats, pages: bool) -> dict[str, float]:
+    """The machine's limits: FLOP/s by format, bytes/s of a copy, and with `pages` fresh pages a second."""
+    n, mebibytes = (8192, 512) if device.type == "cuda" else (1024, 256)
+    rates = {name: hardware.matmul_flops(device, name, n) for name in sorted(formats)}
+    rates["copy"] = hardware.copy_bandwidth(device, mebibytes)
+    if pages:
+        rates["fresh pages"] = 1 / max(1e-9, hardware.fault_seconds())
+    return rates
+
+
+def moved(before: dict[str, float], now: dict[str, float], limit: float = 1.15) -> list[str]:
+    """The limits that have changed by more than a factor, each as a flag."""
+    found = {name: now[name] / before[name] for name in before if name in now}
+    return [
+        f"{name}: {ratio:.2f}× the rate before the climb"
+        for name, ratio in found.items()
+        if not 1 / limit < ratio < limit
+    ]
+
+
+# %%
+quiet, busy = {"float32": 100e9, "copy": 57.8e9}, {"float32": 102e9, "copy": 42.3e9}
+print(moved(quiet, quiet), moved(quiet, busy))
+
+# %% [markdown]
+r"""
+## The climb
+
+Now everything is there. A rung is started, takes its first steps, and then takes turns with the rung below. Two of them are in memory at a
+time. There are at least ten pairs, and up to twenty if time allows.
+
+One rung is an exception. Once memory is kept, this process cannot give it back. So the first rung is measured before that, and "kept
+memory" after it. These two do not take turns, and the drift between them stays in their gain.
+
+If a rung fails, it is left out with its reason. If memory runs out, all rungs must start over with half the batch, because rungs
+with different batches cannot be compared.
+"""
+
+
+# %%
+#| export speed.climb
+NO_MEMORY = "out of memory", "can't allocate", "not enough memory", "alloc_failed", "bad_alloc"
+
+
+def started(name: str, config: GPTConfig, B: int, T: int, device: torch.device, skipped: dict):
+    """`first_steps`, or None if the rung fails, which is then skipped. MemoryError where memory runs out."""
+    try:
+        return first_steps(name, config, B, T, device, skipped)
+    except Exception as error:
+        text = str(error).strip() or repr(error)
+        if isinstance(error, MemoryError) or any(sign in text.lower() for sign in NO_MEMORY):
+            raise MemoryError(text.splitlines()[0]) from None
+        skipped[name] = f"it failed: {text.splitlines()[0]}"
+        take_along(skipped)
+        return None
+
+
+# %%
+#| export speed.climb
+#| blank measure_rungs: start each rung, take turns with the one below, judge it, and look at the machine again
+def measure_rungs(machine: dict, config, B: int, T: int, device, skipped: dict, seconds: float, say=print):
+    """The rungs from below to above, each judged. skipped grows by those that fail."""
+    rungs, below, times = [], None, []
+    formats, pages = formats_used(skipped), device.type == "cpu"
+    limits = limits_now(device, formats, pages)
+    for name in RUNGS:
+        if name in skipped or not (begun := started(name, config, B, T, device, skipped)):
+            continue
+        call, told = begun
+        told |= forecast(machine, config, B, T, skipped)[name]
+        pairs = round(min(20, max(10, seconds / 2 / len(RUNGS) / call())))
+        pages = pages and name != "kept memory"  # from here on there are none
+        if below is None or name == "kept memory":
+            lower, times = times, in_turns([call], pairs)[0]
+        else:
+            lower, times = in_turns([below, call], pairs)
+        rung = judge(told, times, [*rungs, told][0], config, (B, T), machine["peak_flops"])
+        if rungs:
+            gained = rungs[-1]["predicted_ms"] / rung["predicted_ms"]
+            rung |= {"gain": gain_over(lower, times), "predicted_gain": gained}
+        rung["flags"] += moved(limits, limits_now(device, formats, pages))
+        rungs, below = [*rungs, rung], call
+        say(row(rung, rungs[0]))
+    return rungs
+
+
+# %% tags=["nbval-ignore-output"]
+rungs.clear()  # the two steps from above, and their memory
+live = machine | {"size": size, "batch": B, "seq": T}
+live["rungs"] = measure_rungs(machine, MODELS[size], B, T, device, skipped, seconds=8)
+
+# %% [markdown]
+r"""
+Read it rung by rung. The interval of a gain comes from the pairs. If it contains 1, no difference was measured, and the line
+says so. Beside the gain stands its forecast. A rung with a mark was measured on a machine that was disturbed.
+"""
+
+
+# %%
+#| export
+def together(rungs: list[dict]) -> float:
+    """How many times as fast all rungs are together: the product of their gains."""
+    return prod(rung["gain"]["ratio"] for rung in rungs[1:])
+
+
+# %%
+#| export
+def staircase(result: dict):
+    """The ladder as a staircase, measured and predicted: a matplotlib Figure."""
+    from matplotlib.figure import Figure
+
+    rungs, fig = result["rungs"], Figure(figsize=(7, 3.6), layout="tight")
+    ms, low, high, predicted = ([r[key] for r in rungs] for key in ("ms", "q1_ms", "q3_ms", "predicted_ms"))
+    ax, at, edges = fig.subplots(), range(len(rungs)), [i - 0.5 for i in range(len(rungs) + 1)]
+    ax.stairs(ms, edges, fill=True, color="C0", alpha=0.3)
+    spread = [m - a for m, a in zip(ms, low)], [b - m for m, b in zip(ms, high)]
+    ax.errorbar(at, ms, spread, fmt="o", color="C0", capsize=3, label="measured, median and middle half")
+    ax.stairs(predicted, edges, baseline=None, color="C1", ls="--", label="predicted")
+    for i, rung in enumerate(rungs):
+        mark = ("" if rung["agrees"] else "\nloss disagrees") + ("\n!" if rung.get("flags") else "")
+        ax.text(i, high[i], f"{ms[0] / ms[i]:.2f}×{mark}", ha="center", va="bottom", fontsize=9)
+    ax.set_xticks(at, [rung["name"] for rung in rungs], rotation=25, ha="right")
+    ax.set_title(f"{result['device']}: {result['size']}, B={result['batch']}, T={result['seq']}")
+    ax.set(ylabel="ms a step", ylim=(0, 1.2 * max(high + predicted)))
+    ax.legend(fontsize=8)
+    return fig
+
+
+# %% tags=["nbval-ignore-output"]
+show(
+    staircase(live),
+    alt="A staircase of milliseconds a step, one stair a rung, measured and predicted, with the speed-up over the first rung on each.",
+)
+for rung in live["rungs"]:
+    ratio, pages = rung["ms"] / rung["predicted_ms"], rung["faults"]
+    print(f"{rung['name']:13} measured over forecast {ratio:.2f}, {pages:7,} fresh pages a step")
+gains = {rung["name"]: rung["gain"]["ratio"] for rung in live["rungs"][1:]}
+answer("14b.1", together(live["rungs"]))
+answer("14b.2", max(gains, key=gains.get))
+
+# %% [markdown]
+r"""
+The stairs are the measured times, with their middle halves; the dashed line is the forecast from before the climb. The number on a
+stair is the time of the first rung over this one's.
+
+Where measured over forecast is the same number on all rungs, the forecast of the gains is right, and something that all steps share is
+missing from the list. Where one rung stands out, the list is wrong about this rung. You can test an idea about the reason by changing B or T and
+looking which way the number moves. The fresh pages show directly what the rung "kept memory" does.
+
+Flash attention is a good case for such a test, because it is sometimes slower on CPUs. There are two possible reasons. Either there was
+nothing to save, because the T × T tensors stay in a cache. Or the library's kernel multiplies more slowly in this format. The two
+reasons predict different tables.
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+def attention_gain(T, kind):
+    """Flash attention over attention step by step, forward and backward, for 6 heads of 32."""
+    q, k, v = torch.randn(3, 1, 6, T, 32, device=device, dtype=kind).requires_grad_()
+    calls = (
+        lambda: (attention_weights(q, k) @ v).sum().backward(),
+        lambda: scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward(),
+    )
+    return faster(*calls, device, pairs=8, warmup=1)
+
+
+for kind in [torch.float32] if "bf16" in skipped else [torch.float32, torch.bfloat16]:
+    for length in (32, 128, 512):
+        kib = 6 * length**2 * kind.itemsize // 1024
+        print(f"{str(kind)[6:]:8} T={length:4}: {attention_gain(length, kind)}; a T×T tensor has {kib:6} KiB")
+
+# %% [markdown]
+r"""
+If the cache were the reason, flash would gain little for the small tensors in the upper lines and more below, in both formats alike. If
+the kernel is the reason, the formats differ at the same T. If flash wins even where the tensors are smallest, then neither is:
+there it saves the starts of many small kernels.
+
+*Check.* A rung may be slow, but it may not be wrong.
+"""
+
+# %%
+wrong = [rung["name"] for rung in live["rungs"] if not rung["agrees"]]
+assert not wrong, f"{wrong} compute something else than the first rung; the lines above say by how much"
+print("every rung that ran agrees with the first one")
+
+# %% [markdown]
+r"""
+## Beside other machines
+
+Here are recorded runs of the ladder with GPT-2 124M, drawn as they were measured.
+"""
+
+# %%
+files = sorted((DATA / "measurements").glob("*.json"))
+recorded = [run for run in (json.loads(path.read_text()) for path in files) if "rungs" in run]
+for result in recorded:
+    print(f"{result['device']}, torch {result['versions']['torch']}, {result['date']}: {result['command']}")
+    for rung in result["skipped"]:
+        print(f"  without {rung['name']}: {rung['reason']}")
+    show(staircase(result), alt=f"The staircase recorded on {result['device']}, measured and predicted.")
+
+# %% [markdown]
+r"""
+## The command
+
+The rest makes this chapter usable in a terminal, and holds nothing new about speed. First come the options, and a check of them
+before anything is measured: sizes that the model can take, and files that can be written.
+"""
+
+
+# %%
+#| export
+DEFAULTS = {"cuda": ("124M", 16, 1024), "mps": ("124M", 4, 256), "cpu": ("small", 1, 256)}
+EXAMPLES = """
+examples: python -m nanogpt ladder --size 124M --batch 4 --seq 64 --out ladder.json --plot ladder.png
+          python -m nanogpt ladder --predict A100-80GB --batch 16 --seq 1024"""
+
+
+# %%
+#| export
+def parser() -> argparse.ArgumentParser:
+    """The options of `python -m nanogpt ladder`."""
+    parser = argparse.ArgumentParser(
+        description="Predict, then measure: the same GPT-2 trained a few steps in many ways, each on top of the last.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(["rungs:", *(f"  {name:13} {what}" for name, what in RUNGS.items()), EXAMPLES]),
+    )
+    add = parser.add_argument
+    add("--size", choices=MODELS, help="default: 124M on a GPU, small on a CPU")
+    add("--batch", type=int, help="sequences a step; halved when memory runs out")
+    add("--seq", type=int, help="tokens a sequence")
+    add("--device", help="cuda, mps or cpu; default: the best that is there")
+    add("--skip", nargs="*", default=[], choices=RUNGS, metavar="NAME", help="rungs to leave out")
+    add(
+        "--seconds", type=float, default=240, help="for the timed steps of all rungs; at least ten pairs each"
+    )
+    add("--out", type=Path, help="write the measurements there, as JSON")
+    add("--plot", type=Path, help="write the staircase there, as PNG")
+    add("--predict", metavar="GPU", help="measure nothing: the forecast for that GPU from its data sheet")
+    return parser
+
+
+# %%
+print(parser().parse_args(["--size", "124M", "--batch", "4", "--seq", "64"]))
+
+
+# %%
+#| export
+def checked_sizes(args: argparse.Namespace, kind: str) -> tuple[str, int, int]:
+    """Size, B and T, with the defaults of this kind of device where nothing is given. Raises ValueError or OSError."""
+    given = args.size, args.batch, args.seq
+    size, B, T = (b if a is None else a for a, b in zip(given, DEFAULTS[kind]))
+    longest = MODELS[size].block_size
+    if B < 1 or not 1 <= T <= longest:
+        raise ValueError(f"--batch {B} --seq {T}: {size} takes 1 or more sequences of 1 to {longest} tokens")
+    if not args.seconds >= 0:
+        raise ValueError(f"--seconds {args.seconds} must be at least 0")
+    for path in filter(None, (args.out, args.plot)):
+        if path.is_dir() or not os.access(path.resolve().parent, os.W_OK):
+            raise OSError(f"{path} cannot be written; give a file in a folder that exists and is yours")
+    if args.plot and not importlib.util.find_spec("matplotlib"):
+        raise ValueError("--plot needs matplotlib: pip install matplotlib, or give --out alone")
+    return size, B, T
+
+
+# %%
+print(checked_sizes(parser().parse_args(["--seq", "64"]), "cpu"))
+
+# %% [markdown]
+r"""
+`climb` measures the machine, prints the forecast, and climbs. If memory runs out, it starts over with half the batch.
+"""
+
+
+# %%
+#| export
+def climb(size: str, B: int, T: int, device: str, skip=(), seconds: float = 240, say=print) -> dict:
+    """Forecast, then measure the whole ladder; with half the batch where memory runs out."""
+    asked, machine, place = B, measure_machine(device), torch.device(device)
+    skipped = obstacles(place, Roofline(**machine["roofline"]), skip)
+    result = None
+    while result is None:
+        try:
+            result = climb_once(machine, size, B, T, place, skipped, seconds, say)
+        except MemoryError as error:
+            if B == 1:
+                raise RuntimeError(f"batch 1 runs out of memory ({error}); give a shorter --seq") from error
+            say(f"out of memory at batch {B}: starting over with half of it")
+            B //= 2
+    missing = [{"name": name, "reason": skipped[name]} for name in RUNGS if name in skipped]
+    for rung in missing:
+        say(f"without {rung['name']}: {rung['reason']}")
+    call = ["--size", size, "--batch", str(B), "--seq", str(T), "--device", device]
+    call += ["--skip", *skip] if skip else []
+    command = "python -m nanogpt ladder " + shlex.join(call)
+    return result | {"asked_batch": asked, "skipped": missing, "command": command}
+
+
+# %%
+#| export
+def climb_once(machine: dict, size: str, B: int, T: int, device: torch.device, skipped, seconds, say) -> dict:
+    """The forecast and the climb with one batch. MemoryError where it does not fit."""
+    config, roof = MODELS[size], Roofline(**machine["roofline"])
+    if set(RUNGS) <= set(skipped):
+        raise ValueError("no rung is left; take some out of --skip")
+    machine = machine | {"reached": asdict(reached_roofline(config, B, T, roof, device, skipped))}
+    say(f"{machine['device']}: GPT-2 {size}, B={B}, T={T}. The forecast:")
+    for name, told in forecast(machine, config, B, T, skipped).items():
+        say(f"{name:13} {told['predicted_ms']:8.1f} ms  {told['predicted_mib']:7.0f} MiB")
+    say("Measured, each rung in turns with the one below:")
+    rungs = measure_rungs(machine, config, B, T, device, skipped, seconds, say)
+    if not rungs:
+        raise RuntimeError(f"no rung is left: {skipped}")
+    flags = sorted({flag for rung in rungs for flag in rung["flags"]})
+    return machine | {"size": size, "batch": B, "seq": T, "rungs": rungs, "flags": flags}
+
+
+# %%
+#| export
+def run(args: argparse.Namespace) -> None:
+    """Predict, or climb and write what was asked for, each file whole or not at all."""
+    if args.predict:
+        size, B, T = checked_sizes(args, "cuda")
+        if args.batch is None:
+            B = fitting_batch(args.predict, MODELS[size], B, T)
+        return say_predicted(args.predict, MODELS[size], B, T)
+    device = pick_device(args.device)
+    size, B, T = checked_sizes(args, device.type)
+    result = climb(size, B, T, str(device), args.skip, args.seconds, lambda text: print(text, flush=True))
+    if args.out:
+        save_json(args.out, result)
+    if args.plot:
+        with atomically(args.plot) as file:
+            staircase(result).savefig(file, format="png", dpi=120)
+
+
+# %%
+run(parser().parse_args(["--predict", "L4"]))
+
+# %% [markdown]
+r"""
+From chapter 17 on, `python -m nanogpt ladder` calls this function. Until then, `python -c` does, after the checkpoint:
+`python -c "from nanogpt.speed.ladder import parser, run; run(parser().parse_args())"`. The option `--size 124M --batch 4 --seq 64` climbs with GPT-2
+itself, and takes some minutes on a CPU.
+"""
+
+# %% tags=["nbval-ignore-output"]
+predictions("14b")
+
+# %% [markdown]
+r"""
+## Checkpoint
+"""
+
+# %%
+checkpoint("14b")
+
+# %% [markdown]
+r"""
+## Exercises
+
+`course exercises release 14` writes these as a notebook to `released/`; `course check 14` runs their visible checks. Two of
+them belong to this chapter:
+
+- **14-3** No difference where there is none, 15 minutes: a gain only where the measurements show one.
+- **14-6** A table that cannot be true, 10 minutes: a ladder that cannot be true, in words.
+
+To explore:
+
+1. Climb with GPT-2 itself, with the options above and `--out mine.json --plot mine.png`. Which rung's forecast is
+   furthest off? Find the term by running it again with twice the batch. *Check*: your explanation predicts the third
+   batch size to 20%.
+2. Start another program that computes, and climb again. Which lines change, the gains or the times? *Check*: the marks name
+   the limits that moved.
+3. On a GPU, skip compile: what do nice numbers gain without a compiler that pads by itself? *Check*: chapter 13's
+   table says the same of the head alone.
+
+## Further reading
+
+- A. Karpathy, *Let's reproduce GPT-2 (124M)*, video lecture, 2024: the ladder that this chapter climbs.
+- Micikevicius et al. 2018, *Mixed Precision Training*, §3.1: master weights; §3.2: loss scaling.
+- T. Kalibera and R. Jones, *Rigorous Benchmarking in Reasonable Time*, 2013: what repetition can and cannot tell.
+"""

@@ -1,0 +1,376 @@
+# %% [markdown]
+r"""
+# 15b · Worth: which ingredients earn their place
+
+Chapter 15 built a recipe: warm-up, a schedule, clipping, decay groups. Which of these does a run need? To answer we must compare runs, and this is harder
+than it looks. Two runs of the same recipe with different seeds differ by more than many ingredients are worth. And an ingredient that looks useful at one
+learning rate may be useless at another.
+
+This chapter is about fair comparisons. We ask three questions. How large should a batch be, and which rate goes with it? What can another optimizer do? And
+what does each ingredient cost when we leave it out?
+"""
+
+# %%
+import json
+import math
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course.figures import recipe as figures
+from course.notebook import answer, checkpoint, predict, predictions, show
+from nanogpt.corpora.corpus import ensure_corpus, floor_per_token, stories
+from nanogpt.device import pick_device, pick_scale
+from nanogpt.evals.losses import evaluate
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.optim import cosine, make_optimizer, wsd
+from nanogpt.gpt.train import scale_init, train_step
+from nanogpt.text.data import DocumentStream
+from nanogpt.text.tokenizer import BPETokenizer
+
+# %%
+device, SEEDS = pick_device(), (0, 1, 2, 3)
+B, steps = {"ci": (4, 60), "laptop": (4, 108), "gpu": (16, 400)}[pick_scale(device)]
+assert steps >= 60, f"steps={steps} is too short for this chapter's experiments: take at least 60"
+folder = Path("../data/built/stories")
+ensure_corpus(folder)
+tokenizer = BPETokenizer.load(folder / "tokenizer.json")
+eot, told = tokenizer.eot, list(stories(60, seed=1))  # another seed than the shards'
+held = np.concatenate([*([eot, *tokenizer.encode(story.text)] for story in told), [eot]])
+floor = floor_per_token(told, tokenizer)
+config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=96, n_layer=1, n_head=4, n_embd=64)
+print(f"{steps} steps of {B} rows; a perfect reader has a loss of {floor:.3f} nats")
+
+# %% [markdown]
+r"""
+These are chapter 15's sizes, and the next cell has its experiment in a form in which every ingredient is a setting. `RECIPE` holds the settings, and a call changes some
+of them: `experiment(seed=1, clip=None)` is the recipe without clipping, made with seed 1. What it gives is the number of nats above the floor, the loss of a perfect reader (chapter 02).
+"""
+
+# %%
+RECIPE = {"lr": 2e-2, "steps": steps, "stop": None, "rows": B, "config": config, "scaled": True}
+RECIPE |= {"schedule": cosine, "warmup": steps // 6, "minimum": 0.1, "clip": 1.0}
+RECIPE |= {"make": make_optimizer, "betas": (0.9, 0.95), "weight_decay": 0.1, "all_decay": False}
+
+
+def batches(rows: int, seed: int) -> DocumentStream:
+    return DocumentStream([folder / "train_000000.bin"], rows, config.block_size, seed=seed, device=device)
+
+
+@cache  # a run that was made is not made again
+def experiment(seed: int = 0, **changes) -> SimpleNamespace:
+    """A run by RECIPE and some changes: its model, the loss of each step, and nats above the floor in the end."""
+    r = SimpleNamespace(**RECIPE | changes)
+    model = GPT(r.config, generator=torch.Generator().manual_seed(seed)).to(device)
+    model = scale_init(model) if r.scaled else model
+    optimizer = r.make(model, r.lr, betas=r.betas, weight_decay=r.weight_decay)
+    if r.all_decay:
+        for group in optimizer.param_groups:
+            group["weight_decay"] = r.weight_decay
+    stream, losses = batches(r.rows, seed), []
+    for step in range(r.steps if r.stop is None else r.stop):
+        for group in optimizer.param_groups:
+            group["lr"] = r.lr * r.schedule(step, r.steps, warmup=r.warmup, minimum=r.minimum)
+        losses.append(train_step(model, optimizer, [stream.next_batch()], clip=r.clip).item())
+    return SimpleNamespace(model=model, losses=losses, above=evaluate(model, [held], eot) - floor)
+
+
+# %% tags=["nbval-ignore-output"]
+base = experiment()
+print(f"the recipe: {base.above:.3f} nats above the floor after {steps} steps")
+
+# %% [markdown]
+r"""
+## How large must a batch be?
+
+The gradient of a batch is the true gradient G plus noise, because a batch is only a sample. With more rows the noise becomes weaker:
+the square of its length is $\operatorname{tr}\Sigma / B$ for B rows, where Σ is the covariance of single rows' gradients. At $B = \operatorname{tr}\Sigma / \lvert G\rvert^2$ noise and gradient have the same length. McCandlish et al. (2018, §2.2
+and appendix A.1) call this batch size the *simple noise scale*. Much smaller batches mostly follow noise, and in much larger ones most rows repeat what the
+others say.
+
+We can measure it with the gradients of single rows. Two numbers are needed: the mean of their squared lengths, and the squared length of their mean. They give two equations for the
+two unknowns.
+
+*Predict.* After five steps, at how many rows is the noise as strong as the gradient? And at the end of the run?
+"""
+
+
+# %%
+def noise_scale(model: GPT, rows: list[tuple[Tensor, Tensor]]) -> float:
+    """tr Σ / |G|², in rows, from the gradients of single rows (McCandlish et al. 2018, appendix A.1)."""
+    total, squares, n = 0.0, 0.0, len(rows)
+    for x, y in rows:
+        model.zero_grad()
+        model(x, y)[1].backward()
+        g = torch.cat([p.grad.flatten() for p in model.parameters()])
+        total, squares = total + g, squares + (g @ g).item() / n
+    mean_squared = (total @ total).item() / n**2
+    signal = (n * mean_squared - squares) / (n - 1)
+    noise = (squares - mean_squared) / (1 - 1 / n)
+    return noise / signal if signal > 0 else math.inf
+
+
+predict("15b.1", "rows at which noise equals gradient, after 5 steps", guess=None)
+predict("15b.2", "the same at the end", guess=None)
+x, y = batches(1, seed=99).next_batch()
+assert abs(noise_scale(base.model, [(x, y)] * 4)) < 1e-3, "the same row four times holds no noise"
+
+# %% tags=["nbval-ignore-output"]
+rows, scales = list(zip(*(part.split(1) for part in batches(128, seed=98).next_batch()))), {}
+for stop in (5, steps // 6, steps // 2, steps):
+    done = experiment(stop=stop) if stop < steps else base
+    scales[stop] = noise_scale(done.model, rows)
+    print(f"after {stop:3} steps, loss {done.losses[-1]:.2f}: {scales[stop]:5.1f} rows,", end=" ")
+    print(f"{scales[stop] * config.block_size:,.0f} tokens")
+answer("15b.1", scales[5])
+answer("15b.2", scales[steps])
+
+# %% [markdown]
+r"""
+Early on, every row's gradient says the same: which tokens are frequent. A few rows suffice. Later the model knows what is common to all
+rows, the rows disagree, and the gradient is a small mean of large, different vectors. So a batch may grow during a run, as GPT-3's
+does; its authors measured this scale to choose their batch sizes (§2.3).
+
+**Batch and rate.** A larger batch has less noise, so it should allow a larger rate. How much larger? For SGD the answer is
+"in proportion" (Goyal et al. 2017), for Adam "with the square root" (Malladi et al. 2022), and both only up to the noise scale. We recorded a sweep: five batch sizes, each with several rates, and all runs read
+the same number of tokens, so that a run with twice the batch makes half as many updates.
+"""
+
+# %%
+recorded = json.loads(Path("../data/measurements/ablation.json").read_text(encoding="utf-8"))
+print(recorded["command"], "·", recorded["date"], "·", recorded["device"])
+
+
+def best(above: dict[float, list[float]]) -> float:
+    """The rate with the lowest mean over the seeds."""
+    return min(above, key=lambda lr: np.mean(above[lr]))
+
+
+by_batch = {}
+for row in recorded["batches"]:
+    by_batch.setdefault(row["rows"], {}).setdefault(row["lr"], []).append(row["above"])
+for n, above in by_batch.items():
+    print(f"{n:3} rows: best rate {best(above):g}, {np.mean(above[best(above)]):.3f} nats above the floor")
+show(
+    figures.rates({f"{n} rows": above for n, above in by_batch.items()}), alt="A valley for each batch size."
+)
+
+# %% [markdown]
+r"""
+Each line is a valley, and each batch size has its own best rate. Go down the printed list. From one line to the next the batch doubles. If the best rate doubled as well, the
+rule would be "in proportion"; if it doubled in every second line, it would be the square root. The grid of rates is coarse, each rate twice the one before, so it can only tell these two apart over several
+lines. Look also at the last column. All runs have read the same text, so a column that rises says that the large batches have wasted some of it: they made too few updates.
+
+## Muon: a matrix is more than its entries
+
+AdamW treats each number of a matrix by itself. But a matrix is a map from vectors to vectors, and its update is one, too. How does an update act on a vector? Its
+*singular values* tell: in each of its directions it stretches by one of them. The next cell takes the gradient of one matrix of our trained model and prints its
+singular values: the first, the second, those at an eighth, a quarter and a half of the list, and the last. The second line is the same for what `orthogonal` makes of the gradient.
+"""
+
+
+# %%
+def orthogonal(G: Tensor) -> Tensor:
+    """A matrix with the directions of G and singular values near 1: five Newton–Schulz steps (Jordan et al. 2024)."""
+    X = G / G.norm()
+    for _ in range(5):
+        A = X @ X.T
+        X = 3.4445 * X - 4.7750 * A @ X + 2.0315 * A @ A @ X
+    return X
+
+
+# %% tags=["nbval-ignore-output"]
+x, y = batches(B, seed=98).next_batch()
+base.model.zero_grad()
+base.model(x, y)[1].backward()
+G = base.model.transformer.h[0].mlp.c_proj.weight.grad
+for name, matrix in {"gradient": G / G.norm(), "orthogonalized": orthogonal(G)}.items():
+    s = torch.linalg.svdvals(matrix)  # from the largest to the smallest
+    print(f"{name:15}", *(f"{s[i]:.3f}" for i in (0, 1, len(s) // 8, len(s) // 4, len(s) // 2, -1)))
+
+# %% [markdown]
+r"""
+The gradient acts in a few directions. Its first singular values are many times as large as the others, so a step of gradient descent moves the
+matrix in these directions and hardly in any other. `orthogonal` keeps all directions and makes their
+stretches nearly equal. It needs no decomposition: each of the five steps consists of matrix products, and the polynomial in it pushes every
+singular value between 0 and 1 towards 1.
+
+An optimizer that does this with a running mean of the gradients is **Muon** (Jordan et al. 2024). Its authors suggest that the rare directions, which a gradient
+nearly ignores, are important for learning; this is a conjecture. Muon is meant for the matrices inside the blocks. Embeddings, biases and gains
+stay with AdamW. It also needs less memory: one running mean where AdamW has two.
+
+Since 2024 the records for training a model of GPT-2's size as fast as possible ("speedruns") use Muon. How much is it worth? Wen et al. (2025) tuned
+the settings of both sides. The speedup of optimizers like Muon over AdamW was 1.4 for models of 0.1 billion parameters and fell to 1.1 for 1.2 billion. Earlier papers had claimed up to 2. Wen et al. give
+as one reason that the AdamW of those comparisons was not tuned as well as the new optimizer.
+
+PyTorch has Muon since version 2.9. With `match_rms_adamw` its steps are about as long as AdamW's usually are (Liu et al. 2025, §2.2), so one learning rate can serve both.
+"""
+
+
+# %%
+class MuonAndAdamW:
+    """Muon for the matrices inside the blocks, AdamW for the rest, used like one optimizer."""
+
+    def __init__(self, model: GPT, lr: float, *, betas, weight_decay):
+        hidden = [p for p in model.transformer.h.parameters() if p.dim() == 2]
+        inside = {id(p) for p in hidden}
+        rest = [p for p in model.parameters() if id(p) not in inside]
+        muon = torch.optim.Muon(hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+        adamw = torch.optim.AdamW(rest, lr=lr, betas=betas, weight_decay=0.0)
+        self.parts = muon, adamw
+        self.param_groups = muon.param_groups + adamw.param_groups
+
+    def zero_grad(self) -> None:
+        for part in self.parts:
+            part.zero_grad()
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+
+# %% tags=["nbval-ignore-output"]
+print(f"AdamW {base.above:.3f}, Muon {experiment(make=MuonAndAdamW).above:.3f} nats above the floor")
+
+# %% [markdown]
+r"""
+One run each, at a rate that nobody has tuned for Muon, says nothing yet. The next section says how to do better.
+
+## Comparing runs
+
+What is clipping worth in a run without an accident? The obvious experiment makes one run with it and one without. Here it is, with four seeds in place of one.
+"""
+
+# %% tags=["nbval-ignore-output"]
+with_it = [experiment(seed).above for seed in SEEDS]
+without = [experiment(seed, clip=None).above for seed in SEEDS]
+cost = np.subtract(without, with_it)
+print("with clipping:   ", *(f"{nats:.3f}" for nats in with_it), "nats above the floor")
+print("without clipping:", *(f"{nats:.3f}" for nats in without))
+print("the difference:  ", *(f"{nats:+.3f}" for nats in cost))
+print(f"seeds differ by {np.ptp(with_it):.3f} from the best to the worst")
+
+# %% [markdown]
+r"""
+Look at the columns. Each seed gives another answer, so one pair of runs would have told us whatever its seed happened to say. And a comparison of two runs with *different* seeds
+would mostly compare the seeds. So two rules:
+
+1. **Compare in pairs.** Both runs of a pair have the same first weights and read the same rows in the same order. What the seed does to both of them cancels in their
+   difference.
+2. **Say how sure you are.** The mean of n differences has a standard error of s/√n, where s is their standard deviation. With few pairs we do not know s well,
+   and Student's t corrects for that: the 95% interval is the mean ± t · s/√n, with t = 3.18 for four pairs.
+
+If zero is inside the interval, the experiment has not decided. Even if there is no effect at all, zero is outside in one of 20 experiments. So in a table with ten rows, expect one such row in
+every second table.
+"""
+
+# %%
+T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}  # Student's t for so many pairs
+
+
+def interval(differences) -> tuple[float, float]:
+    """The mean of paired differences, and half the width of its 95% interval."""
+    n = len(differences)
+    assert n in T95, f"{n} pairs: an interval needs 2 to 8 (SEEDS)"
+    return np.mean(differences), T95[n] * np.std(differences, ddof=1) / math.sqrt(n)
+
+
+# %% tags=["nbval-ignore-output"]
+predict("15b.3", "what clipping is worth without an accident", guess=None, unit="nats")
+mean, half = interval(cost)
+print(f"leaving out clipping costs {mean:+.3f} ± {half:.3f} nats")
+answer("15b.3", mean)
+
+# %% [markdown]
+r"""
+## Switched off, one by one
+
+Now every ingredient in this way: it is left out or replaced, the rest of the recipe stays. Each variant was run with each of several rates, because of the lesson of the warm-up. The
+two schedules end at the same minimum, so that their row compares shapes. That the rate falls further, to zero, is a row of its own.
+
+These are many runs, so they were recorded, with the same functions.
+
+*Predict.* Which row costs most if both sides use the recipe's best rate? And which if each side uses its own?
+"""
+
+# %%
+SWITCHED_OFF = {
+    "nothing": {},
+    "clipping": {"clip": None},
+    "warm-up": {"warmup": 0},
+    "decay of the rate": {"minimum": 1.0},
+    "cosine (stable–decay instead)": {"schedule": wsd},
+    "end at a tenth (at zero instead)": {"minimum": 0.0},
+    "weight decay": {"weight_decay": 0.0},
+    "groups (all decayed)": {"all_decay": True},
+    "betas (0.9, 0.999 instead)": {"betas": (0.9, 0.999)},
+    "scaled initialisation": {"scaled": False},
+    "AdamW (Muon instead)": {"make": MuonAndAdamW},
+}
+
+
+# %%
+def costs(rows: list[dict]) -> dict[str, tuple]:
+    """For each variant: cost and half width at the recipe's best rate, the same at its own best rate, and that rate."""
+    above = {name: {} for name in SWITCHED_OFF}
+    for row in rows:  # in the order of the seeds
+        above[row["off"]].setdefault(row["lr"], []).append(row["above"])
+    recipe, found = above.pop("nothing"), {}
+    best_of_recipe = recipe[best(recipe)]
+    for name, mine in above.items():
+        same = interval(np.subtract(mine[best(recipe)], best_of_recipe))
+        own = interval(np.subtract(mine[best(mine)], best_of_recipe))
+        found[name] = (*same, *own, best(mine))
+    return found
+
+
+# %%
+for name, (same, half, own, own_half, lr) in costs(recorded["runs"]).items():
+    print(f"{name:33} {same:+.3f} ± {half:.3f}   at its best rate {lr:<6g} {own:+.3f} ± {own_half:.3f}")
+show(figures.worth(costs(recorded["runs"])), alt="A row for each ingredient, with two intervals.")
+
+# %% [markdown]
+r"""
+How to read a row: the first interval compares at the one rate that is best for the whole recipe. The second one lets the changed run use its own best rate. Where the first is far from zero
+and the second is not, the ingredient buys a larger rate and nothing else. Where both leave out zero, it is worth something in itself. Where both contain zero, these runs cannot say; it does not mean
+that the ingredient does nothing.
+
+Three warnings. The best rate was chosen with the same runs that are then compared, which flatters both sides a little. The model is small and the runs are short: weight decay takes a few per
+cent off a weight in so few steps, so a run a hundred times as long may answer differently. And a table with this many intervals may have one that leaves out zero by chance.
+"""
+
+# %% tags=["nbval-ignore-output"]
+predictions("15b")
+
+# %%
+checkpoint("15b")
+
+# %% [markdown]
+r"""
+This chapter adds no module: it has measured what chapter 15 built.
+
+## Exercises
+
+`course exercises release 15` writes the tasks of chapters 15 and 15b; **15-6**, two recipes with one run each, belongs to this one.
+
+To explore:
+
+1. Find out whether your machine agrees with the record: `experiment(seed, warmup=0, lr=…)` for four seeds and two rates, and `interval` for the differences. *Check*: a
+   variant that changes nothing, such as `clip=1e9` beside `clip=None`, has the interval 0 ± 0.
+2. A schedule whose fall follows 1 − √(share of the fall that is done) (Hägele et al. 2024), as `schedule=`. *Check*: it is never above `wsd`. What does `interval` say?
+3. Average instead of falling: keep the rate constant (`minimum=1.0`), and evaluate the mean of the weights of the last 30 steps. *Check*: the mean of one step is that
+   step's model. How much of what the falling rate is worth does the mean bring back?
+4. Measure the noise scale of a run with 16 rows a batch at the same *loss*, not the same step. *Check*: at a loss of 2.2 both runs' scales agree within a factor of two.
+
+## Further reading
+
+- Godbole et al. 2023, *Deep Learning Tuning Playbook* (Google): how to compare recipes, and which settings to tune again for each.
+- McCandlish et al. 2018, *An Empirical Model of Large-Batch Training*, §2 and appendix A: the noise scale.
+- Goyal et al. 2017, *Accurate, Large Minibatch SGD*, §2, and Malladi et al. 2022, *On the SDEs and Scaling Rules for Adaptive Gradient Algorithms*: rate and batch.
+- Jordan et al. 2024, *Muon: An optimizer for hidden layers in neural networks*; Liu et al. 2025, *Muon is Scalable for LLM Training*.
+- Wen et al. 2025, *Fantastic Pretraining Optimizers and Where to Find Them*: ten optimizers, each of them tuned.
+"""
