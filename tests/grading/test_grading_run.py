@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -160,6 +161,19 @@ def test_ctrl_c_leaves_whole_results_and_no_process(course):
     assert course.result("ann")["score"] == 14.0
     if os.geteuid() == 0:
         wait_for(lambda: not [pid for pid in pids() if uid_of(pid) in UIDS and is_below(pid, running.pid)])
+
+
+@sandboxed
+def test_a_grader_that_leaves_a_reply_unread_ends_its_template_without_a_word(capfd):
+    """Ctrl-C comes between a request and its reply; the kernel then resets the connection."""
+    template = Template.started([])
+    with open(os.devnull) as nothing:
+        request = json.dumps({"command": ["/not/there"], "uid": 1}).encode()
+        socket.send_fds(template.socket, [request], [os.dup(nothing.fileno()) for _ in range(3)])
+    assert select.select([template.socket], [], [], 60)[0], "the template does not reply"
+    template.socket.close()
+    _, status = os.waitpid(template.pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0 and "Traceback" not in capfd.readouterr().err
 
 
 def test_a_killed_grader_takes_its_processes_along(course):

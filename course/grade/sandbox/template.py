@@ -9,6 +9,7 @@ process, a file or a namespace.
 off, so that one import serves both.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -58,7 +59,10 @@ def serve(grader: socket.socket, options: dict) -> int:
     libc.prctl(SUBREAPER, 1, 0, 0, 0)  # what has entered a sandbox is ours to wait for
     here = namespaces()
     while True:
-        message, fds, _, _ = socket.recv_fds(grader, 1 << 16, 3)
+        try:
+            message, fds, _, _ = socket.recv_fds(grader, 1 << 16, 3)
+        except ConnectionResetError:  # it has ended, and has not read our last reply
+            message = b""
         if not message:
             os._exit(0)
         request = json.loads(message)
@@ -69,7 +73,8 @@ def serve(grader: socket.socket, options: dict) -> int:
             reply = {"error": f"{type(error).__name__}: {error}"}
         for fd in fds:
             os.close(fd)
-        grader.send(json.dumps(reply).encode())
+        with contextlib.suppress(BrokenPipeError):  # it has ended: the next message is none
+            grader.send(json.dumps(reply).encode())
 
 
 def reap(*_) -> None:
