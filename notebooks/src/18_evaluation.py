@@ -715,10 +715,10 @@ answer("18.3", 100 * row["counts, computed"] / sum(row.values()))
 
 # %% [markdown]
 r"""
-Read the columns from left to right. They are not one training: two tables come first, then models. But each pays less than
-the one before it, and it shows what is easy and what is not. The phrases are learned first, since they are most of the tokens. Then comes
+The first two models are tables, for comparison. Then come four stages of one training, from left to right, a model of one layer, and
+chapter 07's, which was trained longer. The stages show what is learned first. It is the phrases, since they are most of the tokens. Then comes
 what a free choice is made from, adjectives and openings. Those need a table, and no memory. Names and things said again and
-copied counts fall least at first, so their share rises, and later they fall to nearly nothing: that is attention, found.
+copied counts fall least at first, so their share rises. In chapter 07's model they have fallen to nearly nothing: that is attention, found.
 Computed counts stay.
 
 Three seeds for each depth, 1,600 steps (chapter 07's sizes, November 2026), in nats a story above the floor:
