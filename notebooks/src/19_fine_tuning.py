@@ -518,9 +518,7 @@ def first_move(rank: int, alpha: float) -> float:
 
 
 for rank in (1, 4, 16, 64):
-    print(
-        f"rank {rank:2}: {first_move(rank, ALPHA):.3f} with α = {ALPHA:g}, {first_move(rank, rank):.3f} with α = r"
-    )
+    print(f"rank {rank:2}: α = {ALPHA:g} {first_move(rank, ALPHA):.3f}, α = r {first_move(rank, rank):.3f}")
 
 # %% [markdown]
 r"""
@@ -742,9 +740,9 @@ assert 0 < REPLAY < 1, f"REPLAY={REPLAY} is a share of rows, above 0 and below 1
 runs["replay"] = excess(fine_tune("all weights", FULL, replay=REPLAY))
 shares = {"new": 1 - REPLAY, "old": REPLAY}
 star = {town: -math.log(p) * HELD / (len(held[town][1]) - 1) for town, p in shares.items()}
-same = (recorded["steps"], recorded["rows"], recorded["alpha"], recorded["held_out_stories"])
-alike = same == (STEPS, B, ALPHA, HELD)  # another experiment is not drawn beside these
-alike &= abs(start["new"] / recorded["base"]["new"] - 1) < 0.1  # nor one in another town
+# Another experiment is not drawn beside these, nor one in another town.
+alike = [recorded[key] for key in ("steps", "rows", "alpha", "held_out_stories")] == [STEPS, B, ALPHA, HELD]
+alike &= abs(start["new"] / recorded["base"]["new"] - 1) < 0.1
 show(
     figures.trade_off(recorded["runs"], runs if alike else {}, recorded["base"], star),
     alt="Old against new excess loss: all weights lie below and left of the adapters, and replay below all of them.",
