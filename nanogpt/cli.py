@@ -26,7 +26,7 @@ USAGE = """usage: python -m nanogpt COMMAND [options]
 {commands}
 
   python -m nanogpt COMMAND --help    options and examples of a command
-Exit codes: 0 all went well, 2 something is wrong (one line says what), 130 stopped by Ctrl-C."""
+Exit codes: 0 all went well, 2 something is wrong (one line says what), 130 or 143 stopped by Ctrl-C or SIGTERM."""
 
 
 def in_one_line(error: BaseException) -> str:

@@ -27,13 +27,18 @@ def logs(folder: Path) -> list[dict[str, dict[int, float]]]:
 
 
 def forgotten_at(level: float, recorded: dict, way: str, replay: float = 0.0) -> float:
-    """Between recorded rates: what is forgotten where new stories are `level` above their floor; NaN outside."""
+    """Between recorded rates: what is forgotten where new stories are `level` above their floor; NaN outside.
+
+    Along the rates up to the one that adapts best. A higher one adapts worse and forgets more: the curve turns back.
+    """
     by_rate = defaultdict(list)
     for run in recorded["runs"]:
         if (run["way"], run["replay"]) == (way, replay):
             by_rate[run["lr"]].append((run["new"], run["old"]))
-    new, old = zip(*sorted(tuple(np.mean(pairs, axis=0)) for pairs in by_rate.values()))
-    return float(np.interp(math.log(level), np.log(new), old, left=math.nan, right=math.nan))
+    new, old = zip(*(np.mean(by_rate[rate], axis=0) for rate in sorted(by_rate)))
+    best = int(np.argmin(new))
+    new, old = np.log(new[best::-1]), old[best::-1]
+    return float(np.interp(math.log(level), new, old, left=math.nan, right=math.nan))
 
 
 def published(held_out: dict[str, dict], in_training: dict[str, dict]):

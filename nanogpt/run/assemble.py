@@ -25,7 +25,7 @@ from nanogpt.gpt.weights import load_model
 from nanogpt.parallel.distributed import Ranks
 from nanogpt.parallel.laid_out import fill, lay_out, optimizer_for  # chapter 21d
 from nanogpt.run.checkpoint import latest, load, repair
-from nanogpt.run.config import Config, Data, config_dict, keys
+from nanogpt.run.config import Config, Data, Model, config_dict, keys
 from nanogpt.run.metrics import Window
 from nanogpt.run.together import first_alone, held_out, refuse_other_runs, stream_of  # chapter 20b
 from nanogpt.text.data import BatchStream
@@ -76,14 +76,30 @@ def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
                 return found
 
 
-def first_model(config: Config, vocab_size: int) -> GPT:
+def refuse_other_words(config: Config, manifest: dict) -> None:
+    """ValueError if init_from keeps a tokenizer, and it is not the one that made the shards: every id meant another word."""
+    file = Path(config.init_from, "tokenizer.json")
+    if file.exists() and (theirs := BPETokenizer.load(file).fingerprint) != manifest["fingerprint"]:
+        made = f"{config.data.dir} was made with tokenizer {manifest['fingerprint'][:8]}"
+        raise ValueError(
+            f"{made}, init_from={config.init_from} learned {theirs[:8]}; set data.tokenizer={file}"
+        )
+
+
+def first_model(config: Config, manifest: dict) -> GPT:
     """The model before its first step: new, or init_from's with this run's dropout, in float32, on the CPU."""
+    vocab_size = manifest["vocab_size"]
     if config.init_from is None:
         shape = GPTConfig(**vars(config.model), vocab_size=vocab_size)
         return scale_init(GPT(shape, torch.Generator().manual_seed(config.run.seed)))
     file = Path(config.init_from, "config.json")
-    ours = file.exists() and "model_type" not in read_json(file)
+    if ours := file.exists() and "model_type" not in read_json(file):
+        refuse_other_words(config, manifest)
     there = load_model(config.init_from) if ours else from_hf(config.init_from)
+    for name in ("n_layer", "n_head", "n_embd"):
+        given, has = getattr(config.model, name), getattr(there.config, name)
+        if given not in (has, getattr(Model, name)):  # at its default nobody has asked for it
+            raise ValueError(f"init_from={config.init_from} has {name}={has}; leave out model.{name}={given}")
     if there.config.vocab_size < vocab_size or there.config.block_size < config.model.block_size:
         has = f"{there.config.vocab_size} tokens and a context of {there.config.block_size}"
         needs = f"{vocab_size} and model.block_size={config.model.block_size}"
@@ -167,7 +183,7 @@ def assemble(config: Config, ranks: Ranks | None = None) -> Training:
     tokenizer = tokenizer_of(c.data, manifest)
     if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
         raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
-    model = first_model(c, manifest["vocab_size"]).to(ranks.device).train()
+    model = first_model(c, manifest).to(ranks.device).train()
     stepper, readers = lay_out(model, c, ranks)
     optim = {"betas": o.betas, "weight_decay": o.weight_decay, "compiled": c.train.compile}
     parts = {

@@ -15,10 +15,17 @@ FLOAT = "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
 USUAL = yaml.SafeLoader.yaml_implicit_resolvers
 
 
+def decimal(loader: yaml.SafeLoader, node: yaml.Node) -> int | str:
+    """A whole number to base ten, 0100 too. What YAML 1.1 takes for other numbers, as 2:00:00, is text, and so refused."""
+    digits = node.value.replace("_", "")
+    return int(digits) if digits.lstrip("+-").isdecimal() else node.value
+
+
 class Loader(yaml.SafeLoader):
     """YAML in which 6e-4 is a number, as in YAML 1.2, and a key stands once. Plain data only, never objects."""
 
     yaml_implicit_resolvers = USUAL | {first: [FLOAT, *USUAL[first]] for first in "+-0123456789"}
+    yaml_constructors = yaml.SafeLoader.yaml_constructors | {"tag:yaml.org,2002:int": decimal}
 
     def construct_mapping(self, node, deep=False):
         names = [str(key.value) for key, _ in node.value]

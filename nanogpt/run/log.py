@@ -6,32 +6,45 @@ Exported from notebooks/17c_long_run.ipynb.
 import json
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
+from nanogpt.gpt.model import num_params
 from nanogpt.run.assemble import Training
 from nanogpt.run.config import Config, config_dict
+from nanogpt.run.dryrun import span
 from nanogpt.run.metrics import step_line
 from nanogpt.speed.roofline import peak_of
 
 
+def say(text: str, end: str = "\n") -> None:
+    """Print a line; on a terminal in the place of a step's line that does not stay."""
+    print(("\r\033[K" if sys.stdout.isatty() else "") + text, end=end, flush=True)
+
+
+def introduce(training: Training) -> None:
+    """One line: what is about to run, on what, and where it is kept."""
+    c, train = training.config, training.config.train
+    tokens = f"{train.max_steps:,} steps of {train.batch_tokens:,} tokens, {train.max_steps * train.batch_tokens:,} in all"
+    what = f"{num_params(training.model.config):,} parameters in {train.dtype} on {training.device}"
+    say(f"{c.run.dir}: {what}; {tokens}, from {c.data.dir}")
+
+
 def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], object]]:
     """What is called with each step's line, from `step` on: for the screen, metrics.jsonl, TensorBoard, wandb."""
-    options, steps, live = config.run, config.train.max_steps, sys.stdout.isatty()
+    options, steps, began = config.run, config.train.max_steps, time.monotonic()
 
     def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
-        stays = (
-            line["step"] % options.log_every == 0
-            or line["step"] == steps
-            or "val_loss" in line
-            or "skipped" in line
-        )
-        if stays or live:
-            print(
-                ("\r\033[K" if live else "") + step_line(line, steps), end="\n" if stays else "", flush=True
-            )
+        done, left = line["step"] - step, steps - line["step"]
+        stays = not left or line["step"] % options.log_every == 0 or "val_loss" in line or "skipped" in line
+        text = step_line(line, steps)
+        if done and left:
+            text += f" | {span(left * (time.monotonic() - began) / done)} left"
+        if stays or sys.stdout.isatty():
+            say(text, end="\n" if stays else "")
 
     def append(line: dict) -> None:
         metrics.write(json.dumps(line).encode() + b"\n")  # unbuffered: what is written survives the process

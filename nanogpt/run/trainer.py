@@ -9,23 +9,21 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 
 import torch
 
-from nanogpt.corpora.prepare import DISK_FULL
 from nanogpt.evals.losses import evaluate
 from nanogpt.gpt import optim
 from nanogpt.gpt.sample import complete
 from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import first_reason  # chapter 20
 from nanogpt.parallel.laid_out import whole_model  # chapter 21d
 from nanogpt.run.assemble import Training, random_states, resume, set_random_states
 from nanogpt.run.checkpoint import prune, save
 from nanogpt.run.config import Config, from_depth, load_config
 from nanogpt.run.dryrun import dry_run
-from nanogpt.run.log import peak_flops, report, writers
+from nanogpt.run.log import introduce, peak_flops, report, say, writers
+from nanogpt.run.stopping import asked_to_stop, naming_last_good
 from nanogpt.run.together import held_loss, one_run, seed_step  # chapter 20b
 from nanogpt.speed.roofline import synchronize
 from nanogpt.speed.work import mfu, step_flops
@@ -121,15 +119,11 @@ def look(run: Training, last: bool) -> dict:
         found |= {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
     if first and due(e.sample_every, run.step, last):
         text = e.prompt + complete(model, run.tokenizer, e.prompt, 200)
-        print(f"--- step {run.step}: {text}")
+        say(f"--- step {run.step}: {text}")
         with atomically(run.folder / f"samples/step_{run.step:06d}.txt") as file:
             file.write(text.encode())
     set_random_states(before, run.device)
     return found
-
-
-def last_good(run: Training) -> str:
-    return f"the last good checkpoint is {run.kept}" if run.kept else "there is no checkpoint yet"
 
 
 def keep_run(run: Training, metrics) -> None:
@@ -141,44 +135,6 @@ def keep_run(run: Training, metrics) -> None:
         os.fsync(metrics.fileno())
         save(run.folder, run.step, model, state, run.tokenizer)
     run.kept = run.folder / f"step_{run.step:06d}"
-
-
-@contextmanager
-def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
-    """A function that says why the run should end after this step, if it should: a signal, a file, the time limit."""
-    began, minutes, noted, file = time.monotonic(), run.config.run.minutes, [], run.folder / "stop"
-
-    def note(number, frame):
-        if noted:
-            raise KeyboardInterrupt(f"{last_good(run)}, and the same command goes on from it")
-        noted.append(signal.Signals(number).name)
-
-    def reason() -> str | None:
-        if run.ranks.rank == 0 and file.exists():
-            file.unlink()
-            noted.append(f"the file {file}")
-        reserve = 1.5 * sum(run.longest.values())  # a step, a checkpoint, an evaluation
-        if time.monotonic() - began + reserve > 60 * (minutes or math.inf):
-            noted.append(f"run.minutes={minutes:g}")
-        return first_reason(run.ranks, noted[0] if noted else None)
-
-    with ExitStack() as at_the_end:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            at_the_end.callback(signal.signal, number, signal.signal(number, note))
-        yield reason
-
-
-@contextmanager
-def naming_last_good(run: Training) -> Iterator[None]:
-    """What ends a run for good says where it can go on: no number left, or no room on the disk."""
-    try:
-        yield
-    except FloatingPointError as error:
-        raise FloatingPointError(f"step {run.step}: {error}; {last_good(run)}; lower optim.lr") from None
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        raise OSError(f"no room left in {run.folder}; {last_good(run)}; make room and go on") from None
 
 
 def finish_step(run: Training, stop: str | None, metrics) -> None:
@@ -195,27 +151,43 @@ def finish_step(run: Training, stop: str | None, metrics) -> None:
         prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
 
 
+def begin(run: Training, metrics) -> list[Callable]:
+    """Say what is about to run; what is called with each step's line."""
+    introduce(run)
+    say_rate(run)
+    return list(writers(run.config, metrics, run.step))
+
+
+def say_rate(run: Training) -> None:
+    """Say that the learning rate rises: behind the warm-up no schedule does, so the run has another one than before."""
+    before, now = run.optimizer.param_groups[0]["lr"], learning_rate(run.config, run.updates)
+    if run.updates > run.config.optim.warmup and now > 1.01 * before:
+        say(
+            f"the learning rate was {before:.2e} and is {now:.2e} from here on: the schedule has become longer"
+        )
+
+
 def fit(config: Config, command: str = "the same call") -> Training:
     """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
     with one_run(config) as ranks:  # one, unless torchrun has started several: chapter 20b
-        run, steps, stop = resume(config, ranks), config.train.max_steps, None
+        run, steps = resume(config, ranks), config.train.max_steps
         with (
             open(run.folder / "metrics.jsonl" if ranks.rank == 0 else os.devnull, "ab", 0) as metrics,
             asked_to_stop(run) as why,
             naming_last_good(run),
         ):
-            write = list(writers(config, metrics, run.step)) if ranks.rank == 0 else []
-            while (run.step < steps and not stop) or run.record:
+            write = begin(run, metrics) if ranks.rank == 0 else []
+            while (run.step < steps and not run.stopped) or run.record:
                 run.record = run.record or one_step(run)
-                stop = why()
-                finish_step(run, stop, metrics)
+                run.stopped = why()
+                finish_step(run, run.stopped, metrics)
                 for each in write:
                     each(run.record)
                 run.record = None
                 if run.bad >= config.train.bad_steps:
                     raise FloatingPointError(f"loss or gradient were not finite {run.bad} times in a row")
         if run.step < steps:
-            print(f"stopped by {stop} after step {run.step}; to go on: {command}")
+            say(f"stopped by {run.stopped} after step {run.step}; to go on: {command}")
         else:
             report(run)
     return run
@@ -227,7 +199,8 @@ HELP = """Start a run, or go on with it where its newest checkpoint is: the same
   python -m nanogpt train shakespeare data.source=../shared/data/tinyshakespeare.txt
   python -m nanogpt train gpt2-124M train.micro_batch=8 --dry-run
 
-Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint.
+Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint. After
+Ctrl-C the exit code is 130, after SIGTERM 143.
 """
 
 
@@ -247,4 +220,8 @@ def run(args: argparse.Namespace) -> None:
     dial = from_depth(args.depth) if args.depth is not None else []
     config = load_config(args.config, [*dial, *args.overrides])
     again = [args.config, *args.overrides, *(["--depth", str(args.depth)] if dial else [])]
-    dry_run(config) if args.dry_run else fit(config, f"python -m nanogpt train {shlex.join(again)}")
+    if args.dry_run:
+        return dry_run(config)
+    done = fit(config, f"python -m nanogpt train {shlex.join(again)}")
+    if done.step < config.train.max_steps and done.stopped in ("SIGINT", "SIGTERM"):
+        raise SystemExit(128 + signal.Signals[done.stopped])

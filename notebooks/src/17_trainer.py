@@ -237,8 +237,10 @@ def check_together(model: Model, optim: Optim, train: Train) -> None:
 r"""
 ## What a file says
 
-YAML is easy to read, and easy to read wrongly. Two readings of PyYAML are mended here: a number with an exponent and no dot, and
-a key that stands there twice, of which it takes the last without a word. What is no YAML at all becomes one line with the place of the fault.
+YAML is easy to read, and easy to read wrongly. PyYAML reads `6e-4` as text, because there is no dot. It reads `0100` as 64, because a leading zero
+means octal. It reads `2:00:00`, two hours as a scheduler writes them, as the number 7,200, because a colon means base sixty. And of a key that stands
+there twice it takes the last, without a word. Our loader reads the first two as people mean them. `2:00:00` stays text, which a key that wants a
+number refuses, and a key that stands there twice is an error. What is no YAML at all becomes one line with the place of the fault.
 """
 
 
@@ -256,10 +258,19 @@ FLOAT = "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
 USUAL = yaml.SafeLoader.yaml_implicit_resolvers
 
 
+def decimal(loader: yaml.SafeLoader, node: yaml.Node) -> int | str:
+    """A whole number to base ten, 0100 too. What YAML 1.1 takes for other numbers, as 2:00:00, is text, and so refused."""
+    digits = node.value.replace("_", "")
+    return int(digits) if digits.lstrip("+-").isdecimal() else node.value
+
+
+# %%
+#| export run.configfile
 class Loader(yaml.SafeLoader):
     """YAML in which 6e-4 is a number, as in YAML 1.2, and a key stands once. Plain data only, never objects."""
 
     yaml_implicit_resolvers = USUAL | {first: [FLOAT, *USUAL[first]] for first in "+-0123456789"}
+    yaml_constructors = yaml.SafeLoader.yaml_constructors | {"tag:yaml.org,2002:int": decimal}
 
     def construct_mapping(self, node, deep=False):
         names = [str(key.value) for key, _ in node.value]
@@ -402,24 +413,26 @@ def config_dict(config: Config) -> dict:
 
 # %% [markdown]
 r"""
-*Check.* Ten mistakes as people make them. Each must be one line that names its key; a mistake that is accepted fails the cell.
+*Check.* Eleven mistakes as people make them. Each must be one line that names its key; a mistake that is accepted fails the cell.
 """
 
 # %%
 MISTAKES = """optim.lrr=1e-3 max_steps=100 train.max_steps=1e2 optim.schedule=cosin model.n_head=5
-train.batch_tokens=1000 optim.warmup=5000 train.dtype=half model.dropout= run=runs/a"""
+train.batch_tokens=1000 optim.warmup=5000 train.dtype=half model.dropout= run=runs/a
+run.minutes=2:00:00"""
 for mistake in MISTAKES.split():
     try:
         load_config("tiny", [mistake])
     except ValueError as error:
         print(error)
         assert "\n" not in str(error), "an error of two lines"
+        assert mistake.partition("=")[0] in str(error), f"it does not name the key of {mistake}"
     else:
         raise AssertionError(f"{mistake} was accepted")
 
 # %% [markdown]
 r"""
-The last but one is worth a thought: `model.dropout=` is what a shell makes of `model.dropout=$DROPOUT` when the variable is not set. It is null, not zero.
+One is worth a thought: `model.dropout=` is what a shell makes of `model.dropout=$DROPOUT` when the variable is not set. It is null, not zero.
 
 Six configurations are ready: `tiny` and `shakespeare` for a laptop, `gpt2-124M` with the schedule of the build-nanogpt lecture and
 `gpt2-124M-llmc` with llm.c's for a server, `overfit` for a first test of new code, `finetune` for chapter 19. They are written to be read:
@@ -616,7 +629,7 @@ USAGE = """usage: python -m nanogpt COMMAND [options]
 {commands}
 
   python -m nanogpt COMMAND --help    options and examples of a command
-Exit codes: 0 all went well, 2 something is wrong (one line says what), 130 stopped by Ctrl-C."""
+Exit codes: 0 all went well, 2 something is wrong (one line says what), 130 or 143 stopped by Ctrl-C or SIGTERM."""
 
 
 # %%
@@ -751,11 +764,11 @@ Now the package reads runs, and says what they would take. What a run must remem
 
 1. Add a field `optim.lr_warm: Rate` that must not exceed `optim.lr`. Which of the places above does a rule about two keys of one section belong to?
    Check: `load_config("tiny", ["optim.lr_warm=1"])` names both keys in one line.
-2. Take `strict=True` out of `STRICT`, and run the ten mistakes again. Check: which one is accepted now, and what does the run make of it?
+2. Take `strict=True` out of `STRICT`, and run the eleven mistakes again. Check: which one is accepted now, and what does the run make of it?
 3. Write the configuration of a run that you would start tonight on the machine before you, 8 hours long. Check: `--dry-run` says between 7 and 8 hours.
 4. `--depth` sets the rate by the width. Find the best rate of depths 2 and 4 with 300 steps of `tiny` each (chapter 15 has the loop). Check: is their ratio
    nearer to √2 or to 1?
-5. nanoGPT reads its options by `exec` of a Python file over its globals (`configurator.py`). Check with three of the ten mistakes: which does it find, and what
+5. nanoGPT reads its options by `exec` of a Python file over its globals (`configurator.py`). Check with three of the eleven mistakes: which does it find, and what
    can it do that a YAML file cannot?
 6. Which micro-batch does a T4 take of `gpt2-124M`, of GPT-2 medium (`--depth 24`, `model.n_embd=1024`, `model.n_head=16`)? Check with `figures.memory`, and on a T4
    by `torch.cuda.max_memory_allocated`.

@@ -483,7 +483,7 @@ from nanogpt.gpt.pretrained import from_hf, read_json
 from nanogpt.gpt.train import scale_init
 from nanogpt.gpt.weights import load_model
 from nanogpt.parallel.laid_out import fill, lay_out, optimizer_for  # chapter 21d
-from nanogpt.run.config import Config, Data, config_dict, keys
+from nanogpt.run.config import Config, Data, Model, config_dict, keys
 from nanogpt.run.together import first_alone, held_out, refuse_other_runs, stream_of  # chapter 20b
 from nanogpt.text.shards import load_manifest, open_shards
 from nanogpt.text.tokenizer import BPETokenizer
@@ -540,14 +540,32 @@ def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
 
 # %%
 #| export run.assemble
-def first_model(config: Config, vocab_size: int) -> GPT:
+def refuse_other_words(config: Config, manifest: dict) -> None:
+    """ValueError if init_from keeps a tokenizer, and it is not the one that made the shards: every id meant another word."""
+    file = Path(config.init_from, "tokenizer.json")
+    if file.exists() and (theirs := BPETokenizer.load(file).fingerprint) != manifest["fingerprint"]:
+        made = f"{config.data.dir} was made with tokenizer {manifest['fingerprint'][:8]}"
+        raise ValueError(
+            f"{made}, init_from={config.init_from} learned {theirs[:8]}; set data.tokenizer={file}"
+        )
+
+
+# %%
+#| export run.assemble
+def first_model(config: Config, manifest: dict) -> GPT:
     """The model before its first step: new, or init_from's with this run's dropout, in float32, on the CPU."""
+    vocab_size = manifest["vocab_size"]
     if config.init_from is None:
         shape = GPTConfig(**vars(config.model), vocab_size=vocab_size)
         return scale_init(GPT(shape, torch.Generator().manual_seed(config.run.seed)))
     file = Path(config.init_from, "config.json")
-    ours = file.exists() and "model_type" not in read_json(file)
+    if ours := file.exists() and "model_type" not in read_json(file):
+        refuse_other_words(config, manifest)
     there = load_model(config.init_from) if ours else from_hf(config.init_from)
+    for name in ("n_layer", "n_head", "n_embd"):
+        given, has = getattr(config.model, name), getattr(there.config, name)
+        if given not in (has, getattr(Model, name)):  # at its default nobody has asked for it
+            raise ValueError(f"init_from={config.init_from} has {name}={has}; leave out model.{name}={given}")
     if there.config.vocab_size < vocab_size or there.config.block_size < config.model.block_size:
         has = f"{there.config.vocab_size} tokens and a context of {there.config.block_size}"
         needs = f"{vocab_size} and model.block_size={config.model.block_size}"
@@ -559,7 +577,8 @@ def first_model(config: Config, vocab_size: int) -> GPT:
 
 # %% [markdown]
 r"""
-The data are made where they are not there, and a tokenizer counts as theirs only if its fingerprint is the one in their manifest. Now the run
+The data are made where they are not there, and a tokenizer counts as theirs only if its fingerprint is the one in their manifest. The same holds for
+a model that a run begins with (`init_from`): on ids of another vocabulary it would train without an error, and all it had learned would be wrong. Now the run
 itself: what is made once, then what changes.
 """
 
@@ -650,7 +669,7 @@ def assemble(config: Config, ranks: Ranks | None = None) -> Training:
     tokenizer = tokenizer_of(c.data, manifest)
     if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
         raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
-    model = first_model(c, manifest["vocab_size"]).to(ranks.device).train()
+    model = first_model(c, manifest).to(ranks.device).train()
     stepper, readers = lay_out(model, c, ranks)
     optim = {"betas": o.betas, "weight_decay": o.weight_decay, "compiled": c.train.compile}
     parts = {
@@ -671,7 +690,8 @@ r"""
 ## Going on
 
 The same command starts and resumes, so it may come with another configuration. What belongs to the run's identity cannot change on its way: a loss
-curve of two learning rates belongs to neither. How long it runs, where it is saved and how often it is looked at may change, and that is said.
+curve of two learning rates belongs to neither. Where it is saved and how often it is looked at may change, and that is said. How long it runs
+may change too, but a schedule that falls towards the last step then has another rate from here on. Chapter 17c's trainer prints both rates if it rises.
 """
 
 

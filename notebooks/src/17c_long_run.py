@@ -20,6 +20,7 @@ saved?
 #| default_exp run.trainer
 #| doc run.compare: Where two runs part; the command `compare`.
 #| doc run.log: The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and what a run came to.
+#| doc run.stopping: What asks a run to end, and what it says when it ends for good.
 #| doc run.trainer: The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
 import contextlib
 import csv
@@ -143,33 +144,48 @@ On a terminal every step is shown in one place, in a log file only each `run.log
 import json
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from nanogpt.run.assemble import Training
 import torch
 
+from nanogpt.gpt.model import num_params
+from nanogpt.run.assemble import Training
 from nanogpt.run.config import Config, config_dict
+from nanogpt.run.dryrun import span
 from nanogpt.speed.roofline import peak_of
+
+
+# %%
+#| export run.log
+def say(text: str, end: str = "\n") -> None:
+    """Print a line; on a terminal in the place of a step's line that does not stay."""
+    print(("\r\033[K" if sys.stdout.isatty() else "") + text, end=end, flush=True)
+
+
+def introduce(training: Training) -> None:
+    """One line: what is about to run, on what, and where it is kept."""
+    c, train = training.config, training.config.train
+    tokens = f"{train.max_steps:,} steps of {train.batch_tokens:,} tokens, {train.max_steps * train.batch_tokens:,} in all"
+    what = f"{num_params(training.model.config):,} parameters in {train.dtype} on {training.device}"
+    say(f"{c.run.dir}: {what}; {tokens}, from {c.data.dir}")
 
 
 # %%
 #| export run.log
 def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], object]]:
     """What is called with each step's line, from `step` on: for the screen, metrics.jsonl, TensorBoard, wandb."""
-    options, steps, live = config.run, config.train.max_steps, sys.stdout.isatty()
+    options, steps, began = config.run, config.train.max_steps, time.monotonic()
 
     def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
-        stays = (
-            line["step"] % options.log_every == 0
-            or line["step"] == steps
-            or "val_loss" in line
-            or "skipped" in line
-        )
-        if stays or live:
-            print(
-                ("\r\033[K" if live else "") + step_line(line, steps), end="\n" if stays else "", flush=True
-            )
+        done, left = line["step"] - step, steps - line["step"]
+        stays = not left or line["step"] % options.log_every == 0 or "val_loss" in line or "skipped" in line
+        text = step_line(line, steps)
+        if done and left:
+            text += f" | {span(left * (time.monotonic() - began) / done)} left"
+        if stays or sys.stdout.isatty():
+            say(text, end="\n" if stays else "")
 
     def append(line: dict) -> None:
         metrics.write(json.dumps(line).encode() + b"\n")  # unbuffered: what is written survives the process
@@ -257,12 +273,10 @@ import torch
 
 # %%
 #| export run.trainer
-from nanogpt.corpora.prepare import DISK_FULL
 from nanogpt.evals.losses import evaluate
 from nanogpt.gpt import optim
 from nanogpt.gpt.sample import complete
 from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import first_reason  # chapter 20
 from nanogpt.parallel.laid_out import whole_model  # chapter 21d
 from nanogpt.run.assemble import Training, random_states, resume, set_random_states
 from nanogpt.run.checkpoint import prune, save
@@ -569,7 +583,7 @@ def look(run: Training, last: bool) -> dict:
         found |= {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
     if first and due(e.sample_every, run.step, last):
         text = e.prompt + complete(model, run.tokenizer, e.prompt, 200)
-        print(f"--- step {run.step}: {text}")
+        say(f"--- step {run.step}: {text}")
         with atomically(run.folder / f"samples/step_{run.step:06d}.txt") as file:
             file.write(text.encode())
     set_random_states(before, run.device)
@@ -578,10 +592,6 @@ def look(run: Training, last: bool) -> dict:
 
 # %%
 #| export run.trainer
-def last_good(run: Training) -> str:
-    return f"the last good checkpoint is {run.kept}" if run.kept else "there is no checkpoint yet"
-
-
 def keep_run(run: Training, metrics) -> None:
     """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
     if run.kept == run.folder / f"step_{run.step:06d}":
@@ -598,30 +608,49 @@ r"""
 ## Ending
 
 A cluster sends SIGTERM, a person Ctrl-C, a scheduler has a time limit, and where no signal reaches there is a file named `stop`. Each lets the step end,
-saves, and says how to go on; the exit code is 0. A second Ctrl-C ends at once.
+saves, and says how to go on. After a signal the exit code is 128 and the signal's number, 130 or 143, as a shell expects: a loop over seeds stops at it, and
+`train … && eval …` does not evaluate half a run. A second Ctrl-C ends at once.
 """
 
 
 # %%
-#| export run.trainer
+#| export run.stopping
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from nanogpt.corpora.prepare import DISK_FULL
+from nanogpt.parallel.distributed import first_reason  # chapter 20
+from nanogpt.run.assemble import Training
+
+
+def last_good(training: Training) -> str:
+    return f"the last good checkpoint is {training.kept}" if training.kept else "there is no checkpoint yet"
+
+
+# %%
+#| export run.stopping
 @contextmanager
-def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
+def asked_to_stop(training: Training) -> Iterator[Callable[[], str | None]]:
     """A function that says why the run should end after this step, if it should: a signal, a file, the time limit."""
-    began, minutes, noted, file = time.monotonic(), run.config.run.minutes, [], run.folder / "stop"
+    began, minutes, noted, file = time.monotonic(), training.config.run.minutes, [], training.folder / "stop"
+    training.stopped = None  # what ends it before its last step
 
     def note(number, frame):
         if noted:
-            raise KeyboardInterrupt(f"{last_good(run)}, and the same command goes on from it")
+            raise KeyboardInterrupt(f"{last_good(training)}, and the same command goes on from it")
         noted.append(signal.Signals(number).name)
 
     def reason() -> str | None:
-        if run.ranks.rank == 0 and file.exists():
+        if training.ranks.rank == 0 and file.exists():
             file.unlink()
             noted.append(f"the file {file}")
-        reserve = 1.5 * sum(run.longest.values())  # a step, a checkpoint, an evaluation
+        reserve = 1.5 * sum(training.longest.values())  # a step, a checkpoint, an evaluation
         if time.monotonic() - began + reserve > 60 * (minutes or math.inf):
             noted.append(f"run.minutes={minutes:g}")
-        return first_reason(run.ranks, noted[0] if noted else None)
+        return first_reason(training.ranks, noted[0] if noted else None)
 
     with ExitStack() as at_the_end:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -639,18 +668,22 @@ evaluation and its line are made once more, and nothing is missing or double.
 
 
 # %%
-#| export run.trainer
+#| export run.stopping
 @contextmanager
-def naming_last_good(run: Training) -> Iterator[None]:
+def naming_last_good(training: Training) -> Iterator[None]:
     """What ends a run for good says where it can go on: no number left, or no room on the disk."""
     try:
         yield
     except FloatingPointError as error:
-        raise FloatingPointError(f"step {run.step}: {error}; {last_good(run)}; lower optim.lr") from None
+        raise FloatingPointError(
+            f"step {training.step}: {error}; {last_good(training)}; lower optim.lr"
+        ) from None
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
-        raise OSError(f"no room left in {run.folder}; {last_good(run)}; make room and go on") from None
+        raise OSError(
+            f"no room left in {training.folder}; {last_good(training)}; make room and go on"
+        ) from None
 
 
 # %%
@@ -671,27 +704,45 @@ def finish_step(run: Training, stop: str | None, metrics) -> None:
 
 # %%
 #| export run.trainer
+def begin(run: Training, metrics) -> list[Callable]:
+    """Say what is about to run; what is called with each step's line."""
+    introduce(run)
+    say_rate(run)
+    return list(writers(run.config, metrics, run.step))
+
+
+def say_rate(run: Training) -> None:
+    """Say that the learning rate rises: behind the warm-up no schedule does, so the run has another one than before."""
+    before, now = run.optimizer.param_groups[0]["lr"], learning_rate(run.config, run.updates)
+    if run.updates > run.config.optim.warmup and now > 1.01 * before:
+        say(
+            f"the learning rate was {before:.2e} and is {now:.2e} from here on: the schedule has become longer"
+        )
+
+
+# %%
+#| export run.trainer
 def fit(config: Config, command: str = "the same call") -> Training:
     """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
     with one_run(config) as ranks:  # one, unless torchrun has started several: chapter 20b
-        run, steps, stop = resume(config, ranks), config.train.max_steps, None
+        run, steps = resume(config, ranks), config.train.max_steps
         with (
             open(run.folder / "metrics.jsonl" if ranks.rank == 0 else os.devnull, "ab", 0) as metrics,
             asked_to_stop(run) as why,
             naming_last_good(run),
         ):
-            write = list(writers(config, metrics, run.step)) if ranks.rank == 0 else []
-            while (run.step < steps and not stop) or run.record:
+            write = begin(run, metrics) if ranks.rank == 0 else []
+            while (run.step < steps and not run.stopped) or run.record:
                 run.record = run.record or one_step(run)
-                stop = why()
-                finish_step(run, stop, metrics)
+                run.stopped = why()
+                finish_step(run, run.stopped, metrics)
                 for each in write:
                     each(run.record)
                 run.record = None
                 if run.bad >= config.train.bad_steps:
                     raise FloatingPointError(f"loss or gradient were not finite {run.bad} times in a row")
         if run.step < steps:
-            print(f"stopped by {stop} after step {run.step}; to go on: {command}")
+            say(f"stopped by {run.stopped} after step {run.step}; to go on: {command}")
         else:
             report(run)
     return run
@@ -705,7 +756,8 @@ HELP = """Start a run, or go on with it where its newest checkpoint is: the same
   python -m nanogpt train shakespeare data.source=../shared/data/tinyshakespeare.txt
   python -m nanogpt train gpt2-124M train.micro_batch=8 --dry-run
 
-Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint.
+Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint. After
+Ctrl-C the exit code is 130, after SIGTERM 143.
 """
 
 
@@ -727,7 +779,11 @@ def run(args: argparse.Namespace) -> None:
     dial = from_depth(args.depth) if args.depth is not None else []
     config = load_config(args.config, [*dial, *args.overrides])
     again = [args.config, *args.overrides, *(["--depth", str(args.depth)] if dial else [])]
-    dry_run(config) if args.dry_run else fit(config, f"python -m nanogpt train {shlex.join(again)}")
+    if args.dry_run:
+        return dry_run(config)
+    done = fit(config, f"python -m nanogpt train {shlex.join(again)}")
+    if done.step < config.train.max_steps and done.stopped in ("SIGINT", "SIGTERM"):
+        raise SystemExit(128 + signal.Signals[done.stopped])
 
 
 # %% [markdown]

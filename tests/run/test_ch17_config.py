@@ -63,6 +63,7 @@ MISTAKES = {
     "train: {max_steps: true}": "run.yaml: train.max_steps=true must be a valid integer",
     "model: {n_head: null}": "run.yaml: model.n_head=null must be a valid integer",
     "optim: {lr: '6e-4'}": 'run.yaml: optim.lr="6e-4" must be a valid number',
+    "run: {minutes: 2:00:00}": 'run.yaml: run.minutes="2:00:00" must be a valid number',  # 7,200 in YAML 1.1
     "train: {compile: 1}": "run.yaml: train.compile=1 must be a valid boolean",
     "data: {tokenizer: [1]}": "run.yaml: data.tokenizer=[1] must be a valid integer or a valid string",
     "init_from: 3": "run.yaml: init_from=3 must be a valid string",
@@ -166,6 +167,10 @@ def test_numbers_are_read_as_people_write_them(told):
     c = told("optim: {lr: 6e-4, weight_decay: 1E-1, clip: 1, minimum: 1e-01}\ntrain: {batch_tokens: 524_288}")
     assert (c.optim.lr, c.optim.weight_decay, c.optim.clip, c.optim.minimum) == (6e-4, 0.1, 1.0, 0.1)
     assert c.train.batch_tokens == 524288 and c.micro_batches == 32
+    c = told("optim: {lr: .5, weight_decay: 0.10, clip: 1., minimum: 0}\nrun: {seed: 0, minutes: 90}")
+    assert (c.optim.lr, c.optim.weight_decay, c.optim.clip) == (0.5, 0.1, 1.0) and c.run.minutes == 90
+    c = told("run: {seed: 017, minutes: 5}", "train.max_steps=0100")  # octal in YAML 1.1
+    assert (c.run.seed, c.train.max_steps) == (17, 100)
 
 
 def test_overrides_change_one_key_each_and_the_last_wins(told):

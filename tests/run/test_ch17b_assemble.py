@@ -12,6 +12,7 @@ from small_run import small, write_text
 from nanogpt.gpt.train import train_step
 from nanogpt.gpt.weights import load_model
 from nanogpt.run import assemble, checkpoint
+from nanogpt.run.config import Model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -124,6 +125,34 @@ def test_init_from_begins_with_those_weights(config, tmp_path):
                 init_from=str(checkpoint.latest(first.folder)),
             )
         )
+
+
+def test_init_from_of_another_vocabulary_is_refused(config, tmp_path):
+    """It would train without an error: ids and shapes fit, and every id means another word."""
+    first, other = saved(config()), tmp_path / "other.txt"
+    write_text(tmp_path / "other.txt", paragraphs=30)
+    other.write_text(other.read_text().upper())
+    there = {
+        "data_source": str(other),
+        "data_dir": str(tmp_path / "shards"),
+        "run_dir": str(tmp_path / "new"),
+    }
+    with pytest.raises(
+        ValueError, match=r"shards was made with tokenizer .*init_from=.* learned .*; set data.tok"
+    ):
+        assemble.assemble(replace(config(**there), init_from=str(checkpoint.latest(first.folder))))
+
+
+@pytest.mark.parametrize("key, value", [("n_layer", 2), ("n_head", 4), ("n_embd", 32)])
+def test_init_from_brings_its_own_shape_and_another_one_that_was_asked_for_is_refused(config, key, value):
+    first = checkpoint.latest(saved(config()).folder)
+    text = rf"init_from=.* has {key}=\d+; leave out model.{key}={value}"
+    with pytest.raises(ValueError, match=text):
+        assemble.assemble(replace(config(**{f"model_{key}": value}), init_from=str(first)))
+    default = getattr(Model, key)  # nobody asked for it
+    plain = Model(dropout=0.1, block_size=16)
+    run = assemble.assemble(replace(config(), model=plain, init_from=str(first)))
+    assert getattr(run.model.config, key) != default, "the shape is not init_from's"
 
 
 def test_init_from_reads_hugging_face_checkpoints(config, tmp_path):

@@ -2,6 +2,7 @@ import json
 import math
 import re
 import shutil
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -343,7 +344,43 @@ def test_a_terminal_shows_every_step_in_one_place(config, monkeypatch, capsys):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     trainer.fit(config(run_log_every=6))
     said = capsys.readouterr().out
-    assert said.count("\r") == 12 and len(re.findall(r"^.*step .*$", said, re.M)) == 2 + 0, said
+    assert said.count("\r") == 1 + 12 and len(re.findall(r"^.*step .*$", said, re.M)) == 2 + 0, said
+
+
+def test_a_sample_and_the_end_stand_on_lines_of_their_own_on_a_terminal(config, monkeypatch, capsys):
+    """A step's line that does not stay is overwritten, not continued."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    one_step = trainer.one_step
+    monkeypatch.setattr(
+        trainer, "one_step", lambda run: (run.step == 4 and (run.folder / "stop").touch()) or one_step(run)
+    )
+    trainer.fit(config(run_log_every=100, eval_sample_every=3))
+    rows = [row for line in capsys.readouterr().out.split("\n") for row in line.split("\r\033[K")]
+    assert sum(row.startswith("--- step 3: ") for row in rows) == 1, rows
+    assert sum(row.startswith("stopped by the file") for row in rows) == 1, rows
+
+
+def test_a_run_says_what_it_is_and_how_long_it_will_take(config, capsys):
+    run = trainer.fit(config(run_log_every=4))
+    first, *steps = capsys.readouterr().out.splitlines()
+    n = sum(p.numel() for p in run.model.parameters())
+    assert f"{n:,} parameters in float32 on cpu; 12 steps of 192 tokens, 2,304 in all" in first, first
+    assert [bool(re.search(r"\| \d+\.\d (s|min) left$", line)) for line in steps[:3]] == [
+        True,
+        True,
+        False,
+    ], steps
+
+
+@pytest.mark.parametrize("steps, rises", [(12, False), (24, True)])
+def test_a_rate_that_rises_where_a_run_goes_on_is_said(config, capsys, steps, rises):
+    """A cosine that was made longer has another rate from here on, and the curve belongs to neither."""
+    trainer.fit(config(train_max_steps=6))
+    capsys.readouterr()
+    trainer.fit(config(train_max_steps=6 if not rises else steps))
+    said = re.search(r"the learning rate was (\S+) and is (\S+) from here on", capsys.readouterr().out)
+    assert bool(said) == rises
+    assert not rises or float(said[2]) > 1.5 * float(said[1])
 
 
 # The command
@@ -368,6 +405,21 @@ def test_the_command_trains_and_its_faults_are_one_line(config, tmp_path, capsys
         assert main(["train", path, *fault]) == 2, f"{fault} is accepted"
         said = capsys.readouterr().err
         assert said.count("\n") == 1 and len(said) < 250, said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_after_a_signal_the_exit_code_is_the_shells(config, tmp_path, monkeypatch, number, capsys):
+    """A loop over seeds stops at it, and `train && eval` does not evaluate half a run. The checkpoint is there."""
+    one_step, path = trainer.one_step, written(tmp_path / "c.yaml", config())
+    monkeypatch.setattr(
+        trainer, "one_step", lambda run: (run.step == 4 and signal.raise_signal(number)) or one_step(run)
+    )
+    assert main(["train", path]) == 128 + number
+    assert checkpoint.latest(config().run.dir).name == "step_000005"
+    monkeypatch.undo()
+    (Path(config().run.dir) / "stop").touch()
+    assert main(["train", path]) == 0, "who asks by a file has asked for just that"
+    assert main(["train", path]) == 0 and len(lines(config().run.dir)) == 12
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from course.figures import fine_tuning as figures
 from course.notebooks.source import notebook_from_source
 from course.paths import SOURCES
 from nanogpt.corpora.corpus import ensure_corpus, entries, entropy, readings, stories
@@ -22,6 +23,16 @@ from nanogpt.text.shards import open_shards
 from nanogpt.text.tokenizer import BPETokenizer
 
 T = 32
+
+
+def test_what_is_forgotten_is_read_along_the_rates_up_to_the_best_one():
+    """Behind it the curve turns back: sorted by what is adapted, a rate that is too high would stand between two good ones."""
+    curve = {1e-4: (0.4, 0.2), 3e-4: (0.2, 0.4), 1e-3: (0.1, 0.8), 3e-3: (0.14, 5.0)}  # rate: new, old
+    runs = [{"way": "a", "replay": 0.0, "lr": lr, "new": new, "old": old} for lr, (new, old) in curve.items()]
+    halfway = math.sqrt(0.2 * 0.1)
+    assert figures.forgotten_at(halfway, {"runs": runs}, "a") == pytest.approx(0.6)
+    assert figures.forgotten_at(0.2, {"runs": runs}, "a") == pytest.approx(0.4)
+    assert math.isnan(figures.forgotten_at(0.05, {"runs": runs}, "a"))
 
 
 @pytest.fixture(scope="module")
