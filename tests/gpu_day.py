@@ -420,7 +420,7 @@ def main(argv: list[str] | None = None) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     deadline, left, needed = time.time() + 60 * args.minutes, [], {}
     if not args.smoke:
-        device, needed = card(), estimates(card())
+        needed = estimates(device := card())
         print(f"{device.name}: batch {device.batch}, 16 bits as {device.half}. Estimates:")
         print(", ".join(f"{step} {seconds:.0f} s" for step, seconds in needed.items()), flush=True)
     try:

@@ -137,9 +137,9 @@ def keep_run(run: Training, metrics) -> None:
     run.kept = run.folder / f"step_{run.step:06d}"
 
 
-def finish_step(run: Training, stop: str | None, metrics) -> None:
+def finish_step(run: Training, metrics) -> None:
     """What is due after a step. A checkpoint comes first: an evaluation may end for want of memory."""
-    e, last = run.config.eval, run.step >= run.config.train.max_steps
+    e, stop, last = run.config.eval, run.stopped, run.step >= run.config.train.max_steps
     looking = not stop and any(due(n, run.step, last) for n in (e.every, e.sample_every, e.hellaswag_every))
     if stop or last or looking or (due(run.config.run.checkpoint_every, run.step) and not run.bad):
         with run.timed("checkpoints"):
@@ -180,7 +180,7 @@ def fit(config: Config, command: str = "the same call") -> Training:
             while (run.step < steps and not run.stopped) or run.record:
                 run.record = run.record or one_step(run)
                 run.stopped = why()
-                finish_step(run, run.stopped, metrics)
+                finish_step(run, metrics)
                 for each in write:
                     each(run.record)
                 run.record = None

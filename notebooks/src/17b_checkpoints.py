@@ -546,7 +546,7 @@ def refuse_other_words(config: Config, manifest: dict) -> None:
     if file.exists() and (theirs := BPETokenizer.load(file).fingerprint) != manifest["fingerprint"]:
         made = f"{config.data.dir} was made with tokenizer {manifest['fingerprint'][:8]}"
         raise ValueError(
-            f"{made}, init_from={config.init_from} learned {theirs[:8]}; set data.tokenizer={file}"
+            f"{made}, init_from={config.init_from} learned {theirs[:8]}; set data.tokenizer={file} and a new data.dir"
         )
 
 
