@@ -1,4 +1,4 @@
-"""Short limits: the tests meet them often."""
+"""A short limit where the tests meet it often. Elsewhere one that a busy machine does not meet."""
 
 from course.exercises.checks import Check, CheckOfCheck, Wrong
 
@@ -14,7 +14,7 @@ def negative(draw):
 CHECKS = [
     Check("05-1", "numbers are doubled", 3, "double", small, hidden=False, seconds=1.5),
     Check("05-1", "negative ones too", 2, "double", negative, seconds=1.5),
-    Check("05-2", "a third", 5, "third", seconds=1.5),
+    Check("05-2", "a third", 5, "third", seconds=6),
     CheckOfCheck(
         "05-3",
         "a check that kills",
@@ -31,7 +31,7 @@ CHECKS = [
             "it changes its argument": "def sort(xs):\n    xs.sort()\n    return xs",
             "None is a list": "def sort(xs): return sorted(xs or [])",
         },
-        seconds=1.5,
+        seconds=6,
     ),
 ]
 
