@@ -1,6 +1,6 @@
 """`python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
 
-Exported from notebooks/17_trainer.ipynb.
+Exported from notebooks/17d_assembly.ipynb.
 """
 
 import difflib
@@ -12,9 +12,9 @@ from pathlib import Path
 
 COMMANDS = {
     "prepare": ("nanogpt.corpora.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)"),
-    "plot": ("nanogpt.run.metrics", "draw loss, norm, rate and throughput of runs together (chapter 17c)"),
-    "compare": ("nanogpt.run.compare", "where two runs part, and by how much (chapter 17c)"),
-    "train": ("nanogpt.run.trainer", "a run from a YAML file, started or gone on with (chapter 17c)"),
+    "plot": ("nanogpt.run.plot", "draw loss, norm, rate and throughput of runs together (chapter 17e)"),
+    "compare": ("nanogpt.run.compare", "where two runs part, and by how much (chapter 17e)"),
+    "train": ("nanogpt.run.trainer", "a run from a YAML file, started or gone on with (chapter 17e)"),
     "sample": ("nanogpt.gpt.sample", "continue a prompt with a trained model (chapter 08)"),
     "ladder": ("nanogpt.speed.ladder", "every speed-up on this machine, one on the other (chapter 14)"),
     "plan": ("nanogpt.plan.plan", "memory, communication, time and cost of a run, by formula (chapter 22)"),

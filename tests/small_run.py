@@ -1,4 +1,4 @@
-"""A run so small that a step takes milliseconds, for the tests of chapters 17b and 17c; and a child process that ends where it is told."""
+"""A run so small that a step takes milliseconds, for the tests of chapters 17b to 17e; and a child process that ends where it is told."""
 
 import contextlib
 import json
@@ -102,7 +102,7 @@ def count_events(die_at: int, told: list, report) -> None:
 
         return event
 
-    from nanogpt.run import trainer  # here: chapter 17b's tests need none
+    from nanogpt.run import trainer  # here: chapters 17b and 17d's tests need none
 
     events = [(os, "fsync"), (os, "replace"), (os, "rename"), (shutil, "rmtree")]
     events += [(checkpoint, name) for name in ("serialize", "save_json", "save_model")]

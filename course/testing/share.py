@@ -14,7 +14,7 @@ TOGETHER = {
     "site": ("test_course_site", "test_sheet"),
     "distributed": "test_distributed_",
     "lab": "test_browser_lab",
-    "faults": "test_ch17c_faults",
+    "faults": "test_ch17e_faults",
 }
 
 

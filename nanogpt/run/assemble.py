@@ -1,6 +1,6 @@
 """What a run is made of: data, model, optimizer, and all that its steps change.
 
-Exported from notebooks/17b_checkpoints.ipynb.
+Exported from notebooks/17d_assembly.ipynb.
 """
 
 import shutil
@@ -24,28 +24,13 @@ from nanogpt.gpt.train import scale_init
 from nanogpt.gpt.weights import load_model
 from nanogpt.parallel.distributed import Ranks
 from nanogpt.parallel.laid_out import fill, lay_out, optimizer_for  # chapter 21d
-from nanogpt.run.checkpoint import latest, load, repair
+from nanogpt.run.checkpoint import latest, load, random_states, repair, set_random_states
 from nanogpt.run.config import Config, Data, Model, config_dict, keys
 from nanogpt.run.metrics import Window
 from nanogpt.run.together import first_alone, held_out, refuse_other_runs, stream_of  # chapter 20b
 from nanogpt.text.data import BatchStream
 from nanogpt.text.shards import load_manifest
 from nanogpt.text.tokenizer import BPETokenizer
-
-
-def random_states(device: torch.device) -> dict[str, torch.Tensor]:
-    """Where PyTorch's global generators are: the CPU's and the device's. Dropout draws from them, and nothing else does."""
-    states = {"cpu": torch.get_rng_state()}
-    if device.type != "cpu":
-        states["device"] = torch.get_device_module(device).get_rng_state()
-    return states
-
-
-def set_random_states(states: dict[str, torch.Tensor], device: torch.device) -> None:
-    """Let the generators go on from there."""
-    torch.set_rng_state(states["cpu"])
-    if device.type != "cpu" and "device" in states:  # not there if the run began on a CPU
-        torch.get_device_module(device).set_rng_state(states["device"])
 
 
 def ensure_data(data: Data) -> dict:

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file
 from safetensors.torch import save as serialize
 from torch import Tensor
@@ -21,6 +22,21 @@ from nanogpt.text.files import atomically, save_json
 from nanogpt.text.shards import file_sha256, manifest_sha256
 
 MANIFEST = "manifest.json"
+
+
+def random_states(device: torch.device) -> dict[str, torch.Tensor]:
+    """Where PyTorch's global generators are: the CPU's and the device's. Dropout draws from them, and nothing else does."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type != "cpu":
+        states["device"] = torch.get_device_module(device).get_rng_state()
+    return states
+
+
+def set_random_states(states: dict[str, torch.Tensor], device: torch.device) -> None:
+    """Let the generators go on from there."""
+    torch.set_rng_state(states["cpu"])
+    if device.type != "cpu" and "device" in states:  # not there if the run began on a CPU
+        torch.get_device_module(device).set_rng_state(states["device"])
 
 
 def pack(value, name: str, tensors: dict[str, Tensor]):

@@ -1,6 +1,6 @@
 """A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
 
-Exported from notebooks/17_trainer.ipynb.
+Exported from notebooks/17c_config.ipynb.
 """
 
 import difflib

@@ -1,6 +1,6 @@
 """A YAML file as plain data: numbers as people write them, no key twice, each error one line.
 
-Exported from notebooks/17_trainer.ipynb.
+Exported from notebooks/17c_config.ipynb.
 """
 
 import re

@@ -1,6 +1,6 @@
 """What a run would take: parameters, memory, epochs, time.
 
-Exported from notebooks/17_trainer.ipynb.
+Exported from notebooks/17c_config.ipynb.
 """
 
 from functools import partial
@@ -14,6 +14,7 @@ from nanogpt.gpt.model import GPT, GPTConfig, num_params
 from nanogpt.gpt.precision import READS, LossScaler
 from nanogpt.gpt.train import train_step
 from nanogpt.run.config import Config
+from nanogpt.run.metrics import span
 from nanogpt.speed.roofline import Roofline, measure_roofline, timings
 from nanogpt.speed.work import memory_by_category, predict_step
 from nanogpt.text.shards import load_manifest
@@ -55,10 +56,3 @@ def dry_run(config: Config) -> None:
     least, measured = step_seconds(shape, c, device, measure_roofline(device))
     more = f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else ""
     print(f"time        at least {span(steps * least)} ({1000 * least:.4g} ms a step by the roofline){more}")
-
-
-def span(seconds: float) -> str:
-    """In words: 12 s, 3.4 min, 5.6 h, 7.8 days."""
-    units = [("days", 86400), ("h", 3600), ("min", 60)]
-    name, size = next(((name, size) for name, size in units if seconds >= 1.5 * size), ("s", 1))
-    return f"{seconds / size:.1f} {name}"

@@ -1,6 +1,6 @@
 """The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and what a run came to.
 
-Exported from notebooks/17c_long_run.ipynb.
+Exported from notebooks/17e_long_run.ipynb.
 """
 
 import json
@@ -15,8 +15,7 @@ import torch
 from nanogpt.gpt.model import num_params
 from nanogpt.run.assemble import Training
 from nanogpt.run.config import Config, config_dict
-from nanogpt.run.dryrun import span
-from nanogpt.run.metrics import step_line
+from nanogpt.run.metrics import span, step_line
 from nanogpt.speed.roofline import peak_of
 
 

@@ -1,6 +1,6 @@
 """What asks a run to end, and what it says when it ends for good.
 
-Exported from notebooks/17c_long_run.ipynb.
+Exported from notebooks/17e_long_run.ipynb.
 """
 
 import math

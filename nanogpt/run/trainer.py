@@ -1,6 +1,6 @@
 """The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
 
-Exported from notebooks/17c_long_run.ipynb.
+Exported from notebooks/17e_long_run.ipynb.
 """
 
 import argparse
@@ -18,11 +18,12 @@ from nanogpt.gpt import optim
 from nanogpt.gpt.sample import complete
 from nanogpt.gpt.train import train_step
 from nanogpt.parallel.laid_out import whole_model  # chapter 21d
-from nanogpt.run.assemble import Training, random_states, resume, set_random_states
-from nanogpt.run.checkpoint import prune, save
+from nanogpt.run.assemble import Training, resume
+from nanogpt.run.checkpoint import prune, random_states, save, set_random_states
 from nanogpt.run.config import Config, from_depth, load_config
 from nanogpt.run.dryrun import dry_run
 from nanogpt.run.log import introduce, peak_flops, report, say, writers
+from nanogpt.run.simple import due
 from nanogpt.run.stopping import asked_to_stop, naming_last_good
 from nanogpt.run.together import held_loss, one_run, seed_step  # chapter 20b
 from nanogpt.speed.roofline import synchronize
@@ -94,11 +95,6 @@ def one_step(run: Training) -> dict:
     if peak := peak_flops(run.device, run.config.train.dtype):
         line["mfu"] = mfu(step_flops(run.model.config, tokens // T, T) / run.ranks.size, seconds, peak)
     return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
-
-
-def due(every: int, step: int, last: bool = False) -> bool:
-    """Whether something that is done every so many steps, 0 for never, is done after this one."""
-    return bool(every) and (step % every == 0 or last)
 
 
 def look(run: Training, last: bool) -> dict:

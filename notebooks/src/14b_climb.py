@@ -745,7 +745,7 @@ run(parser().parse_args(["--predict", "L4"]))
 
 # %% [markdown]
 r"""
-From chapter 17 on, `python -m nanogpt ladder` calls this function. Until then, `python -c` does, after the checkpoint:
+From chapter 17d on, `python -m nanogpt ladder` calls this function. Until then, `python -c` does, after the checkpoint:
 `python -c "from nanogpt.speed.ladder import parser, run; run(parser().parse_args())"`. The option `--size 124M --batch 4 --seq 64` climbs with GPT-2
 itself, and takes some minutes on a CPU.
 """

@@ -599,7 +599,7 @@ The left panel shows the norm around the bad batch. The right panel shows how mu
 The harm comes from Adam's memory. One gradient that is many times as long as the others takes over both means. With
 betas of 0.9 and 0.95 it takes about ten steps until the upper mean has forgotten it, and during these steps all weights go on in the
 direction of the bad batch. After that the weights are in a worse place, and the loss stays higher. A clipped gradient is one among others. A batch that is left out does no harm, but
-somebody must notice that it is bad: chapter 17c builds a rule for that.
+somebody must notice that it is bad: chapter 17e builds a rule for that.
 
 So clipping is an insurance. What it is worth in a run without an accident is a question for chapter 15b.
 

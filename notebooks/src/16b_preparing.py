@@ -492,7 +492,7 @@ def prepare(source: str | os.PathLike, out: str | os.PathLike, tokenizer: str | 
 
 # %% [markdown]
 r"""
-*The command* is a parser and a function; chapter 17's runner calls them, and turns what goes wrong into one line.
+*The command* is a parser and a function; chapter 17d's runner calls them, and turns what goes wrong into one line.
 """
 
 

@@ -1,745 +1,478 @@
 # %% [markdown]
 r"""
-# 17 · The trainer: a run as a file
+# 17 · A trainer that you can hold in your head
 
-Chapter 07's loop trains for a minute, and whoever sees it fail starts again. A run of days meets what a minute does not: a reboot, a full disk,
-a spike, a typo in the command that is noticed on the third day. Three sittings build what such a run needs. This one is about what can go wrong
-before the first step; 17b is about what a run must remember, so that it can go on; 17c is the loop that is left alone for days.
+Chapter 07's loop trains for a minute, and you watch it. A run of an hour is different. You want to know when it will be done. You want to
+see the curve, and to read what the model writes on the way. And when the laptop's lid closes after fifty minutes, you do not want to start again.
 
-A run is some forty numbers. As options in a shell they are lost with the shell's history; as constants in a script, the script of
-yesterday's run is gone. So all of them stand in one file, and what was read of it is kept with every checkpoint.
+This sitting adds these things to the loop, one at a time: a line for each step with the time that is left, a log file and a plot, a look at text that the
+model was not trained on, and a file from which the run goes on. There is no configuration file, no second process and no
+command yet. The result is short enough to know by heart, and it is a real trainer: it finishes what it began.
 
-```
-tiny.yaml ───┐                                                                     ┌─> --dry-run: what would it take?
-key=value ───┼─> keys and values ──> seven sections ──────> together ──> Config ───┤
---depth 4 ───┘   known? once?        type? possible?        whole batches?         └─> a run (17c) and its checkpoints (17b)
-```
-
-A file can be wrong, though, and a program that reads it kindly does not say so.
-
-*Predict.* Below, a script reads three values as many scripts do. How many arrive as the file's author meant them?
+Three sittings then make it fit for days: 17b asks what our simple file forgets and what a power cut leaves of it, 17c puts a run's numbers
+into a file, and 17e looks after a run at night. (17d connects the parts, and may be skipped.)
 """
 
 # %%
-#| default_exp run.config
-#| doc run.config: A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
-#| doc run.configfile: A YAML file as plain data: numbers as people write them, no key twice, each error one line.
-#| doc run.dryrun: What a run would take: parameters, memory, epochs, time.
-#| doc cli: `python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
-import contextlib
-import signal
+#| default_exp run.simple
+#| doc run.simple: A trainer of one process: a loop, a log, a look at the model, and a file from which the run goes on.
+#| doc run.metrics: What a run has written, as text and read back; and how far out its newest step is.
+import shutil
 
-import yaml
+import numpy as np
 
-from course.figures import trainer as figures
+from course.figures import simple as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-
-# %%
-DEPTHS, BATCHES = (1, 2, 3, 4), (1, 2, 4, 8, 16)  # a dry run's: layers, rows of a micro-batch
-predict("17.1", "of three values, so many arrive", guess=None)
-said = yaml.safe_load("{lr: 6e-4, weight_decy: 0.3, max_steps: 100}")
-read = [said.get("lr", 1e-3), said.get("weight_decay", 0.1), said.get("max_steps", 1000)]
-print(read)
-answer("17.1", sum(a == b for a, b in zip(read, (6e-4, 0.3, 100))))
+from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.device import pick_device
+from nanogpt.gpt.model import GPTConfig
+from nanogpt.gpt.optim import make_optimizer
+from nanogpt.text.shards import open_shards, read_shard
+from nanogpt.text.tokenizer import BPETokenizer
 
 # %% [markdown]
 r"""
-One. `weight_decy` is a key that nobody asks for, so the default is used, and nobody hears of it. And `6e-4` is text: YAML 1.1, which PyYAML reads,
-wants a dot in a number with an exponent. Nothing fails: a run of three days with the wrong decay looks like any other.
-
-## Strict sections
-
-So reading is strict. Each section of the file is a dataclass, and pydantic, which reads data into dataclasses, accepts no key
-that is not there and no value of another type: no text for a number, no 3.5 for an integer, no NaN. An impossible value is one that
-no run can have: its range stands with its field.
+All sizes are set here. The model is a small one, so that a run takes seconds and you can play with the trainer.
 """
 
 # %%
-#| export run.config
-import difflib
+STEPS, EVERY, STOP = 300, 60, 160  # of the run; from one look to the next; where it is interrupted
+B, T, LR, SEED = 4, 128, 3e-3, 0  # rows of a batch, their tokens, the highest learning rate
+if not EVERY <= STOP < STEPS:
+    raise ValueError(
+        f"EVERY={EVERY} ≤ STOP={STOP} < STEPS={STEPS}: the run must be saved before it is stopped"
+    )
+device, corpus = pick_device(), "../data/built/stories"
+floor = ensure_corpus(corpus)["floor"]
+tokenizer = BPETokenizer.load(f"{corpus}/tokenizer.json")
+paths = {split: open_shards(corpus, split) for split in ("train", "val")}
+val = np.concatenate([read_shard(path) for path in paths["val"]])[:10_000]
+shape = GPTConfig(block_size=T, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=4, n_embd=64)
+
+# %% [markdown]
+r"""
+## The loop, once more
+
+This is chapter 07's loop with chapter 15's optimizer. `train_step` takes a batch, computes the gradient and updates the weights.
+"""
+
+# %%
+#| export
 import json
-import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Annotated, Any, Literal
-
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-
-from nanogpt.parallel.layout import Parallel, check_layout  # chapter 21d
-
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # text is no number, 3.5 no integer
-Count, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
-Amount, Rate = Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]
-Fraction, BelowOne = Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0, lt=1)]
-Name = Annotated[str, Field(min_length=1)]
-
-
-# %%
-#| export run.config
-@dataclass(frozen=True)
-class Model:
-    """The shape: `GPTConfig` without its vocabulary, which the data bring along."""
-
-    __pydantic_config__ = STRICT
-    n_layer: int = 12
-    n_head: int = 12
-    n_embd: int = 768
-    block_size: int = 1024
-    dropout: float = 0.0
-    bias: bool = True
-    flash: bool = True  # chapter 12
-    padded_vocab_size: int | None = None  # chapter 13
-
-    def __post_init__(self):
-        from nanogpt.gpt.model import check_shape  # here: it imports torch, and a command's --help needs none
-
-        check_shape(SimpleNamespace(**vars(self), vocab_size=1))
-
-
-# %%
-#| export run.config
-@dataclass(frozen=True)
-class Data:
-    """Where the shards are, and what they are made of where they are not there yet."""
-
-    __pydantic_config__ = STRICT
-    dir: Name = "data/built/stories"
-    documents: bool = True  # rows begin with documents, as in chapter 07; else one stream, as GPT-2 had
-    source: str | None = None  # where dir has no shards: "stories", or the text that is prepared into it
-    tokenizer: int | str = "gpt2"  # that text's: GPT-2's, a tokenizer.json, or how many tokens to train
-    val: BelowOne = 0.1  # the fraction of that text that is kept for validation
-    paragraphs: bool = True  # a document of that text ends at a blank line
-    overfit: bool = False  # every step reads the first batch again: a model must learn it by heart
-
-
-# %%
-#| export run.config
-@dataclass(frozen=True)
-class Optim:
-    """AdamW, and its learning rate over the run: chapter 15."""
-
-    __pydantic_config__ = STRICT
-    lr: Rate = 6e-4  # the highest
-    betas: tuple[BelowOne, BelowOne] = (0.9, 0.95)
-    weight_decay: Amount = 0.1
-    clip: Rate | None = 1.0  # the longest gradient; null clips none
-    schedule: Literal["cosine", "wsd", "constant"] = "cosine"
-    warmup: Count = 0  # steps
-    minimum: Fraction = 0.1  # the last rate, as a fraction of lr
-    decay: Fraction = 0.3  # wsd: the fraction of the steps in which the rate falls
-
-
-# %%
-#| export run.config
-@dataclass(frozen=True)
-class Train:
-    """How long, how large a batch, in which precision, and what is done about a bad step."""
-
-    __pydantic_config__ = STRICT
-    max_steps: Positive = 1000
-    batch_tokens: Positive = 524_288  # of one update
-    micro_batch: Positive = 16  # rows of block_size tokens that go through the model at once
-    dtype: str = "float32"  # chapter 10's word
-    compile: bool = False
-    skip_spikes: Amount = 0.0  # leave an update out beyond so many standard deviations; 0: never
-    bad_steps: Positive = 10  # so many steps in a row that are not finite end the run
-
-    def __post_init__(self):
-        from nanogpt.gpt.precision import PRECISIONS
-
-        if self.dtype not in PRECISIONS:
-            raise ValueError(f"dtype={self.dtype!r} must be one of {', '.join(PRECISIONS)}")
-
-
-# %%
-#| export run.config
-@dataclass(frozen=True)
-class Eval:
-    """What is measured on the way. Every: so many steps; 0 is never."""
-
-    __pydantic_config__ = STRICT
-    every: Count = 250  # the validation loss
-    tokens: Positive = 100_000  # that it is measured on
-    sample_every: Count = 0
-    prompt: str = ""
-    hellaswag_every: Count = 0
-
-
-# %%
-#| export run.config
-@dataclass(frozen=True)
-class Run:
-    """Where the run lives, and when it saves itself."""
-
-    __pydantic_config__ = STRICT
-    dir: Name = "runs/unnamed"
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    device: str | None = None  # null: the best there is
-    checkpoint_every: Count = 500  # steps; 0: only at the end and when it is stopped
-    keep: Positive = 2  # checkpoints, besides the best
-    log_every: Positive = 1  # steps between lines
-    minutes: Rate | None = None  # the time limit, before which it saves and ends
-    tensorboard: bool = False
-    wandb: bool = False
-
-
-# %% [markdown]
-r"""
-What one section cannot know is checked where they meet. A batch is counted in tokens, so that it means the same whatever fits into memory at once
-(chapter 15: micro-batches); then it must be a whole number of micro-batches. The message says which number nearby would do.
-"""
-
-
-# %%
-#| export run.config
-@dataclass(frozen=True)
-class Config:
-    """A run. ValueError, naming the keys, where its parts cannot work together."""
-
-    __pydantic_config__ = STRICT
-    model: Model = field(default_factory=Model)
-    data: Data = field(default_factory=Data)
-    optim: Optim = field(default_factory=Optim)
-    train: Train = field(default_factory=Train)
-    eval: Eval = field(default_factory=Eval)
-    run: Run = field(default_factory=Run)
-    parallel: Parallel = field(default_factory=Parallel)
-    init_from: str | None = None  # a folder of save_model, or a Hugging Face folder or name
-
-    def __post_init__(self):
-        check_together(self.model, self.optim, self.train)
-        check_layout(self.parallel, self.model, self.train)
-
-    @property
-    def micro_batches(self) -> int:
-        """In one update."""
-        return self.train.batch_tokens // (self.train.micro_batch * self.model.block_size)
-
-
-# %%
-#| export run.config
-def check_together(model: Model, optim: Optim, train: Train) -> None:
-    """ValueError where the batch is no whole number of micro-batches, or the schedule is longer than the run."""
-    steps, rows = f"train.max_steps={train.max_steps}", train.micro_batch * model.block_size
-    if train.batch_tokens % rows:
-        near = max(1, round(train.batch_tokens / rows)) * rows
-        said = f"train.batch_tokens={train.batch_tokens} must be a multiple of train.micro_batch={train.micro_batch}"
-        raise ValueError(f"{said} × model.block_size={model.block_size}, as {near} is")
-    if optim.warmup > train.max_steps:
-        raise ValueError(f"optim.warmup={optim.warmup} must not exceed {steps}")
-    if optim.schedule == "wsd" and optim.warmup + optim.decay * train.max_steps > train.max_steps:
-        raise ValueError(f"optim.warmup={optim.warmup} and optim.decay={optim.decay} overlap in {steps}")
-
-
-# %% [markdown]
-r"""
-## What a file says
-
-YAML is easy to read, and easy to read wrongly. PyYAML reads `6e-4` as text, because there is no dot. It reads `0100` as 64, because a leading zero
-means octal. It reads `2:00:00`, two hours as a scheduler writes them, as the number 7,200, because a colon means base sixty. And of a key that stands
-there twice it takes the last, without a word. Our loader reads the first two as people mean them. `2:00:00` stays text, which a key that wants a
-number refuses, and a key that stands there twice is an error. What is no YAML at all becomes one line with the place of the fault.
-"""
-
-
-# %%
-#| export run.configfile
-import re
-from pathlib import Path
-from typing import Any
-
-import yaml
-
-import nanogpt
-
-FLOAT = "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
-USUAL = yaml.SafeLoader.yaml_implicit_resolvers
-
-
-def decimal(loader: yaml.SafeLoader, node: yaml.Node) -> int | str:
-    """A whole number to base ten, 0100 too. What YAML 1.1 takes for other numbers, as 2:00:00, is text, and so refused."""
-    digits = node.value.replace("_", "")
-    return int(digits) if digits.lstrip("+-").isdecimal() else node.value
-
-
-# %%
-#| export run.configfile
-class Loader(yaml.SafeLoader):
-    """YAML in which 6e-4 is a number, as in YAML 1.2, and a key stands once. Plain data only, never objects."""
-
-    yaml_implicit_resolvers = USUAL | {first: [FLOAT, *USUAL[first]] for first in "+-0123456789"}
-    yaml_constructors = yaml.SafeLoader.yaml_constructors | {"tag:yaml.org,2002:int": decimal}
-
-    def construct_mapping(self, node, deep=False):
-        names = [str(key.value) for key, _ in node.value]
-        for name in {name for name in names if names.count(name) > 1}:
-            raise yaml.MarkedYAMLError(problem=f"{name} stands there twice", problem_mark=node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-# %%
-#| export run.configfile
-def parsed(text: str, where: str) -> Any:
-    """What a YAML text says; ValueError in one line where it says nothing."""
-    try:
-        return yaml.load(text, Loader)
-    except yaml.YAMLError as error:
-        mark, problem = (getattr(error, name, None) for name in ("problem_mark", "problem"))
-        line = f", line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{where}{line}: {problem or error}") from None
-
-
-# %%
-#| export run.configfile
-CONFIGS = Path(nanogpt.__file__).resolve().parents[1] / "configs"
-
-
-def read_config(name_or_path: str | Path) -> tuple[dict, str]:
-    """What a YAML file says, or configs/NAME.yaml, found from any folder; and what to call it."""
-    path = Path(name_or_path)
-    if named := not path.suffix and len(path.parts) == 1:
-        path = CONFIGS / f"{path}.yaml"
-    where = f"configs/{path.name}" if named else str(path)
-    try:
-        given = parsed(path.read_text(encoding="utf-8"), where) or {}
-    except UnicodeDecodeError:
-        raise ValueError(f"{where}: is no text in UTF-8") from None
-    except FileNotFoundError:
-        ready = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
-        raise FileNotFoundError(f"{where} is not there; ready are {ready}") from None
-    if not isinstance(given, dict):
-        raise ValueError(f"{where}: holds no keys; a line of it reads `train: {{max_steps: 100}}`")
-    return given, where
-
-
-# %% [markdown]
-r"""
-A key is written with a dot, in errors and on the command line: `train.max_steps`. A command line changes single keys of the file, so that a
-variation of a run needs no second file.
-
-pydantic lists all that is wrong, in its own words, over many lines. Whoever has made a typo wants one line: where it is, what stands there, what could. For a key
-that does not exist it is the nearest one that does, first among those of the same name in another section (`max_steps` → `train.max_steps`).
-"""
-
-
-# %%
-#| export run.config
-#| blank keys: a section is a dataclass: call keys on it with its name and a dot before
-#| blank put: the part before the dot is a section, which may not be there yet
-def keys(kind: type = Config, before: str = "") -> dict[str, Any]:
-    """Each key that a configuration may have, with dots, and the type of its value."""
-    found = {}
-    for f in fields(kind):
-        inner = f.default_factory  # a section's is its class
-        found |= keys(inner, f"{f.name}.") if is_dataclass(inner) else {before + f.name: f.type}
-    return found
-
-
-def put(given: dict, key: str, value: Any) -> None:
-    """Set a key with dots; a section that is empty or none stays what it is."""
-    section, _, name = str(key).rpartition(".")
-    if not section:
-        given[name] = value
-    elif isinstance(given.setdefault(section, {}), dict):
-        given[section] = given[section] | {name: value}
-
-
-# %%
-#| export run.config
-def complaint(error: ValidationError, given: dict) -> tuple[str, str]:
-    """The first key that is wrong, or "" where it is several together, and a sentence."""
-    first, known = error.errors()[0], keys()
-    place = [str(part) for part in first["loc"]]
-    if first["type"] == "value_error":
-        return "", ".".join([*place, str(first["ctx"]["error"])])
-    key = place[0] if place[0] in known else ".".join(place[:2])
-    if inner := [name for name in known if name.startswith(f"{key}.")]:
-        return key, f"{key} is a section and takes keys of its own: {', '.join(inner)}"
-    if key not in known:
-        last = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
-        near = last or difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-        return key, f"there is no key {key}; did you mean {near[0]}?"
-    section, _, name = key.rpartition(".")
-    value = json.dumps((given[section] if section else given)[name], default=str)
-    wanted = [e["msg"] for e in error.errors() if ".".join(map(str, e["loc"])).startswith(key)]
-    wanted = [re.sub("Input should be |String should have", "", message).strip() for message in wanted]
-    wanted = ["two numbers from 0 to below 1"] if name == "betas" else wanted
-    return key, f"{key}={value} must be {' or '.join(wanted)}"
-
-
-# %%
-#| export run.config
-def given_keys(said: dict, overrides: list[str]) -> dict:
-    """What the file says, changed by the overrides."""
-    given = {}
-    for key, value in said.items():
-        if value is not None or key in keys():  # an empty section says nothing
-            put(given, key, value)
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals:
-            raise ValueError(f"command line: {override} is no key=value, as train.max_steps=100 is")
-        text = keys().get(key) in (str, Name)
-        put(given, key, value if text else parsed(value, f"command line: {key}"))
-    return given
-
-
-# %%
-#| export run.config
-def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """The run in a YAML file, or in configs/NAME.yaml, changed by `key=value` overrides.
-
-    ValueError or OSError in one line, which names the file, the key with dots, and for a typo the nearest one.
-    """
-    said, where = read_config(name_or_path)
-    given = given_keys(said, overrides := list(overrides))
-    try:
-        return TypeAdapter(Config).validate_json(json.dumps(given, default=str))
-    except ValidationError as error:
-        key, sentence = complaint(error, given)
-    if any(override.startswith(f"{key}=") for override in overrides):
-        where = "command line"
-    elif not key and overrides:
-        where = f"{where} with {' '.join(overrides)}"
-    raise ValueError(f"{where}: {sentence}")
-
-
-def config_dict(config: Config) -> dict:
-    """As a JSON file can hold it, which `load_config` reads back, since JSON is YAML."""
-    return json.loads(json.dumps(asdict(config)))
-
-
-# %% [markdown]
-r"""
-*Check.* Eleven mistakes as people make them. Each must be one line that names its key; a mistake that is accepted fails the cell.
-"""
-
-# %%
-MISTAKES = """optim.lrr=1e-3 max_steps=100 train.max_steps=1e2 optim.schedule=cosin model.n_head=5
-train.batch_tokens=1000 optim.warmup=5000 train.dtype=half model.dropout= run=runs/a
-run.minutes=2:00:00"""
-for mistake in MISTAKES.split():
-    try:
-        load_config("tiny", [mistake])
-    except ValueError as error:
-        print(error)
-        assert "\n" not in str(error), "an error of two lines"
-        assert mistake.partition("=")[0] in str(error), f"it does not name the key of {mistake}"
-    else:
-        raise AssertionError(f"{mistake} was accepted")
-
-# %% [markdown]
-r"""
-One is worth a thought: `model.dropout=` is what a shell makes of `model.dropout=$DROPOUT` when the variable is not set. It is null, not zero.
-
-Six configurations are ready: `tiny` and `shakespeare` for a laptop, `gpt2-124M` with the schedule of the build-nanogpt lecture and
-`gpt2-124M-llmc` with llm.c's for a server, `overfit` for a first test of new code, `finetune` for chapter 19. They are written to be read:
-"""
-
-# %%
-print((CONFIGS / "overfit.yaml").read_text(encoding="utf-8"))
-
-# %% [markdown]
-r"""
-## One dial
-
-Whoever tries sizes does not want to think of width, heads and rate each time. nanochat derives them from the depth: width 64 n, and a rate
-that falls with the root of the width (its `base_train.py` and `gpt.py`). With heads of 64 numbers, depth 12 is GPT-2 small.
-
-*Predict.* `--depth 24` has how many times the parameters of `--depth 12` in its layers? (12 C² in each, chapter 05.)
-"""
-
-
-# %%
-#| export run.config
-#| blank from_depth: 64 columns and one head for each layer; the rate falls with the root of the width
-def from_depth(n: int) -> list[str]:
-    """Overrides for n layers: nanochat's one dial (base_train.py, gpt.py), with GPT-2's heads of 64; 12 is GPT-2 small.
-
-    The width is 64 n. The rate is GPT-3's 6e-4 for 768 (Brown et al. 2020, table 2.1) times √(768 / width).
-    """
-    if n < 1:
-        raise ValueError(f"--depth {n} is the number of layers, at least 1")
-    lr = 6e-4 * (768 / (64 * n)) ** 0.5
-    return [f"model.n_layer={n}", f"model.n_embd={64 * n}", f"model.n_head={n}", f"optim.lr={lr:.6g}"]
-
-
-# %%
-predict("17.2", "parameters in the layers, depth 24 to depth 12", guess=None, unit="times")
-for depth in (4, 12, 24, 48):
-    print(f"{12 * depth * (64 * depth) ** 2 / 1e6:10,.1f} million in the layers:", *from_depth(depth))
-answer("17.2", 24**3 / 12**3)
-
-# %% [markdown]
-r"""
-Twice the layers of twice the width squared: the dial is the cube root of the size. Compute grows faster still, since a larger model is also shown more tokens.
-
-## Before it begins: memory
-
-A run that ends for want of memory does so in its first step, on the machine that was waited for. What it will take can be counted before (chapter 09):
-weights, gradients, AdamW's two means; and what the forward pass keeps for the backward pass, which grows with the micro-batch.
-
-*Predict.* GPT-2 small, all in float32: four numbers a parameter are 2.0 GB. How many GB does a micro-batch of 16 rows of 1,024 tokens add?
-"""
-
-
-# %%
-#| export run.dryrun
-from functools import partial
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from nanogpt.device import pick_device
-from nanogpt.gpt import optim
-from nanogpt.gpt.model import GPT, GPTConfig, num_params
-from nanogpt.gpt.precision import READS, LossScaler
+from nanogpt.evals.losses import evaluate
+from nanogpt.gpt.model import GPT, num_params
+from nanogpt.gpt.optim import cosine
+from nanogpt.gpt.sample import complete
 from nanogpt.gpt.train import train_step
-from nanogpt.speed.roofline import Roofline, measure_roofline, timings
-from nanogpt.speed.work import memory_by_category, predict_step
-from nanogpt.text.shards import load_manifest
+from nanogpt.text.data import DocumentStream
+from nanogpt.text.tokenizer import BPETokenizer
 
 # %%
-predict("17.3", f"activations of GPT-2 small, {BATCHES[-1]} rows of 1,024", guess=None, unit="GB")
-memory = {B: {what: n / 1e9 for what, n in memory_by_category(GPTConfig(), B, 1024).items()} for B in BATCHES}
-answer("17.3", memory[BATCHES[-1]]["activations"])
-show(figures.memory(memory), alt="GB by category: only the activations grow with the micro-batch.")
+model = GPT(shape, torch.Generator().manual_seed(SEED)).to(device)
+optimizer = make_optimizer(model, LR)
+stream = DocumentStream(paths["train"], B, T, seed=SEED, device=device)
+for step in range(60):
+    loss = train_step(model, optimizer, [stream.next_batch()])
+    if step % 10 == 0:
+        print(f"step {step}: loss {loss.item():.3f}")
 
 # %% [markdown]
 r"""
-So `train.micro_batch` is the knob for memory, and `train.batch_tokens`, which training feels, stays. The counts are those of the arrays that must
-be there; an allocator needs some more, so a bar that just reaches a line will not fit.
-
-## Before it begins: time
-
-`--dry-run` says what a run would take. It needs no data and trains nothing. Its time is of two kinds. Chapter 09's roofline, which
-takes one measured product and one measured copy, allows no step to be faster than its products and its traffic. And where a micro-batch takes
-under three seconds, a step is made, with random tokens.
-
-*Predict.* A step as it is measured, divided by what the roofline allows?
+The loss falls. Everything that a run *is* can be found in this cell: a model, an optimizer, a stream of batches, and how many steps have been made.
+Let us put these four into one object, together with what does not change on the way. Then a function can take the whole run as its argument.
 """
 
 
 # %%
-#| export run.dryrun
-def step_seconds(shape: GPTConfig, config: Config, device: torch.device, roof: Roofline) -> tuple:
-    """Seconds of a step: at least so many, by the device's roofline; and measured, if a micro-batch takes under 3 s."""
-    B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
-    name = READS.get(config.train.dtype, config.train.dtype)
-    parts = predict_step(shape, B, T, roof, name if name in roof.flops else "float32", fused=True)
-    update = parts["optimizer", "update"]
-    least = (sum(parts.values()) - update) * n + update
-    if least > 3 * n:
-        return least, None
-    model, ids = GPT(shape).to(device), torch.randint(shape.vocab_size, (B, T + 1), device=device)
-    optimizer, batch = optim.make_optimizer(model, 1e-9, config.train.dtype), (ids[:, :-1], ids[:, 1:])
-    scaler = LossScaler() if config.train.dtype == "fp16" else None
-    call = partial(train_step, model, optimizer, [batch] * min(n, 2), config.train.dtype, scaler=scaler)
-    return least, min(timings(call, device, 3)) * n / min(n, 2)
+#| export
+@dataclass
+class Training:
+    """A run in memory: what its steps change (model, optimizer, stream, step), and what stays as it is."""
+
+    folder: Path  # where its files are
+    model: GPT
+    optimizer: torch.optim.Optimizer
+    stream: DocumentStream
+    tokenizer: BPETokenizer
+    held: tuple  # arrays of validation tokens, and the id between their documents
+    max_steps: int
+    lr: float  # the highest
+    every: int  # steps from one look to the next
+    step: int = 0  # how many have been made
 
 
 # %%
-#| export run.dryrun
-def dry_run(config: Config) -> None:
-    """Print what a run would take; nothing is written, and data that are not there are not made."""
-    c, device, known = config, pick_device(config.run.device), Path(config.data.dir, "manifest.json").exists()
-    own = 50257 if isinstance(c.data.tokenizer, str) else c.data.tokenizer
-    guess = 1024 if c.data.source == "stories" else own
-    manifest = load_manifest(c.data.dir) if known else {"vocab_size": guess}
-    shape = GPTConfig(**vars(c.model) | {"dropout": 0.0}, vocab_size=manifest["vocab_size"])
-    B, T, steps, tokens = c.train.micro_batch, c.model.block_size, c.train.max_steps, c.train.batch_tokens
-    print(f"parameters  {num_params(shape):,}" + ("" if known else f", if the vocabulary has {guess:,}"))
-    parts = memory_by_category(shape, B, T)
-    text = ", ".join(f"{what} {n / 1e9:.3f}" for what, n in parts.items())
-    print(f"memory      {sum(parts.values()) / 1e9:.3f} GB with all in float32: {text}")
-    print(f"steps       {steps:,} of {tokens:,} tokens: {c.micro_batches} × {B} rows of {T}")
-    if known:
-        train = manifest["splits"]["train"]
-        n, what = (train["documents"] * T, "documents") if c.data.documents else (train["tokens"], "tokens")
-        print(f"epochs      {steps * tokens / n:.2f} of {train[what]:,} {what}")
-    least, measured = step_seconds(shape, c, device, measure_roofline(device))
-    more = f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else ""
-    print(f"time        at least {span(steps * least)} ({1000 * least:.4g} ms a step by the roofline){more}")
+RUNS = Path("../data/built/simple")
+shutil.rmtree(RUNS, ignore_errors=True)
 
 
-# %%
-#| export run.dryrun
-def span(seconds: float) -> str:
-    """In words: 12 s, 3.4 min, 5.6 h, 7.8 days."""
-    units = [("days", 86400), ("h", 3600), ("min", 60)]
-    name, size = next(((name, size) for name, size in units if seconds >= 1.5 * size), ("s", 1))
-    return f"{seconds / size:.1f} {name}"
+def new_run(name: str, dropout: float = 0.0) -> Training:
+    """A run at its beginning, in a folder of its own."""
+    (RUNS / name).mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(SEED)
+    made = GPT(shape, torch.Generator().manual_seed(SEED)).to(device)
+    rows = DocumentStream(paths["train"], B, T, seed=SEED, device=device)
+    parts = made, make_optimizer(made, LR), rows, tokenizer, ([val], tokenizer.eot)
+    return Training(RUNS / name, *parts, STEPS, LR, EVERY)
 
 
-# %% tags=["nbval-ignore-output"]
-dry_run(load_config("tiny", ["data.dir=nowhere"]))
-
-# %% tags=["nbval-ignore-output"]
-predict("17.4", "a measured step, to what the roofline allows", guess=None, unit="×")
-steps, roof = [], measure_roofline(device := pick_device())
-for depth in DEPTHS:
-    config = load_config("tiny", from_depth(depth))
-    shape = GPTConfig(**vars(config.model), vocab_size=1024)
-    steps.append((num_params(shape), *step_seconds(shape, config, device, roof)))
-answer("17.4", steps[-1][2] / steps[-1][1] if steps[-1][2] else None)
-show(figures.dry_run(steps), alt="Time of a step over parameters: measured, and the roofline's bound.")
+run = new_run("first")
+print(f"{run.folder.name}: step {run.step} of {run.max_steps}, {num_params(run.model.config):,} parameters")
 
 # %% [markdown]
 r"""
-The distance between the lines is what a roofline does not know: calls that take longer than their work, small products that fill no core, page faults
-(chapter 14 names the parts of it). The smaller the model, the larger their share. Below the lower line no step should lie, unless all
-that the model touches fits into the cache, whose bandwidth chapter 09's copy does not measure.
+## One step, one line
 
-For GPT-2 small on one GPU the same command says days, before a day is spent: `python -m nanogpt train gpt2-124M --dry-run`.
-
-## The command line, which may be skipped
-
-A command is a module with a `parser()` and a `run(args)`; `python -m nanogpt NAME` finds it here. All commands end
-alike, so that a script can go by the exit code: 0 when all went well, 2 after one line that says what is wrong. A command's module is
-imported only when that command is given: help needs no PyTorch.
-
-*Predict.* Which exit code does a shell expect of a program that Ctrl-C has ended? (The signal is SIGINT, number 2.)
+One step sets the learning rate (chapter 15's cosine), takes a batch and makes the update. It returns a *line*: a dictionary of what there is to say about this
+step. For now that is its number, its loss and its rate. Later parts of the trainer add to it.
 """
 
 
 # %%
-#| export cli
-import difflib
-import importlib
-import os
-import sys
-from collections.abc import Callable
+#| export
+def one_step(run: Training) -> dict:
+    """Take a batch and update the weights: the step's line."""
+    lr = run.lr * cosine(run.step, run.max_steps)
+    for group in run.optimizer.param_groups:
+        group["lr"] = lr
+    loss = train_step(run.model, run.optimizer, [run.stream.next_batch()], clip=1.0)
+    run.step += 1
+    return {"step": run.step, "loss": loss.item(), "lr": lr}
+
+
+# %%
+for _ in range(3):
+    print(one_step(run))
+
+# %% [markdown]
+r"""
+A dictionary is good for a program to read. People want something shorter, and they want to know how long it will take. `step_line` writes a line in the style
+of llm.c. `span` writes a number of seconds in the unit that one would say it in.
+"""
+
+
+# %%
+#| export run.metrics
+import json
 from pathlib import Path
 
-COMMANDS = {
-    "prepare": ("nanogpt.corpora.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)"),
-    "plot": ("nanogpt.run.metrics", "draw loss, norm, rate and throughput of runs together (chapter 17c)"),
-    "compare": ("nanogpt.run.compare", "where two runs part, and by how much (chapter 17c)"),
-    "train": ("nanogpt.run.trainer", "a run from a YAML file, started or gone on with (chapter 17c)"),
-    "sample": ("nanogpt.gpt.sample", "continue a prompt with a trained model (chapter 08)"),
-    "ladder": ("nanogpt.speed.ladder", "every speed-up on this machine, one on the other (chapter 14)"),
-    "plan": ("nanogpt.plan.plan", "memory, communication, time and cost of a run, by formula (chapter 22)"),
-    "eval": ("nanogpt.evals.command", "how good a checkpoint is, by several measures (chapter 18b)"),
-    "drill": ("nanogpt.drills.ddp", "what several processes do together, under torchrun (chapter 20)"),
-    "flight": ("nanogpt.drills.flight", "what each rank of a deadlock waits for (chapter 20b)"),
-}
-USAGE = """usage: python -m nanogpt COMMAND [options]
-{commands}
+SHOWN = {"loss": "loss {:.4f}", "val_loss": "val loss {:.4f}", "lr": "lr {:.2e}"}
 
-  python -m nanogpt COMMAND --help    options and examples of a command
-Exit codes: 0 all went well, 2 something is wrong (one line says what), 130 or 143 stopped by Ctrl-C or SIGTERM."""
+
+def step_line(line: dict, steps: int) -> str:
+    """A step's line as text. What it does not have is left out."""
+    parts = [f"step {line['step']:5}/{steps}"]
+    for name, form in SHOWN.items():
+        if name in line:
+            parts.append(form.format(line[name]))
+    return " | ".join(parts)
 
 
 # %%
-#| export cli
-def in_one_line(error: BaseException) -> str:
-    """What went wrong, without line breaks. What is missing is named with what brings it."""
-    text = str(error) or {MemoryError: "out of memory"}.get(type(error), type(error).__name__)
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        text = f"{error.filename}: {error.strerror}"
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        package, _, module = error.name.partition(".")
-        text = f"needs {package}: pip install {'pyyaml' if package == 'yaml' else package}"
-        if package == "nanogpt":
-            made, chapters = f"#| doc {module}:", Path(__file__).parent.parent.glob("notebooks/*.ipynb")
-            owner = [c.stem.partition("_")[0] for c in chapters if made in c.read_text(encoding="utf-8")]
-            remedy = f"`course restore {owner[0]}` brings it back" if owner else "copy it here again"
-            text = f"nanogpt/{module.replace('.', '/')}.py is missing; {remedy}"
-    return " ".join(text.split())
+#| export run.metrics
+def span(seconds: float) -> str:
+    """In words: 12 s, 3.4 min, 5.6 h, 7.8 days."""
+    for name, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {name}"
+    return f"{seconds:.1f} s"
 
 
-# %%
-#| export cli
-def reader_has_gone(text: str = "") -> bool:
-    """Write out `text` and all before it; true if nobody reads stdout any more, as `head` when it has enough."""
-    try:
-        print(text, end="", flush=True)
-    except BrokenPipeError:
-        # What follows goes nowhere: Python's own flush at exit must not fail once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
-
-
-# %%
-#| export cli
-def outcome(name: str, call: Callable[[], object]) -> int:
-    """Call it; 0, or 2 or 130 after one line on stderr.
-
-    A command that leaves something behind when it is stopped raises KeyboardInterrupt with a sentence that says what.
-    """
-    try:
-        call()
-    except (ValueError, OSError, RuntimeError, MemoryError, FloatingPointError, ImportError) as error:
-        if isinstance(error, BrokenPipeError) and reader_has_gone("\n"):
-            return 0
-        print(f"{name}: {in_one_line(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt as stop:
-        print(f"\n{name}: stopped; {stop if stop.args else 'no file was written'}", file=sys.stderr)
-        return 130
-    except SystemExit as end:  # --help
-        return end.code or 0
-    return 0
-
-
-# %%
-#| export cli
-def run_command(name: str, argv: list[str]) -> int:
-    """`python -m nanogpt name *argv`, called from Python; the exit code."""
-
-    def refuse(message: str):
-        raise ValueError(f"{message} (python -m nanogpt {name} --help)")
-
-    def call():
-        module = importlib.import_module(COMMANDS[name][0])
-        parser = module.parser()
-        parser.prog, parser.error = f"python -m nanogpt {name}", refuse
-        module.run(parser.parse_args(argv))
-
-    return outcome(name, call)
-
-
-# %%
-#| export cli
-def main(argv: list[str] | None = None) -> int:
-    """`python -m nanogpt`: pick the command, run it, give its exit code."""
-    name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # not every terminal can show every character
-    if name in COMMANDS:
-        code = run_command(name, rest)
-    elif name in ("-h", "--help"):
-        lines = [f"  {name:10} {what}" for name, (_, what) in COMMANDS.items()]
-        code = outcome("nanogpt", lambda: print(USAGE.format(commands="\n".join(lines))))
-    else:
-        near = difflib.get_close_matches(name, COMMANDS, n=1) or ["--help"]
-        print(f"nanogpt: no command {name!r}; try python -m nanogpt {near[0]}", file=sys.stderr)
-        code = 2
-    reader_has_gone()
-    return code
-
+# %% tags=["nbval-ignore-output"]
+began = time.monotonic()
+for _ in range(20):
+    line = one_step(run)
+pace = (time.monotonic() - began) / 20  # seconds a step
+print(step_line(line, STEPS), "|", span(pace * (STEPS - run.step)), "left")
+print(span(3), span(200), span(7200), span(800_000), sep=", ")
 
 # %% [markdown]
 r"""
-*Check.* Four commands that end badly, the last by Ctrl-C. Of each there is one line, on stderr, which is shown on the screen here.
+The time that is left is the number of steps that are left, times the seconds of a step so far.
+
+*Predict.* You have just seen how long a step takes. The run will have more to do than its steps: it will look at the model every now and then, and
+save it. How many seconds will the whole run take?
 """
 
 # %%
-predict("17.5", "exit code after Ctrl-C", guess=None)
-with contextlib.redirect_stderr(sys.stdout):
-    codes = [main(["pilot"]), main(["plot"]), main(["plot", "nowhere"])]
-    codes += [outcome("plot", partial(signal.raise_signal, signal.SIGINT))]
-answer("17.5", codes[-1])
-assert codes == [2, 2, 2, 128 + signal.SIGINT], f"exit codes {codes}"
+predict("17.1", f"seconds of a run of {STEPS} steps", guess=None, unit="s")
 
 # %% [markdown]
 r"""
-128 and the number of the signal: a shell says the same of a program that a signal has ended, and a loop in a script stops
-at it.
+## A file of lines
+
+What is printed on the screen is gone when the window closes. So each line also goes into a file, `metrics.jsonl`, in the moment when the step is done: one JSON
+object in each row of the file. Such a file can be read while the run still writes it.
+"""
+
+
+# %%
+#| export run.metrics
+def read_metrics(path: str | Path) -> list[dict]:
+    """The steps in a run's folder, in order. A step that was made twice counts as it was made last."""
+    steps = {}
+    for text in (Path(path) / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        line = json.loads(text)
+        steps[line["step"]] = line
+    return [steps[step] for step in sorted(steps)]
+
+
+# %%
+with open(run.folder / "metrics.jsonl", "w", encoding="utf-8") as metrics:
+    while run.step < 2 * EVERY:
+        line = one_step(run)
+        print(json.dumps(line), file=metrics, flush=True)
+written = read_metrics(run.folder)
+print(len(written), "lines; the last one:", step_line(written[-1], STEPS))
+show(figures.curve(written, floor), alt="The loss of the first steps, falling; the floor far below.")
+
+# %% [markdown]
+r"""
+`flush=True` hands each line to the operating system at once. Without it Python keeps some thousand characters back, and a process that is killed takes
+them with it.
+
+## A look at the model
+
+The loss of a batch is noisy, and it is measured on text that the model learns from. So every `EVERY` steps we look at the model in two ways: `evaluate` of chapter 07
+gives the loss on stories that it has never seen, and `complete` of chapter 08 writes a story.
+"""
+
+
+# %%
+#| export
+def due(every: int, step: int, last: bool = False) -> bool:
+    """Whether something that is done every so many steps, 0 for never, is done after this one, or because it is the last."""
+    return every > 0 and (step % every == 0 or last)
+
+
+def look(run: Training) -> dict:
+    """Measure the loss on the validation text and write a story, the same one in each run: for the step's line."""
+    generator = torch.Generator().manual_seed(run.step)
+    story = complete(run.model, run.tokenizer, "", 50, generator=generator)
+    return {"val_loss": evaluate(run.model, *run.held), "sample": story.strip()}
+
+
+# %%
+found = look(run)
+print(f"val loss {found['val_loss']:.3f} nats, where {floor:.3f} is the least possible")
+print(found["sample"])
+
+# %% [markdown]
+r"""
+Both return to the model as they found it: `evaluate` turns dropout off and on again, and the sample draws from a generator of its own. So a run that is looked at often is
+the same run as one that is never looked at.
+
+*Predict.* With these looks, which percentage of the run's time will go into looking and saving?
+"""
+
+# %%
+predict("17.2", "of the time goes into looks and checkpoints", guess=None, unit="%")
+
+# %% [markdown]
+r"""
+## A file to go on from
+
+The lid closes, and the memory is gone. What must be on the disk so that the run can go on? Exactly the four things that a step changes:
+the weights, the optimizer's state (for each weight two moving averages, chapter 15), the stream's place in the data, and the number of the step. Each of the
+first three can give its state as a dictionary, and `torch.save` writes dictionaries.
+"""
+
+
+# %%
+#| export
+def keep_run(run: Training) -> None:
+    """Write checkpoint.pt: what a step changes."""
+    state = {
+        "step": run.step,
+        "model": run.model.state_dict(),
+        "optimizer": run.optimizer.state_dict(),
+        "stream": run.stream.state_dict(),
+    }
+    torch.save(state, run.folder / "checkpoint.pt")
+
+
+def go_on(run: Training) -> None:
+    """Load checkpoint.pt into a run, if it is there."""
+    path = run.folder / "checkpoint.pt"
+    if path.exists():
+        state = torch.load(path, weights_only=True, map_location="cpu")
+        run.step = state["step"]
+        run.model.load_state_dict(state["model"])
+        run.optimizer.load_state_dict(state["optimizer"])
+        run.stream.load_state_dict(state["stream"])
+
+
+# %%
+keep_run(run)
+other = new_run("first")
+go_on(other)
+size = (run.folder / "checkpoint.pt").stat().st_size
+print(f"step {other.step}; {size / num_params(shape):.1f} bytes for each parameter")
+assert one_step(other) == one_step(run), "the loaded run makes another step than the one that was saved"
+
+# %% [markdown]
+r"""
+`weights_only=True` matters. `torch.save` writes Python's pickle format, and a pickle can contain any program, which runs when the file is loaded. With this option
+PyTorch loads tensors and plain data only.
+
+Twelve bytes for each parameter are four for the weight and eight for AdamW's two averages. The loaded run makes the same next step as the one
+that was saved, to the last digit.
+
+## The trainer
+
+Now the parts come together. A header says what is about to run, so that a mistake is seen in the first second and not after an hour. Then the loop.
+"""
+
+
+# %%
+#| export
+def introduce(run: Training) -> None:
+    """One line: what is about to run, on what, and where it is kept."""
+    began = f"goes on after step {run.step}" if run.step else "a new run"
+    parameters, device = num_params(run.model.config), next(run.model.parameters()).device
+    tokens = run.stream.B * run.stream.T
+    print(f"{run.folder.name}: {began}; {parameters:,} parameters in float32 on {device}")
+    print(f"{run.max_steps:,} steps of {tokens:,} tokens, {run.max_steps * tokens:,} in all")
+
+
+# %%
+#| export
+#| blank fit: a loop of one_step; when a look is due, print the line and the sample; write the line; then keep the run
+def fit(run: Training) -> Training:
+    """Train a run, or go on with it, to its last step. Each step's line goes to metrics.jsonl."""
+    go_on(run)
+    introduce(run)
+    first, began = run.step, time.monotonic()
+    with open(run.folder / "metrics.jsonl", "a", encoding="utf-8") as metrics:
+        while run.step < run.max_steps:
+            line = one_step(run)
+            looking = due(run.every, run.step, last=run.step == run.max_steps)
+            if looking:
+                line |= look(run)
+                left = (time.monotonic() - began) / (run.step - first) * (run.max_steps - run.step)
+                print(step_line(line, run.max_steps), "|", span(left), "left")
+                print("   ", line["sample"])
+            print(json.dumps(line), file=metrics, flush=True)
+            if looking:
+                keep_run(run)
+    return run
+
+
+# %% tags=["nbval-ignore-output"]
+began = time.monotonic()
+whole = fit(new_run("whole"))
+seconds = time.monotonic() - began
+print(span(seconds))
+answer("17.1", seconds)
+
+# %%
+lines = read_metrics(whole.folder)
+show(
+    figures.curve(lines, floor),
+    alt="Loss of each step, thin, and the validation loss as dots: both fall towards the floor.",
+)
+print([round(line["val_loss"], 3) for line in lines if "val_loss" in line], f"floor {floor:.3f}")
+
+# %% [markdown]
+r"""
+The thin line is the loss of each batch, the dots are the validation loss. They agree, because no batch was seen twice. Compare the stories above from
+top to bottom: the words come first, then whole sentences. What this model still lacks is memory of who has what, and that is much of its distance from the floor.
+
+How much of the time went into looks? We measure one look and one checkpoint, and multiply.
+"""
+
+# %% tags=["nbval-ignore-output"]
+began = time.monotonic()
+look(whole)
+keep_run(whole)
+share = 100 * (time.monotonic() - began) * (STEPS // EVERY) / seconds
+answer("17.2", share)
+
+# %% [markdown]
+r"""
+## Interrupted
+
+Now close the lid. We let a run end in mid-way, as Ctrl-C would end it. The process's memory is lost: the object `run` is not used again.
+"""
+
+
+# %%
+class Lid(Exception):
+    """Somebody closed the laptop."""
+
+
+def closing_lid(stream: DocumentStream, batches: int) -> None:
+    """Let the stream fail after so many batches."""
+    real, given = stream.next_batch, []
+
+    def next_batch():
+        if len(given) == batches:
+            raise Lid
+        given.append(1)
+        return real()
+
+    stream.next_batch = next_batch
+
+
+# %% tags=["nbval-ignore-output"]
+run = new_run("halves")
+closing_lid(run.stream, STOP)
+try:
+    fit(run)
+except Lid:
+    print(f"interrupted after step {len(read_metrics(run.folder))}")
+
+# %% [markdown]
+r"""
+The newest checkpoint is older than the last step. So when we call the trainer again, it goes back a little and makes some steps a second time.
+
+*Predict.* Compare the losses of this run with those of the run that was never interrupted, step by step. What is the largest difference?
+"""
+
+# %%
+predict("17.3", "largest difference of a loss, interrupted or not", guess=None, unit="nats")
+
+# %% tags=["nbval-ignore-output"]
+again = fit(new_run("halves"))
+
+# %%
+halves = read_metrics(again.folder)
+apart = [abs(a["loss"] - b["loss"]) for a, b in zip(lines, halves, strict=True)]
+answer("17.3", max(apart))
+assert max(apart) == 0, f"interrupted, the run has another loss: {max(apart)} nats at most"
+rows = (again.folder / "metrics.jsonl").read_text(encoding="utf-8").count("\n")
+print(f"{len(halves)} steps, {rows} rows in the file: {rows - len(halves)} steps were made twice")
+
+# %% [markdown]
+r"""
+The difference is zero: not small, zero. The second half computed exactly what the run without a break computed, because everything that a step changes was on the
+disk. This is the law that every trainer should obey, and few are tested for it. Keep it in mind: chapter 17b will break it in
+several ways, and each of them looks harmless.
+
+How long is the trainer? We count the lines of its module, without blank ones.
+"""
+
+# %%
+predict("17.4", "lines of the trainer that we have written", guess=None)
+functions = (one_step, due, look, keep_run, go_on, introduce, fit)
+counted = [figures.code_lines(part) for part in functions]
+print(dict(zip([part.__name__ for part in functions], counted)))
+answer("17.4", sum(counted))
+
+# %% [markdown]
+r"""
+You know each of these lines. What is missing, in the order in which the next sittings add it:
+
+- A kill while `torch.save` writes leaves half a file, and the old one is already overwritten. And with dropout the law breaks, because there is one more thing that a step changes (17b).
+- The sizes are constants in a notebook. Yesterday's run had others, and nobody knows which (17c).
+- Nobody stops the run when its loss becomes NaN, and SIGTERM ends it in mid-step (17e).
+- Several processes that train together: part V of the course.
 
 ## Checkpoint
 """
@@ -752,32 +485,19 @@ checkpoint("17")
 
 # %% [markdown]
 r"""
-Now the package reads runs, and says what they would take. What a run must remember is next: chapter 17b.
-
 ## Exercises
 
-`course exercises release 17` writes these as a notebook to `released/`; `course check 17` runs their visible checks.
+`course exercises release 17` writes the exercises of 17 to 17e as a notebook to `released/`; `course check 17` runs their visible checks. To explore here:
 
-- **17-1** A rate that is a text, 15 minutes: mend a reader that converts what it gets.
-
-17b and 17c have the others. To explore:
-
-1. Add a field `optim.lr_warm: Rate` that must not exceed `optim.lr`. Which of the places above does a rule about two keys of one section belong to?
-   Check: `load_config("tiny", ["optim.lr_warm=1"])` names both keys in one line.
-2. Take `strict=True` out of `STRICT`, and run the eleven mistakes again. Check: which one is accepted now, and what does the run make of it?
-3. Write the configuration of a run that you would start tonight on the machine before you, 8 hours long. Check: `--dry-run` says between 7 and 8 hours.
-4. `--depth` sets the rate by the width. Find the best rate of depths 2 and 4 with 300 steps of `tiny` each (chapter 15 has the loop). Check: is their ratio
-   nearer to √2 or to 1?
-5. nanoGPT reads its options by `exec` of a Python file over its globals (`configurator.py`). Check with three of the eleven mistakes: which does it find, and what
-   can it do that a YAML file cannot?
-6. Which micro-batch does a T4 take of `gpt2-124M`, of GPT-2 medium (`--depth 24`, `model.n_embd=1024`, `model.n_head=16`)? Check with `figures.memory`, and on a T4
-   by `torch.cuda.max_memory_allocated`.
+1. Leave the stream out of `keep_run`. Does the resumed run fail? Does its loss look wrong? Check: at which step does the assertion on `apart` see it first?
+2. Leave the optimizer out. Check: how far are the losses apart right after the break, and 50 steps later? What does AdamW have to learn again?
+3. Put `keep_run(run)` before the line is written. Stop the run between the two. Check: is a line missing in `metrics.jsonl`?
+4. Let `fit` print a line every 10 steps, in one place of the screen (`end="\r"`). Check that the file does not change.
+5. Add the step's seconds to its line, and the tokens per second. Check: what does the first step cost, compared with the others, and why?
 
 ## Further reading
 
-- YAML 1.2.2, §10.3.2, tag resolution: what is a number; and StrictYAML's documentation, *The Norway problem*, for what 1.1 takes for a boolean.
-- pydantic, *Strict mode* and its conversion table: what is taken for what when one is not strict.
-- nanochat, `scripts/base_train.py`: everything from one depth. Yang et al. 2022, *Tensor Programs V*: why a rate must fall with the width.
-- Brown et al. 2020, *Language Models are Few-Shot Learners*, table 2.1: rates and batch sizes that belong to sizes.
-- POSIX.1-2017, Shell Command Language, §2.8.2: exit status, and what is above 128.
+- Karpathy, *nanoGPT*, `train.py`, and *build-nanogpt*, `train_gpt2.py`: the same parts in a script. What do they keep in a checkpoint, and what do they forget?
+- PyTorch documentation, *Saving and loading models*, and `torch.load`, `weights_only`.
+- llm.c, `train_gpt2.cu`: the form of the step's line.
 """

@@ -2,60 +2,43 @@
 r"""
 # 17b · Checkpoints: whole or not there
 
-A run of days will be interrupted: the machine is wanted by somebody else, reboots, loses power. What is left of it is what was on the disk, so
-two questions decide what the days were worth. *What belongs into a checkpoint?* One that forgets something is a checkpoint all the same: the run
-goes on, and the loss looks right. And *how is it written?* One that was cut off half-way has a name, a date and a plausible size.
+Chapter 17's trainer writes `checkpoint.pt` and goes on from it, and we saw that an interrupted run has exactly the losses of one that was not. That
+was a kind case. In this sitting we look for the cases in which the simple checkpoint fails. There are five:
 
-| what a step changes | where it is | what a run does that forgets it |
-|---|---|---|
-| the weights | 4 bytes a parameter | begins again |
-| AdamW's two means, and its count of steps | 8 bytes a parameter | stumbles: chapter 17c measures it |
-| the place in the data | a few numbers | reads the first part twice, the last part never |
-| the generator that dropout draws from | 5 kB | repeats its random numbers |
-| float16's scale | a few numbers | skips steps until it has found it again |
-| counts, the windows of z-scores, the best loss | some 270 numbers | another learning rate; no z for 128 steps |
+1. It forgets something that a step changes.
+2. The process is killed while it writes the file.
+3. The power fails just after the file was written.
+4. The disk gives back other bits than it was given.
+5. The file was made by somebody else.
 
-None of the last five raises an error, and none shows in a single loss. So the law of this sitting is not "it loads" but: a run that was
-saved and loaded is the run that was not, to the last bit.
+Each case is shown first, and then repaired where it appears. Two of them are dangerous because nothing fails: the run goes on, the loss looks
+right, and yet it is another run. So the law of this sitting is not "it loads". It is: a run that was saved and loaded is the
+run that was not, to the last bit.
 """
 
 # %%
 #| default_exp run.checkpoint
 #| doc run.checkpoint: A checkpoint: a directory a step, whole or not there, proved by hashes.
-#| doc run.metrics: What a run has written: read, drawn, and how far out its newest step is; and the command `plot`.
-#| doc run.assemble: What a run is made of: data, model, optimizer, and all that its steps change.
+import copy
+import json
+import os
 import signal
 import sys
+import time
 import warnings
 
+import numpy as np
+
 from course.figures import checkpoints as figures
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.gpt.model import GPTConfig, num_params
 from nanogpt.gpt.optim import make_optimizer
-from nanogpt.gpt.train import train_step
-from nanogpt.run.config import load_config
+from nanogpt.run.metrics import read_metrics
+from nanogpt.run.simple import Training, fit, one_step
 from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import open_shards
-
-
-# %%
-BEFORE, AFTER, WEIGHTS = 12, 4, 6  # steps before and after a resume; weights of which each bit is flipped
-assert min(BEFORE, AFTER, WEIGHTS) > 0, f"{BEFORE}, {AFTER}, {WEIGHTS}: each must be above 0"
-predict("17b.1", "bytes of a checkpoint for each parameter, float32", guess=None)
-predict("17b.2", "moments, of those drawn, at which kill -9 leaves half of it", guess=None)
-predict("17b.3", "of a weight's 32 bits: their flip shows in the loss", guess=None)
-predict("17b.4", "first loss that shows that AdamW's means were lost", guess=None)
-
-
-# %% [markdown]
-r"""
-## A nest of tensors, without pickle
-
-A checkpoint is a folder: the weights as chapter 07 writes them, so that `sample` and `eval` read it, and all the rest as JSON, its tensors in
-a safetensors file. No pickle: nothing in it can run when it is read. PyTorch's `state_dict` of an optimizer is a nest of dictionaries and lists with tensors
-here and there, which is taken apart and put together:
-"""
+from nanogpt.text.shards import open_shards, read_shard
+from nanogpt.text.tokenizer import BPETokenizer
 
 
 # %%
@@ -79,6 +62,224 @@ from nanogpt.text.files import atomically, save_json
 from nanogpt.text.shards import file_sha256, manifest_sha256
 
 MANIFEST = "manifest.json"
+
+
+# %%
+BEFORE, AFTER, WEIGHTS = 12, 4, 6  # steps before and after a resume; weights of which each bit is flipped
+KILLS = 12  # of a process that saves
+if min(BEFORE, AFTER, WEIGHTS, KILLS) < 1:
+    raise ValueError(
+        f"BEFORE={BEFORE}, AFTER={AFTER}, WEIGHTS={WEIGHTS}, KILLS={KILLS}: each must be above 0"
+    )
+RUNS = Path("../data/built/checkpoints")
+shutil.rmtree(RUNS, ignore_errors=True)
+torch.set_num_threads(
+    1
+)  # the same bits take the same order of sums, and a forked child can have no more threads
+V = ensure_corpus(RUNS / "stories", n=1000)["vocab_size"]
+shape = GPTConfig(block_size=128, vocab_size=V, n_layer=2, n_head=4, n_embd=64, dropout=0.1)
+tokenizer = BPETokenizer.load(RUNS / "stories/tokenizer.json")
+
+
+# %% [markdown]
+r"""
+## Something more that a step changes
+
+Here is chapter 17's run again, with one difference: this model has dropout. In every step, dropout sets a tenth of the activations to zero, and it draws at
+random which ones.
+"""
+
+
+# %%
+def new_run(name: str, steps: int = BEFORE + AFTER) -> Training:
+    """A run at its beginning, in a folder of its own."""
+    (RUNS / name).mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    model = GPT(shape, torch.Generator().manual_seed(0))
+    stream = DocumentStream(open_shards(RUNS / "stories", "train"), 4, 128, seed=0)
+    held = np.concatenate([read_shard(path) for path in open_shards(RUNS / "stories", "val")])[:2000]
+    parts = model, make_optimizer(model, 2e-3), stream, tokenizer, ([held], tokenizer.eot)
+    return Training(RUNS / name, *parts, steps, 2e-3, EVERY)
+
+
+def losses(run: Training, n: int) -> list[float]:
+    """Of the next n steps."""
+    return [one_step(run)["loss"] for _ in range(n)]
+
+
+EVERY = 10  # steps from one look to the next
+run = new_run("first")
+print([round(loss, 3) for loss in losses(run, BEFORE)])
+
+
+# %% [markdown]
+r"""
+Now we keep what chapter 17 keeps, in memory this time: step, model, optimizer, stream. Then the run makes some more steps, and a second run makes the same steps
+from what was kept.
+
+*Predict.* Which is the first loss after the break that differs? (0 means that none does.)
+"""
+
+
+# %%
+def state_of(run: Training) -> dict:
+    """What chapter 17's checkpoint.pt holds."""
+    parts = {"model": run.model, "optimizer": run.optimizer, "stream": run.stream}
+    return {"step": run.step} | {name: copy.deepcopy(part.state_dict()) for name, part in parts.items()}
+
+
+def loaded(state: dict) -> Training:
+    """A new run that goes on from a state."""
+    run = new_run("loaded")
+    run.step = state["step"]
+    for name in ("model", "optimizer", "stream"):
+        getattr(run, name).load_state_dict(copy.deepcopy(state[name]))
+    return run
+
+
+def first_apart(a: list[float], b: list[float]) -> int:
+    """The number of the first loss that differs, from 1; 0 if none does."""
+    return next((n for n, (x, y) in enumerate(zip(a, b), 1) if x != y), 0)
+
+
+predict("17b.1", "first loss that differs, with dropout", guess=None)
+state, before = state_of(run), torch.get_rng_state()
+went_on = losses(run, AFTER)
+forgetful = losses(loaded(state), AFTER)
+for name, found in (("went on", went_on), ("loaded", forgetful)):
+    print(f"{name:8}", [round(loss, 4) for loss in found])
+answer("17b.1", first_apart(went_on, forgetful))
+
+
+# %% [markdown]
+r"""
+The very first loss is another one. It does not look wrong, and nobody who sees only one of the two lines would notice. What was forgotten? Dropout draws its random numbers from PyTorch's
+global generator, and every step moves that generator on. The loaded run began with the generator of a new process.
+
+So the generator's state belongs into a checkpoint. It is a tensor of 5,056 bytes on a CPU, and a GPU has a generator of its own.
+"""
+
+
+# %%
+#| export run.checkpoint
+def random_states(device: torch.device) -> dict[str, torch.Tensor]:
+    """Where PyTorch's global generators are: the CPU's and the device's. Dropout draws from them, and nothing else does."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type != "cpu":
+        states["device"] = torch.get_device_module(device).get_rng_state()
+    return states
+
+
+def set_random_states(states: dict[str, torch.Tensor], device: torch.device) -> None:
+    """Let the generators go on from there."""
+    torch.set_rng_state(states["cpu"])
+    if device.type != "cpu" and "device" in states:  # not there if the run began on a CPU
+        torch.get_device_module(device).set_rng_state(states["device"])
+
+
+# %%
+again = loaded(state)
+set_random_states({"cpu": before}, torch.device("cpu"))
+complete = losses(again, AFTER)
+print([round(loss, 4) for loss in complete], first_apart(went_on, complete))
+assert complete == went_on, "with the generator's state the run should be the same"
+
+
+# %% [markdown]
+r"""
+Now all losses agree. How would each of the other things show if it were forgotten? We load everything, and then set one thing back to where a new run has it.
+
+*Predict.* A loss is computed before the update of its step. Which is the first loss that shows that AdamW's two averages were lost?
+"""
+
+# %%
+forget = {
+    "nothing": lambda run: None,
+    "the place in the data": lambda run: setattr(run.stream, "position", 0),
+    "dropout's generator": lambda run: torch.manual_seed(0),
+    "the number of the step": lambda run: setattr(run, "step", 0),
+    "AdamW's averages": lambda run: run.optimizer.state.clear(),
+}
+predict("17b.2", "first loss that shows that AdamW's averages were lost", guess=None)
+for what, of in forget.items():
+    again = loaded(state)
+    set_random_states({"cpu": before}, torch.device("cpu"))
+    of(again)
+    apart = first_apart(went_on, losses(again, AFTER))
+    print(f"{what:22} forgotten: loss {apart} is the first that differs (0: none)")
+answer("17b.2", apart)
+
+
+# %% [markdown]
+r"""
+The place in the data and the generator show in the first loss, because they change the batch or the activations. The number of the step and AdamW's averages show in the second: they
+change the *update*, and the loss of a step is computed before its update. A test that makes one step after loading would say that all is well. None of the
+five raises an error. Here is what a run of days must remember, then:
+
+| what a step changes | where it is | what a run does that forgets it |
+|---|---|---|
+| the weights | 4 bytes a parameter | begins again |
+| AdamW's two averages, and its count of steps | 8 bytes a parameter | stumbles: chapter 17e measures it |
+| the place in the data | a few numbers | reads the first part twice, the last part never |
+| the generator that dropout draws from | 5 kB | repeats its random numbers |
+| the number of the step | one number | has another learning rate |
+| float16's scale (chapter 10b) | a few numbers | skips steps until it has found the scale again |
+
+## A kill in the middle of a file
+
+The second case is a kill. `kill -9` may come at any moment, and also while `torch.save` writes. We let a child process save the same state, rest for five milliseconds, and save again. We kill it
+after a random time, and try to load what is there.
+
+*Predict.* How many of the kills leave a file that cannot be loaded?
+"""
+
+
+# %%
+def loads_after_kill(path: Path, seconds: float) -> bool:
+    """Whether the file can be loaded after a process that saves and rests, again and again, was killed."""
+    with warnings.catch_warnings(action="ignore"):  # to fork is unwise beside threads; this child dies anyway
+        if not (child := os.fork()):
+            try:
+                while True:
+                    torch.save(state, path)
+                    time.sleep(0.005)
+            finally:
+                os._exit(1)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    try:
+        torch.load(path, weights_only=True)
+    except (RuntimeError, OSError, EOFError, ValueError):
+        return False
+    return True
+
+
+# %% tags=["nbval-ignore-output"]
+predict("17b.3", f"of {KILLS} kills, so many leave a file that cannot be loaded", guess=None)
+dice = np.random.default_rng(0)
+has_fork = hasattr(os, "fork")  # Windows has none
+found = [
+    loads_after_kill(RUNS / "simple.pt", dice.uniform(0.1, 0.2)) for _ in range(KILLS if has_fork else 0)
+]
+print(f"{found.count(True)} whole, {found.count(False)} torn")
+answer("17b.3", found.count(False) if has_fork else "Windows has no fork")
+
+
+# %% [markdown]
+r"""
+A torn file is bad enough. Worse, `torch.save` had already overwritten the older checkpoint under the same name, so there is nothing to go back to: the
+run of days is lost because of a kill in the wrong millisecond. (This child saves for a large part of its time. A real run saves for a small part, so it is hit less often. But
+it runs longer.)
+
+Our own checkpoint will do two things differently. It is a folder for each step, so that the one before is still there. And it gets its name only when it is whole.
+
+## Plain files, without pickle
+
+First the contents. The weights go into the folder as chapter 07 writes them, so that `sample` and `eval` can read it. All the rest is JSON, and its
+tensors are in a safetensors file. There is no pickle, so nothing in a checkpoint can run when it is read: that settles case 5. An optimizer's state is a nest of dictionaries and lists
+with tensors here and there. `pack` takes the tensors out and leaves their names, `unpack` puts them back.
+"""
 
 
 # %%
@@ -116,10 +317,11 @@ assert unpack(packed, tensors)["means"][0].tolist() == [1, 1], "what comes back 
 r"""
 ## Whole or not there
 
-`kill -9` may come while it is written, and then half of it stands under the right name. So it is written under another one, and renamed
-when it is whole: a rename is done or not done. A power cut is worse, since what was written may still be in memory only, and a name can reach
-the disk before what it names (Pillai et al. 2014 found this in databases and version control systems alike). Hence the order: write, flush each file, flush the folder's list of names, rename,
-flush the folder above.
+The files are written into a folder with another name, which is renamed when all of it is there. The operating system does a rename completely or not at all.
+
+A power cut (case 3) is worse than a kill. What a process has written is often still in the computer's memory, and a new name can reach the disk before the
+contents that it names. Pillai et al. (2014) found this mistake in databases and in version control systems. `fsync` waits until something is really on the
+disk. Hence the order: write the files, flush each of them, flush the folder, rename it, flush the folder above.
 """
 
 
@@ -164,11 +366,11 @@ def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None)
 
 # %% [markdown]
 r"""
-*See.* What does a kill leave, at each moment? Two ways of writing are killed before each change that they make to the disk: files straight into their place, and
-`save`. Python announces the changes (`sys.addaudithook`), and a child process that has heard enough of them kills itself; what it leaves is looked at.
+*See.* What does a kill leave, at each moment? Two ways of writing are compared: each file straight into its place, and `save`. Python announces every change to the
+disk before it is made (`sys.addaudithook`). A child process counts the announcements and kills itself before the first, the second, and so on. We look at what each child leaves.
 
-*Predict* (17b.2). Straight into its place there are four files, each opened under another name and renamed: nine moments, with the one after the last. How many of them leave a
-checkpoint with a part missing?
+*Predict.* Straight into its place there are four files. Each is opened under another name and renamed: nine moments, with the one after the last. How many of them leave
+a checkpoint with a part missing?
 """
 
 
@@ -221,46 +423,40 @@ def left_by(write) -> list[str]:
 
 
 # %%
-shutil.rmtree(RUNS := Path("../data/built/checkpoints"), ignore_errors=True)
-torch.set_num_threads(1)  # a forked child can have no more, and the same bits take the same number
-ways = {"straight": left_by(straight), "aside, renamed": left_by(save)} if hasattr(os, "fork") else {}
+predict("17b.4", "moments, of nine, at which kill -9 leaves half of it", guess=None)
+ways = {"straight": left_by(straight), "aside, renamed": left_by(save)} if has_fork else {}
 for name, found in ways.items():
     print(name, {what: found.count(what) for what in dict.fromkeys(found)})
     assert name == "straight" or "half of the new one" not in found, "a half one has a name"
-answer("17b.2", ways["straight"].count("half of the new one") if ways else "Windows has no fork")
+answer("17b.4", ways["straight"].count("half of the new one") if ways else "Windows has no fork")
 show(figures.moments(ways), alt="Kills in order: straight, most leave half a checkpoint; renamed, none does.")
+
 
 # %% [markdown]
 r"""
-Half a checkpoint that is noticed is a nuisance, since the run goes on from the one before. Half a checkpoint that is not noticed loads where a part
-may be absent, and that is the danger of writing files one by one: each is whole. (A flush cannot be tested by a kill: what a process has written survives it. The
+With a rename there is always a whole checkpoint: the old one or the new one. Straight into their places, each file is whole, and still the set of them is not. Such a half
+checkpoint loads wherever a part may be absent, and nobody notices. (A kill cannot test the flushes, because what a process has written survives the process. The
 tests look at the order of the calls instead.)
 
 ## A flipped bit
 
-A rename does not help against a disk that gives back other bits, or against a copy that stopped half-way. How bad is one bit?
+A rename does not help against a disk that gives back other bits (case 4), or against a copy that stopped half-way. How bad is one bit?
 
-*See.* A model of `tiny`'s shape is trained for some steps and saved. Then each bit of some of its weights is turned over, one at a time, and the loss is
-taken again.
+*See.* The model is trained for some steps and saved. Then each bit of some of its weights is turned over, one at a time, and the loss is measured
+again.
 
-*Predict* (17b.3). A float32 has a sign, 8 bits of exponent and 23 of fraction. How many of the 32 change the loss by more than 0.01 nats?
+*Predict.* A float32 has a sign, 8 bits of exponent and 23 of fraction. How many of the 32 change the loss by more than 0.01 nats?
 """
 
-
 # %% tags=["nbval-ignore-output"]
-manifest = ensure_corpus(RUNS / "stories", n=1000)
-stream = DocumentStream(open_shards(RUNS / "stories", "train"), 4, 128, seed=0)
-shape = GPTConfig(**vars(load_config("tiny").model), vocab_size=manifest["vocab_size"])
-model = GPT(shape, torch.Generator().manual_seed(0))
-adamw = make_optimizer(model, 2e-3)
-for _ in range(BEFORE):
-    train_step(model, adamw, [stream.next_batch()])
-path = save(RUNS / "one", BEFORE, model, {"optimizer": adamw.state_dict()})
-sizes, P = {file.name: file.stat().st_size for file in sorted(path.iterdir())}, num_params(model.config)
+run = new_run("one")
+_ = losses(run, BEFORE)
+model, stream = run.model.eval(), run.stream
+path = save(RUNS / "one", BEFORE, model, {"optimizer": run.optimizer.state_dict()})
+sizes, P = {file.name: file.stat().st_size for file in sorted(path.iterdir())}, num_params(shape)
 print(*(f"{name:20}{size:10,} bytes" for name, size in sizes.items()), sep="\n")
-answer("17b.1", sum(sizes.values()) / P)
-print(f"{sum(sizes.values()) / P:.2f} for each of {P:,} parameters: 3 × 4 are the weight and two means")
-assert 12 <= sum(sizes.values()) / P < 13, "more is saved than weights and means, or less"
+print(f"{sum(sizes.values()) / P:.2f} for each of {P:,} parameters: 3 × 4 are the weight and two averages")
+assert 12 <= sum(sizes.values()) / P < 13, "more is saved than weights and averages, or less"
 
 
 # %% tags=["nbval-ignore-output"]
@@ -282,15 +478,16 @@ def changes(bit: int, x: Tensor, y: Tensor) -> list[float]:
 x, y = stream.next_batch()
 moved = [changes(bit, x[:1], y[:1]) for bit in range(32)]
 shown = [bit for bit in range(32) if not max(moved[bit]) < 0.01]  # a loss that is NaN counts
-answer("17b.3", len(shown))
+predict("17b.5", "of a weight's 32 bits: their flip shows in the loss", guess=None)
+answer("17b.5", len(shown))
 show(figures.bits(moved), alt="Change of the loss over the flipped bit: the exponent's highest stands out.")
 
 
 # %% [markdown]
 r"""
-The exponent's highest bit multiplies a small weight by $2^{128}$, and nobody overlooks that; one or two beside it may multiply by 256 or more. All others hide from whoever looks at
-the loss, and yet the run is another one from there on. Only a comparison of every byte finds them. So a manifest holds the SHA-256 of each file, and one of itself; loading compares, and what is damaged is
-passed over, aloud.
+In this figure the exponent's highest bit stands out. Where it is 0, turning it over multiplies the weight by $2^{128}$. Even that is not always seen: if the weight belongs to a token that the batch does not
+contain, the loss does not move. The other bits hide from everybody who looks at the loss, and yet the run is another one from there on. Only a comparison of
+every byte finds them. So a manifest holds the SHA-256 of each file, and one of itself. `fault` compares them.
 """
 
 
@@ -326,8 +523,8 @@ print(fault(path))
 
 # %% [markdown]
 r"""
-The newest whole one is taken. If all are damaged the run ends, with a sentence: to begin again would write over what might be saved by hand. Old ones are
-deleted, the best one is kept; and deleting begins with a rename, since a half deleted folder is a half written one.
+`latest` takes the newest checkpoint without a fault, and says which ones it has passed over. If all are damaged it ends with a sentence, because beginning again would write over what might be saved by hand.
+`prune` deletes old ones, since each takes twelve bytes a parameter. Deleting begins with a rename, too: a folder that is half deleted must not look like a checkpoint.
 """
 
 
@@ -366,10 +563,18 @@ def prune(folder: str | Path, keep: int, step: int, also: Collection[int] = ()) 
             shutil.rmtree(aside)
 
 
+# %%
+for step in (13, 14):
+    save(RUNS / "one", step, model, {})
+print("newest whole one:", latest(RUNS / "one").name)
+prune(RUNS / "one", keep=1, step=14)
+print("left after pruning:", [path.name for path in checkpoints(RUNS / "one")])
+
+
 # %% [markdown]
 r"""
-Beside the checkpoints stands `metrics.jsonl`, a line for each step (chapter 17c). After `kill -9` its last line may be torn, and it may be ahead of the newest checkpoint. What
-comes after the checkpoint is cut off, and made again.
+Beside the checkpoints is `metrics.jsonl`. After `kill -9` its last line may be torn, and it may be ahead of the newest checkpoint. `repair` cuts off what
+comes after the checkpoint, since those steps are made again.
 """
 
 
@@ -388,401 +593,105 @@ def repair(path: Path, step: int) -> None:
             file.writelines(good)
 
 
-# %% [markdown]
-r"""
-## How far out is a loss?
-
-A run has one more part that steps change: a memory of its last losses. Chapter 17c leaves out a step whose loss is unusual, so the run must know
-what is usual. A fixed limit does not work for long: a loss of 4 nats is good at step 100 and an alarm at step 10,000. So `Window` keeps the last 128 values, as llm.c does. Its method `z` takes a new value in and
-says how far the value is from the mean of all that are kept, in standard deviations.
-
-The new value is part of its own window, so it moves the mean and the deviation that it is compared with.
-
-*Predict.* Then one value cannot be arbitrarily far out. How far at most, among 128?
-"""
-
-
 # %%
-#| export run.metrics
-import math
-from collections import deque
-from collections.abc import Iterable
-from statistics import fmean
-
-WINDOW = 128
-
-
-# %%
-#| export run.metrics
-#| blank Window.z: take the value in, then compare it with the mean and deviation of all that is kept
-class Window(deque):
-    """The last 128 finite values of a run. The list of them is its state."""
-
-    def __init__(self, values: Iterable[float] = ()):
-        super().__init__(values, maxlen=WINDOW)
-
-    def z(self, value: float) -> float | None:
-        """Take a value in: its distance from the window's mean in standard deviations (llm.c, outlier_detector.h).
-
-        None while the window is not full, and for a value that is not finite, which is not taken in.
-        """
-        if not math.isfinite(value):
-            return None
-        self.append(value)
-        mean = fmean(self)
-        deviation = math.sqrt(fmean((v - mean) ** 2 for v in self))
-        return None if len(self) < WINDOW else (value - mean) / deviation if deviation else 0.0
-
-
-# %%
-predict("17b.5", "the largest z-score that one of 128 values can have", guess=None)
-largest = Window([0.0] * (WINDOW - 1)).z(1e6)
-print(f"{largest:.2f}, which is √{WINDOW - 1}")
-answer("17b.5", largest)
-
-# %% [markdown]
-r"""
-So the usual limit of 6 is about half of what is possible. A value that is not finite stays out of the window: otherwise every later mean would be NaN.
-"""
+(RUNS / "torn.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
+repair(RUNS / "torn.jsonl", 3)
+print((RUNS / "torn.jsonl").read_text())
 
 
 # %% [markdown]
 r"""
-## What a run is made of
+## The simple trainer, safe
 
-From the configuration to shards, a model, an optimizer. All that steps change is in one place, `Training`, and what of it a checkpoint holds is
-a list of names. Two orders matter. The seed is set *last*, so that nothing before it (a benchmark, a sample, a model of another size) shifts dropout; and the model has a
-generator of its own.
+Now `keep_run` and `go_on` of chapter 17 can be written again with these parts. The rest of the trainer stays as it is.
 """
 
-
 # %%
-#| export run.assemble
-import shutil
-import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-
-import torch
-
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.device import pick_device, seed_everything
-from nanogpt.parallel.distributed import Ranks
-from nanogpt.text.data import BatchStream, DocumentStream
-
-# %%
-#| export run.assemble
-from nanogpt.corpora.prepare import prepare
-from nanogpt.corpora.sources import blocks_in, cut_files, find_files
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.precision import LossScaler, why_not
-from nanogpt.gpt.pretrained import from_hf, read_json
-from nanogpt.gpt.train import scale_init
+#| export run.simple
+#| grows keep_run
+#| grows go_on
 from nanogpt.gpt.weights import load_model
-from nanogpt.parallel.laid_out import fill, lay_out, optimizer_for  # chapter 21d
-from nanogpt.run.config import Config, Data, Model, config_dict, keys
-from nanogpt.run.together import first_alone, held_out, refuse_other_runs, stream_of  # chapter 20b
-from nanogpt.text.shards import load_manifest, open_shards
-from nanogpt.text.tokenizer import BPETokenizer
 
 
-# %%
-#| export run.assemble
-def random_states(device: torch.device) -> dict[str, torch.Tensor]:
-    """Where PyTorch's global generators are: the CPU's and the device's. Dropout draws from them, and nothing else does."""
-    states = {"cpu": torch.get_rng_state()}
-    if device.type != "cpu":
-        states["device"] = torch.get_device_module(device).get_rng_state()
-    return states
+def keep_run(run: Training) -> None:
+    """Write a checkpoint, whole or not at all: what a step changes, and dropout's generator. Two are kept."""
+    parts = {"optimizer": run.optimizer, "stream": run.stream}
+    state = {"step": run.step} | {name: part.state_dict() for name, part in parts.items()}
+    state["random"] = random_states(next(run.model.parameters()).device)
+    save(run.folder, run.step, run.model, state, run.tokenizer)
+    prune(run.folder, 2, run.step)
 
 
-def set_random_states(states: dict[str, torch.Tensor], device: torch.device) -> None:
-    """Let the generators go on from there."""
-    torch.set_rng_state(states["cpu"])
-    if device.type != "cpu" and "device" in states:  # not there if the run began on a CPU
-        torch.get_device_module(device).set_rng_state(states["device"])
-
-
-# %%
-#| export run.assemble
-def ensure_data(data: Data) -> dict:
-    """The manifest of data.dir, whose shards are made from data.source where there are none."""
-    folder = Path(data.dir)
-    if not (folder / "manifest.json").exists():
-        if data.source is None:
-            raise FileNotFoundError(
-                f"data.dir={data.dir} has no shards; `python -m nanogpt prepare` makes some"
-            )
-        if data.source == "stories":
-            return ensure_corpus(folder)
-        tokenizer, source = data.tokenizer, Path(data.source)
-        if isinstance(tokenizer, int):  # one of so many tokens, learned from the text's first 16 MB
-            spans = next(cut_files(find_files(source), 1 << 24, data.paragraphs))
-            texts = (text for span in spans for _, told in blocks_in(span, 1 << 20) for text in told)
-            BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
-        prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
-    return load_manifest(folder)
-
-
-# %%
-#| export run.assemble
-def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
-    """The tokenizer that made the shards; None where it is not to be had."""
-    for name in (Path(data.dir) / "tokenizer.json", data.tokenizer):
-        with suppress(OSError, ValueError, TypeError):
-            found = BPETokenizer.gpt2() if name == "gpt2" else BPETokenizer.load(name)
-            if found.fingerprint == manifest["fingerprint"]:
-                return found
-
-
-# %%
-#| export run.assemble
-def refuse_other_words(config: Config, manifest: dict) -> None:
-    """ValueError if init_from keeps a tokenizer, and it is not the one that made the shards: every id meant another word."""
-    file = Path(config.init_from, "tokenizer.json")
-    if file.exists() and (theirs := BPETokenizer.load(file).fingerprint) != manifest["fingerprint"]:
-        made = f"{config.data.dir} was made with tokenizer {manifest['fingerprint'][:8]}"
-        raise ValueError(
-            f"{made}, init_from={config.init_from} learned {theirs[:8]}; set data.tokenizer={file} and a new data.dir"
-        )
-
-
-# %%
-#| export run.assemble
-def first_model(config: Config, manifest: dict) -> GPT:
-    """The model before its first step: new, or init_from's with this run's dropout, in float32, on the CPU."""
-    vocab_size = manifest["vocab_size"]
-    if config.init_from is None:
-        shape = GPTConfig(**vars(config.model), vocab_size=vocab_size)
-        return scale_init(GPT(shape, torch.Generator().manual_seed(config.run.seed)))
-    file = Path(config.init_from, "config.json")
-    if ours := file.exists() and "model_type" not in read_json(file):
-        refuse_other_words(config, manifest)
-    there = load_model(config.init_from) if ours else from_hf(config.init_from)
-    for name in ("n_layer", "n_head", "n_embd"):
-        given, has = getattr(config.model, name), getattr(there.config, name)
-        if given not in (has, getattr(Model, name)):  # at its default nobody has asked for it
-            raise ValueError(f"init_from={config.init_from} has {name}={has}; leave out model.{name}={given}")
-    if there.config.vocab_size < vocab_size or there.config.block_size < config.model.block_size:
-        has = f"{there.config.vocab_size} tokens and a context of {there.config.block_size}"
-        needs = f"{vocab_size} and model.block_size={config.model.block_size}"
-        raise ValueError(f"init_from={config.init_from} has {has}; the run needs {needs}")
-    model = GPT(replace(there.config, dropout=config.model.dropout, flash=config.model.flash))
-    model.load_state_dict(there.float().state_dict())
-    return model
-
-
-# %% [markdown]
-r"""
-The data are made where they are not there, and a tokenizer counts as theirs only if its fingerprint is the one in their manifest. The same holds for
-a model that a run begins with (`init_from`): on ids of another vocabulary it would train without an error, and all it had learned would be wrong. Now the run
-itself: what is made once, then what changes.
-"""
-
-
-# %%
-#| export run.assemble
-@dataclass
-class Training:
-    """A run in memory. What `state_dict` names is what steps change: with it and the weights, a run goes on bit for bit."""
-
-    config: Config
-    ranks: Ranks  # the run's processes: chapter 20
-    readers: Ranks  # those of them that read different rows: all, but for chapter 21d's tp
-    tokenizer: BPETokenizer | None
-    held: tuple  # the first eval.tokens of the validation shards, and the id between their documents
-    model: GPT
-    stepper: torch.nn.Module  # the model, or the same replicated or compiled
-    optimizer: torch.optim.Optimizer
-    stream: BatchStream
-    scaler: LossScaler | None
-    step: int = 0  # batches taken
-    updates: int = 0  # made of them: the learning rate follows these
-    bad: int = 0  # steps in a row that were not finite
-    record: dict | None = None  # the step's line, until it is written
-    best: dict = field(default_factory=dict)  # step and val_loss
-    skipped: Counter = field(default_factory=Counter)  # steps by why there was no update
-    seconds: Counter = field(default_factory=Counter)  # by what they were spent on
-    windows: dict = field(default_factory=lambda: {"loss": Window(), "norm": Window()})
-    kept: Path | None = None  # the newest checkpoint
-    longest: dict = field(default_factory=dict)  # seconds, of what `seconds` sums
-
-
-# %%
-#| export run.assemble
-class Training(Training):
-    @property
-    def device(self) -> torch.device:
-        return self.ranks.device
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.config.run.dir)
-
-    @contextmanager
-    def timed(self, what: str) -> Iterator[None]:
-        """Count the block's seconds."""
-        began = time.perf_counter()
-        yield
-        seconds = time.perf_counter() - began
-        self.seconds[what] += seconds
-        self.longest[what] = max(seconds, self.longest.get(what, 0))
-
-
-# %%
-#| export run.assemble
-KEPT = "step", "updates", "bad", "record", "best", "skipped", "seconds", "windows"
-
-
-class Training(Training):
-    def state_dict(self) -> dict:
-        """For a checkpoint, beside the weights."""
-        parts = {"optimizer": self.optimizer, "data": self.stream, "scaler": self.scaler}
-        state = {name: part and part.state_dict() for name, part in parts.items()}
-        state |= {name: getattr(self, name) for name in KEPT} | {"config": config_dict(self.config)}
-        state["windows"] = {name: list(window) for name, window in self.windows.items()}
-        return state | {"random": random_states(self.device)}
-
-    def load_state_dict(self, state: dict) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.stream.load_state_dict(state["data"])
-        if self.scaler is not None:
-            self.scaler.load_state_dict(state["scaler"])
-        for name in KEPT:
-            setattr(self, name, state[name])
-        self.windows = {name: Window(values) for name, values in state["windows"].items()}
-        self.skipped, self.seconds = Counter(state["skipped"]), Counter(state["seconds"])
-        set_random_states(state["random"], self.device)
-
-
-# %%
-#| export run.assemble
-def assemble(config: Config, ranks: Ranks | None = None) -> Training:
-    """All that a run needs, before its first step. ranks: those that share each batch, chapter 20; else there is one."""
-    c, o, ranks = config, config.optim, ranks or Ranks(device=pick_device(config.run.device))
-    if reason := why_not(c.train.dtype, ranks.device):
-        raise ValueError(f"train.dtype: {reason}")
-    manifest = first_alone(ranks, ensure_data, c.data)
-    tokenizer = tokenizer_of(c.data, manifest)
-    if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
-        raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
-    model = first_model(c, manifest).to(ranks.device).train()
-    stepper, readers = lay_out(model, c, ranks)
-    optim = {"betas": o.betas, "weight_decay": o.weight_decay, "compiled": c.train.compile}
-    parts = {
-        "tokenizer": tokenizer,
-        "held": (held_out(c.data.dir, c.eval.tokens) if c.eval.every else [], manifest["eot"]),
-        "model": model,
-        "stepper": torch.compile(stepper) if c.train.compile else stepper,
-        "optimizer": optimizer_for(model, o.lr, c.train.dtype, **optim),
-        "stream": stream_of(c, readers),
-        "scaler": LossScaler() if c.train.dtype == "fp16" else None,
-    }
-    seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
-    return Training(c, ranks, readers, **parts)
-
-
-# %% [markdown]
-r"""
-## Going on
-
-The same command starts and resumes, so it may come with another configuration. What belongs to the run's identity cannot change on its way: a loss
-curve of two learning rates belongs to neither. Where it is saved and how often it is looked at may change, and that is said. How long it runs
-may change too, but a schedule that falls towards the last step then has another rate from here on. Chapter 17c's trainer prints both rates if it rises.
-"""
-
-
-# %%
-#| export run.assemble
-FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
-FIXED = "run.seed", "train.batch_tokens", "train.dtype"  # though not these
-
-
-def compare(config: Config, saved: dict) -> None:
-    """ValueError for a key that cannot change within a run; one printed line for those that can, and did."""
-
-    def value(of: dict, key: str):
-        section, _, name = key.rpartition(".")
-        return (of.get(section, {}) if section else of).get(name)
-
-    pairs = {key: (value(config_dict(config), key), value(saved, key)) for key in keys()}
-    changed = {key: f"{key}={now} (was {then})" for key, (now, then) in pairs.items() if now != then}
-    if fixed := [text for key, text in changed.items() if key in FIXED or not key.startswith(FREE)]:
-        raise ValueError(f"the run in {config.run.dir} cannot go on with {fixed[0]}; choose another run.dir")
-    if changed:
-        print("changed since the checkpoint:", ", ".join(changed.values()))
-
-
-# %%
-#| export run.assemble
-def resume(config: Config, ranks: Ranks | None = None) -> Training:
-    """The run as its newest whole checkpoint has it, or at its beginning."""
-    folder, ranks = Path(config.run.dir), ranks or Ranks(device=pick_device(config.run.device))
-    for aside in folder.glob(".step_*.tmp") if ranks.rank == 0 else ():  # what kill -9 left
-        shutil.rmtree(aside)
-    if found := latest(folder):
-        state = load(found)
-        compare(config, state["config"])
-    run = assemble(config, ranks)
-    refuse_other_runs(ranks, config, run.stream, str(found))
+def go_on(run: Training) -> None:
+    """Load the newest whole checkpoint into a run, if there is one. Lines of later steps are cut off."""
+    found = latest(run.folder)
     if found:
-        fill(run.model, load_model(found))
-        run.load_state_dict(state)
-        run.kept = found
-        print(f"going on after step {run.step}, from {found}")
-    if ranks.rank == 0:
-        repair(folder / "metrics.jsonl", run.step)
-    return run
+        state = load(found)
+        run.step = state["step"]
+        run.model.load_state_dict(load_model(found).state_dict())
+        run.optimizer.load_state_dict(state["optimizer"])
+        run.stream.load_state_dict(state["stream"])
+        set_random_states(state["random"], next(run.model.parameters()).device)
+    repair(run.folder / "metrics.jsonl", run.step + 1)
+
+
+# %%
+grown("keep_run", "17b")
 
 
 # %% [markdown]
 r"""
-*Check.* The law: some steps, a checkpoint, some steps more; and the same from the checkpoint, as in a process that knows nothing else. Dropout is on, or nothing would be random.
+*Check.* The law, under the hardest condition: a run with dropout, killed with `kill -9` at random moments, each time resumed by the same call. The moments fall where
+the process happens to be: in a step, a look, or a checkpoint. At the end its file of lines must be that of a run that nobody has touched.
 
-*Predict* (17b.4). Then the run is resumed with one part as it was at the start. With the place in the data forgotten, the very first loss is another one. Which is the first that shows
-AdamW's means to be gone?
+*Predict.* How many of its losses differ?
 """
 
+# %%
+import nanogpt.run.simple as simple
+
+simple.keep_run, simple.go_on = keep_run, go_on  # in this kernel, until the checkpoint below writes them
+
+
+def fit_and_die(name: str, lines: int, seconds: float) -> int:
+    """Train in a child process until it has written so many lines, and a little longer; kill it; how many it wrote."""
+    path = RUNS / name / "metrics.jsonl"
+    with warnings.catch_warnings(action="ignore"):
+        if not (child := os.fork()):
+            with open(os.devnull, "w") as sys.stdout:
+                fit(new_run(name, 60))
+            os._exit(0)
+    began = time.monotonic()
+    while time.monotonic() < began + 60 and not (path.exists() and path.read_bytes().count(b"\n") >= lines):
+        time.sleep(0.001)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return path.read_bytes().count(b"\n")
+
+
+# %% tags=["nbval-ignore-output"]
+predict("17b.6", "losses that differ after three kills", guess=None)
+whole = fit(new_run("whole", 60))
+moments = [fit_and_die("killed", n, dice.uniform(0, 0.05)) for n in (14, 29, 47)] if has_fork else []
+print(f"killed with {moments} lines written")
+killed_run = fit(new_run("killed", 60))
+
 
 # %%
-def steps(run: Training, n: int) -> list[float]:
-    """The losses of so many steps as the trainer makes them: a batch, an update by it."""
-    run.step += n
-    return [train_step(run.model, run.optimizer, [run.stream.next_batch()]).item() for _ in range(n)]
-
-
-mine = [f"data.dir={RUNS}/stories", f"run.dir={RUNS}/run", "run.device=cpu", "model.dropout=0.1"]
-run = resume(config := load_config("tiny", mine))
-steps(run, BEFORE)
-save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
-went_on = steps(run, AFTER)
-assert steps(resume(config), AFTER) == went_on, "the resumed run is not the one that went on"
-
-
-# %%
-forget = {
-    "the place in the data": lambda run: setattr(run.stream, "position", 0),
-    "dropout's generator": lambda run: torch.manual_seed(0),
-    "AdamW's means": lambda run: run.optimizer.state.clear(),
-}
-for what, of in forget.items():
-    of(half := resume(config))
-    parted = next((n for n, (a, b) in enumerate(zip(steps(half, AFTER), went_on), 1) if a != b), None)
-    print(f"{what} forgotten: {f'loss {parted} is the first that differs' if parted else 'no loss differs'}")
-answer("17b.4", parted)
+a, c = (read_metrics(RUNS / name) for name in ("whole", "killed"))
+apart = sum(x != y for x, y in zip(a, c, strict=True))
+answer("17b.6", apart)
+assert apart == 0, f"{apart} of {len(a)} lines differ from the run that was not killed"
+assert all(map(torch.equal, whole.model.parameters(), killed_run.model.parameters())), "the weights differ"
 
 
 # %% [markdown]
 r"""
-A loss is taken before its update, so a fault in the optimizer shows a step later than one in the data: a test that makes one step after loading would
-call it whole.
+Not one, and the weights are equal to the last bit. The validation losses and the samples are in these lines as well.
 
 ## Checkpoint
 """
-
 
 # %% tags=["nbval-ignore-output"]
 predictions("17b")
@@ -794,16 +703,15 @@ checkpoint("17b")
 
 # %% [markdown]
 r"""
-The package can now stop and go on. When to stop, whether a step counts, and what may be done on the way without being noticed, is chapter 17c.
+The trainer can now stop at any moment and go on. Its sizes are still constants in a notebook: chapter 17c makes them a file.
 
 ## Exercises
 
-`course exercises release 17` writes these, and those of 17 and 17c, as a notebook to `released/`; `course check 17` runs their visible checks.
+`course exercises release 17` writes these, and those of 17c to 17e, as a notebook to `released/`; `course check 17` runs their visible checks.
 
 - **17-2** Old or new, and nothing between, 25 minutes: order four calls so that no crash tears a file.
-- **17-3** What a run must remember, 30 minutes: mend a resume whose losses differ.
+- **17-3** What a run must remember, 30 minutes: repair a resume whose losses differ.
 - **17-4** A log that ends in mid-line, 20 minutes: write the check that finds a repair which loses a step or keeps one twice.
-- **17-6** What may change on the way, 10 minutes: a run goes on with half the memory.
 
 To explore:
 
@@ -811,9 +719,8 @@ To explore:
 2. Leave the manifest out of `save`, and let `fault` look only for missing files. Which damages of that test file are still found? Check by running it.
 3. A 1.5B model's checkpoint: predict its bytes, and the seconds of writing and of hashing on this machine from the rates that you measure here. Check with
    `time` around `save` and `fault` for two sizes: is it linear?
-4. Store AdamW's means as bfloat16. Check with `steps`: after how many losses do the runs part, and how far are they apart after 100?
-5. Let the stream shuffle with Python's `random` instead of a key. Which test fails first? Mend it with `random.getstate` in `random_states`, and check with the same test.
-6. `FREE` lets `data.dir` change. What stops a run from going on with other shards? Check: move the shards, then change one.
+4. Store AdamW's averages as bfloat16. Check with `losses`: after how many steps do the runs part, and how far are they apart after 100?
+5. Let the stream shuffle with Python's `random` instead of a key. Which of this chapter's checks fails first? Repair it with `random.getstate` in `random_states`.
 
 ## Further reading
 

@@ -692,7 +692,7 @@ with tempfile.TemporaryDirectory() as folder:
 # %% [markdown]
 r"""
 On the command line: `python -m nanogpt eval --checkpoint data/built/model --tasks val,hellaswag`; with
-`--checkpoint openai-community/gpt2` it is GPT-2. During a run, `eval.hellaswag_every` asks every N steps (chapter 17c).
+`--checkpoint openai-community/gpt2` it is GPT-2. During a run, `eval.hellaswag_every` asks every N steps (chapter 17e).
 """
 
 # %% tags=["nbval-ignore-output"]

@@ -254,7 +254,7 @@ print(
 
 # %% [markdown]
 r"""
-In the trainer (chapters 17b and 17c) this takes a dozen lines: the replica, the dealt stream, `mean`, and "if rank 0". Signals reach
+In the trainer (chapters 17d and 17e) this takes a dozen lines: the replica, the dealt stream, `mean`, and "if rank 0". Signals reach
 one rank or all; after each step all ask for the first reason to stop, and stop after the same step, with one checkpoint. The
 command does not change:
 

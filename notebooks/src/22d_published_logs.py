@@ -127,7 +127,7 @@ r"""
 ## The log, replayed
 
 What of a line follows from the arguments and from the column `skipped`? The iteration and the samples, which count skipped ones too; the learning rate, which
-counts updates only; and the scale. First the arguments. Megatron's, as the script has them, become keys of chapter 17's configuration:
+counts updates only; and the scale. First the arguments. Megatron's, as the script has them, become keys of chapter 17c's configuration:
 """
 
 
@@ -301,7 +301,7 @@ for hysteresis in (1, 2, 3):
 r"""
 Every digit of the rate is right only if it is rounded to float32 first; without, six of the 26 rows differ in the last one. (Megatron sends it between ranks as a float32 tensor, `reduce_max_stat_across_model_parallel_group`.)
 
-One difference to chapter 17's trainer. Megatron's schedule begins at zero, so the line after n updates shows n/10 of the rate, and the first update has none: it moves
+One difference to chapter 17e's trainer. Megatron's schedule begins at zero, so the line after n updates shows n/10 of the rate, and the first update has none: it moves
 nothing but the moments. Ours gives the first update a tenth. From the warm-up's end on both are the same function.
 
 ## How many were skipped?
@@ -537,7 +537,7 @@ print(f"{rate:,.0f} tokens/s are {share:.1%} of {PEAKS['A100-80GB-PCIe'].half} T
 
 # %% [markdown]
 r"""
-The norm's distance from its mean is `nan` in all rows: it takes 128 steps (chapter 17b's `Window`), and 22 were published.
+The norm's distance from its mean is `nan` in all rows: it takes 128 steps (chapter 17e's `Window`), and 22 were published.
 
 ## Checkpoint
 """

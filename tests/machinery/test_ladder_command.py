@@ -1,4 +1,4 @@
-"""The command `python -m nanogpt ladder`: chapter 14b's, called by chapter 17's."""
+"""The command `python -m nanogpt ladder`: chapter 14b's, called by chapter 17d's."""
 
 import json
 

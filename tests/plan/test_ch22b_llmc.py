@@ -28,7 +28,7 @@ from nanogpt.plan.llmc import (
     write_state,
     write_tokenizer,
 )
-from nanogpt.run import metrics as runs
+from nanogpt.run import metrics, plot
 from nanogpt.text.shards import write_shard
 from nanogpt.text.tokenizer import EOT, BPETokenizer
 
@@ -273,7 +273,9 @@ def test_a_log_becomes_rows_like_ours(tmp_path, capsys):
 def test_plot_draws_llmcs_log_beside_ours(tmp_path, monkeypatch):
     (tmp_path / "main.log").write_text(LOG)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 10.9, "norm": 3.0}\n')
-    fig = runs.draw_runs({name: runs.read_metrics(tmp_path / name) for name in ("main.log", "metrics.jsonl")})
+    fig = plot.draw_runs(
+        {name: metrics.read_metrics(tmp_path / name) for name in ("main.log", "metrics.jsonl")}
+    )
     labels = [text.get_text() for text in fig.axes[0].get_legend().get_texts()]
     assert labels == ["main.log", "metrics.jsonl"]
 

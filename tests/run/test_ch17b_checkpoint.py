@@ -4,35 +4,40 @@ import json
 import os
 import shutil
 import signal
+import time
 import warnings
 from pathlib import Path
 
 import pytest
+import simple_run
 import torch
-from small_run import small, write_text
 
-from nanogpt.gpt.train import train_step
 from nanogpt.gpt.weights import load_model
 from nanogpt.run import checkpoint
-from nanogpt.run.assemble import assemble
+from nanogpt.run.metrics import read_metrics
+from nanogpt.run.simple import fit, one_step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoints")
-    write_text(folder / "text.txt", paragraphs=60)
-    return folder
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stories")
+    return folder, simple_run.tell(folder)
 
 
 @pytest.fixture(scope="module")
-def half(folder) -> Path:
-    """A run's checkpoints of its steps 4 and 8, made without the trainer of chapter 17c."""
-    run = assemble(small(folder, run_dir=str(folder / "half")))
-    for run.step in (4, 8):
-        train_step(run.model, run.optimizer, [run.stream.next_batch()])
-        checkpoint.save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
+def half(data, tmp_path_factory) -> Path:
+    """A run's checkpoints of its steps 4 and 8."""
+    run = simple_run.new_run(*data, tmp_path_factory.mktemp("half"), dropout=0.1)
+    while run.step < 8:
+        one_step(run)
+        if run.step in (4, 8):
+            state = {
+                "optimizer": run.optimizer.state_dict(),
+                "random": checkpoint.random_states(torch.device("cpu")),
+            }
+            checkpoint.save(run.folder, run.step, run.model, state, run.tokenizer)
     return run.folder
 
 
@@ -195,3 +200,26 @@ def test_a_torn_last_line_and_lines_after_the_checkpoint_are_cut_off(tmp_path):
         assert path.read_bytes().count(b"\n") == kept == len(path.read_bytes().splitlines())
     checkpoint.repair(tmp_path / "none.jsonl", 3)
     assert not (tmp_path / "none.jsonl").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+@pytest.mark.parametrize("lines", [3, 5, 8, 11])
+def test_a_run_with_dropout_that_is_killed_goes_on_bit_for_bit(data, tmp_path, lines):
+    """kill -9 in a child after so many lines: within the step, the look or the checkpoint that follows."""
+    whole, path = (
+        fit(simple_run.new_run(*data, tmp_path / "whole", dropout=0.1)),
+        tmp_path / "killed/metrics.jsonl",
+    )
+    with warnings.catch_warnings(action="ignore"):
+        if not (child := os.fork()):
+            fit(simple_run.new_run(*data, tmp_path / "killed", dropout=0.1))
+            os._exit(0)
+    for _ in range(60_000):
+        if path.exists() and path.read_bytes().count(b"\n") >= lines:
+            break
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    again = fit(simple_run.new_run(*data, tmp_path / "killed", dropout=0.1))
+    assert read_metrics(path.parent) == read_metrics(whole.folder), "the killed run has other lines"
+    assert all(map(torch.equal, again.model.parameters(), whole.model.parameters())), "the weights differ"

@@ -140,7 +140,7 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(who, config):
 
 def nan_on_rank_1(ranks: Ranks, config) -> tuple:
     """Rank 1's loss is NaN in step 5."""
-    from test_ch17c_trainer import Poisoned
+    from test_ch17e_trainer import Poisoned
 
     step, made = trainer.train_step, []
 

@@ -1,10 +1,10 @@
 # %% [markdown]
 r"""
-# 17c · A long run: judged, looked at, ended
+# 17e · A long run: judged, looked at, ended
 
 Nobody watches a run at three in the morning. A batch of garbage, a loss that is NaN, a machine that is wanted back in ten minutes, an evaluation that
 needs more memory than there is: whatever comes, the run must do by itself what somebody would do who knew it well. This sitting builds the
-loop that does, from a run as a file (17) and checkpoints that forget nothing (17b).
+loop that does, from chapter 17's loop, checkpoints that forget nothing (17b) and a run as a file (17c).
 
 ```
 batch ─> loss and norm ─> judged ── fit ────> update ──────────┬─> due? ─> checkpoint ─> evaluation, samples ─> the step's line ─> next
@@ -19,6 +19,7 @@ saved?
 # %%
 #| default_exp run.trainer
 #| doc run.compare: Where two runs part; the command `compare`.
+#| doc run.plot: Several runs in one figure: loss, norm, rate, throughput; the command `plot`.
 #| doc run.log: The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and what a run came to.
 #| doc run.stopping: What asks a run to end, and what it says when it ends for good.
 #| doc run.trainer: The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
@@ -28,7 +29,7 @@ import shutil
 import warnings
 
 from course.figures import long_run as figures
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.run.metrics import WINDOW
 from nanogpt.text.shards import read_shard
@@ -40,36 +41,42 @@ BAD, FAILS = 6, 24  # batches of garbage; hours from one failure of the machine 
 assert BAD > 0 < FAILS, f"BAD={BAD} and FAILS={FAILS} must be above 0"
 HALF = STEPS // 2 // EVERY * EVERY
 assert HALF, f"there is no checkpoint before the middle: STEPS={STEPS} must be at least twice EVERY={EVERY}"
-predict("17c.1", f"of {BAD} bad batches, so many are left out at 6 deviations", guess=None)
-predict("17c.2", f"steps made twice after {KILLS} kills", guess=None)
-predict("17c.3", "10 losses after AdamW's means are lost: too high by", guess=None, unit="nats")
-predict("17c.4", f"best steps between checkpoints, a failure every {FAILS} h", guess=None)
+predict("17e.1", f"of {BAD} bad batches, so many are left out at 6 deviations", guess=None)
+predict("17e.2", f"steps made twice after {KILLS} kills", guess=None)
+predict("17e.3", "10 losses after AdamW's means are lost: too high by", guess=None, unit="nats")
+predict("17e.4", f"best steps between checkpoints, a failure every {FAILS} h", guess=None)
 
 
 # %% [markdown]
 r"""
-## A run on paper
+## Two readers that grow
 
-A run of days is not watched; somebody reads it afterwards. So each step is one line of JSON in the file `metrics.jsonl`, written when the step is done. A crash can then tear
-one line at most, the last. `step_line` shows such a line as llm.c prints a step, and `read_metrics` reads the file.
+A run of days is not watched; somebody reads it afterwards. `step_line` and `read_metrics` of chapter 17 do that already. They grow by what a long run has more of: a line that
+was torn by a kill, a loss that is not a number, a step that was left out, and the logs of llm.c, which chapter 22b reads.
 """
-
 
 # %%
 #| export run.metrics
-import argparse
 import json
 import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 
 
 # %%
 #| export run.metrics
-SPEED = dict(lr="lr {:.2e}", ms="{:.2f} ms", mfu="{:.1%} MFU", tokens_per_s="{:.0f} tok/s")
-SEEN = dict(val_loss="val loss {:.6f}", hellaswag="HellaSwag {:.4f}", skipped="skipped: {}")
+#| grows SHOWN
+#| grows step_line
+SHOWN = {
+    "lr": "lr {:.2e}",
+    "ms": "{:.2f} ms",
+    "mfu": "{:.1%} MFU",
+    "tokens_per_s": "{:.0f} tok/s",
+    "val_loss": "val loss {:.6f}",
+    "hellaswag": "HellaSwag {:.4f}",
+    "skipped": "skipped: {}",
+}
 
 
 def step_line(line: dict, steps: int) -> str:
@@ -79,18 +86,21 @@ def step_line(line: dict, steps: int) -> str:
         value, z = line.get(name), line.get(f"{name}_z")
         text += f" | {name} {math.nan if value is None else value:.{digits}f}"
         text += "" if z is None else f" ({z:+.2f}z)"
-    more = [form.format(line[name]) for name, form in (SPEED | SEEN).items() if line.get(name) is not None]
+    more = [form.format(line[name]) for name, form in SHOWN.items() if line.get(name) is not None]
     return " | ".join([text, *more])
 
 
 # %%
 #| export run.metrics
-def read_metrics(run: str | Path) -> list[dict]:
-    """The steps of a run's metrics.jsonl, in order; a run is that file or the folder that holds it.
+#| grows read_metrics
+def read_metrics(path: str | Path) -> list[dict]:
+    """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it.
 
     A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
     """
-    path = Path(run) / "metrics.jsonl" if Path(run).is_dir() else Path(run)
+    path = Path(path)
+    if path.is_dir():
+        path = path / "metrics.jsonl"
     if path.suffix == ".log":
         from nanogpt.plan.llmc import read_log  # chapter 22b
 
@@ -128,6 +138,11 @@ with contextlib.redirect_stderr(sys.stdout):
 print(step_line(found[-1], 3))
 assert [line["step"] for line in found] == [1, 2], "a torn line counts, or a whole one does not"
 
+
+# %%
+grown("read_metrics", "17e")
+
+
 # %% [markdown]
 r"""
 ## One line a step
@@ -153,7 +168,7 @@ import torch
 from nanogpt.gpt.model import num_params
 from nanogpt.run.assemble import Training
 from nanogpt.run.config import Config, config_dict
-from nanogpt.run.dryrun import span
+from nanogpt.run.metrics import span, step_line
 from nanogpt.speed.roofline import peak_of
 
 
@@ -278,10 +293,11 @@ from nanogpt.gpt import optim
 from nanogpt.gpt.sample import complete
 from nanogpt.gpt.train import train_step
 from nanogpt.parallel.laid_out import whole_model  # chapter 21d
-from nanogpt.run.assemble import Training, random_states, resume, set_random_states
-from nanogpt.run.checkpoint import prune, save
+from nanogpt.run.assemble import Training, resume
+from nanogpt.run.checkpoint import prune, random_states, save, set_random_states
 from nanogpt.run.config import Config, from_depth, load_config
 from nanogpt.run.dryrun import dry_run
+from nanogpt.run.simple import due
 from nanogpt.run.together import held_loss, one_run, seed_step  # chapter 20b
 from nanogpt.speed.roofline import synchronize
 from nanogpt.speed.work import mfu, step_flops
@@ -330,7 +346,7 @@ def learning_rate(config: Config, updates: int) -> float:
 
 # %% [markdown]
 r"""
-`judged` looks at a number beside the last 128 of its kind (chapter 17b's `Window`). No absolute limit would do: a norm of 2 is usual in one run and a catastrophe in
+`judged` looks at a number beside the last 128 of its kind (`Window`). No absolute limit would do: a norm of 2 is usual in one run and a catastrophe in
 another.
 """
 
@@ -401,7 +417,7 @@ def one_step(run: Training) -> dict:
 r"""
 *See.* A run on stories, and after 128 steps some batches of random ids, one in every second step. A person would see each of them in the curve. `skip_spikes` is 6.
 
-*Predict* (17c.1). How many of the six are left out?
+*Predict* (17e.1). How many of the six are left out?
 """
 
 
@@ -447,7 +463,7 @@ run = resume(tiny("spikes", *half, "train.skip_spikes=6", f"train.max_steps={bad
 told = spoilt(run, bad)
 for line in told[bad[0] - 2 : bad[-1] + 1]:
     print(*step_line(line, bad[-1] + 3).split(" | ")[:3], line.get("skipped", ""), sep=" | ")
-answer("17c.1", run.skipped["spike"])
+answer("17e.1", run.skipped["spike"])
 show(
     figures.spikes(told, bad, 6),
     alt="Loss and z-scores: equal spikes, but the z-score of each is lower than the last one's.",
@@ -477,7 +493,14 @@ bold. A mean alone would hide a single step that took ten times as long.
 
 
 # %%
-#| export run.metrics
+#| export run.plot
+import argparse
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from nanogpt.run.metrics import read_metrics
+
 PANELS = dict(loss="loss [nats]", norm="norm of the gradient", lr="learning rate", tokens_per_s="tokens/s")
 
 
@@ -496,7 +519,7 @@ def draw_run(ax, name: str, lines: Sequence[dict], color: str, label: str) -> No
 
 
 # %%
-#| export run.metrics
+#| export run.plot
 def draw_runs(runs: dict[str, Sequence[dict]]):
     """A figure of several runs by name: loss, norm, learning rate and throughput against the step, as far as known.
 
@@ -528,7 +551,7 @@ show(
 
 
 # %%
-#| export run.metrics
+#| export run.plot
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt plot`."""
     parser = argparse.ArgumentParser(description="Draw loss, norm, rate and throughput of runs together.")
@@ -553,14 +576,6 @@ r"""
 Validation, HellaSwag and samples use the plain model, not the compiled one, which would be compiled again for every new length; and they give the
 random state back. A checkpoint is written *before*: an evaluation that runs out of memory has cost people days.
 """
-
-
-# %%
-#| export run.trainer
-#| blank due: 0 means never; after the last step it is due as well
-def due(every: int, step: int, last: bool = False) -> bool:
-    """Whether something that is done every so many steps, 0 for never, is done after this one."""
-    return bool(every) and (step % every == 0 or last)
 
 
 # %%
@@ -792,7 +807,7 @@ r"""
 
 The run that is never stopped, and one that is killed with `kill -9` in mid-step.
 
-*Predict* (17c.2). It is killed three times, and has a checkpoint after every tenth step. How many of its steps are made twice?
+*Predict* (17e.2). It is killed three times, and has a checkpoint after every tenth step. How many of its steps are made twice?
 """
 
 
@@ -822,7 +837,7 @@ moments = [min(STEPS - 1, STEPS * (i + 1) // (KILLS + 1) + 3) for i in range(KIL
 deaths = [killed(tiny("killed"), step) for step in moments] if hasattr(os, "fork") else []  # Windows has none
 twice = sum(death % EVERY for death in deaths)
 print(f"killed after steps {deaths}: {twice} of {STEPS} steps are made twice")
-answer("17c.2", twice)
+answer("17e.2", twice)
 again = fit(tiny("killed"))
 a, b = read_metrics(RUNS / "whole"), read_metrics(RUNS / "killed")
 show(
@@ -905,7 +920,7 @@ assert all(map(torch.equal, unbroken.model.parameters(), again.model.parameters(
 r"""
 *What if one part is forgotten?* Chapter 17b asked which loss is the first to differ. Here is what it costs: the same run again from its middle, each time with one thing as it was at the start.
 
-*Predict* (17c.3). AdamW's two means are empty. By how much are the next ten losses too high?
+*Predict* (17e.3). AdamW's two means are empty. By how much are the next ten losses too high?
 """
 
 
@@ -925,7 +940,7 @@ for what, of in forget.items():
     of(half)
     above[what] = sum(one_step(half)["loss"] - loss for loss in should) / len(should)
     print(f"{what:22} forgotten: {above[what]:+.3f} nats over the next {len(should)} steps")
-answer("17c.3", round(above["AdamW's means"], 3))
+answer("17e.3", round(above["AdamW's means"], 3))
 assert above["nothing"] == 0, "what is loaded is not what was saved"
 torch.set_num_threads(threads)
 
@@ -941,7 +956,7 @@ A checkpoint costs its own c seconds, every t seconds. A failure costs the steps
 $c/t + t/2M$, and least where the two are equal: $t=\sqrt{2cM}$ (Young 1974). c this run has measured. M is the machine's: Llama 3's 16,384 GPUs were
 interrupted 419 times unexpectedly in 54 days (Grattafiori et al. 2024, §3.3.4), that is every 3.1 hours; one machine may go on for months.
 
-*Predict* (17c.4). How many steps of *this* run lie between checkpoints at best, if the machine fails once in 24 hours?
+*Predict* (17e.4). How many steps of *this* run lie between checkpoints at best, if the machine fails once in 24 hours?
 """
 
 
@@ -949,7 +964,7 @@ interrupted 419 times unexpectedly in 54 days (Grattafiori et al. 2024, §3.3.4)
 c = unbroken.seconds["checkpoints"] / len(list(unbroken.folder.glob("step_*")))
 step = unbroken.seconds["steps"] / STEPS
 best = math.sqrt(2 * c * 3600 * FAILS)
-answer("17c.4", round(best / step))
+answer("17e.4", round(best / step))
 print(f"a checkpoint takes {1000 * c:.0f} ms, a step {1000 * step:.0f} ms")
 print(
     f"every {EVERY} steps: {c / (EVERY * step):.1%} on top of the steps; best: every {best / step:,.0f} steps"
@@ -973,18 +988,18 @@ Four commands belong together now: `train` makes a run, `plot` and `compare` rea
 
 
 # %% tags=["nbval-ignore-output"]
-predictions("17c")
+predictions("17e")
 
 
 # %%
-checkpoint("17c")
+checkpoint("17e")
 
 
 # %% [markdown]
 r"""
 ## Exercises
 
-`course exercises release 17` writes these, and those of 17 and 17b, as a notebook to `released/`; `course check 17` runs their visible checks.
+`course exercises release 17` writes this one, and those of the other sittings, as a notebook to `released/`; `course check 17` runs their visible checks.
 
 - **17-5** A limit that nothing reaches, 20 minutes: derive the highest z of a window, and count false alarms.
 

@@ -1,4 +1,4 @@
-"""Chapter 17c: what a run writes down. The law: nothing that a run wrote is lost or invented by whoever reads it."""
+"""Chapter 17e: what a run writes down. The law: nothing that a run wrote is lost or invented by whoever reads it."""
 
 import json
 import math
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from nanogpt.cli import main
 from nanogpt.run.compare import verdict
-from nanogpt.run.metrics import column, draw_runs, read_metrics, step_line
+from nanogpt.run.metrics import column, read_metrics, step_line
+from nanogpt.run.plot import draw_runs
 
 
 def lines(n=200, seed=0, **changes):

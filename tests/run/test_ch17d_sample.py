@@ -1,4 +1,4 @@
-"""Chapter 17: the command `sample` under its runner: what chapter 08's functions write, or one sentence."""
+"""Chapter 17d: the command `sample` under its runner: what chapter 08's functions write, or one sentence."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Chapter 17b: how far out a value is. The law: a window goes on from its list as if it had never been saved."""
+"""Chapter 17d: how far out a value is. The law: a window goes on from its list as if it had never been saved."""
 
 import json
 import math

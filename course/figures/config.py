@@ -1,4 +1,4 @@
-"""Chapter 17's figures: each function takes data and returns a figure."""
+"""Chapter 17c's figures: each function takes data and returns a figure."""
 
 import matplotlib.pyplot as plt
 from matplotlib.ticker import NullLocator
