@@ -1,6 +1,6 @@
 """Several runs in one figure: loss, norm, rate, throughput; the command `plot`.
 
-Exported from notebooks/17e_long_run.ipynb.
+Exported from notebooks/17d_assembly.ipynb.
 """
 
 import argparse

@@ -142,6 +142,7 @@ def first_apart(a: list[float], b: list[float]) -> int:
     return next((n for n, (x, y) in enumerate(zip(a, b), 1) if x != y), 0)
 
 
+# %%
 predict("17b.1", "first loss that differs, with dropout", guess=None)
 state, before = state_of(run), torch.get_rng_state()
 went_on = losses(run, AFTER)
@@ -608,11 +609,13 @@ Now `keep_run` and `go_on` of chapter 17 can be written again with these parts. 
 
 # %%
 #| export run.simple
-#| grows keep_run
-#| grows go_on
 from nanogpt.gpt.weights import load_model
 
 
+# %%
+#| export run.simple
+#| grows keep_run
+#| grows go_on
 def keep_run(run: Training) -> None:
     """Write a checkpoint, whole or not at all: what a step changes, and dropout's generator. Two are kept."""
     parts = {"optimizer": run.optimizer, "stream": run.stream}

@@ -10,12 +10,13 @@ which you may skip when you read. Two ideas are worth your time: how far out a l
 # %%
 #| default_exp run.assemble
 #| doc run.assemble: What a run is made of: data, model, optimizer, and all that its steps change.
+#| doc run.plot: Several runs in one figure: loss, norm, rate, throughput; the command `plot`.
 #| doc cli: `python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
 import contextlib
 import signal
 from functools import partial
 
-from course.notebook import answer, checkpoint, predict, predictions
+from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.gpt.train import train_step
 from nanogpt.run.checkpoint import save
 from nanogpt.run.config import load_config
@@ -39,7 +40,7 @@ The new value is part of its own window, so it moves the mean and the deviation 
 #| export run.metrics
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 WINDOW = 128
@@ -397,6 +398,101 @@ for change in ("optim.lr=1e-3", "train.max_steps=99"):
 
 # %% [markdown]
 r"""
+## Several runs in one figure
+
+A curve alone says little, so `python -m nanogpt plot RUN RUN` draws what several runs have in common. Each step is drawn faintly, and the means of short stretches are
+bold. A mean alone would hide a single step that took ten times as long.
+"""
+
+
+# %%
+#| export run.metrics
+def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:
+    """Steps and values of those lines that have a finite number there."""
+    known = {x["step"]: x[name] for x in lines if x.get(name) is not None and math.isfinite(x[name])}
+    return list(known), list(known.values())
+
+
+# %%
+#| export run.plot
+import argparse
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from nanogpt.run.metrics import read_metrics
+
+PANELS = dict(loss="loss [nats]", norm="norm of the gradient", lr="learning rate", tokens_per_s="tokens/s")
+
+
+def draw_run(ax, name: str, lines: Sequence[dict], color: str, label: str) -> None:
+    """One run in one panel: faint step by step, bold as the means of about 100 stretches."""
+    steps, values = column(lines, name)
+    ax.plot(steps, values, color=color, alpha=0.3, lw=0.7)
+    n = 1 if name == "lr" else max(1, len(steps) // 100)
+    stretches = [slice(at, at + n) for at in range(0, len(steps), n)]
+    ax.plot([fmean(steps[s]) for s in stretches], [fmean(values[s]) for s in stretches], color, label=label)
+    if name == "loss":
+        ax.plot(*column(lines, "val_loss"), "o", color=color, ms=4)
+        ax.plot(*column([line for line in lines if "skipped" in line], name), "x", color=color)
+        for floor in column(lines, "floor")[1][-1:]:
+            ax.axhline(floor, color=color, ls=":")
+
+
+# %%
+#| export run.plot
+def draw_runs(runs: dict[str, Sequence[dict]]):
+    """A figure of several runs by name: loss, norm, learning rate and throughput against the step, as far as known.
+
+    Dots are validation losses, crosses updates that were left out, a dotted line the floor where a run knows one.
+    """
+    from matplotlib.figure import Figure
+
+    values = {name: [v for lines in runs.values() for v in column(lines, name)[1]] for name in PANELS}
+    shown = [name for name in PANELS if values[name]] or ["loss"]
+    fig = Figure(figsize=(10, 3.25 * math.ceil(len(shown) / 2)), layout="constrained")
+    for number, name in enumerate(shown, 1):
+        ax = fig.add_subplot(math.ceil(len(shown) / 2), 2, number, xlabel="step", ylabel=PANELS[name])
+        for color, (label, lines) in enumerate(runs.items()):
+            draw_run(ax, name, lines, f"C{color}", label)
+        low, high = min(values[name], default=0), max(values[name], default=0)
+        if low > 0 and (name == "norm" or (name == "loss" and high > 20 * low)):
+            ax.set_yscale("log")
+        ax.set_ylim(bottom=0 if name == "tokens_per_s" else None)
+        ax.grid(alpha=0.3)
+    fig.axes[0].legend()
+    return fig
+
+
+# %%
+runs = {}
+for lr in (2e-3, 2e-4):
+    run = resume(load_config("tiny", [*mine[:1], f"run.dir={RUNS}/{lr}", "run.device=cpu", f"optim.lr={lr}"]))
+    runs[f"rate {lr:g}"] = [{"step": n, "loss": loss} for n, loss in enumerate(steps(run, 20), 1)]
+show(draw_runs(runs), alt="The loss of two runs: at the lower rate it falls more slowly.")
+
+
+# %%
+#| export run.plot
+def parser() -> argparse.ArgumentParser:
+    """The options of `python -m nanogpt plot`."""
+    parser = argparse.ArgumentParser(description="Draw loss, norm, rate and throughput of runs together.")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="a folder, its metrics.jsonl, or a main.log of llm.c"
+    )
+    parser.add_argument("--out", default="runs.png", metavar="FILE", help="a .png, .svg or .pdf (runs.png)")
+    return parser
+
+
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt plot`, its options parsed."""
+    fig = draw_runs({name: read_metrics(name) for name in args.runs})
+    fig.savefig(args.out, dpi=120)
+    print(f"{', '.join(args.runs)}: drawn to {args.out}")
+
+
+# %% [markdown]
+r"""
 ## The command line, which may be skipped
 
 A command is a module with a `parser()` and a `run(args)`; `python -m nanogpt NAME` finds it here. All commands end
@@ -533,7 +629,11 @@ r"""
 # %%
 predict("17d.2", "exit code after Ctrl-C", guess=None)
 with contextlib.redirect_stderr(sys.stdout):
-    codes = [main(["pilot"]), main(["sample", "--tokens"]), main(["sample", "--checkpoint", "runs/is/nowhere"])]
+    codes = [
+        main(["pilot"]),
+        main(["sample", "--tokens"]),
+        main(["sample", "--checkpoint", "runs/is/nowhere"]),
+    ]
     codes += [outcome("sample", partial(signal.raise_signal, signal.SIGINT))]
 answer("17d.2", codes[-1])
 assert codes == [2, 2, 2, 128 + signal.SIGINT], f"exit codes {codes}"

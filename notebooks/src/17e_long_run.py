@@ -19,7 +19,6 @@ saved?
 # %%
 #| default_exp run.trainer
 #| doc run.compare: Where two runs part; the command `compare`.
-#| doc run.plot: Several runs in one figure: loss, norm, rate, throughput; the command `plot`.
 #| doc run.log: The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and what a run came to.
 #| doc run.stopping: What asks a run to end, and what it says when it ends for good.
 #| doc run.trainer: The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
@@ -32,6 +31,7 @@ from course.figures import long_run as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.run.metrics import WINDOW
+from nanogpt.run.plot import draw_runs
 from nanogpt.text.shards import read_shard
 
 
@@ -60,7 +60,6 @@ was torn by a kill, a loss that is not a number, a step that was left out, and t
 import json
 import math
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -117,14 +116,6 @@ def read_metrics(path: str | Path) -> list[dict]:
     if not steps:
         raise ValueError(f"{path} holds no step yet")
     return [steps[step] for step in sorted(steps)]
-
-
-# %%
-#| export run.metrics
-def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:
-    """Steps and values of those lines that have a finite number there."""
-    known = {x["step"]: x[name] for x in lines if x.get(name) is not None and math.isfinite(x[name])}
-    return list(known), list(known.values())
 
 
 # %%
@@ -485,88 +476,11 @@ print(len(ids), "tokens:", run.tokenizer.decode(ids[:12].tolist()).encode("ascii
 assert len(ids) == run.config.train.batch_tokens, "what is kept is not a batch"
 
 
-# %% [markdown]
-r"""
-**Several runs together.** A curve alone says little, so `python -m nanogpt plot RUN RUN` draws what several runs have in common. Each step is drawn faintly, and the means of short stretches are
-bold. A mean alone would hide a single step that took ten times as long.
-"""
-
-
-# %%
-#| export run.plot
-import argparse
-import math
-from collections.abc import Sequence
-from statistics import fmean
-
-from nanogpt.run.metrics import read_metrics
-
-PANELS = dict(loss="loss [nats]", norm="norm of the gradient", lr="learning rate", tokens_per_s="tokens/s")
-
-
-def draw_run(ax, name: str, lines: Sequence[dict], color: str, label: str) -> None:
-    """One run in one panel: faint step by step, bold as the means of about 100 stretches."""
-    steps, values = column(lines, name)
-    ax.plot(steps, values, color=color, alpha=0.3, lw=0.7)
-    n = 1 if name == "lr" else max(1, len(steps) // 100)
-    stretches = [slice(at, at + n) for at in range(0, len(steps), n)]
-    ax.plot([fmean(steps[s]) for s in stretches], [fmean(values[s]) for s in stretches], color, label=label)
-    if name == "loss":
-        ax.plot(*column(lines, "val_loss"), "o", color=color, ms=4)
-        ax.plot(*column([line for line in lines if "skipped" in line], name), "x", color=color)
-        for floor in column(lines, "floor")[1][-1:]:
-            ax.axhline(floor, color=color, ls=":")
-
-
-# %%
-#| export run.plot
-def draw_runs(runs: dict[str, Sequence[dict]]):
-    """A figure of several runs by name: loss, norm, learning rate and throughput against the step, as far as known.
-
-    Dots are validation losses, crosses updates that were left out, a dotted line the floor where a run knows one.
-    """
-    from matplotlib.figure import Figure
-
-    values = {name: [v for lines in runs.values() for v in column(lines, name)[1]] for name in PANELS}
-    shown = [name for name in PANELS if values[name]] or ["loss"]
-    fig = Figure(figsize=(10, 3.25 * math.ceil(len(shown) / 2)), layout="constrained")
-    for number, name in enumerate(shown, 1):
-        ax = fig.add_subplot(math.ceil(len(shown) / 2), 2, number, xlabel="step", ylabel=PANELS[name])
-        for color, (label, lines) in enumerate(runs.items()):
-            draw_run(ax, name, lines, f"C{color}", label)
-        low, high = min(values[name], default=0), max(values[name], default=0)
-        if low > 0 and (name == "norm" or (name == "loss" and high > 20 * low)):
-            ax.set_yscale("log")
-        ax.set_ylim(bottom=0 if name == "tokens_per_s" else None)
-        ax.grid(alpha=0.3)
-    fig.axes[0].legend()
-    return fig
-
-
 # %% tags=["nbval-ignore-output"]
 show(
     draw_runs({"spikes": told}),
     alt="Loss, norm, rate and tokens per second of the run; crosses where a step was left out.",
 )
-
-
-# %%
-#| export run.plot
-def parser() -> argparse.ArgumentParser:
-    """The options of `python -m nanogpt plot`."""
-    parser = argparse.ArgumentParser(description="Draw loss, norm, rate and throughput of runs together.")
-    parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="a folder, its metrics.jsonl, or a main.log of llm.c"
-    )
-    parser.add_argument("--out", default="runs.png", metavar="FILE", help="a .png, .svg or .pdf (runs.png)")
-    return parser
-
-
-def run(args: argparse.Namespace) -> None:
-    """`python -m nanogpt plot`, its options parsed."""
-    fig = draw_runs({name: read_metrics(name) for name in args.runs})
-    fig.savefig(args.out, dpi=120)
-    print(f"{', '.join(args.runs)}: drawn to {args.out}")
 
 
 # %% [markdown]
@@ -857,6 +771,8 @@ r"""
 #| export run.compare
 import argparse
 import math
+
+from nanogpt.run.metrics import column
 
 
 def verdict(a: list[dict], b: list[dict], name: str) -> tuple[float, str]:

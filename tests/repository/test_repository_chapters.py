@@ -12,7 +12,7 @@ from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, TESTS, chapters, num
 from course.site.chapters import CHAPTERS
 
 # Chapters that begin with the simplest version and add one thing at a time.
-PLAIN = [chapter for chapter in source_chapters() if chapter < "16" and chapter != "14b"]
+PLAIN = [chapter for chapter in source_chapters() if (chapter < "16" or chapter == "17") and chapter != "14b"]
 # Lines of code of a sitting: what it should have, what it may have until it is rewritten, and what is still to be cut or split.
 LINES = {chapter: 330 if chapter in PLAIN else 450 for chapter in source_chapters()}
 LINES |= {
@@ -21,7 +21,7 @@ LINES |= {
     "14": 350,
     "14b": 455,
     "16": 600,
-    "17e": 515,
+    "17e": 565,
     "20": 495,
     "21": 465,
     "21b": 460,
