@@ -36,7 +36,7 @@ All sizes are set here. The model is a small one, so that a run takes seconds an
 """
 
 # %%
-STEPS, EVERY, STOP = 300, 60, 160  # of the run; from one look to the next; where it is interrupted
+STEPS, EVERY, STOP = 240, 60, 150  # of the run; from one look to the next; where it is interrupted
 B, T, LR, SEED = 4, 128, 3e-3, 0  # rows of a batch, their tokens, the highest learning rate
 if not EVERY <= STOP < STEPS:
     raise ValueError(
@@ -48,6 +48,7 @@ tokenizer = BPETokenizer.load(f"{corpus}/tokenizer.json")
 paths = {split: open_shards(corpus, split) for split in ("train", "val")}
 val = np.concatenate([read_shard(path) for path in paths["val"]])[:10_000]
 shape = GPTConfig(block_size=T, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=4, n_embd=64)
+print(f"{STEPS} steps of {B} rows of {T} tokens; {len(val):,} tokens to validate on")
 
 # %% [markdown]
 r"""
@@ -148,7 +149,7 @@ def one_step(run: Training) -> dict:
 
 # %%
 for _ in range(3):
-    print(one_step(run))
+    print({name: round(value, 4) for name, value in one_step(run).items()})
 
 # %% [markdown]
 r"""
@@ -223,7 +224,7 @@ def read_metrics(path: str | Path) -> list[dict]:
     return [steps[step] for step in sorted(steps)]
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 with open(run.folder / "metrics.jsonl", "w", encoding="utf-8") as metrics:
     while run.step < 2 * EVERY:
         line = one_step(run)
@@ -258,7 +259,7 @@ def look(run: Training) -> dict:
     return {"val_loss": evaluate(run.model, *run.held), "sample": story.strip()}
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 found = look(run)
 print(f"val loss {found['val_loss']:.3f} nats, where {floor:.3f} is the least possible")
 print(found["sample"])
@@ -371,7 +372,7 @@ seconds = time.monotonic() - began
 print(span(seconds))
 answer("17.1", seconds)
 
-# %%
+# %% tags=["nbval-ignore-output"]
 lines = read_metrics(whole.folder)
 show(
     figures.curve(lines, floor),

@@ -142,7 +142,7 @@ def first_apart(a: list[float], b: list[float]) -> int:
     return next((n for n, (x, y) in enumerate(zip(a, b), 1) if x != y), 0)
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 predict("17b.1", "first loss that differs, with dropout", guess=None)
 state, before = state_of(run), torch.get_rng_state()
 went_on = losses(run, AFTER)
@@ -178,7 +178,7 @@ def set_random_states(states: dict[str, torch.Tensor], device: torch.device) -> 
         torch.get_device_module(device).set_rng_state(states["device"])
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 again = loaded(state)
 set_random_states({"cpu": before}, torch.device("cpu"))
 complete = losses(again, AFTER)

@@ -380,7 +380,7 @@ steps(run, 6)
 save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
 went_on = steps(run, 4)
 assert steps(resume(config), 4) == went_on, "the resumed run is not the one that went on"
-print(went_on)
+print([round(loss, 3) for loss in went_on])
 
 
 # %% [markdown]

@@ -39,7 +39,7 @@ def test_the_trainer_makes_the_steps_that_chapter_07_makes_by_hand(new_run):
     assert losses[-1] < losses[0], "the loss does not fall"
 
 
-@pytest.mark.parametrize("stop", range(EVERY, STEPS))
+@pytest.mark.parametrize("stop", [EVERY, EVERY + 1, 2 * EVERY - 1, STEPS - 1])
 def test_interrupted_after_any_step_the_run_is_the_one_that_was_not(new_run, stop):
     whole, broken = fit(new_run("whole")), new_run("broken")
     real, given = broken.stream.next_batch, []
