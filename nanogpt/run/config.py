@@ -5,6 +5,7 @@ Exported from notebooks/17c_config.ipynb.
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -235,12 +236,15 @@ def config_dict(config: Config) -> dict:
     return json.loads(json.dumps(asdict(config)))
 
 
-def from_depth(n: int) -> list[str]:
-    """Overrides for n layers: nanochat's one dial (base_train.py, gpt.py), with GPT-2's heads of 64; 12 is GPT-2 small.
+def from_depth(n: int, batch_tokens: int) -> list[str]:
+    """Overrides for n layers, as nanochat's one dial (scripts/base_train.py), with GPT-2's heads of 64; 12 is GPT-2 small.
 
-    The width is 64 n. The rate is GPT-3's 6e-4 for 768 (Brown et al. 2020, table 2.1) times √(768 / width).
+    The width is 64 n. The rate is GPT-3's 6e-4 for 768 (Brown et al. 2020, table 2.1) times 768 / width (Yang et al.
+    2022). The steps make 20 tokens for each parameter of the layers (Hoffmann et al. 2022).
     """
     if n < 1:
         raise ValueError(f"--depth {n} is the number of layers, at least 1")
-    lr = 6e-4 * (768 / (64 * n)) ** 0.5
-    return [f"model.n_layer={n}", f"model.n_embd={64 * n}", f"model.n_head={n}", f"optim.lr={lr:.6g}"]
+    width = 64 * n
+    shape = [f"model.n_layer={n}", f"model.n_embd={width}", f"model.n_head={n}"]
+    steps = math.ceil(20 * 12 * n * width**2 / batch_tokens)
+    return [*shape, f"optim.lr={6e-4 * 768 / width:.6g}", f"train.max_steps={steps}"]

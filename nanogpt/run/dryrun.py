@@ -36,6 +36,17 @@ def step_seconds(shape: GPTConfig, config: Config, device: torch.device, roof: R
     return least, min(timings(call, device, 3)) * n / min(n, 2)
 
 
+def say_time(steps: int, least: float, measured: float | None) -> None:
+    """Print what so many steps take: at least, in seconds a step, by the roofline; and as measured, if it was."""
+    if measured is None and steps * least > 365 * 86400:
+        print("time        years on this machine; `python -m nanogpt plan` says what it takes on others")
+        return
+    more = f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else ""
+    print(f"time        at least {span(steps * least)} ({1000 * least:.4g} ms a step by the roofline){more}")
+    if measured and measured < least:
+        print("            the model's products run faster here than the one that the roofline measured")
+
+
 def dry_run(config: Config) -> None:
     """Print what a run would take; nothing is written, and data that are not there are not made."""
     c, device, known = config, pick_device(config.run.device), Path(config.data.dir, "manifest.json").exists()
@@ -53,6 +64,4 @@ def dry_run(config: Config) -> None:
         train = manifest["splits"]["train"]
         n, what = (train["documents"] * T, "documents") if c.data.documents else (train["tokens"], "tokens")
         print(f"epochs      {steps * tokens / n:.2f} of {train[what]:,} {what}")
-    least, measured = step_seconds(shape, c, device, measure_roofline(device))
-    more = f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else ""
-    print(f"time        at least {span(steps * least)} ({1000 * least:.4g} ms a step by the roofline){more}")
+    say_time(steps, *step_seconds(shape, c, device, measure_roofline(device)))

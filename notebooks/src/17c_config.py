@@ -50,6 +50,7 @@ no run can have: its range stands with its field.
 #| export run.config
 import difflib
 import json
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -437,8 +438,14 @@ print((CONFIGS / "overfit.yaml").read_text(encoding="utf-8"))
 r"""
 ## One dial
 
-Whoever tries sizes does not want to think of width, heads and rate each time. nanochat derives them from the depth: width 64 n, and a rate
-that falls with the root of the width (its `base_train.py` and `gpt.py`). With heads of 64 numbers, depth 12 is GPT-2 small.
+If you try several sizes, you do not want to choose width, heads, learning rate and length each time. nanochat derives them all from the number of layers
+(`scripts/base_train.py`), and `--depth` does the same. The width is 64 n, with heads of 64 numbers, so that depth 12 is GPT-2 small.
+
+*The rate.* Adam's update has the same size for every weight. A wider layer adds up more of these updates, so the rate should fall as 1/width (Yang et al. 2022). We begin with
+GPT-3's rate at GPT-2 small's width, and compare with the other rows of GPT-3's table below.
+
+*The length.* For a given amount of compute, a model should see about 20 tokens for each of its parameters (Hoffmann et al. 2022). So the number of steps follows from the size and from the
+file's batch.
 
 *Predict.* `--depth 24` has how many times the parameters of `--depth 12` in its layers? (12 C² in each, chapter 05.)
 """
@@ -446,26 +453,59 @@ that falls with the root of the width (its `base_train.py` and `gpt.py`). With h
 
 # %%
 #| export run.config
-#| blank from_depth: 64 columns and one head for each layer; the rate falls with the root of the width
-def from_depth(n: int) -> list[str]:
-    """Overrides for n layers: nanochat's one dial (base_train.py, gpt.py), with GPT-2's heads of 64; 12 is GPT-2 small.
+#| blank from_depth: 64 columns and one head for each layer; the rate falls as 1 / width; 20 tokens for a parameter
+def from_depth(n: int, batch_tokens: int) -> list[str]:
+    """Overrides for n layers, as nanochat's one dial (scripts/base_train.py), with GPT-2's heads of 64; 12 is GPT-2 small.
 
-    The width is 64 n. The rate is GPT-3's 6e-4 for 768 (Brown et al. 2020, table 2.1) times √(768 / width).
+    The width is 64 n. The rate is GPT-3's 6e-4 for 768 (Brown et al. 2020, table 2.1) times 768 / width (Yang et al.
+    2022). The steps make 20 tokens for each parameter of the layers (Hoffmann et al. 2022).
     """
     if n < 1:
         raise ValueError(f"--depth {n} is the number of layers, at least 1")
-    lr = 6e-4 * (768 / (64 * n)) ** 0.5
-    return [f"model.n_layer={n}", f"model.n_embd={64 * n}", f"model.n_head={n}", f"optim.lr={lr:.6g}"]
+    width = 64 * n
+    shape = [f"model.n_layer={n}", f"model.n_embd={width}", f"model.n_head={n}"]
+    steps = math.ceil(20 * 12 * n * width**2 / batch_tokens)
+    return [*shape, f"optim.lr={6e-4 * 768 / width:.6g}", f"train.max_steps={steps}"]
 
 
 # %%
 predict("17c.2", "parameters in the layers, depth 24 to depth 12", guess=None, unit="times")
 for depth in (4, 12, 24, 48):
-    print(f"{12 * depth * (64 * depth) ** 2 / 1e6:10,.1f} million in the layers:", *from_depth(depth))
+    print(
+        f"{12 * depth * (64 * depth) ** 2 / 1e6:10,.1f} million in the layers:", *from_depth(depth, 524_288)
+    )
 answer("17c.2", 24**3 / 12**3)
 
 # %% [markdown]
 r"""
+The parameters grow with the cube of the depth: twice the layers, each with twice the width squared. The compute grows with its sixth power, since a model with eight times the parameters
+is also shown eight times the tokens.
+
+*Check.* GPT-3's table has the rates that its authors used for eight widths. How far is our rule from them, and how far would a rule with the root of the width be?
+"""
+
+# %%
+GPT3 = {
+    768: 6e-4,
+    1024: 3e-4,
+    1536: 2.5e-4,
+    2048: 2e-4,
+    2560: 1.6e-4,
+    4096: 1.2e-4,
+    5140: 1e-4,
+    12288: 0.6e-4,
+}
+for width, theirs in GPT3.items():
+    ours, root = 6e-4 * 768 / width, 6e-4 * (768 / width) ** 0.5
+    print(
+        f"width {width:5}: theirs {theirs:.2g}, 1/width {ours / theirs:.2f} times, root {root / theirs:.2f} times"
+    )
+    assert 0.6 < ours / theirs < 1.6, f"the rule is off by {ours / theirs:.2f} at width {width}"
+
+# %% [markdown]
+r"""
+Neither is exact, but 1/width stays within a factor of 1.6 over sixteen times the width, and the root leaves it at once.
+
 Twice the layers of twice the width squared: the dial is the cube root of the size. Compute grows faster still, since a larger model is also shown more tokens.
 
 ## Before it begins: memory
@@ -535,6 +575,19 @@ def step_seconds(shape: GPTConfig, config: Config, device: torch.device, roof: R
 
 # %%
 #| export run.dryrun
+def say_time(steps: int, least: float, measured: float | None) -> None:
+    """Print what so many steps take: at least, in seconds a step, by the roofline; and as measured, if it was."""
+    if measured is None and steps * least > 365 * 86400:
+        print("time        years on this machine; `python -m nanogpt plan` says what it takes on others")
+        return
+    more = f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else ""
+    print(f"time        at least {span(steps * least)} ({1000 * least:.4g} ms a step by the roofline){more}")
+    if measured and measured < least:
+        print("            the model's products run faster here than the one that the roofline measured")
+
+
+# %%
+#| export run.dryrun
 def dry_run(config: Config) -> None:
     """Print what a run would take; nothing is written, and data that are not there are not made."""
     c, device, known = config, pick_device(config.run.device), Path(config.data.dir, "manifest.json").exists()
@@ -552,9 +605,7 @@ def dry_run(config: Config) -> None:
         train = manifest["splits"]["train"]
         n, what = (train["documents"] * T, "documents") if c.data.documents else (train["tokens"], "tokens")
         print(f"epochs      {steps * tokens / n:.2f} of {train[what]:,} {what}")
-    least, measured = step_seconds(shape, c, device, measure_roofline(device))
-    more = f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else ""
-    print(f"time        at least {span(steps * least)} ({1000 * least:.4g} ms a step by the roofline){more}")
+    say_time(steps, *step_seconds(shape, c, device, measure_roofline(device)))
 
 
 # %% tags=["nbval-ignore-output"]
@@ -564,7 +615,7 @@ dry_run(load_config("tiny", ["data.dir=nowhere"]))
 predict("17c.4", "a measured step, to what the roofline allows", guess=None, unit="×")
 steps, roof = [], measure_roofline(device := pick_device())
 for depth in DEPTHS:
-    config = load_config("tiny", from_depth(depth))
+    config = load_config("tiny", from_depth(depth, 512))
     shape = GPTConfig(**vars(config.model), vocab_size=1024)
     steps.append((num_params(shape), *step_seconds(shape, config, device, roof)))
 answer("17c.4", steps[-1][2] / steps[-1][1] if steps[-1][2] else None)
@@ -573,8 +624,11 @@ show(figures.dry_run(steps), alt="Time of a step over parameters: measured, and 
 # %% [markdown]
 r"""
 The distance between the lines is what a roofline does not know: calls that take longer than their work, small products that fill no core, page faults
-(chapter 14 names the parts of it). The smaller the model, the larger their share. Below the lower line no step should lie, unless all
-that the model touches fits into the cache, whose bandwidth chapter 09's copy does not measure.
+(chapter 14 names the parts of it). The smaller the model, the larger their share.
+
+Can a step be faster than the bound? Yes, if the bound was measured with something slower than what the model does. There are two such cases. If all that a model touches fits into the cache, its traffic
+is faster than chapter 09's copy. And on a CPU without bfloat16 units, PyTorch multiplies `a @ b` in bfloat16 several times as slowly as `a @ b.T`, which is what `nn.Linear` does. The dry run says so when
+it sees a step below the bound.
 
 For GPT-2 small on one GPU the same command says days, before a day is spent: `python -m nanogpt train gpt2-124M --dry-run`.
 

@@ -698,14 +698,18 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("config", help="a YAML file, or the name of one in configs/")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as train.max_steps=100")
     parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
-    parser.add_argument("--depth", type=int, metavar="N", help="layers; width, heads and lr follow")
+    parser.add_argument(
+        "--depth", type=int, metavar="N", help="layers; width, heads, lr and max_steps follow"
+    )
     parser.parse_args = parser.parse_intermixed_args  # an override may stand after an option
     return parser
 
 
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt train`, its options parsed."""
-    dial = from_depth(args.depth) if args.depth is not None else []
+    dial = []
+    if args.depth is not None:
+        dial = from_depth(args.depth, load_config(args.config, args.overrides).train.batch_tokens)
     config = load_config(args.config, [*dial, *args.overrides])
     again = [args.config, *args.overrides, *(["--depth", str(args.depth)] if dial else [])]
     if args.dry_run:

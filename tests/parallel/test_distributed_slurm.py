@@ -16,7 +16,8 @@ BOUND = 2e-5  # nats: two nodes add float32 numbers in another order; measured 5
 STEPS = 600
 # A run whose result does not hang on how many share it: no dropout, four micro-batches.
 RUN = {"model_dropout": 0.0, "train_batch_tokens": 256, "train_max_steps": STEPS, "run_checkpoint_every": 50}
-DIAL = "--depth=1", "model.n_embd=25"  # without the dial two heads, so 25 would be refused
+# Without the dial there are two heads, and a width of 25 would be refused. The dial has a length of its own.
+DIAL = "--depth=1", "model.n_embd=25", f"train.max_steps={STEPS}"
 
 pytestmark = pytest.mark.slow
 

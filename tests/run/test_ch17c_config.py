@@ -285,15 +285,19 @@ def test_the_published_schedules():
 # --- one dial ------------------------------------------------------------------------------------------------
 
 
-def test_depth_twelve_is_gpt2_small_and_others_follow_nanochat(told):
-    assert told("", *from_depth(12)) == Config()
+def test_depth_twelve_is_gpt2_small_and_others_follow_its_width(told):
+    small = told("", *from_depth(12, 524_288))
+    assert (small.model, small.optim) == (Config().model, Config().optim)
     for depth in (1, 4, 20, 48):
-        c = told("", *from_depth(depth))
+        c = told("", *from_depth(depth, 524_288))
         assert c.model.n_layer == depth and c.model.n_embd == 64 * depth == 64 * c.model.n_head
-        assert c.optim.lr == pytest.approx(6e-4 * (768 / c.model.n_embd) ** 0.5, rel=1e-5)
-    assert told("", *from_depth(4), "optim.lr=1e-3").optim.lr == 1e-3  # what the user says comes last
+        assert c.optim.lr == pytest.approx(6e-4 * 768 / c.model.n_embd, rel=1e-5)
+        parameters = 12 * depth * c.model.n_embd**2
+        tokens = c.train.max_steps * c.train.batch_tokens
+        assert 20 * parameters <= tokens < 20 * parameters + c.train.batch_tokens, "20 tokens a parameter"
+    assert told("", *from_depth(4, 512), "optim.lr=1e-3").optim.lr == 1e-3  # what the user says comes last
     with pytest.raises(ValueError, match="--depth 0 is the number of layers, at least 1"):
-        from_depth(0)
+        from_depth(0, 512)
 
 
 def test_the_module_needs_no_torch_for_help():

@@ -11,7 +11,8 @@ from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.run import dryrun
 from nanogpt.run.config import Config, Data, Model, Run, Train, load_config
 from nanogpt.run.configfile import CONFIGS
-from nanogpt.run.dryrun import dry_run, span
+from nanogpt.run.dryrun import dry_run
+from nanogpt.run.metrics import span
 from nanogpt.speed.roofline import Roofline
 
 READY = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
@@ -59,7 +60,7 @@ def test_epochs_are_of_documents_or_of_tokens(slow_machine, tmp_path, monkeypatc
 def test_a_long_step_is_not_measured_and_nothing_draws_from_the_run(slow_machine, capsys):
     dry_run(load_config("gpt2-124M", ["run.device=cpu", "train.dtype=float32"]))
     said = capsys.readouterr().out
-    assert "by the roofline)" in said and "measured" not in said and "days" in said, said
+    assert "years on this machine" in said and "measured" not in said, said
 
 
 def test_accumulation_takes_the_time_of_its_micro_batches():
@@ -95,3 +96,17 @@ def test_a_dry_run_of_a_ready_configuration_says_what_it_will_cost(
     out = capsys.readouterr().out
     assert all(word in out for word in ("parameters", "memory", "steps", "time")), out
     assert not any(tmp_path.iterdir()), "a dry run wrote something"
+
+
+def test_where_a_step_would_take_years_the_planner_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(dryrun, "step_seconds", lambda *_: (1e6, None))
+    dryrun.dry_run(load_config("tiny", ["data.dir=nowhere"]))
+    said = capsys.readouterr().out
+    assert "years on this machine; `python -m nanogpt plan`" in said and "at least" not in said
+
+
+@pytest.mark.parametrize("measured, says", [(1.0, True), (3.0, False)])
+def test_a_step_below_the_bound_is_explained(monkeypatch, capsys, measured, says):
+    monkeypatch.setattr(dryrun, "step_seconds", lambda *_: (2.0, measured))
+    dryrun.dry_run(load_config("tiny", ["data.dir=nowhere"]))
+    assert ("run faster here than the one that the roofline measured" in capsys.readouterr().out) == says
