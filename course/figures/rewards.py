@@ -1,0 +1,92 @@
+"""Figures and tables of chapter 19b: each takes data, and returns a figure or prints a table."""
+
+from collections import defaultdict
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+
+def table(runs: dict[str, dict[str, float]]) -> None:
+    """A line for each run: right answers, and nats a story above the floor."""
+    print(f"{'':20} right   computed   all else   (nats a story above the floor)")
+    for way, found in runs.items():
+        print(f"{way:20} {found['right']:5.0%} {found['computed']:10.2f} {found['all else']:10.2f}")
+
+
+def best_rates(runs: list[dict]) -> dict[str, list[dict]]:
+    """Of each way, the runs at the rate whose mean share of right answers is highest."""
+    by_way: dict[str, dict[float, list[dict]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        by_way[run["way"]][run["lr"]].append(run)
+    return {way: max(rates.values(), key=lambda some: mean(some, "right")) for way, rates in by_way.items()}
+
+
+def mean(some: list[dict], what: str) -> float:
+    return sum(run[what] for run in some) / len(some)
+
+
+def compare(best: dict[str, list[dict]], base: dict[str, float], ways: list[str]) -> None:
+    """A line for each way: the mean over its seeds, and from the lowest seed to the highest for the right answers."""
+    print(f"{'':16} rate  seeds  steps  GFLOP   right (seeds)      computed  all else")
+    print(f"{'before':39} {base['right']:5.0%} {base['computed']:19.2f} {base['all else']:9.2f}")
+    for way in ways:
+        some = best[way]
+        rights = [run["right"] for run in some]
+        spread = f"({min(rights):.0%} to {max(rights):.0%})"
+        print(
+            f"{way:16} {some[0]['lr']:g} {len(some):4} {some[0]['steps']:6} {mean(some, 'flops') / 1e9:6.0f}  "
+            f"{mean(some, 'right'):5.0%} {spread:13} {mean(some, 'computed'):5.2f} {mean(some, 'all else'):9.2f}"
+        )
+
+
+def noise(measured: dict[str, float]):
+    """A bar for each baseline: the variance of the gradient over the squared length of its mean."""
+    fig, ax = plt.subplots(figsize=(6.5, 2.0))
+    bars = ax.barh(list(measured), list(measured.values()), 0.6, color="C0")
+    ax.bar_label(bars, fmt="%.2f", fontsize=9, padding=2)
+    ax.set(xlabel="variance ÷ squared length of the mean gradient", xlim=(0, 1.15 * max(measured.values())))
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    return fig
+
+
+def received(rewards: list[float], before: float, window: int = 8):
+    """The mean reward of each batch and its running mean against steps; dashed, the right first choices before."""
+    fig, ax = plt.subplots(figsize=(6.5, 2.6))
+    ax.plot(rewards, color="C0", lw=0.8, alpha=0.5, label="mean reward of a batch")
+    if len(rewards) >= window:
+        running = np.convolve(rewards, np.ones(window) / window, mode="valid")
+        ax.plot(range(window - 1, len(rewards)), running, color="C0", label=f"mean of {window} batches")
+    ax.axhline(before, color="0.5", ls="--", lw=1, label="first choices right, before")
+    ax.set(xlabel="step", ylabel="share right", ylim=(0, None))
+    ax.legend()
+    return fig
+
+
+def pushes(p_right: list[float]):
+    """Above, how hard each way pushes the right answer's logit at each probability; below, where the questions are."""
+    fig, (top, low) = plt.subplots(2, 1, figsize=(6.5, 3.6), sharex=True, height_ratios=(2, 1))
+    p = np.linspace(0, 1, 201)
+    for label, push in {
+        "fine-tuning: 1 − π": 1 - p,
+        "GRPO: √(π(1 − π))": np.sqrt(p * (1 - p)),
+        "rewards: π(1 − π)": p * (1 - p),
+    }.items():
+        top.plot(p, push, label=label)
+    top.set(ylabel="push on the\nright logit")
+    top.legend()
+    low.hist(p_right, bins=20, range=(0, 1), color="0.6")
+    low.set(xlabel="π, the probability of the right answer", ylabel="questions")
+    return fig
+
+
+def trade_off(best: dict[str, list[dict]], base: dict[str, float]):
+    """The price against the right answers: a point for each seed, a colour for each way."""
+    fig, ax = plt.subplots(figsize=(6.5, 3.6))
+    ax.plot(100 * base["right"], base["all else"], "k*", ms=12, ls="", label="before")
+    for i, (way, some) in enumerate(best.items()):
+        right, price = [100 * run["right"] for run in some], [run["all else"] for run in some]
+        ax.plot(right, price, "os^D"[i % 4], color=f"C{i}", ls="", label=way)
+    ax.set(xlabel="computed answers right (%)", ylabel="all else above the floor\n(nats a story)")
+    ax.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    return fig
