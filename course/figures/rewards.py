@@ -8,9 +8,11 @@ import numpy as np
 
 def table(runs: dict[str, dict[str, float]]) -> None:
     """A line for each run: right answers, and nats a story above the floor."""
-    print(f"{'':20} right   computed   all else   (nats a story above the floor)")
+    print(f"{'':20} {'right answers':^16} {'nats a story above the floor':^32}")
+    print(f"{'':20} {'first':>7} {'drawn':>7} {'computed':>14} {'all else':>14}")
     for way, found in runs.items():
-        print(f"{way:20} {found['right']:5.0%} {found['computed']:10.2f} {found['all else']:10.2f}")
+        shares = f"{found['first']:7.0%} {found['drawn']:7.0%}"
+        print(f"{way:20} {shares} {found['computed']:14.2f} {found['all else']:14.2f}")
 
 
 def best_rates(runs: list[dict]) -> dict[str, list[dict]]:
@@ -18,7 +20,7 @@ def best_rates(runs: list[dict]) -> dict[str, list[dict]]:
     by_way: dict[str, dict[float, list[dict]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         by_way[run["way"]][run["lr"]].append(run)
-    return {way: max(rates.values(), key=lambda some: mean(some, "right")) for way, rates in by_way.items()}
+    return {way: max(rates.values(), key=lambda some: mean(some, "first")) for way, rates in by_way.items()}
 
 
 def mean(some: list[dict], what: str) -> float:
@@ -26,17 +28,21 @@ def mean(some: list[dict], what: str) -> float:
 
 
 def compare(best: dict[str, list[dict]], base: dict[str, float], ways: list[str]) -> None:
-    """A line for each way: the mean over its seeds, and from the lowest seed to the highest for the right answers."""
-    print(f"{'':16} rate  seeds  steps  GFLOP   right (seeds)      computed  all else")
-    print(f"{'before':39} {base['right']:5.0%} {base['computed']:19.2f} {base['all else']:9.2f}")
+    """A line for each way: the mean over its seeds, and from the lowest seed to the highest for the first choices."""
+    print(f"{'':15} {'rate':7} seeds steps GFLOP   first (seeds)       drawn  computed  all else")
+    line = "{:15} {:7} {:>5} {:>5} {:>5}   {:5.0%} {:14} {:4.0%} {:9.2f} {:9.2f}"
+    print(
+        line.format(
+            "before", "", "", "", "", base["first"], "", base["drawn"], base["computed"], base["all else"]
+        )
+    )
     for way in ways:
         some = best[way]
-        rights = [run["right"] for run in some]
-        spread = f"({min(rights):.0%} to {max(rights):.0%})"
-        print(
-            f"{way:16} {some[0]['lr']:g} {len(some):4} {some[0]['steps']:6} {mean(some, 'flops') / 1e9:6.0f}  "
-            f"{mean(some, 'right'):5.0%} {spread:13} {mean(some, 'computed'):5.2f} {mean(some, 'all else'):9.2f}"
-        )
+        firsts = [run["first"] for run in some]
+        spread = f"({min(firsts):.0%} to {max(firsts):.0%})"
+        sizes = [f"{some[0]['lr']:g}", len(some), some[0]["steps"], f"{mean(some, 'flops') / 1e9:.0f}"]
+        means = [mean(some, what) for what in ("drawn", "computed", "all else")]
+        print(line.format(way, *sizes, mean(some, "first"), spread, *means))
 
 
 def noise(measured: dict[str, float]):
@@ -50,14 +56,14 @@ def noise(measured: dict[str, float]):
     return fig
 
 
-def received(rewards: list[float], before: float, window: int = 8):
-    """The mean reward of each batch and its running mean against steps; dashed, the right first choices before."""
+def received(rewards: list[float], before: dict[str, float], window: int = 8):
+    """The mean reward of each batch and its running mean against steps; dashed, held-out questions before."""
     fig, ax = plt.subplots(figsize=(6.5, 2.6))
     ax.plot(rewards, color="C0", lw=0.8, alpha=0.5, label="mean reward of a batch")
     if len(rewards) >= window:
         running = np.convolve(rewards, np.ones(window) / window, mode="valid")
         ax.plot(range(window - 1, len(rewards)), running, color="C0", label=f"mean of {window} batches")
-    ax.axhline(before, color="0.5", ls="--", lw=1, label="first choices right, before")
+    ax.axhline(before["drawn"], color="0.5", ls="--", lw=1, label="held-out questions, before")
     ax.set(xlabel="step", ylabel="share right", ylim=(0, None))
     ax.legend()
     return fig
@@ -83,10 +89,10 @@ def pushes(p_right: list[float]):
 def trade_off(best: dict[str, list[dict]], base: dict[str, float]):
     """The price against the right answers: a point for each seed, a colour for each way."""
     fig, ax = plt.subplots(figsize=(6.5, 3.6))
-    ax.plot(100 * base["right"], base["all else"], "k*", ms=12, ls="", label="before")
+    ax.plot(100 * base["first"], base["all else"], "k*", ms=12, ls="", label="before")
     for i, (way, some) in enumerate(best.items()):
-        right, price = [100 * run["right"] for run in some], [run["all else"] for run in some]
+        right, price = [100 * run["first"] for run in some], [run["all else"] for run in some]
         ax.plot(right, price, "os^D"[i % 4], color=f"C{i}", ls="", label=way)
-    ax.set(xlabel="computed answers right (%)", ylabel="all else above the floor\n(nats a story)")
+    ax.set(xlabel="first choices right (%)", ylabel="all else above the floor\n(nats a story)")
     ax.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     return fig

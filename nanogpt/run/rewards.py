@@ -60,14 +60,15 @@ def answer_logits(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tenso
 
 
 @torch.no_grad()
-def share_right(model: nn.Module, asked: Sequence[Question], B: int = 32) -> float:
-    """The share of questions for which the model's first choice is the answer."""
-    right = 0
+def share_right(model: nn.Module, asked: Sequence[Question], B: int = 32) -> dict[str, float]:
+    """The share of right answers if the model says its first choice, "first", and on average if it draws one, "drawn"."""
+    first = drawn = 0.0
     with evaluating(model) as device:
         for i in range(0, len(asked), B):
             logits, answers = answer_logits(model, *answers_only(asked[i : i + B], device))
-            right += (logits.argmax(-1) == answers).sum().item()
-    return right / len(asked)
+            first += (logits.argmax(-1) == answers).sum().item()
+            drawn += logits.float().softmax(-1).gather(1, answers[:, None]).sum().item()
+    return {"first": first / len(asked), "drawn": drawn / len(asked)}
 
 
 class QuestionStream:
@@ -145,7 +146,7 @@ class Near(nn.Module):
 
     def __init__(self, inner: nn.Module, before: GPT, weight: float = 1.0):
         super().__init__()
-        self.inner, self.before, self.weight = inner, before.requires_grad_(False), weight
+        self.inner, self.before, self.weight = inner, before, weight
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         logits, loss = self.inner(x, y)  # (B, T, V)

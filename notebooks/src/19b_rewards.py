@@ -16,6 +16,7 @@ not rewarded. We ask one question in this chapter: **what do rewards bring that 
 #| doc run.rewards: Learning from answers: the loss on an answer alone, rewards for right ones, and what keeps a model near where it began.
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 from course.figures import rewards as figures
@@ -137,11 +138,11 @@ for question in held[:5]:
 
 # %% [markdown]
 r"""
-The model always answers with a number. It has learned what *kind* of word comes here, and it often misses the value.
+Look at what it says where it is wrong: still a number. The model has learned what *kind* of word comes here, and it often misses the value.
 
 ## How many are right?
 
-Five questions say little. For many we need batches, and here a small problem appears: prompts have different lengths, so their answers are at different
+Five questions say little. For many of them we need batches, and here a small problem appears: prompts have different lengths, so their answers are at different
 places. We pad at the right end and mark the place of the answer in `y`. All other entries of `y` are −100. In every loss of this course
 −100 means: this place does not count.
 """
@@ -183,20 +184,20 @@ def answer_logits(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tenso
 
 
 @torch.no_grad()
-def share_right(model: nn.Module, asked: Sequence[Question], B: int = 32) -> float:
-    """The share of questions for which the model's first choice is the answer."""
-    right = 0
+def share_right(model: nn.Module, asked: Sequence[Question], B: int = 32) -> dict[str, float]:
+    """The share of right answers if the model says its first choice, "first", and on average if it draws one, "drawn"."""
+    first = drawn = 0.0
     with evaluating(model) as device:
         for i in range(0, len(asked), B):
             logits, answers = answer_logits(model, *answers_only(asked[i : i + B], device))
-            right += (logits.argmax(-1) == answers).sum().item()
-    return right / len(asked)
+            first += (logits.argmax(-1) == answers).sum().item()
+            drawn += logits.float().softmax(-1).gather(1, answers[:, None]).sum().item()
+    return {"first": first / len(asked), "drawn": drawn / len(asked)}
 
 
 # %% [markdown]
 r"""
-*Predict.* Chapter 07's model has read a few thousand stories. What per cent of these sums does it get right? (Blind guessing
-among the numbers that occur would give about 10.)
+*Predict.* Chapter 07's model has read thousands of stories. What per cent of these sums does it get right?
 """
 
 # %%
@@ -204,13 +205,18 @@ predict("19b.1", "computed answers right before any of this chapter's training",
 
 # %% tags=["nbval-ignore-output"]
 before = share_right(base, held)
-error = math.sqrt(before * (1 - before) / len(held))
-print(f"{before:.0%} of {len(held)} held-out questions are right, ± {error:.0%} (one standard error)")
-answer("19b.1", round(100 * before))
+p = before["first"]
+error = math.sqrt(p * (1 - p) / len(held))
+print(f"{p:.0%} of {len(held)} first choices are right, ± {error:.0%} (one standard error)")
+print(f"if the answers are drawn from the model's probabilities: {before['drawn']:.0%}")
+word, times = Counter(question.answer for question in asked).most_common(1)[0]
+print(f"always saying{word!r} would be right in about {times / len(asked):.0%}")
+answer("19b.1", round(100 * p))
 
 # %% [markdown]
 r"""
-Keep the standard error in mind: two models whose results differ by a few per cent may be equally good.
+Keep the standard error in mind: two models whose results differ by a few per cent may be equally good. And keep both shares in mind. The first
+choice is what a careful user would ask for; drawing is what `sample` does at temperature 1.
 
 ## The price
 
@@ -224,10 +230,10 @@ floor = Floor.of((story.text for story in held_stories[:FLOOR_STORIES]), tokeniz
 
 
 def measure(model: nn.Module) -> dict[str, float]:
-    """What a model has learned, and what it pays: the share of right answers, and nats a story above the floor."""
+    """What a model has learned, and what it pays: the shares of right answers, and nats a story above the floor."""
     excess = floor.excess(token_losses(model, floor.ids, tokenizer.eot))
     computed = excess.pop("counts, computed")
-    return {"right": share_right(model, held), "computed": computed, "all else": sum(excess.values())}
+    return share_right(model, held) | {"computed": computed, "all else": sum(excess.values())}
 
 
 runs = {"before": measure(base)}
@@ -551,7 +557,7 @@ print(
 )
 best = figures.best_rates(recorded["runs"])  # way -> its runs at the rate with the most right answers
 figures.compare(best, recorded["base"], ["more stories", "answer alone", "rewards", "rewards, GRPO"])
-means = {way: sum(run["right"] for run in some) / len(some) for way, some in best.items()}
+means = {way: sum(run["first"] for run in some) / len(some) for way, some in best.items()}
 answer("19b.4", max(["more stories", "answer alone", "rewards"], key=means.get))
 
 # %% [markdown]
@@ -600,7 +606,7 @@ class Near(nn.Module):
 
     def __init__(self, inner: nn.Module, before: GPT, weight: float = 1.0):
         super().__init__()
-        self.inner, self.before, self.weight = inner, before.requires_grad_(False), weight
+        self.inner, self.before, self.weight = inner, before, weight
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         logits, loss = self.inner(x, y)  # (B, T, V)
