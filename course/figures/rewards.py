@@ -15,12 +15,26 @@ def table(runs: dict[str, dict[str, float]]) -> None:
         print(f"{way:20} {shares} {found['computed']:14.2f} {found['all else']:14.2f}")
 
 
-def best_rates(runs: list[dict]) -> dict[str, list[dict]]:
-    """Of each way, the runs at the rate whose mean share of right answers is highest."""
+def main_rates(runs: list[dict]) -> dict[str, list[dict]]:
+    """Of each way, the runs at the rate that was tried with most seeds, and of several such the one with most right answers."""
     by_way: dict[str, dict[float, list[dict]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         by_way[run["way"]][run["lr"]].append(run)
-    return {way: max(rates.values(), key=lambda some: mean(some, "first")) for way, rates in by_way.items()}
+
+    def seeds_then_right(some: list[dict]) -> tuple:
+        return len(some), mean(some, "first")
+
+    return {way: max(rates.values(), key=seeds_then_right) for way, rates in by_way.items()}
+
+
+def other_rates(runs: list[dict], main: dict[str, list[dict]]) -> None:
+    """A line for each run at another rate."""
+    for run in runs:
+        if run["lr"] != main[run["way"]][0]["lr"]:
+            sizes = f"{run['way']:15} rate {run['lr']:<6g} seed {run['seed']}"
+            print(
+                f"{sizes}: first {run['first']:.0%}, drawn {run['drawn']:.0%}, all else {run['all else']:.2f}"
+            )
 
 
 def mean(some: list[dict], what: str) -> float:

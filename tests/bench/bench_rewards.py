@@ -67,6 +67,7 @@ SWEEP = [  # way, rate, seed
     ("rewards", 1e-3, 0),
     ("more stories", 1e-3, 0),
 ]
+LONGER = [("rewards", 5e-4, 0), ("answer alone", 5e-4, 0), ("rewards", 5e-4, 1), ("answer alone", 5e-4, 1)]
 LINE = "{way:20} lr {lr:6g} seed {seed}: {first:.3f} first, {drawn:.3f} drawn, computed {computed:.2f}, all else {all else:.2f}, {steps} steps"
 
 
@@ -148,22 +149,27 @@ def main() -> int:
         "batch": B,
         "base": measure(base),
         "runs": [],
+        "longer": [],  # the same with twice the compute
     }
     if path.exists() and not args.anew:
         found = json.loads(path.read_text())
-        record["runs"] = found["runs"] if found["base"] == record["base"] else []
-    done = {(run["way"], run["lr"], run["seed"]) for run in record["runs"]}
-    for way, lr, seed in SWEEP:
-        if (way, lr, seed) in done or time.monotonic() - began > args.seconds:
+        if found["base"] == record["base"]:
+            record |= {which: found.get(which, []) for which in ("runs", "longer")}
+    done = {
+        (which, run["way"], run["lr"], run["seed"]) for which in ("runs", "longer") for run in record[which]
+    }
+    plan = [("runs", *run) for run in SWEEP] + [("longer", *run) for run in LONGER]
+    for which, way, lr, seed in plan:
+        if (which, way, lr, seed) in done or time.monotonic() - began > args.seconds:
             continue
         tokens = step_tokens(way, padded, T)
-        steps = round((args.steps or STEPS) * padded / tokens)
+        steps = round((args.steps or STEPS) * padded / tokens) * (2 if which == "longer" else 1)
         model = load_model(BUILT / "model", device)
         train(wrapped(way, model, seed, device), stream_of(way, asked, model, seed, device), steps, lr)
         run = {"way": way, "lr": lr, "seed": seed, "steps": steps, "flops": steps * tokens * per_token}
         run |= measure(model)
         print(LINE.format(**run), flush=True)
-        record["runs"].append(run)
+        record[which].append(run)
         if not args.steps:
             save_json(path, record)
     return 0
