@@ -27,14 +27,16 @@ def main_rates(runs: list[dict]) -> dict[str, list[dict]]:
     return {way: max(rates.values(), key=seeds_then_right) for way, rates in by_way.items()}
 
 
-def other_rates(runs: list[dict], main: dict[str, list[dict]]) -> None:
-    """A line for each run at another rate."""
+def other_rates(runs: list[dict], main: dict[str, list[dict]]) -> list[dict]:
+    """The runs that are at another rate than their way's main ones."""
+    return [run for run in runs if run["lr"] != main[run["way"]][0]["lr"]]
+
+
+def listed(runs: list[dict]) -> None:
+    """A line for each run."""
     for run in runs:
-        if run["lr"] != main[run["way"]][0]["lr"]:
-            sizes = f"{run['way']:15} rate {run['lr']:<6g} seed {run['seed']}"
-            print(
-                f"{sizes}: first {run['first']:.0%}, drawn {run['drawn']:.0%}, all else {run['all else']:.2f}"
-            )
+        what = f"{run['way']:15} rate {run['lr']:<6g} seed {run['seed']}, {run['steps']:3} steps"
+        print(f"{what}: first {run['first']:.0%}, drawn {run['drawn']:.0%}, all else {run['all else']:.2f}")
 
 
 def mean(some: list[dict], what: str) -> float:

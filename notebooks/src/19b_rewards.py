@@ -559,19 +559,19 @@ print(
 best = figures.main_rates(recorded["runs"])  # of each way, at one rate
 figures.compare(best, recorded["base"], ["more stories", "answer alone", "rewards", "rewards, GRPO"])
 print("other rates:")
-figures.other_rates(recorded["runs"], best)
+figures.listed(figures.other_rates(recorded["runs"], best))
 share = {way: figures.mean(best[way], "first") for way in ("more stories", "answer alone", "rewards")}
 answer("19b.4", max(share, key=share.get))
 
 # %% [markdown]
 r"""
-In these runs only fine-tuning on the answer raises the first choices clearly. Ordinary stories cost nothing, but they do not help either: only about one of their tokens in
-a hundred is a computed number. Rewards leave the first choices at or below their start, within the spread of the seeds, while all else gets more expensive. Compare the columns
-*drawn* and *computed*, though. With rewards a drawn answer is right a little more often than before, and yet the right answers cost *more* nats. Both follow from one
+In these short runs only fine-tuning on the answer raises the first choices clearly. Ordinary stories cost nothing, but at this length they
+hardly help: only about one of their tokens in a hundred is a computed number. Rewards do not raise the first choices at all, while all else gets more expensive. Compare the columns
+*drawn* and *computed*. With rewards a drawn answer is right a little more often than before, and yet the right answers cost *more* nats. Both follow from one
 change: the model has become surer of whatever it preferred. Where that was right, drawing is right more often; where it was wrong,
-the right answer is now nearly out of reach. Fine-tuning makes drawn answers better and cheaper.
+the right answer has become very unlikely.
 
-Is the run only too short? Here are both with twice the compute:
+Do rewards not work, then? Do not conclude this from a short run. Here are the same methods with twice the compute:
 """
 
 # %%
@@ -580,9 +580,10 @@ figures.compare(longer, recorded["base"], ["answer alone", "rewards"])
 
 # %% [markdown]
 r"""
-LONGER
+Now rewards have learned to add. With twice the compute they reach about the share of right answers that fine-tuning had reached with half of it, and fine-tuning has moved on. So
+here rewards work, but they need about twice the compute for the same accuracy, or more. They also pay twice the price: all that time, everything else is being forgotten.
 
-## Why rewards learn less here
+## Why rewards learn more slowly here
 
 The reason is in a formula that we have checked already. For one question, fine-tuning follows the gradient of ln π(right). The expected
 gradient of the reward is π(right) *times the same gradient*. So both move in the same direction for each question, and they differ in how much each question counts. Let us look at the size of the
@@ -607,16 +608,20 @@ Fine-tuning pushes hardest where the model is most wrong. Rewards hardly push th
 A group without any right answer, or with right answers only, has advantages of zero and teaches nothing.
 
 There is a second possible reason: noise. Rewards have to estimate their gradient from samples. But this explanation can be tested. With one token per answer we can compute the
-expected reward exactly; it is π(right), so its loss is −π(right), without any samples. In the recorded runs, *exact* did this:
+expected reward exactly. It is π(right), so the loss is −π(right), and no samples are needed. In the recorded runs, *exact* did this:
 """
 
 # %%
-figures.compare(best, recorded["base"], ["answer alone", "rewards", "rewards, exact", "rewards, GRPO"])
+ways = ["answer alone", "rewards", "rewards, exact", "rewards, GRPO"]
+figures.compare(best, recorded["base"], ways)
+print("with twice the compute:")
+figures.compare(longer, recorded["base"], ways)
 
 # %% [markdown]
 r"""
-With infinitely many samples the result is no better. So at this size noise is not what holds rewards back. It is the factor π: the reward only strengthens what the model already does. A
-label tells the model an answer that it would not have tried.
+With infinitely many samples the result is nearly the same. So at this size noise explains little of the distance to fine-tuning. What is left is the factor π: a reward
+strengthens what the model already does, and a label tells it an answer that it would not have tried. GRPO's division gives the rare successes more weight, but within these few seeds
+it cannot be told from plain groups.
 
 ## Paying the price down
 
@@ -687,12 +692,14 @@ figures.table(runs)
 
 # %% [markdown]
 r"""
-And in the recorded runs, at equal compute, where the steps with a penalty or with replay are fewer because each of them costs more:
+And in the recorded runs, at equal compute. With a penalty or with replay the steps are fewer, because each of them costs more:
 """
 
 # %%
 remedies = ["answer alone", "answer, near", "answer, replay", "rewards", "rewards, near", "rewards, replay"]
 figures.compare(best, recorded["base"], remedies)
+slower = [run for run in recorded["runs"] if (run["way"], run["lr"]) == ("answer alone", 2e-4)]
+figures.compare({"answer, slower": slower}, recorded["base"], ["answer, slower"])
 show(
     figures.trade_off(best, recorded["base"]),
     alt="Price against right answers: each way's seeds as points, from the model before at the lower left.",
@@ -700,7 +707,21 @@ show(
 
 # %% [markdown]
 r"""
-FINDING-2
+Both remedies bring the price down, and both cost right answers: fewer steps fit into the same compute, and each step is held back. Look at the last line of the
+tables before you praise them. It is the control: plain fine-tuning at a lower rate. In these runs it pays less for its right answers than either remedy does at the higher rate.
+A remedy must be compared with the cheapest knob that there is, and that is the learning rate.
+
+## What we found
+
+- Where the right answer is known and is the only one, showing it teaches more than rewarding it, for the same compute. Rewards learn, too, but later.
+- The reason is the factor π(right) in their gradient, and not the noise of the samples. Rewards begin by making the model surer of what it does already.
+- A mask or a reward that looks at one word leaves all others unprotected. The price of that can be measured here to the hundredth of a nat; on real text it is paid unseen.
+- Baselines and groups remove noise at no cost. The division by the deviation changes the direction.
+
+And what did we *not* find? Nothing here says that rewards are useless. Our answers are one token long, and we had a label for each. Where a solution is a page of
+reasoning that nobody has written down, there is nothing to imitate, and a check is all there is. There the model must already succeed sometimes, as the factor π says. This is why in practice
+rewards come *after* fine-tuning (Lambert et al. 2024, §6). Yue et al. 2025 report for large models as well that rewards mostly make answers likelier which the model could already
+give.
 
 ## Checkpoint
 
@@ -741,5 +762,6 @@ To explore:
 - Shao et al. 2024, *DeepSeekMath*, §4.1: groups in place of a value network (GRPO).
 - Rafailov et al. 2023, *Direct Preference Optimization*, §4: pairs in place of rewards.
 - Lambert et al. 2024, *Tulu 3*, §6: reinforcement learning with verifiable rewards, at full scale.
+- Yue et al. 2025, *Does Reinforcement Learning Really Incentivize Reasoning Capacity in LLMs Beyond the Base Model?*: what is sampled more often, and what is new.
 - Liu et al. 2025, *Understanding R1-Zero-Like Training: A Critical Perspective*, §3: the biases of GRPO, and Dr. GRPO without them.
 """

@@ -63,11 +63,25 @@ SWEEP = [  # way, rate, seed
     ("rewards, near", 5e-4, 1),
     ("rewards, GRPO", 5e-4, 1),
     ("rewards", 2e-4, 2),
-    ("answer alone", 2e-4, 0),
+    *[("answer alone", 2e-4, seed) for seed in range(3)],
     ("rewards", 1e-3, 0),
     ("more stories", 1e-3, 0),
 ]
-LONGER = [("rewards", 5e-4, 0), ("answer alone", 5e-4, 0), ("rewards", 5e-4, 1), ("answer alone", 5e-4, 1)]
+LONGER = [
+    ("answer alone", 5e-4, 0),
+    ("rewards", 5e-4, 0),
+    ("rewards, exact", 5e-4, 0),
+    ("rewards", 5e-4, 1),
+    ("answer alone", 5e-4, 1),
+    ("answer, replay", 5e-4, 0),
+    ("rewards, GRPO", 5e-4, 0),
+    ("rewards, exact", 5e-4, 1),
+    ("rewards, replay", 5e-4, 0),
+    ("answer, near", 5e-4, 0),
+    ("answer alone", 2e-4, 0),
+    ("rewards, near", 5e-4, 0),
+    ("more stories", 5e-4, 0),
+]
 LINE = "{way:20} lr {lr:6g} seed {seed}: {first:.3f} first, {drawn:.3f} drawn, computed {computed:.2f}, all else {all else:.2f}, {steps} steps"
 
 
@@ -158,7 +172,7 @@ def main() -> int:
     done = {
         (which, run["way"], run["lr"], run["seed"]) for which in ("runs", "longer") for run in record[which]
     }
-    plan = [("runs", *run) for run in SWEEP] + [("longer", *run) for run in LONGER]
+    plan = [("longer", *run) for run in LONGER] + [("runs", *run) for run in SWEEP]
     for which, way, lr, seed in plan:
         if (which, way, lr, seed) in done or time.monotonic() - began > args.seconds:
             continue
