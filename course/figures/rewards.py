@@ -102,13 +102,17 @@ def pushes(p_right: list[float]):
     return fig
 
 
-def trade_off(best: dict[str, list[dict]], base: dict[str, float]):
-    """The price against the right answers: a point for each seed, a colour for each way."""
-    fig, ax = plt.subplots(figsize=(6.5, 3.6))
+def trade_off(runs: list[dict], base: dict[str, float]):
+    """The price against the right answers: a point for each run, a colour and a form for each way and rate."""
+    fig, ax = plt.subplots(figsize=(6.5, 3.2))
     ax.plot(100 * base["first"], base["all else"], "k*", ms=12, ls="", label="before")
-    for i, (way, some) in enumerate(best.items()):
+    kinds = sorted({(run["way"], run["lr"]) for run in runs})
+    for i, (way, lr) in enumerate(kinds):
+        some = [run for run in runs if (run["way"], run["lr"]) == (way, lr)]
         right, price = [100 * run["first"] for run in some], [run["all else"] for run in some]
-        ax.plot(right, price, "os^D"[i % 4], color=f"C{i}", ls="", label=way)
-    ax.set(xlabel="first choices right (%)", ylabel="all else above the floor\n(nats a story)")
+        ax.plot(right, price, "os^D"[i % 4], color=f"C{i}", ls="", label=f"{way}, {lr:g}")
+    ax.set(
+        xlabel="first choices right (%)", ylabel="all else above the floor\n(nats a story)", ylim=(0, None)
+    )
     ax.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     return fig

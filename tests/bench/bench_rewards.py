@@ -65,22 +65,18 @@ SWEEP = [  # way, rate, seed
     ("rewards", 2e-4, 2),
     *[("answer alone", 2e-4, seed) for seed in range(3)],
     ("rewards", 1e-3, 0),
-    ("more stories", 1e-3, 0),
 ]
 LONGER = [
     ("answer alone", 5e-4, 0),
-    ("rewards", 5e-4, 0),
-    ("rewards, exact", 5e-4, 0),
-    ("rewards", 5e-4, 1),
     ("answer alone", 5e-4, 1),
-    ("answer, replay", 5e-4, 0),
+    ("rewards", 5e-4, 0),
+    ("rewards", 5e-4, 1),
+    ("rewards, exact", 5e-4, 0),
     ("rewards, GRPO", 5e-4, 0),
-    ("rewards, exact", 5e-4, 1),
+    ("answer, replay", 5e-4, 0),
+    ("answer alone", 2e-4, 0),
     ("rewards, replay", 5e-4, 0),
     ("answer, near", 5e-4, 0),
-    ("answer alone", 2e-4, 0),
-    ("rewards, near", 5e-4, 0),
-    ("more stories", 5e-4, 0),
 ]
 LINE = "{way:20} lr {lr:6g} seed {seed}: {first:.3f} first, {drawn:.3f} drawn, computed {computed:.2f}, all else {all else:.2f}, {steps} steps"
 
