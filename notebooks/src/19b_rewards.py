@@ -54,13 +54,14 @@ taken from, `HELD` the number of questions that we measure with, and `G` the num
 # %%
 SEED, TRAIN, HELD, FLOOR_STORIES, G = 0, 1200, 180, 60, 16
 device = pick_device()
-B, STEPS, LR = {"ci": (8, 10, 5e-4), "laptop": (24, 40, 5e-4), "gpu": (32, 300, 3e-4)}[pick_scale(device)]
+B, STEPS, LR = {"ci": (8, 10, 5e-4), "laptop": (24, 30, 5e-4), "gpu": (32, 300, 3e-4)}[pick_scale(device)]
 BUILT, MODEL = Path("../data/built"), Path("../data/built/model")
 base = load_model(MODEL, device)  # chapter 07 wrote it
 ensure_corpus(BUILT / "stories")
 tokenizer = BPETokenizer.load(BUILT / "stories/tokenizer.json")
 T = base.config.block_size
 assert base.config.vocab_size == tokenizer.vocab_size, f"{MODEL} has another vocabulary: run chapter 07"
+print(f"{STEPS} steps of {B} questions, at a rate of {LR:g}")
 
 # %% [markdown]
 r"""
@@ -210,7 +211,7 @@ error = math.sqrt(p * (1 - p) / len(held))
 print(f"{p:.0%} of {len(held)} first choices are right, ± {error:.0%} (one standard error)")
 print(f"if the answers are drawn from the model's probabilities: {before['drawn']:.0%}")
 word, times = Counter(question.answer for question in asked).most_common(1)[0]
-print(f"always saying{word!r} would be right in about {times / len(asked):.0%}")
+print(f"always saying {word.strip()!r} would be right in about {times / len(asked):.0%}")
 answer("19b.1", round(100 * p))
 
 # %% [markdown]
@@ -293,7 +294,7 @@ answer("19b.2", round(runs["fine-tuned"]["all else"], 2))
 
 # %% [markdown]
 r"""
-These are few steps, so the gain is small and may be within the error; a longer run is recorded below. The price is visible already. No loss asked the model to keep its knowledge of names and things,
+These are few steps. The share of right answers has hardly moved, or has even fallen, and with our standard error it is hard to tell; longer runs are recorded below. The price is visible already. No loss asked the model to keep its knowledge of names and things,
 and every weight is used for everything.
 
 ## What a reward is
@@ -320,7 +321,7 @@ samples = torch.multinomial(probs, G, replacement=True, generator=generator)  # 
 rewards = reward(samples, right.cpu())
 print("sampled:", tokenizer.decode(samples[0].tolist()))
 print(f"rewards: {rewards[0].int().tolist()}, mean {rewards.mean():.2f}")
-print(f"the probability of the right answer{held[0].answer!r}: {probs[0, right.item()]:.2f}")
+print(f"the probability of the right answer{held[0].answer}: {probs[0, right.item()]:.2f}")
 
 # %% [markdown]
 r"""
@@ -385,7 +386,7 @@ The value of this loss means nothing. It is not a distance from anything, and it
 ## Less noise: a baseline
 
 With 16 samples the estimate above was rough. There is a trick that costs nothing. Subtract the same number b from all rewards, the *baseline*. The
-mean of the estimate stays the same, because the added part is b times the mean of ∇ ln π, which is $\sum_a \nabla \pi(a) = \nabla 1 = 0$. But wrong
+mean of the estimate stays the same, because the subtracted part is b times the mean of ∇ ln π, which is $\sum_a \nabla \pi(a) = \nabla 1 = 0$. But wrong
 answers now have a negative advantage, so every sample says something, and the noise changes. What is left after the subtraction is called the *advantage*: how much better
 than usual was this answer?
 
@@ -469,7 +470,8 @@ answer("19b.3", round(100 * measured["from_group"] / measured["from_zero"]))
 # %% [markdown]
 r"""
 The bars are divided by the squared length of each mean gradient, so that they can be compared: GRPO's division by the deviation makes all
-gradients longer. The baselines remove noise, and they cost a subtraction.
+gradients longer. The baselines remove noise, and they cost a subtraction. Compare the batch with the group: a group's mean knows how hard its own question is, but
+it is a mean of 16 rewards only. The batch's mean rests on 24 times as many. Which of them is better depends on how much the questions differ.
 
 One of them is not quite honest. The group's mean contains the sample that is compared with it, so a sample also lowers its own advantage. The
 mean estimate therefore is 15/16 of the exact gradient with 16 samples: shorter, but in the same direction. Let us check it against the exact
@@ -487,8 +489,8 @@ for baseline, mean in means.items():
 
 # %% [markdown]
 r"""
-The first three agree with the exact gradient up to a factor. The last one does not: it has another *direction*. Each question's gradient is divided by that question's
-own deviation, so questions which are nearly always or nearly never answered correctly count more than they should. Liu et al. 2025 (*Dr. GRPO*) call this a bias and leave the division out.
+The first three have the direction of the exact gradient. The last one is longer, and its direction is a little different (a cosine below 1). Each question's gradient is divided by that question's
+own deviation, so questions which are nearly always or nearly never answered correctly count more than they should. Liu et al. 2025 (*Dr. GRPO*) call this a bias and leave the division out. On these questions it is small.
 
 ## The run
 
@@ -605,7 +607,8 @@ print(f"{(p_right < 0.1).float().mean():.0%} of the questions have a right answe
 # %% [markdown]
 r"""
 Fine-tuning pushes hardest where the model is most wrong. Rewards hardly push there, because a right answer that is never sampled is never rewarded.
-A group without any right answer, or with right answers only, has advantages of zero and teaches nothing.
+A group without any right answer, or with right answers only, has advantages of zero and teaches nothing. Here few groups are without one, because
+the model already knows which words are numbers. A model that never succeeds could not learn from rewards at all.
 
 There is a second possible reason: noise. Rewards have to estimate their gradient from samples. But this explanation can be tested. With one token per answer we can compute the
 expected reward exactly. It is π(right), so the loss is −π(right), and no samples are needed. In the recorded runs, *exact* did this:
@@ -717,7 +720,7 @@ was in chapter 19. Each of these ways was run with one or two seeds, so differen
 - Where the right answer is known and is the only one, showing it teaches more than rewarding it, for the same compute. Rewards learn, too, but later.
 - The reason is the factor π(right) in their gradient, and not the noise of the samples. Rewards begin by making the model surer of what it does already.
 - A mask or a reward that looks at one word leaves all others unprotected. The price of that can be measured here in nats; on real text it is paid unseen. Replay is a cheap remedy.
-- Baselines and groups remove noise at no cost. The division by the deviation changes the direction.
+- Baselines and groups remove noise at no cost. The division by the deviation changes the direction a little, and here not the result.
 
 And what did we *not* find? Nothing here says that rewards are useless. Our answers are one token long, and we had a label for each. Where a solution is a page of
 reasoning that nobody has written down, there is nothing to imitate, and a check is all there is. There the model must already succeed sometimes, as the factor π says. This is why in practice
