@@ -18,7 +18,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEED = ("09", "14")  # the chapters that measure a GPU
-STARTS_FROM = {"19_fine_tuning": ("07", "data/built/model")}  # all others make what they miss
+STARTS_FROM = {  # all others make what they miss
+    "19_fine_tuning": ("07", "data/built/model"),
+    "19b_rewards": ("07", "data/built/model"),
+}
 NOT_HERE = {"jupyterlab"}  # Colab is the page
 ANSWER_SECONDS = 60
 

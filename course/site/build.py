@@ -21,7 +21,7 @@ PARTS = {
     "I Text": ("00", "03"),
     "II GPT-2": ("04", "08"),
     "III Speed": ("09", "14z"),
-    "IV A real run": ("15", "19"),
+    "IV A real run": ("15", "19z"),
     "V Many processes": ("20", "22z"),
 }
 ELSEWHERE = {  # files of the repository that are pages of another name

@@ -35,6 +35,7 @@ CHAPTERS = {
     "18": "evaluation",
     "18b": "hellaswag",
     "19": "fine-tuning",
+    "19b": "rewards",
     "20": "ddp",
     "20b": "many machines",
     "21": "sharding",

@@ -97,9 +97,7 @@ def read_metrics(path: str | Path) -> list[dict]:
 
     A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
     """
-    path = Path(path)
-    if path.is_dir():
-        path = path / "metrics.jsonl"
+    path = Path(path) / "metrics.jsonl" if Path(path).is_dir() else Path(path)
     if path.suffix == ".log":
         from nanogpt.plan.llmc import read_log  # chapter 22b
 
@@ -705,11 +703,14 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
+# %%
+#| export run.trainer
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt train`, its options parsed."""
     dial = []
-    if args.depth is not None:
-        dial = from_depth(args.depth, load_config(args.config, args.overrides).train.batch_tokens)
+    if args.depth is not None:  # a width of its own may not suit the file's heads
+        others = [override for override in args.overrides if not override.startswith("model.n_")]
+        dial = from_depth(args.depth, load_config(args.config, others).train.batch_tokens)
     config = load_config(args.config, [*dial, *args.overrides])
     again = [args.config, *args.overrides, *(["--depth", str(args.depth)] if dial else [])]
     if args.dry_run:
