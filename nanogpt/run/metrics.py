@@ -47,9 +47,7 @@ def read_metrics(path: str | Path) -> list[dict]:
 
     A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
     """
-    path = Path(path)
-    if path.is_dir():
-        path = path / "metrics.jsonl"
+    path = Path(path) / "metrics.jsonl" if Path(path).is_dir() else Path(path)
     if path.suffix == ".log":
         from nanogpt.plan.llmc import read_log  # chapter 22b
 

@@ -216,8 +216,9 @@ def parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt train`, its options parsed."""
     dial = []
-    if args.depth is not None:
-        dial = from_depth(args.depth, load_config(args.config, args.overrides).train.batch_tokens)
+    if args.depth is not None:  # a width of its own may not suit the file's heads
+        others = [override for override in args.overrides if not override.startswith("model.n_")]
+        dial = from_depth(args.depth, load_config(args.config, others).train.batch_tokens)
     config = load_config(args.config, [*dial, *args.overrides])
     again = [args.config, *args.overrides, *(["--depth", str(args.depth)] if dial else [])]
     if args.dry_run:
