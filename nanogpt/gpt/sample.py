@@ -1,13 +1,13 @@
 """Text from a model: temperature, top-k and top-p, for one text or many at once, and the command `sample`.
 
-Exported from notebooks/08_sampling.ipynb, grown by notebooks/13_nice_numbers.ipynb.
+Exported from notebooks/08_sampling.ipynb, grown by notebooks/13_nice_numbers.ipynb and
+notebooks/17e_long_run.ipynb.
 """
 
 import codecs
 import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -123,8 +123,10 @@ def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: i
 
 
 def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
-    """Model and tokenizer of a course checkpoint, a Hugging Face GPT-2 folder or a name on the hub; by default its own."""
-    folder = Path(checkpoint)
+    """Model and tokenizer of a checkpoint, a run's folder, a Hugging Face GPT-2 folder or a name on the hub."""
+    from nanogpt.run.checkpoint import chosen  # here: a model alone needs no run
+
+    folder = chosen(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
         raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
     config, beside = folder / "config.json", folder / "tokenizer.json"

@@ -1,6 +1,6 @@
 """A checkpoint: a directory a step, whole or not there, proved by hashes.
 
-Exported from notebooks/17b_checkpoints.ipynb.
+Exported from notebooks/17b_checkpoints.ipynb, grown by notebooks/17e_long_run.ipynb.
 """
 
 import json
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.weights import save_model
+from nanogpt.run.metrics import read_metrics
 from nanogpt.text.files import atomically, save_json
 from nanogpt.text.shards import file_sha256, manifest_sha256
 
@@ -158,3 +159,22 @@ def repair(path: Path, step: int) -> None:
     if len(good) < len(lines):
         with atomically(path) as file:
             file.writelines(good)
+
+
+def chosen(place: str | Path) -> Path:
+    """The checkpoint of a run's folder: runs/x is its newest whole one, runs/x/best that of its lowest validation loss.
+
+    What is no run's folder is given back as it is.
+    """
+    folder = Path(place)
+    home = folder.parent if folder.name == "best" else folder
+    newest = latest(home)
+    if newest is None or folder == home:
+        return newest or folder
+    seen = [line for line in read_metrics(home) if line.get("val_loss") is not None]
+    if not seen:
+        raise ValueError(
+            f"{home} has no best checkpoint, since it was never validated; name {home} for its newest"
+        )
+    best = min(seen, key=lambda line: line["val_loss"])
+    return home / f"step_{best['step']:06d}"

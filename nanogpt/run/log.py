@@ -4,14 +4,19 @@ Exported from notebooks/17e_long_run.ipynb.
 """
 
 import json
+import platform
+import secrets
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
+import nanogpt
 from nanogpt.gpt.model import num_params
 from nanogpt.run.assemble import Training
 from nanogpt.run.config import Config, config_dict
@@ -30,6 +35,18 @@ def introduce(training: Training) -> None:
     tokens = f"{train.max_steps:,} steps of {train.batch_tokens:,} tokens, {train.max_steps * train.batch_tokens:,} in all"
     what = f"{num_params(training.model.config):,} parameters in {train.dtype} on {training.device}"
     say(f"{c.run.dir}: {what}; {tokens}, from {c.data.dir}")
+
+
+def note_start(training: Training, command: str) -> None:
+    """One more line in started.jsonl: with which software, and by which command, the run was begun or resumed."""
+    git = ["git", "-C", str(Path(nanogpt.__file__).parent), "rev-parse", "HEAD"]
+    commit = None  # where there is no git
+    with suppress(OSError):
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
+    line = {"step": training.step, "time": time.strftime("%Y-%m-%d %H:%M:%S"), "torch": torch.__version__}
+    line |= {"python": platform.python_version(), "commit": commit, "command": command}
+    with open(training.folder / "started.jsonl", "a", encoding="utf-8") as file:
+        print(json.dumps(line), file=file)
 
 
 def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], object]]:
@@ -82,11 +99,15 @@ def tensorboard(folder: Path, step: int) -> Callable[[dict], object]:
 
 
 def wandb(config: Config) -> Callable[[dict], object]:
-    """Sends lines to wandb, which goes on with the run of this name."""
+    """Sends lines to wandb, which goes on with the run that was begun in this folder."""
     import wandb
 
-    name = Path(config.run.dir).resolve().name
-    wandb.init(project="nanogpt", id=name, resume="allow", dir=config.run.dir, config=config_dict(config))
+    folder = Path(config.run.dir)
+    file = folder / "wandb-id"  # not the folder's name: two runs may have the same
+    if not file.exists():
+        file.write_text(secrets.token_hex(4))
+    options = {"id": file.read_text(), "name": folder.resolve().name, "resume": "allow"}
+    wandb.init(project="nanogpt", dir=config.run.dir, config=config_dict(config), **options)
     return lambda line: wandb.log(numbers(line), step=line["step"])
 
 

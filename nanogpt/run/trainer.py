@@ -22,7 +22,7 @@ from nanogpt.run.assemble import Training, resume
 from nanogpt.run.checkpoint import prune, random_states, save, set_random_states
 from nanogpt.run.config import Config, from_depth, load_config
 from nanogpt.run.dryrun import dry_run
-from nanogpt.run.log import introduce, peak_flops, report, say, writers
+from nanogpt.run.log import introduce, note_start, peak_flops, report, say, writers
 from nanogpt.run.simple import due
 from nanogpt.run.stopping import asked_to_stop, naming_last_good
 from nanogpt.run.together import held_loss, one_run, seed_step  # chapter 20b
@@ -147,8 +147,9 @@ def finish_step(run: Training, metrics) -> None:
         prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
 
 
-def begin(run: Training, metrics) -> list[Callable]:
-    """Say what is about to run; what is called with each step's line."""
+def begin(run: Training, metrics, command: str) -> list[Callable]:
+    """Say and note what is about to run; what is called with each step's line."""
+    note_start(run, command)
     introduce(run)
     say_rate(run)
     return list(writers(run.config, metrics, run.step))
@@ -172,7 +173,7 @@ def fit(config: Config, command: str = "the same call") -> Training:
             asked_to_stop(run) as why,
             naming_last_good(run),
         ):
-            write = begin(run, metrics) if ranks.rank == 0 else []
+            write = begin(run, metrics, command) if ranks.rank == 0 else []
             while (run.step < steps and not run.stopped) or run.record:
                 run.record = run.record or one_step(run)
                 run.stopped = why()
@@ -213,16 +214,21 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(args: argparse.Namespace) -> None:
-    """`python -m nanogpt train`, its options parsed."""
+def config_of(args: argparse.Namespace) -> Config:
+    """The run that the options ask for."""
     dial = []
     if args.depth is not None:  # a width of its own may not suit the file's heads
         others = [override for override in args.overrides if not override.startswith("model.n_")]
         dial = from_depth(args.depth, load_config(args.config, others).train.batch_tokens)
-    config = load_config(args.config, [*dial, *args.overrides])
-    again = [args.config, *args.overrides, *(["--depth", str(args.depth)] if dial else [])]
+    return load_config(args.config, [*dial, *args.overrides])
+
+
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt train`, its options parsed."""
+    config = config_of(args)
     if args.dry_run:
         return dry_run(config)
-    done = fit(config, f"python -m nanogpt train {shlex.join(again)}")
+    depth = [] if args.depth is None else ["--depth", str(args.depth)]
+    done = fit(config, f"python -m nanogpt train {shlex.join([args.config, *args.overrides, *depth])}")
     if done.step < config.train.max_steps and done.stopped in ("SIGINT", "SIGTERM"):
         raise SystemExit(128 + signal.Signals[done.stopped])

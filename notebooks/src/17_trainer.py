@@ -137,6 +137,7 @@ step. For now that is its number, its loss and its rate. Later parts of the trai
 
 # %%
 #| export
+#| blank one_step: set the rate of each parameter group; one train_step on the next batch; count the step
 def one_step(run: Training) -> dict:
     """Take a batch and update the weights: the step's line."""
     lr = run.lr * cosine(run.step, run.max_steps)

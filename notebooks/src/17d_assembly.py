@@ -147,6 +147,7 @@ def ensure_data(data: Data) -> dict:
 
 # %%
 #| export run.assemble
+#| blank tokenizer_of: try the one beside the shards, then the configured one; its fingerprint must be the manifest's
 def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
     """The tokenizer that made the shards; None where it is not to be had."""
     for name in (Path(data.dir) / "tokenizer.json", data.tokenizer):

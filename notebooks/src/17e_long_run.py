@@ -30,6 +30,7 @@ import warnings
 from course.figures import long_run as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.run.checkpoint import latest
 from nanogpt.run.metrics import WINDOW
 from nanogpt.run.plot import draw_runs
 from nanogpt.text.shards import read_shard
@@ -146,14 +147,19 @@ On a terminal every step is shown in one place, in a log file only each `run.log
 # %%
 #| export run.log
 import json
+import platform
+import secrets
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
+import nanogpt
 from nanogpt.gpt.model import num_params
 from nanogpt.run.assemble import Training
 from nanogpt.run.config import Config, config_dict
@@ -174,6 +180,20 @@ def introduce(training: Training) -> None:
     tokens = f"{train.max_steps:,} steps of {train.batch_tokens:,} tokens, {train.max_steps * train.batch_tokens:,} in all"
     what = f"{num_params(training.model.config):,} parameters in {train.dtype} on {training.device}"
     say(f"{c.run.dir}: {what}; {tokens}, from {c.data.dir}")
+
+
+# %%
+#| export run.log
+def note_start(training: Training, command: str) -> None:
+    """One more line in started.jsonl: with which software, and by which command, the run was begun or resumed."""
+    git = ["git", "-C", str(Path(nanogpt.__file__).parent), "rev-parse", "HEAD"]
+    commit = None  # where there is no git
+    with suppress(OSError):
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
+    line = {"step": training.step, "time": time.strftime("%Y-%m-%d %H:%M:%S"), "torch": torch.__version__}
+    line |= {"python": platform.python_version(), "commit": commit, "command": command}
+    with open(training.folder / "started.jsonl", "a", encoding="utf-8") as file:
+        print(json.dumps(line), file=file)
 
 
 # %%
@@ -232,11 +252,15 @@ def tensorboard(folder: Path, step: int) -> Callable[[dict], object]:
 # %%
 #| export run.log
 def wandb(config: Config) -> Callable[[dict], object]:
-    """Sends lines to wandb, which goes on with the run of this name."""
+    """Sends lines to wandb, which goes on with the run that was begun in this folder."""
     import wandb
 
-    name = Path(config.run.dir).resolve().name
-    wandb.init(project="nanogpt", id=name, resume="allow", dir=config.run.dir, config=config_dict(config))
+    folder = Path(config.run.dir)
+    file = folder / "wandb-id"  # not the folder's name: two runs may have the same
+    if not file.exists():
+        file.write_text(secrets.token_hex(4))
+    options = {"id": file.read_text(), "name": folder.resolve().name, "resume": "allow"}
+    wandb.init(project="nanogpt", dir=config.run.dir, config=config_dict(config), **options)
     return lambda line: wandb.log(numbers(line), step=line["step"])
 
 
@@ -296,6 +320,8 @@ from nanogpt.text.shards import load_manifest, write_shard
 
 # %% [markdown]
 r"""
+Months later somebody asks with which version of the code a run was made. So each start also adds a line to `started.jsonl`: the step, the versions, git's commit and the command.
+
 ## A step, and whether it counts
 
 Chapter 07's `train_step` is the step. New is what stands around it: the loss and the gradient's norm are judged before the update is made.
@@ -631,8 +657,9 @@ def finish_step(run: Training, metrics) -> None:
 
 # %%
 #| export run.trainer
-def begin(run: Training, metrics) -> list[Callable]:
-    """Say what is about to run; what is called with each step's line."""
+def begin(run: Training, metrics, command: str) -> list[Callable]:
+    """Say and note what is about to run; what is called with each step's line."""
+    note_start(run, command)
     introduce(run)
     say_rate(run)
     return list(writers(run.config, metrics, run.step))
@@ -658,7 +685,7 @@ def fit(config: Config, command: str = "the same call") -> Training:
             asked_to_stop(run) as why,
             naming_last_good(run),
         ):
-            write = begin(run, metrics) if ranks.rank == 0 else []
+            write = begin(run, metrics, command) if ranks.rank == 0 else []
             while (run.step < steps and not run.stopped) or run.record:
                 run.record = run.record or one_step(run)
                 run.stopped = why()
@@ -705,19 +732,80 @@ def parser() -> argparse.ArgumentParser:
 
 # %%
 #| export run.trainer
-def run(args: argparse.Namespace) -> None:
-    """`python -m nanogpt train`, its options parsed."""
+def config_of(args: argparse.Namespace) -> Config:
+    """The run that the options ask for."""
     dial = []
     if args.depth is not None:  # a width of its own may not suit the file's heads
         others = [override for override in args.overrides if not override.startswith("model.n_")]
         dial = from_depth(args.depth, load_config(args.config, others).train.batch_tokens)
-    config = load_config(args.config, [*dial, *args.overrides])
-    again = [args.config, *args.overrides, *(["--depth", str(args.depth)] if dial else [])]
+    return load_config(args.config, [*dial, *args.overrides])
+
+
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt train`, its options parsed."""
+    config = config_of(args)
     if args.dry_run:
         return dry_run(config)
-    done = fit(config, f"python -m nanogpt train {shlex.join(again)}")
+    depth = [] if args.depth is None else ["--depth", str(args.depth)]
+    done = fit(config, f"python -m nanogpt train {shlex.join([args.config, *args.overrides, *depth])}")
     if done.step < config.train.max_steps and done.stopped in ("SIGINT", "SIGTERM"):
         raise SystemExit(128 + signal.Signals[done.stopped])
+
+
+# %% [markdown]
+r"""
+**Which checkpoint?** A run's folder holds several. `sample` and `eval` should take the folder itself, for its newest checkpoint, and `runs/x/best` for the one with the lowest validation
+loss. Both commands read a model with chapter 08's `load`, so it is enough that this function grows.
+"""
+
+
+# %%
+#| export run.checkpoint
+def chosen(place: str | Path) -> Path:
+    """The checkpoint of a run's folder: runs/x is its newest whole one, runs/x/best that of its lowest validation loss.
+
+    What is no run's folder is given back as it is.
+    """
+    folder = Path(place)
+    home = folder.parent if folder.name == "best" else folder
+    newest = latest(home)
+    if newest is None or folder == home:
+        return newest or folder
+    seen = [line for line in read_metrics(home) if line.get("val_loss") is not None]
+    if not seen:
+        raise ValueError(
+            f"{home} has no best checkpoint, since it was never validated; name {home} for its newest"
+        )
+    best = min(seen, key=lambda line: line["val_loss"])
+    return home / f"step_{best['step']:06d}"
+
+
+# %%
+#| export gpt.sample
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.pretrained import from_hf, read_json
+from nanogpt.gpt.weights import load_model
+from nanogpt.text.tokenizer import BPETokenizer
+
+
+# %%
+#| export gpt.sample
+#| grows load
+def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
+    """Model and tokenizer of a checkpoint, a run's folder, a Hugging Face GPT-2 folder or a name on the hub."""
+    from nanogpt.run.checkpoint import chosen  # here: a model alone needs no run
+
+    folder = chosen(checkpoint)
+    if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
+        raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
+    config, beside = folder / "config.json", folder / "tokenizer.json"
+    ours = config.is_file() and "model_type" not in read_json(config)
+    model = load_model(folder) if ours else from_hf(checkpoint)
+    if tokenizer is None and ours and beside.exists():
+        return model, BPETokenizer.load(beside)
+    if tokenizer is None and not 50257 <= model.config.vocab_size <= 50304:  # GPT-2's, or padded (chapter 13)
+        raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
+    return model, BPETokenizer.gpt2() if tokenizer in (None, "gpt2") else BPETokenizer.load(tokenizer)
 
 
 # %% [markdown]
@@ -732,6 +820,7 @@ The run that is never stopped, and one that is killed with `kill -9` in mid-step
 
 # %% tags=["nbval-ignore-output"]
 unbroken = fit(tiny("whole"))
+print(chosen(RUNS / "whole").name, chosen(RUNS / "whole/best").name)
 
 
 # %%

@@ -19,6 +19,7 @@ from nanogpt.corpora.corpus import stories
 from nanogpt.gpt.precision import LossScaler
 from nanogpt.gpt.sample import complete
 from nanogpt.gpt.sample import load as load_for_sampling
+from nanogpt.gpt.weights import load_model
 from nanogpt.run import assemble, checkpoint, trainer
 from nanogpt.run import metrics as runs
 from nanogpt.run.config import config_dict
@@ -331,7 +332,12 @@ def test_wandb_gets_the_same_numbers_or_is_asked_for_in_one_line(config, monkeyp
     monkeypatch.setitem(sys.modules, "wandb", fake)
     run = trainer.fit(config(run_wandb=True))
     assert [sent[step] for step in range(1, 13)] == losses(run.folder), "other losses are sent"
-    assert sent["id"] == "run" and sent["resume"] == "allow", "a resumed run would be a new one"
+    assert sent["name"] == "run" and sent["resume"] == "allow", "a resumed run would be a new one"
+    first = sent["id"]
+    trainer.fit(config(run_wandb=True))
+    assert sent["id"] == first, "a resumed run is another one"
+    trainer.fit(config(run_wandb=True, run_dir=str(tmp_path / "b/run")))
+    assert sent["id"] != first and sent["name"] == "run", "two folders of one name are one run"
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
     (tmp_path / "c.yaml").write_text(
         yaml.safe_dump(config_dict(config(run_dir=str(tmp_path / "x"), run_wandb=True)))
@@ -456,3 +462,27 @@ def test_overfit_learns_one_batch_by_heart(tmp_path, capsys):
     assert main(["train", "overfit", *mine, "run.device=cpu"]) == 0
     told = losses(tmp_path)
     assert len(told) == 200 and told[0] > 5 and told[-1] < 0.05, f"the last loss is {told[-1]}"
+
+
+def test_each_start_is_noted_with_its_software_and_command(config):
+    trainer.fit(config(run_minutes=1e-9), "first")
+    run = trainer.fit(config(), "second")
+    noted = [json.loads(line) for line in (run.folder / "started.jsonl").read_text().splitlines()]
+    assert [line["command"] for line in noted] == ["first", "second"]
+    assert noted[0]["step"] == 0 < noted[1]["step"] and noted[0]["torch"] == torch.__version__
+
+
+def test_a_runs_folder_is_its_newest_checkpoint_and_best_its_best(config):
+    run = trainer.fit(config(eval_every=4, run_checkpoint_every=4, run_keep=9))
+    lines = {line["val_loss"]: line["step"] for line in runs.read_metrics(run.folder) if "val_loss" in line}
+    best = run.folder / f"step_{lines[min(lines)]:06d}"
+    assert checkpoint.chosen(run.folder) == run.kept and checkpoint.chosen(run.folder / "best") == best
+    assert checkpoint.chosen(best) == best and checkpoint.chosen("openai-community/gpt2") == Path(
+        "openai-community/gpt2"
+    )
+    for place, same in ((run.folder, run.kept), (run.folder / "best", best)):
+        model, tokenizer = load_for_sampling(str(place))
+        assert all(map(torch.equal, model.parameters(), load_model(same).parameters())) and tokenizer
+    never = trainer.fit(config(eval_every=0, run_dir=str(run.folder.parent / "never")))
+    with pytest.raises(ValueError, match="was never validated"):
+        checkpoint.chosen(never.folder / "best")
