@@ -1,7 +1,7 @@
 """Text from a model: temperature, top-k and top-p, for one text or many at once, and the command `sample`.
 
 Exported from notebooks/08_sampling.ipynb, grown by notebooks/13_nice_numbers.ipynb and
-notebooks/17e_long_run.ipynb.
+notebooks/17d_assembly.ipynb.
 """
 
 import codecs

@@ -1,6 +1,6 @@
 """A checkpoint: a directory a step, whole or not there, proved by hashes.
 
-Exported from notebooks/17b_checkpoints.ipynb, grown by notebooks/17e_long_run.ipynb.
+Exported from notebooks/17b_checkpoints.ipynb, grown by notebooks/17d_assembly.ipynb.
 """
 
 import json

@@ -30,7 +30,6 @@ import warnings
 from course.figures import long_run as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.run.checkpoint import latest
 from nanogpt.run.metrics import WINDOW
 from nanogpt.run.plot import draw_runs
 from nanogpt.text.shards import read_shard
@@ -754,62 +753,6 @@ def run(args: argparse.Namespace) -> None:
 
 # %% [markdown]
 r"""
-**Which checkpoint?** A run's folder holds several. `sample` and `eval` should take the folder itself, for its newest checkpoint, and `runs/x/best` for the one with the lowest validation
-loss. Both commands read a model with chapter 08's `load`, so it is enough that this function grows.
-"""
-
-
-# %%
-#| export run.checkpoint
-def chosen(place: str | Path) -> Path:
-    """The checkpoint of a run's folder: runs/x is its newest whole one, runs/x/best that of its lowest validation loss.
-
-    What is no run's folder is given back as it is.
-    """
-    folder = Path(place)
-    home = folder.parent if folder.name == "best" else folder
-    newest = latest(home)
-    if newest is None or folder == home:
-        return newest or folder
-    seen = [line for line in read_metrics(home) if line.get("val_loss") is not None]
-    if not seen:
-        raise ValueError(
-            f"{home} has no best checkpoint, since it was never validated; name {home} for its newest"
-        )
-    best = min(seen, key=lambda line: line["val_loss"])
-    return home / f"step_{best['step']:06d}"
-
-
-# %%
-#| export gpt.sample
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.pretrained import from_hf, read_json
-from nanogpt.gpt.weights import load_model
-from nanogpt.text.tokenizer import BPETokenizer
-
-
-# %%
-#| export gpt.sample
-#| grows load
-def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
-    """Model and tokenizer of a checkpoint, a run's folder, a Hugging Face GPT-2 folder or a name on the hub."""
-    from nanogpt.run.checkpoint import chosen  # here: a model alone needs no run
-
-    folder = chosen(checkpoint)
-    if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
-        raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
-    config, beside = folder / "config.json", folder / "tokenizer.json"
-    ours = config.is_file() and "model_type" not in read_json(config)
-    model = load_model(folder) if ours else from_hf(checkpoint)
-    if tokenizer is None and ours and beside.exists():
-        return model, BPETokenizer.load(beside)
-    if tokenizer is None and not 50257 <= model.config.vocab_size <= 50304:  # GPT-2's, or padded (chapter 13)
-        raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
-    return model, BPETokenizer.gpt2() if tokenizer in (None, "gpt2") else BPETokenizer.load(tokenizer)
-
-
-# %% [markdown]
-r"""
 ## See: killed and gone on
 
 The run that is never stopped, and one that is killed with `kill -9` in mid-step.
@@ -820,7 +763,6 @@ The run that is never stopped, and one that is killed with `kill -9` in mid-step
 
 # %% tags=["nbval-ignore-output"]
 unbroken = fit(tiny("whole"))
-print(chosen(RUNS / "whole").name, chosen(RUNS / "whole/best").name)
 
 
 # %%
