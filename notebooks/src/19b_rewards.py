@@ -127,7 +127,7 @@ def questions(told: Iterable[Story], tokenizer, block_size: int) -> Iterator[Que
                     yield Question(prompt, answer, (tokenizer.eot, *before, *after))
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 held = list(questions(held_stories, tokenizer, T))[:HELD]
 asked = list(questions(stories(TRAIN, seed=2), tokenizer, T))
 print(f"{len(asked):,} questions to train on, {len(held)} to measure with")
@@ -372,7 +372,7 @@ def policy_loss(log_probs: Tensor, samples: Tensor, advantages: Tensor) -> Tenso
     return -(advantages.detach() * log_probs.gather(1, samples)).mean()
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 drawn = drawn[None, :5000]
 loss = policy_loss(z.log_softmax(-1)[None], drawn, worth[drawn])
 by_loss = -torch.autograd.grad(loss, z)[0]
@@ -478,7 +478,7 @@ mean estimate therefore is 15/16 of the exact gradient with 16 samples: shorter,
 gradient, which for one question is π(right) times the gradient of ln π(right).
 """
 
-# %%
+# %% tags=["nbval-ignore-output"]
 probs = logits.softmax(-1).cpu()
 p_right = probs.gather(1, answers.cpu()[:, None])  # (B, 1)
 exact = p_right * (F.one_hot(answers.cpu(), probs.size(1)) - probs) / len(probs)
@@ -654,7 +654,7 @@ class Near(nn.Module):
         return logits, loss + self.weight * divergence[real].mean()
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 x, y = answers_only(held[:4], device)
 start = Near(base, load_model(MODEL, device), 1.0)(x, y)[1] - base(x, y)[1]
 moved = Near(tuned, load_model(MODEL, device), 1.0)(x, y)[1] - tuned(x, y)[1]
