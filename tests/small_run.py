@@ -13,7 +13,9 @@ from pathlib import Path
 
 import torch
 import yaml
+from torch.optim import AdamW
 
+from nanogpt.gpt.precision import MasterAdamW
 from nanogpt.run import checkpoint
 from nanogpt.run.config import Config, Data, Eval, Model, Optim, Run, Train, config_dict
 
@@ -89,13 +91,18 @@ def weights(run: str | Path) -> bytes:
     return (checkpoint.latest(run) / "model.safetensors").read_bytes()
 
 
-def count_events(die_at: int, told: list, report) -> None:
-    """From now on, count what a run does that another process or a reboot could see; SIGKILL before the one of that number."""
+# What a run does that a kill can come before: what is within a step or a look, and what changes the disk.
+COMPUTING = "train_step", "update", "evaluate", "complete"
+WRITING = "fsync", "replace", "rename", "rmtree", "serialize", "save_json", "save_model"
+
+
+def count_events(die_at: int, among: tuple[str, ...], told: list, report) -> None:
+    """From now on, note what a run does; SIGKILL before that one of those in `among` that has this number."""
 
     def counted(name: str, call):
         def event(*args, **options):
             told.append(name)
-            if len(told) == die_at:
+            if name in among and sum(one in among for one in told) == die_at:
                 report.send(("died", name))
                 os.kill(os.getpid(), signal.SIGKILL)
             return call(*args, **options)
@@ -109,26 +116,28 @@ def count_events(die_at: int, told: list, report) -> None:
     events += [(trainer, name) for name in ("train_step", "evaluate", "complete")]
     for module, name in events:
         setattr(module, name, counted(name, getattr(module, name)))
+    for kind in (AdamW, MasterAdamW):
+        kind.step = counted("update", kind.step)  # between a step's gradient and its update
 
 
-def child(config: Config, die_at: int, report) -> None:
+def child(config: Config, die_at: int, among: tuple[str, ...], report) -> None:
     from nanogpt.run import trainer
 
     torch.set_num_threads(1)
     told = []
-    count_events(die_at, told, report)
+    count_events(die_at, among, told, report)
     with open(os.devnull, "w") as nowhere, contextlib.suppress(BaseException):
         sys.stdout = sys.stderr = nowhere
         report.send(("ended", trainer.fit(config).step))
     report.send(("events", told))
 
 
-def run_in_child(config: Config, die_at: int = 0) -> tuple[int, dict]:
-    """Train in a process of its own, which kills itself before event number die_at, if there are so many."""
+def run_in_child(config: Config, die_at: int = 0, among: tuple[str, ...] = ()) -> tuple[int, dict]:
+    """Train in a process of its own, which kills itself before the die_at-th of the events in `among`, if it comes."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "nanogpt.run.trainer"])  # what takes seconds to import
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=child, args=(config, die_at, there))
+    process = context.Process(target=child, args=(config, die_at, among, there))
     process.start()
     there.close()
     said = {}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from small_run import lines, run_in_child, small, weights, write_text
+from small_run import COMPUTING, WRITING, lines, run_in_child, small, weights, write_text
 
 from nanogpt.cli import outcome
 from nanogpt.corpora.chunks import alone_in
@@ -34,32 +34,36 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def killed_until_done(config, kills: int, dice: random.Random, events: int) -> list[str]:
-    """Kill the run so many times, each at a random one of the events it has left, and let it end; what it died at."""
-    died_at = []
-    for left in range(kills, 0, -1):
-        code, said = run_in_child(config, dice.randint(1, max(2, 2 * events // (left + 1))))
+def killed_until_done(config, kills: list, dice: random.Random, events: list[str]) -> None:
+    """Kill the run, each time before a random one of the events left of the next kind in `kills`; then let it end."""
+    while kills:
+        among, often = kills[0], sum(name in kills[0] for name in events)
+        code, said = run_in_child(config, dice.randint(1, max(2, 2 * often // (len(kills) + 1))), among)
         if code != -signal.SIGKILL:
             assert said.get("ended") == config.train.max_steps, (
                 f"the run failed instead of being killed: {said}"
             )
-            return died_at
-        died_at.append(said.get("died", "?"))
+            return
+        assert said["died"] in among, f"killed before {said['died']}, which is another kind of moment"
+        kills.pop(0)
     code, said = run_in_child(config)
-    assert said.get("ended") == config.train.max_steps, f"the run cannot go on after {kills} kills: {said}"
-    return died_at
+    assert said.get("ended") == config.train.max_steps, f"the run cannot go on after its kills: {said}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bf16", "bf16-masters", "fp16"])
 def test_however_often_a_run_is_killed_it_ends_with_the_same_losses_weights_and_samples(folder, dtype):
+    """Five kills of each run, twenty in all: ten within a step or a look, ten at a change of the disk."""
     whole = small(folder, train_dtype=dtype, run_dir=str(folder / f"whole-{dtype}"))
     code, said = run_in_child(whole)
     assert code == 0 and said["ended"] == 30, f"the uninterrupted run failed: {said}"
-    dice, kills = random.Random(dtype), 5  # 20 moments in all
+    assert {"train_step", "update", "evaluate", "complete", "fsync", "rename"} <= set(said["events"])
+    dice, kinds = random.Random(dtype), (COMPUTING, WRITING)
+    first = ["float32", "bf16", "bf16-masters", "fp16"].index(dtype)
+    kills = [kinds[(first + i) % 2] for i in range(5)]
     for attempt in range(2):
         config = small(folder, train_dtype=dtype, run_dir=str(folder / f"killed-{dtype}-{attempt}"))
-        kills -= len(killed_until_done(config, kills, dice, len(said["events"])))
+        killed_until_done(config, kills, dice, said["events"])
         assert lines(config.run.dir) == lines(whole.run.dir), "the lines of metrics.jsonl differ"
         assert weights(config.run.dir) == weights(whole.run.dir), "the last weights differ"
         for sample in Path(whole.run.dir, "samples").iterdir():
@@ -67,7 +71,7 @@ def test_however_often_a_run_is_killed_it_ends_with_the_same_losses_weights_and_
             assert other.read_bytes() == sample.read_bytes(), f"{sample.name} differs"
         if not kills:
             return
-    pytest.fail(f"{kills} kills of 5 were left over: the moments lie behind the runs' ends")
+    pytest.fail(f"{len(kills)} kills of 5 were left over: the moments lie behind the runs' ends")
 
 
 # A checkpoint that is not what was written
