@@ -474,9 +474,14 @@ def test_each_start_is_noted_with_its_software_and_command(config):
 
 def test_a_runs_folder_is_its_newest_checkpoint_and_best_its_best(config):
     run = trainer.fit(config(eval_every=4, run_checkpoint_every=4, run_keep=9))
-    lines = {line["val_loss"]: line["step"] for line in runs.read_metrics(run.folder) if "val_loss" in line}
-    best = run.folder / f"step_{lines[min(lines)]:06d}"
-    assert checkpoint.chosen(run.folder) == run.kept and checkpoint.chosen(run.folder / "best") == best
+    said = lines(run.folder)
+    for line in said:
+        if line["step"] == 8:
+            line["val_loss"] = 0.1  # as if the middle one had been the best: newest and best must differ
+    (run.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in said))
+    best = run.folder / "step_000008"
+    assert checkpoint.chosen(run.folder) == run.kept == run.folder / "step_000012"
+    assert checkpoint.chosen(run.folder / "best") == best
     assert checkpoint.chosen(best) == best and checkpoint.chosen("openai-community/gpt2") == Path(
         "openai-community/gpt2"
     )
