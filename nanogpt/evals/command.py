@@ -74,7 +74,7 @@ HELP = """How good is a checkpoint? Of the course, or a Hugging Face GPT-2.
   python -m nanogpt eval --checkpoint openai-community/gpt2 --tasks hellaswag --precision bf16
 """
 OPTIONS = {
-    "checkpoint": (None, "folder with config.json and model.safetensors, or hub name"),
+    "checkpoint": (None, "a run's folder, or its best as runs/x/best; a model's folder; or a hub name"),
     "tasks": ("val", f"some of {','.join(TASKS)} (val)"),
     "data": ("data/built/stories", "folder of shards (data/built/stories)"),
     "split": ("val", "val, or test, which needs --final, too"),

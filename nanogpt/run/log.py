@@ -39,7 +39,8 @@ def introduce(training: Training) -> None:
 
 def note_start(training: Training, command: str) -> None:
     """One more line in started.jsonl: with which software, and by which command, the run was begun or resumed."""
-    git = ["git", "-C", str(Path(nanogpt.__file__).parent), "rev-parse", "HEAD"]
+    git = ["git", "-C", str(Path(nanogpt.__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    git += ["--exclude=*"]  # the commit, no tag; with -dirty where files have been edited since
     commit = None  # where there is no git
     with suppress(OSError):
         commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
@@ -119,4 +120,5 @@ def report(training: Training) -> None:
     print(f"{training.step} steps, {spent}; skipped: {skipped}")
     if training.best:
         print(f"best val loss {training.best['val_loss']:.6f} at step {training.best['step']}")
-    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(training.kept))}")
+    place = training.folder / "best" if training.best else training.folder
+    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(place))}")

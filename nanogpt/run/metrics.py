@@ -27,9 +27,10 @@ def step_line(line: dict, steps: int) -> str:
     """A line of metrics.jsonl as llm.c prints a step. What is not known is left out; nan stands for what is not finite."""
     text = f"step {line['step']:5}/{steps}"
     for name, digits in (("loss", 6), ("norm", 4)):
-        value, z = line.get(name), line.get(f"{name}_z")
-        text += f" | {name} {math.nan if value is None else value:.{digits}f}"
-        text += "" if z is None else f" ({z:+.2f}z)"
+        if name in line:
+            value, z = line[name], line.get(f"{name}_z")
+            text += f" | {name} {math.nan if value is None else value:.{digits}f}"
+            text += "" if z is None else f" ({z:+.2f}z)"
     more = [form.format(line[name]) for name, form in SHOWN.items() if line.get(name) is not None]
     return " | ".join([text, *more])
 

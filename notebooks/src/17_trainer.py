@@ -254,9 +254,8 @@ def due(every: int, step: int, last: bool = False) -> bool:
 
 
 def look(run: Training) -> dict:
-    """Measure the loss on the validation text and write a story, the same one in each run: for the step's line."""
-    generator = torch.Generator().manual_seed(run.step)
-    story = complete(run.model, run.tokenizer, "", 50, generator=generator)
+    """Measure the loss on the validation text and write a story: for the step's line."""
+    story = complete(run.model, run.tokenizer, "", 50)
     return {"val_loss": evaluate(run.model, *run.held), "sample": story.strip()}
 
 
@@ -267,7 +266,7 @@ print(found["sample"])
 
 # %% [markdown]
 r"""
-Both return to the model as they found it: `evaluate` turns dropout off and on again, and the sample draws from a generator of its own. So a run that is looked at often is
+Both return to the model as they found it: `evaluate` turns dropout off and on again, and `complete` draws from a generator of its own, which begins with the same numbers each time. So a run that is looked at often is
 the same run as one that is never looked at.
 
 *Predict.* With these looks, which percentage of the run's time will go into looking and saving?
@@ -454,10 +453,9 @@ print(f"{len(halves)} steps, {rows} rows in the file: {rows - len(halves)} steps
 # %% [markdown]
 r"""
 The difference is zero: not small, zero. The second half computed exactly what the run without a break computed, because everything that a step changes was on the
-disk. This is the law that every trainer should obey, and few are tested for it. Keep it in mind: chapter 17b will break it in
-several ways, and each of them looks harmless.
+disk. Every trainer should obey this law. Keep it in mind: chapter 17b will break it in several ways, and each of them looks harmless.
 
-How long is the trainer? We count the lines of its module, without blank ones.
+How long is the trainer? We count the lines of its functions, without blank ones.
 """
 
 # %%

@@ -367,6 +367,15 @@ def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None)
 
 # %% [markdown]
 r"""
+Here is what `save` leaves: five files, and the manifest, which lists them.
+"""
+
+# %%
+tried = save(RUNS / "tried", run.step, run.model, {"optimizer": run.optimizer.state_dict()}, tokenizer)
+print(tried.name, sorted(file.name for file in tried.iterdir()))
+
+# %% [markdown]
+r"""
 *See.* What does a kill leave, at each moment? Two ways of writing are compared: each file straight into its place, and `save`. Python announces every change to the
 disk before it is made (`sys.addaudithook`). A child process counts the announcements and kills itself before the first, the second, and so on. We look at what each child leaves.
 

@@ -107,6 +107,32 @@ class Data:
     overfit: bool = False  # every step reads the first batch again: a model must learn it by heart
 
 
+# %% [markdown]
+r"""
+Let us see what a section refuses. `refusal` hands some values to a section as a file would, and gives pydantic's words if they are wrong.
+"""
+
+
+# %%
+def refusal(section: type, **values) -> str | None:
+    """What pydantic says of these values, None if nothing."""
+    try:
+        TypeAdapter(section).validate_json(json.dumps(values))
+    except ValidationError as error:
+        return error.errors()[0]["msg"]
+
+
+print("a key that is not there:", refusal(Data, vall=0.2))
+print("text for a number:      ", refusal(Data, val="0.2"))
+print("out of its range:       ", refusal(Data, val=1.0))
+print("as it should be:        ", refusal(Data, val=0.2))
+
+# %% [markdown]
+r"""
+Four more sections follow in the same way: the optimizer of chapter 15, the length and the precision of the run, what is measured on the way, and where the run lives.
+"""
+
+
 # %%
 #| export run.config
 @dataclass(frozen=True)
@@ -144,6 +170,11 @@ class Train:
 
         if self.dtype not in PRECISIONS:
             raise ValueError(f"dtype={self.dtype!r} must be one of {', '.join(PRECISIONS)}")
+
+
+# %%
+print("steps:", refusal(Train, max_steps=3.5))
+print("precision:", refusal(Train, dtype="half"))
 
 
 # %%
@@ -226,6 +257,9 @@ def check_together(model: Model, optim: Optim, train: Train) -> None:
         raise ValueError(f"optim.warmup={optim.warmup} and optim.decay={optim.decay} overlap in {steps}")
 
 
+# %%
+print(refusal(Config, train={"batch_tokens": 1000}))
+
 # %% [markdown]
 r"""
 ## What a file says
@@ -285,6 +319,19 @@ def parsed(text: str, where: str) -> Any:
 
 
 # %%
+print(parsed("{lr: 6e-4, steps: 0100, minutes: 2:00:00}", "here"))
+try:
+    parsed("lr: 1e-3\nlr: 2e-3", "here")
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+r"""
+The six configurations of the course are in `configs/`. They can be named without path and ending, from any folder.
+"""
+
+
+# %%
 #| export run.configfile
 CONFIGS = Path(nanogpt.__file__).resolve().parents[1] / "configs"
 
@@ -306,6 +353,10 @@ def read_config(name_or_path: str | Path) -> tuple[dict, str]:
         raise ValueError(f"{where}: holds no keys; a line of it reads `train: {{max_steps: 100}}`")
     return given, where
 
+
+# %%
+said, where = read_config("tiny")
+print(where, said["optim"])
 
 # %% [markdown]
 r"""
@@ -337,6 +388,17 @@ def put(given: dict, key: str, value: Any) -> None:
         given[name] = value
     elif isinstance(given.setdefault(section, {}), dict):
         given[section] = given[section] | {name: value}
+
+
+# %%
+put(given := {"train": {"max_steps": 5}}, "train.micro_batch", 2)
+print(len(keys()), "keys; the first ones:", *list(keys())[:4])
+print(given)
+
+# %% [markdown]
+r"""
+Now the three functions that read a run: what to say when a key is wrong, the file's keys changed by the command line's, and both together.
+"""
 
 
 # %%

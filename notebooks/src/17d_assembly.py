@@ -14,6 +14,7 @@ which you may skip when you read. Two ideas are worth your time: how far out a l
 #| doc cli: `python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
 import contextlib
 import signal
+from dataclasses import MISSING, fields
 from functools import partial
 
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
@@ -146,6 +147,17 @@ def ensure_data(data: Data) -> dict:
 
 
 # %%
+RUNS = Path("../data/built/assembly")
+shutil.rmtree(RUNS, ignore_errors=True)
+torch.set_num_threads(1)  # sums in another order have other bits
+ensure_corpus(RUNS / "stories", n=1000)
+mine = [f"data.dir={RUNS}/stories", f"run.dir={RUNS}/run", "run.device=cpu", "model.dropout=0.1"]
+config = load_config("tiny", mine)
+manifest = ensure_data(config.data)
+print(f"{manifest['splits']['train']['tokens']:,} tokens of a vocabulary of {manifest['vocab_size']:,}")
+
+
+# %%
 #| export run.assemble
 #| blank tokenizer_of: try the one beside the shards, then the configured one; its fingerprint must be the manifest's
 def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
@@ -193,6 +205,12 @@ def first_model(config: Config, manifest: dict) -> GPT:
     model.load_state_dict(there.float().state_dict())
     return model
 
+
+# %%
+model = first_model(config, manifest)
+print(
+    f"{model.config.n_layer} layers of width {model.config.n_embd}; {tokenizer_of(config.data, manifest).vocab_size} tokens"
+)
 
 # %% [markdown]
 r"""
@@ -252,6 +270,15 @@ class Training(Training):
 
 
 # %%
+changing = [
+    part.name
+    for part in fields(Training)
+    if part.default is not MISSING or part.default_factory is not MISSING
+]
+print("begins empty, and changes on the way:", *changing)
+
+
+# %%
 #| export run.assemble
 KEPT = "step", "updates", "bad", "record", "best", "skipped", "seconds", "windows"
 
@@ -303,6 +330,10 @@ def assemble(config: Config, ranks: Ranks | None = None) -> Training:
     seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
     return Training(c, ranks, readers, **parts)
 
+
+# %%
+run = assemble(config)
+print(f"step {run.step} on {run.device}; a checkpoint holds the weights and:", *run.state_dict())
 
 # %% [markdown]
 r"""
@@ -362,21 +393,15 @@ r"""
 *Check.* The law of chapter 17b holds for a run from a file: some steps, a checkpoint, some steps more; and the same steps from the checkpoint. Dropout is on, or nothing would be random.
 """
 
+
 # %%
-RUNS = Path("../data/built/assembly")
-shutil.rmtree(RUNS, ignore_errors=True)
-torch.set_num_threads(1)  # sums in another order have other bits
-_ = ensure_corpus(RUNS / "stories", n=1000)
-
-
 def steps(run: Training, n: int) -> list[float]:
     """The losses of so many steps as the trainer makes them: a batch, an update by it."""
     run.step += n
     return [train_step(run.model, run.optimizer, [run.stream.next_batch()]).item() for _ in range(n)]
 
 
-mine = [f"data.dir={RUNS}/stories", f"run.dir={RUNS}/run", "run.device=cpu", "model.dropout=0.1"]
-run = resume(config := load_config("tiny", mine))
+run = resume(config)
 steps(run, 6)
 save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
 went_on = steps(run, 4)
@@ -615,6 +640,11 @@ def in_one_line(error: BaseException) -> str:
 
 
 # %%
+print(in_one_line(FileNotFoundError(2, "No such file or directory", "my.yaml")))
+print(in_one_line(ModuleNotFoundError(name="yaml")))
+
+
+# %%
 #| export cli
 def reader_has_gone(text: str = "") -> bool:
     """Write out `text` and all before it; true if nobody reads stdout any more, as `head` when it has enough."""
@@ -647,6 +677,11 @@ def outcome(name: str, call: Callable[[], object]) -> int:
     except SystemExit as end:  # --help
         return end.code or 0
     return 0
+
+
+# %%
+with contextlib.redirect_stderr(sys.stdout):
+    print("exit code", outcome("demo", partial(int, "seven")))
 
 
 # %%

@@ -107,6 +107,7 @@ def test_lines_are_text_and_come_back(new_run):
     assert [line["step"] for line in lines if "val_loss" in line] == list(range(EVERY, STEPS + 1, EVERY))
     for line in lines:
         text = step_line(line, STEPS)
+        assert "nan" not in text, "what a line does not have is printed"
         assert f"{line['loss']:.4f}"[:4] in text and ("val loss" in text) == ("val_loss" in line), text
 
 

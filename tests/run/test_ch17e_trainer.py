@@ -472,8 +472,9 @@ def test_each_start_is_noted_with_its_software_and_command(config):
     assert noted[0]["step"] == 0 < noted[1]["step"] and noted[0]["torch"] == torch.__version__
 
 
-def test_a_runs_folder_is_its_newest_checkpoint_and_best_its_best(config):
+def test_a_runs_folder_is_its_newest_checkpoint_and_best_its_best(config, capsys):
     run = trainer.fit(config(eval_every=4, run_checkpoint_every=4, run_keep=9))
+    assert f"sample --checkpoint {run.folder}/best\n" in capsys.readouterr().out
     said = lines(run.folder)
     for line in said:
         if line["step"] == 8:
@@ -489,5 +490,6 @@ def test_a_runs_folder_is_its_newest_checkpoint_and_best_its_best(config):
         model, tokenizer = load_for_sampling(str(place))
         assert all(map(torch.equal, model.parameters(), load_model(same).parameters())) and tokenizer
     never = trainer.fit(config(eval_every=0, run_dir=str(run.folder.parent / "never")))
+    assert f"sample --checkpoint {never.folder}\n" in capsys.readouterr().out
     with pytest.raises(ValueError, match="was never validated"):
         checkpoint.chosen(never.folder / "best")
