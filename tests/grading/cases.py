@@ -297,5 +297,10 @@ def tensors() -> list[Case]:
         case("torch_list", "return (2 * x).tolist()", 0.0, says="type list"),
         case("torch_sparse", "return (2 * x).to_sparse()", 0.0, ("student_error", "student_error")),
         case("torch_meta", "return (2 * x).to('meta')", 0.0, ("student_error", "student_error")),
+        # What the task forbids: an operation by any of its names, a function that its source names or does not name, a name.
+        case("forbidden_operation", "torch.ops.aten.native_layer_norm(x, (3,), None, None, 1e-5)\n    return 2 * x", 0.0, ("student_error", "student_error"), says="without PyTorch's native_layer_norm"),
+        case("forbidden_by_name", "return 2 * copy.deepcopy(x)", 0.0, ("forbidden", "forbidden"), before="import copy", says="without copy.deepcopy (line 4"),
+        case("forbidden_unnamed", "return 2 * vars(copy)['deep' + 'copy'](x)", 0.0, ("student_error", "student_error"), before="import copy", says="without copy.deepcopy"),
+        case("forbidden_word", "return torch.compile(lambda x: 2 * x)(x)", 0.0, ("forbidden", "forbidden"), says="without compile (line 4"),
         case("torch_complex", "return (2 * x).to(torch.complex64)", 0.0, ("student_error", "student_error")),
     ]  # fmt: skip
