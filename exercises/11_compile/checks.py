@@ -23,7 +23,9 @@ def graphs(s, h, limit):
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    sys.modules["exercise"] = s  # where Dynamo looks up the globals of a function that it meets inside another one
+    sys.modules["exercise"] = (
+        s  # where Dynamo looks up the globals of a function that it meets inside another one
+    )
 
     torch._logging.set_logs(dynamo=logging.ERROR)
     torch._dynamo.reset()
@@ -55,7 +57,12 @@ def one_graph(got, expected, *args):
     if count != 1 or reasons:
         return f"{count} graphs: {'; '.join(map(str, reasons))}"
     h, limit = args
-    for scale in (0.01, 0.3, 1.0, 30.0):  # numbers that the student's process never had: a program alone can meet them
+    for scale in (
+        0.01,
+        0.3,
+        1.0,
+        30.0,
+    ):  # numbers that the student's process never had: a program alone can meet them
         h = scale * torch.randn(h.shape)
         length = h.norm()
         due = [h * (limit / length.clamp(min=limit)), length]
@@ -93,7 +100,9 @@ def interpreted(program, h):
                 raise ValueError(f"{target} is not known here")
             if packet in ("full", "ones", "zeros") and args[0]:
                 raise ValueError("a graph makes a number, and no larger tensor")
-            kept = {key: value(x) for key, x in kwargs.items() if key in ("dim", "keepdim", "min", "max", "alpha")}
+            kept = {
+                key: value(x) for key, x in kwargs.items() if key in ("dim", "keepdim", "min", "max", "alpha")
+            }
             values[name] = operation(*value(args), **kept)
             if values[name].numel() > 1000:
                 raise ValueError("a graph of large tensors")
