@@ -71,10 +71,12 @@ def one_graph(got, expected, *args):
     return ""
 
 
-SHAPING = (
-    "sum norm linalg_vector_norm mean amax amin max min view reshape _unsafe_view unsqueeze squeeze expand permute t alias "
-    "clone ones_like zeros_like full_like scalar_tensor _to_copy lift_fresh_copy stack cat detach dot select full ones zeros"
-).split()
+SHAPING = {
+    "sum", "norm", "linalg_vector_norm", "mean", "amax", "amin", "max", "min", "view",
+    "reshape", "_unsafe_view", "unsqueeze", "squeeze", "expand", "permute", "t", "alias", "clone",
+    "ones_like", "zeros_like", "full_like", "scalar_tensor", "_to_copy", "lift_fresh_copy", "stack", "cat", "detach",
+    "dot", "select", "full", "ones", "zeros",
+}  # fmt: skip
 
 
 def interpreted(program, h):

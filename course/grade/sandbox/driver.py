@@ -135,7 +135,7 @@ def answer(channel: Channel, request: dict) -> None:
         else:
             names = names_after(channel, request)
             channel.send("at", number, task="call")
-            with without(request["task"], request["forbids"], names):
+            with without(request["task"], request.get("forbids", ()), names):
                 given = {"run": results, "check": refused}[request["kind"]](channel, request, names)
             channel.send("value", number, given)
     except BaseException as error:
@@ -151,7 +151,7 @@ def names_after(channel: Channel, request: dict) -> dict:
         if task:
             channel.send("at", request["id"], task=task)
         try:
-            with without(task, request["forbids"] if task == request["task"] else (), names):
+            with without(task, request.get("forbids", ()) if task == request["task"] else (), names):
                 exec(compile(code, f"<{task or 'given'}>", "exec"), names)
         except BaseException:  # SystemExit too
             if task == request["task"]:
