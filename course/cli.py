@@ -29,7 +29,9 @@ for students      course doctor          is this machine ready? (--distributed: 
                   course check 04        the visible checks of your exercises (released/, or a path)
                   course progress        chapters, tasks, minutes, and your predictions with their errors
 for instructors   course exercises       list (all tasks); release 04 (what students get);
-                                         release --chapter 04 --blank (the chapter, its blanks empty)
+                                         release --chapter 04 --blank (the chapter, its blanks empty);
+                                         release --all --public FOLDER (a class's repository, without solutions);
+                                         key 04 (its solutions, and what gives points)
                   course grade           run, feedback, regrade, show, summary, export, bundle, selfcheck
 for authors       course build 04        notebooks/src/04_*.py -> executed notebook
                   course pull 04         an edit made in the notebook -> its source
@@ -152,7 +154,15 @@ def parser() -> argparse.ArgumentParser:
     release.add_argument(
         "--nbgrader", metavar="FOLDER", help="keep an nbgrader course there, with its gradebook.db"
     )
+    release.add_argument("--all", action="store_true", help="all sets, as without NN")
+    release.add_argument(
+        "--public", metavar="FOLDER", help="the repository that a class gets: the course without solutions"
+    )
     release.set_defaults(call=call_release)
+    key = which.add_parser("key", help="a set with its solutions and what gives points, for whoever marks")
+    key.add_argument("chapters", nargs="*", metavar="NN", help="these sets (default: all)")
+    key.add_argument("--to", metavar="FOLDER", help="where they go (default: build/keys/)")
+    key.set_defaults(call=call_key)
 
     check = commands.add_parser("check", help="the visible checks of your exercises, offline")
     check.add_argument("which", metavar="NN", help="a chapter's set in released/, or the path of a notebook")
@@ -290,13 +300,35 @@ def call_tasks(args) -> int:
 def call_release(args) -> int:
     if args.blank or args.chapter:
         return call_release_blank(args)
+    if args.all and args.chapters:
+        raise CourseError(f"--all is every set; leave out {' '.join(args.chapters)}, or --all")
     from course.exercises.release import RELEASED, release
-    from course.exercises.sets import folders, load, read
 
-    sets = list(map(load, args.chapters)) if args.chapters else list(map(read, folders()))
+    sets = chosen_sets(args.chapters)
+    if args.public:
+        if args.to or args.nbgrader:
+            raise CourseError("--public makes a folder of its own; leave out --to and --nbgrader")
+        from course.exercises.public import release_public
+
+        print("\n".join(release_public(sets, Path(args.public))))
+        return 0
     for made in sets:
         to, course = (Path(folder) if folder else None for folder in (args.to, args.nbgrader))
         print("\n".join(release(made, to or RELEASED, course)), flush=True)
+    return 0
+
+
+def chosen_sets(chapters: list[str]) -> list:
+    from course.exercises.sets import folders, load, read
+
+    return list(map(load, chapters)) if chapters else list(map(read, folders()))
+
+
+def call_key(args) -> int:
+    from course.exercises.key import KEYS, write_key
+
+    for made in chosen_sets(args.chapters):
+        print(write_key(made, Path(args.to) if args.to else KEYS))
     return 0
 
 

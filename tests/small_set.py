@@ -66,6 +66,8 @@ Two circles.
 
 # %%
 #| solution 04-2
+#| forbids loop
+#| forbids statistics.fmean
 def ring(outer: float, inner: float) -> float:
     ### BEGIN SOLUTION
     widest, hole = area(outer), area(inner)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from course.exercises.release import RELEASED
 from course.exercises.sets import HEADING
+from course.exercises.without import found
 from course.files import write_atomically
 from course.paths import BUILT, ROOT, CourseError, relative, two_digits
 
@@ -28,6 +29,7 @@ class Released:
     name: str  # its grade_id: 04-1, 04-1-check, given-2, student
     source: str
     untouched: bool
+    forbids: tuple[str, ...] = ()
 
 
 def call_check(which: str, seconds: float = SECONDS) -> int:
@@ -78,7 +80,12 @@ def read(path: Path) -> tuple[list[Released], dict[str, tuple[str, int]]]:
         texts = ["".join(c["source"]) for c in saved if c["cell_type"] == "markdown"]
         found = [c for c in saved if c["cell_type"] == "code" and "nbgrader" in c["metadata"]]
         cells = [
-            Released(c["metadata"]["nbgrader"]["grade_id"], "".join(c["source"]), is_untouched(c))
+            Released(
+                c["metadata"]["nbgrader"]["grade_id"],
+                "".join(c["source"]),
+                is_untouched(c),
+                tuple(c["metadata"].get("forbids", ())),
+            )
             for c in found
         ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -118,7 +125,7 @@ def outcomes(cells: list[Released], tasks: dict, seconds: float, folder: Path) -
             told[task] = (
                 f"its {'check' if solution else 'solution'} cell is gone; take the notebook as it was handed out"
             )
-        elif words := said[task] or said[check.name]:
+        elif words := said[task] or found(task, solution.source, solution.forbids) or said[check.name]:
             words = f"not begun; {words}" if solution.untouched else words
             words = "not begun" if words.startswith("not begun; NotImplementedError") else words
             told[task] = words + (f" (a given cell fails: {broken})" if broken else "")
@@ -147,7 +154,9 @@ def run_once(
     """One process: what it said of each cell, and the cell that it did not survive."""
     with tempfile.TemporaryDirectory(prefix="check-") as aside:
         listed = Path(aside) / "cells.json"
-        listed.write_text(json.dumps([[cell.name, cell.source] for cell in cells]), encoding="utf-8")
+        forbids = {cell.name: cell.forbids for cell in cells}
+        rows = [[cell.name, cell.source, forbids.get(cell.name.removesuffix("-check"), ())] for cell in cells]
+        listed.write_text(json.dumps(rows), encoding="utf-8")
         process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("try_tasks.py")), str(listed)],
             cwd=folder,

@@ -5,6 +5,7 @@ def heads(draw):                                     # draw: a torch.Generator o
 
 CHECKS = [Check("04-1", "each row sums to one", 2, "attention_weights", heads)]
 WRONG = [Wrong("04-1", "the mask comes after the softmax", old="...", new="...")]
+FORBIDDEN = [Wrong("04-2", "a loop over heads", code="...")]  # right, but for what `#| forbids` in exercise.py forbids
 MANUAL = {"04-5": 2}
 """
 

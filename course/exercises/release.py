@@ -57,7 +57,9 @@ def cells_of(made: ExerciseSet, cell: Cell, name: str) -> list:
     if cell.kind == "given":
         return [code(cell.source, name, locked=True)]
     if cell.kind == "solution":
-        return [code(cell.source, cell.task, solution=True)]
+        made = code(cell.source, cell.task, solution=True)
+        made.metadata |= {"forbids": list(cell.forbids)} if cell.forbids else {}  # `course check` reads it
+        return [made]
     if cell.kind == "check":
         return [
             code(cell.source, f"{cell.task}-check", grade=True, locked=True, points=made.points(cell.task))

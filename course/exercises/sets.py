@@ -7,6 +7,8 @@ A code cell's first line says what it is; one without such a line is given to th
     #| manual 04-5         a question that a person marks (a Markdown cell, as its last lines)
     #| show                a picture, a demonstration: not run when grading
 
+Below `#| solution` what the task's text forbids, one thing a line: `#| forbids loop`. The forms: course/exercises/without.py.
+
 A task begins with a Markdown cell "## 04-1 · Title" and the line "*Repair · difficulty 2/5 · importance 4/5 · 15 minutes*".
 """
 
@@ -18,6 +20,7 @@ from pathlib import Path
 from course.paths import ROOT, CourseError, number_of, relative, two_digits
 
 EXERCISES = ROOT / "exercises"
+FORBIDS = re.compile(r"#\| forbids (\S+(?: in \w+)?)\n")
 DIRECTIVE = re.compile(r"#\| (solution|check|manual|show)(?: (\d\d-\d|student))?$")
 HEADING = re.compile(
     r"^## (\d\d-\d) · (.+)\n\n\*(\w+) · difficulty ([1-5])/5 · importance ([1-5])/5 · (\d+) minutes\*$",
@@ -33,6 +36,7 @@ class Cell:
     kind: str
     task: str
     source: str  # without the directive
+    forbids: tuple[str, ...] = ()  # of a solution; see course/exercises/without.py
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class ExerciseSet:
     tasks: dict[str, Task]
     checks: list = field(default_factory=list)  # course.exercises.checks.Check and CheckOfCheck
     wrong: list = field(default_factory=list)  # course.exercises.checks.Wrong
+    forbidden: list = field(default_factory=list)  # Wrong: right, but for what the task forbids
     manual: dict[str, float] = field(default_factory=dict)  # points of what a person marks
     rubric: dict[str, str] = field(default_factory=dict)  # and what they are given for
 
@@ -63,6 +68,11 @@ class ExerciseSet:
     def solutions(self) -> dict[str, str]:
         """The reference: the solution cells' code, by task, without the markers."""
         return {cell.task: reference(cell.source) for cell in self.cells if cell.kind == "solution"}
+
+    @property
+    def forbids(self) -> dict[str, tuple[str, ...]]:
+        """What a solution is not to use, by task."""
+        return {cell.task: cell.forbids for cell in self.cells if cell.forbids}
 
     @property
     def stubs(self) -> dict[str, str]:
@@ -110,6 +120,7 @@ def read(folder: Path) -> ExerciseSet:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     made.checks, made.wrong = module.CHECKS, module.WRONG
+    made.forbidden = getattr(module, "FORBIDDEN", [])
     made.manual, made.rubric = getattr(module, "MANUAL", {}), getattr(module, "RUBRIC", {})
     return made
 
@@ -137,7 +148,11 @@ def percent_cells(source: str, folder: Path) -> list[tuple[str, str]]:
 def read_cell(cell_type: str, source: str, folder: Path) -> Cell:
     first, _, rest = source.partition("\n")
     if found := DIRECTIVE.match(first):
-        return Cell(found[1], found[2] or "", rest)
+        forbids = []
+        while found[1] == "solution" and (line := FORBIDS.match(rest)):
+            forbids.append(line[1])
+            rest = rest[line.end() :]
+        return Cell(found[1], found[2] or "", rest, tuple(forbids))
     if first.startswith("#|"):
         raise CourseError(f"{relative(folder)}/exercise.py: `{first}` is no directive of an exercise")
     return Cell("text" if cell_type == "markdown" else "given", "", source)

@@ -63,7 +63,7 @@ def add_backend(command: argparse.ArgumentParser) -> None:
 
 
 def call_run(args) -> int:
-    from course.exercises.sets import EXERCISES, exercise_folder, read
+    from course.exercises.sets import exercise_folder, read
     from course.grade.sandbox import anew, sandbox
     from course.grade.sandbox.warm import Options, preload
     from course.grade.submission import PATTERN, collect
@@ -84,7 +84,7 @@ def call_run(args) -> int:
     if others:
         print(f"{len(others)} files are no submissions by their names: {clean(', '.join(others[:5]))}")
     if backend == "container":
-        sandbox.hide([EXERCISES, folder, args.results, args.submissions])
+        sandbox.hide([*sandbox.unneeded(), folder, args.results, args.submissions])
     gc.disable()  # an import makes much and frees little
     from course.grade import run
 

@@ -1,14 +1,15 @@
-"""The commands of `course grade` that read results: feedback, marks, show, summary, export, bundle."""
+"""The commands of `course grade` that read results: feedback, marks, show, summary, totals, export, bundle."""
 
 import json
 import textwrap
 from argparse import ArgumentParser
-from datetime import datetime
 from pathlib import Path
 
 from course.exercises.sets import exercise_folder, exercise_set
 from course.files import write_atomically
+from course.grade.results.late import Late, moment, read_deadlines, zone
 from course.grade.results.results import read_results, write_marks
+from course.grade.results.totals import waiting
 from course.grade.systems import export
 from course.grade.systems.merge import CANVAS, MOODLE, System, merge
 from course.paths import CourseError, relative
@@ -25,11 +26,12 @@ SYSTEMS = {"canvas": CANVAS, "moodle": MOODLE}
 
 def add_commands(commands) -> None:
     """Add them to the subparsers of `course grade`."""
-    for name, call, about in (
-        ("feedback", call_feedback, "an HTML page for each student"),
-        ("summary", call_summary, "how the class did, task by task; solutions that read alike"),
-    ):
-        common(commands.add_parser(name, help=about)).set_defaults(call=call)
+    common(commands.add_parser("feedback", help="an HTML page for each student")).set_defaults(
+        call=call_feedback
+    )
+    about = "how the class did, task by task; solutions that read alike. Without NN: a line a set"
+    common(commands.add_parser("summary", help=about), "?").set_defaults(call=call_summary)
+    add_totals(commands.add_parser("totals", help="one table of all sets, a row a student"))
 
     marks = commands.add_parser(
         "marks", help="a table for the points that a person gives: <results>/<set>/marks.csv"
@@ -54,10 +56,10 @@ def add_commands(commands) -> None:
     send.add_argument("--column", default="", help="canvas, moodle: the column of the score")
     send.add_argument("--match", default="", help="canvas, moodle: the column of the student's id")
     send.add_argument("--roster", metavar="CSV", help="nbgrader: student_id, last_name, first_name, email")
-    send.add_argument("--due", metavar="TIME", help="when the set was due: 2026-11-20T23:59")
     send.add_argument(
-        "--late", type=float, default=0, metavar="POINTS", help="what each day begun after --due costs"
+        "--due", metavar="TIME", help="when the set was due: 2026-11-20T23:59, or with +01:00 behind it"
     )
+    add_lateness(send)
     send.set_defaults(call=call_export)
 
     bundle = commands.add_parser("bundle", help="an autograder to upload: gradescope, prairielearn")
@@ -65,6 +67,38 @@ def add_commands(commands) -> None:
     bundle.add_argument("exercise", metavar="NN")
     bundle.add_argument("--out", help="the zip file")
     bundle.set_defaults(call=call_bundle)
+
+
+def add_lateness(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--deadlines",
+        metavar="CSV",
+        help="set,student_id,due: when sets are due; a row with a student is an extension",
+    )
+    parser.add_argument(
+        "--zone", metavar="NAME", help="of times that name none: Europe/Berlin (default: this machine's)"
+    )
+    parser.add_argument(
+        "--late", type=float, default=0, metavar="POINTS", help="what each day begun after the due time costs"
+    )
+
+
+def add_totals(parser: ArgumentParser) -> None:
+    parser.description = (
+        "The points of every set after lateness, and each student's mean share of them in percent. For example:"
+        " course grade totals --deadlines due.csv --late 2 --late-days 5 --drop-lowest 2"
+    )
+    add_lateness(parser)
+    parser.add_argument(
+        "--late-days", type=int, default=0, metavar="N", help="days a term that cost a student nothing"
+    )
+    parser.add_argument(
+        "--drop-lowest", type=int, default=0, metavar="N", help="sets that do not count, the lowest ones"
+    )
+    parser.add_argument("--roster", metavar="CSV", help="student_id, last_name, first_name, email")
+    parser.add_argument("--out", help="the file (default: results/totals.csv)")
+    parser.add_argument("--results", default=RESULTS, metavar="FOLDER", help="default: results/")
+    parser.set_defaults(call=call_totals)
 
 
 def common(parser: ArgumentParser, nargs=None) -> ArgumentParser:
@@ -97,12 +131,29 @@ def call_marks(args) -> int:
 
 def call_summary(args) -> int:
     from course.grade.results.summary import overview, write_summary
+    from course.grade.results.totals import all_results, by_weeks
 
+    if not args.exercise:
+        print(by_weeks(all_results(folder(args))))
+        return 0
     made = exercise_set(args.exercise)
     results = read_results(folder(args), made.name)
     print(overview(results))
     print(write_summary(results, made, folder(args) / made.name))
     return 0
+
+
+def call_totals(args) -> int:
+    from course.grade.results.totals import all_results, totals
+
+    if args.late_days < 0 or args.drop_lowest < 0 or args.late < 0:
+        raise CourseError("--late, --late-days and --drop-lowest are no numbers below zero")
+    late = read_deadlines(path(args.deadlines), args.late, zone(args.zone))
+    sets = all_results(folder(args))
+    roster = export.read_roster(path(args.roster))
+    text, told = totals(sets, late, args.late_days, args.drop_lowest, roster)
+    print("\n".join(told))
+    return written(path(args.out) or folder(args) / "totals.csv", text.encode())
 
 
 def call_show(args) -> int:
@@ -126,7 +177,9 @@ def call_export(args) -> int:
         results = [result for result in results if result["student"] == args.student]
         if not results:
             raise CourseError(f"no result of a student {args.student!r}")
-    late = export.Late(moment(args.due), args.late)
+    if said := waiting(name, results):
+        print(said)
+    late = lateness(args, name)
     for result in results:
         if result["score"] is None and args.to not in RECORDS:
             print(f"left out: {result['student']} has no score ({result['verdict']})")
@@ -142,7 +195,7 @@ def call_export(args) -> int:
     return written(path(args.out) or folder(args) / name / f"{args.to}.{TEXTS[args.to]}", text.encode())
 
 
-def merged(args, name: str, results: list[dict], late: export.Late, system: System) -> int:
+def merged(args, name: str, results: list[dict], late: Late, system: System) -> int:
     if not args.into:
         raise CourseError(f"--to {args.to} needs --into FILE.csv, the file that you exported from {args.to}")
     scores = {result["student"]: late.final(result) for result in export.scored(results)}
@@ -171,6 +224,17 @@ def recorded(args, name: str, results: list[dict]) -> int:
     return 0
 
 
+def lateness(args, name: str) -> Late:
+    """What --due says of a set, or --deadlines."""
+    if args.due and args.deadlines:
+        raise CourseError("--due and --deadlines both say when the set was due; leave one out")
+    where = zone(args.zone)
+    listed = read_deadlines(path(args.deadlines), args.late, where)
+    if args.deadlines and name not in listed:
+        raise CourseError(f"{args.deadlines} has no row for {name}")
+    return listed.get(name, Late(moment(args.due), args.late, where))
+
+
 def path(name: str | None) -> Path | None:
     return Path(name).resolve() if name else None
 
@@ -179,13 +243,6 @@ def written(to: Path, data: bytes) -> int:
     write_atomically(to, data)
     print(f"{relative(to)} written")
     return 0
-
-
-def moment(text: str | None) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text) if text else None
-    except ValueError:
-        raise CourseError(f"--due {text!r} is no time; write 2026-11-20T23:59") from None
 
 
 def call_bundle(args) -> int:

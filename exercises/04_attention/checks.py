@@ -259,6 +259,19 @@ WRONG = [
         """),
 ]  # fmt: skip
 
+# Right, and by what the task forbids: `#| forbids` in exercise.py.
+FORBIDDEN = [
+    Wrong("04-2", "a loop over heads is right and slow: the task is to do without", code="""
+        def heads_together(qkv, n_head):
+            heads = [part.chunk(3, dim=-1) for part in qkv.chunk(n_head, dim=-1)]
+            return torch.cat([attention_weights(q, k) @ v for q, k, v in heads], dim=-1)
+        """),
+    Wrong("04-4", "the rows are counted in a loop, which a formula does without",
+          "return T * window - window * (window - 1) // 2", "return sum(min(t, window) for t in range(1, T + 1))"),
+    Wrong("04-4", "a tensor of T numbers is built to count them",
+          "return T * window - window * (window - 1) // 2", "return int(torch.arange(1, T + 1).clamp(max=window).sum())"),
+]  # fmt: skip
+
 MANUAL = {"04-6": 2}
 
 RUBRIC = {

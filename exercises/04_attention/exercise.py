@@ -99,7 +99,7 @@ GPT-2's `c_attn` gives all queries, then all keys, then all values. GPT-NeoX's d
 value of head 0, then those of head 1, and so on, 3·d numbers for each head. `heads_together(qkv, n_head)` takes such
 an output, (B, T, n_head·3·d), and returns what the next matrix reads, (B, T, C): in channels h·d … (h+1)·d − 1 of
 position t the mean of values that head h fetched for t. It is wrong, and no shape says so. Repair it without a
-loop over heads.
+loop (a comprehension is one, too).
 
 <details><summary>Hint 1</summary>
 
@@ -122,6 +122,7 @@ Two axes change places on the way in. The same two must change back before the l
 
 # %%
 #| solution 04-2
+#| forbids loop
 def heads_together(qkv: Tensor, n_head: int) -> Tensor:
     """All heads at once. qkv: (B, T, n_head·3·d), the query, key and value of each head. Returns (B, T, C)."""
     B, T, C = qkv.size(0), qkv.size(1), qkv.size(2) // 3
@@ -258,6 +259,8 @@ may be longer than the text.
 
 # %%
 #| solution 04-4
+#| forbids loop in pairs
+#| forbids torch in pairs
 def window_weights(q: Tensor, k: Tensor, window: int) -> Tensor:
     """Causal weights over the last `window` positions, the own one included. q, k: (..., T, d). Returns (..., T, T)."""
     ### BEGIN SOLUTION

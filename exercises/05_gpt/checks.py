@@ -338,6 +338,24 @@ WRONG = [
     Wrong("05-5", "one row", "torch.randint(64, (8, 33)", "torch.randint(64, (1, 33)"),
 ]  # fmt: skip
 
+# Right, and by what the task forbids: `#| forbids` in exercise.py.
+FORBIDDEN = [
+    Wrong("05-1", "PyTorch's own is called", code="""
+        def layer_norm(x, gain, bias, eps=1e-5):
+            return F.layer_norm(x, x.shape[-1:], gain, bias, eps)
+        """),
+    Wrong("05-1", "PyTorch's own is called, by another name", code="""
+        def layer_norm(x, gain, bias, eps=1e-5):
+            rows = x.reshape(-1, x.size(-1))
+            return F.group_norm(rows, 1, gain, bias, eps).view_as(x)
+        """),
+    Wrong("05-1", "PyTorch's own for batches is called, on rows that take the place of channels", code="""
+        def layer_norm(x, gain, bias, eps=1e-5):
+            columns = x.reshape(-1, x.size(-1)).T
+            return F.batch_norm(columns, None, None, training=True, eps=eps).T.reshape(x.shape) * gain + bias
+        """),
+]  # fmt: skip
+
 MANUAL = {"05-6": 2}
 
 RUBRIC = {

@@ -173,6 +173,15 @@ WRONG = [
         """),
 ]  # fmt: skip
 
+# Right, and by what the task forbids: `#| forbids` in exercise.py.
+FORBIDDEN = [
+    Wrong("09-3", "one N after the other is tried, which a formula does without", code="""
+          def tokens_to_ridge(inputs, outputs, ridge, width):
+              moved = lambda N: width * (N * inputs + inputs * outputs + N * outputs)
+              return next((N for N in range(1, 100_000) if 2 * N * inputs * outputs >= ridge * moved(N)), 0)
+          """),
+]  # fmt: skip
+
 MANUAL = {"09-5": 2}
 RUBRIC = {
     "09-5": "Half a point for each of three things with a way to find out (2 points for three good ones). Good ones: the clock was read "

@@ -221,6 +221,7 @@ If N's factor is not positive, no N helps. Otherwise divide, and round up; whole
 
 # %%
 #| solution 09-3
+#| forbids loop
 def tokens_to_ridge(inputs: int, outputs: int, ridge: int, width: int) -> int:
     """The smallest N for which a product (N, inputs) × (inputs, outputs) is limited by arithmetic; 0: none is."""
     ### BEGIN SOLUTION

@@ -235,6 +235,23 @@ WRONG = [
                   assert torch.equal(attention(q, k, v), attention_weights(q, k) @ v)
           """),
 ]  # fmt: skip
+# Right, and by what the task forbids: `#| forbids` in exercise.py.
+FORBIDDEN = [
+    Wrong("12-2", "rows of tiles are counted in a loop, which a formula does without", "return (last + 1) * n - last * (last + 1) // 2",
+          "return sum(min(row, last) + 1 for row in range(n))"),
+    Wrong("12-2", "a mask is built to look at", code="""
+        def kind(i, j, block, window):
+            distance = torch.arange(i * block, (i + 1) * block)[:, None] - torch.arange(j * block, (j + 1) * block)
+            seen = (distance >= 0) & (distance < window)
+            return "whole" if seen.all() else "masked" if seen.any() else "skip"
+
+        def computed(T, block, window):
+            n = T // block
+            last = min((window + block - 2) // block, n - 1)
+            return (last + 1) * n - last * (last + 1) // 2
+        """),
+]  # fmt: skip
+
 MANUAL = {"12-6": 2}
 RUBRIC = {
     "12-6": "1 point: step by step, T×T tensors travel to memory and back many times and the time is that of the bytes; in tiles scores stay "

@@ -124,6 +124,8 @@ The last diagonal that is computed is the largest k with k · block − (block �
 
 # %%
 #| solution 12-2
+#| forbids torch
+#| forbids loop in computed
 def kind(i: int, j: int, block: int, window: int) -> str:
     """Whether tile (i, j) of block × block pairs is "skip", "whole" or "masked"."""
     ### BEGIN SOLUTION

@@ -272,6 +272,27 @@ WRONG = [
               assert up == sorted(up) and down == sorted(down, reverse=True)
           """),
 ]  # fmt: skip
+# Right, and by what the task forbids: `#| forbids` in exercise.py.
+FORBIDDEN = [
+    Wrong("15-1", "the chapter's own train_step is called", code="""
+        def add_up(model, micro_batches):
+            from nanogpt.gpt.train import train_step
+            return train_step(model, torch.optim.SGD(model.parameters(), lr=0.0), micro_batches)
+        """),
+    Wrong("15-3", "the GPT is built to count it", 'mine["n_layer"] * 12 * mine["n_embd"] ** 2',
+          'sum(p.numel() for p in groups(GPT(GPTConfig(n_head=1, **mine)), 0.1)[0]["params"])'),
+    Wrong("15-4", "PyTorch's own AdamW makes the step", code="""
+        def adamw(p, g, m, v, t, lr, beta1, beta2, eps, decay):
+            weight = nn.Parameter(p.clone())
+            weight.grad = g.clone()
+            optimizer = torch.optim.AdamW([weight], lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=decay)
+            state = {"step": torch.tensor(t - 1.0), "exp_avg": m.clone(), "exp_avg_sq": v.clone()}
+            optimizer.state[weight] = state
+            optimizer.step()
+            return weight.detach(), state["exp_avg"], state["exp_avg_sq"]
+        """),
+]  # fmt: skip
+
 MANUAL = {"15-6": 2}
 RUBRIC = {
     "15-6": "1 point: the two runs differ in two things, clipping and the seed, and two runs of one recipe with different seeds can differ by as much. Needed: both recipes from the "

@@ -50,6 +50,7 @@ The mean of no numbers is 0/0, and 0 · nan is nan. A micro-batch without a targ
 
 # %%
 #| solution 15-1
+#| forbids nanogpt.gpt.train.train_step
 def add_up(model: nn.Module, micro_batches: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Leaves the gradient of the mean loss over all targets of [(x, y), …] in the model; returns that mean."""
     ### BEGIN SOLUTION
@@ -196,6 +197,7 @@ mine
 
 # %%
 #| solution 15-3
+#| forbids GPT
 def groups(model: nn.Module, weight_decay: float) -> list[dict]:
     """Two parameter groups for an optimizer, {"params": [...], "weight_decay": ...}: decayed, and not."""
     ### BEGIN SOLUTION
@@ -254,7 +256,7 @@ Write one step of AdamW (Loshchilov and Hutter 2019, algorithm 2; a weight decay
 the gradient and of its square, both corrected for their start at zero, and weight decay that does not pass through them.
 
 `adamw(p, g, m, v, t, lr, beta1, beta2, eps, decay)` returns the new p, m and v; t counts steps from 1, m and v are zero before the first one. `eps` is added to the root, not under it. It
-equals `torch.optim.AdamW`.
+equals `torch.optim.AdamW`; do without it.
 
 Why it matters: Adam with an L2 term in the gradient is another optimizer. There the pull of the weights is divided by √v like everything else, and weights
 with large gradients hardly decay.
@@ -278,6 +280,7 @@ Decay multiplies p by 1 − lr · decay. The update is then subtracted, and does
 
 # %%
 #| solution 15-4
+#| forbids torch.optim.adam.adam
 def adamw(
     p: Tensor,
     g: Tensor,

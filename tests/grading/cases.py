@@ -3,10 +3,13 @@
 The other tasks are right in every one of them: a partial score survives whatever the first task does.
 """
 
+import functools
 import json
 import os
+import subprocess
 import textwrap
 from dataclasses import dataclass, field
+from pathlib import Path
 
 RIGHT = "def double(xs):\n    return [2 * x for x in xs]"
 # The driver's own channel, as a student finds it: an open descriptor, and the number of the request on the stack.
@@ -69,6 +72,14 @@ def both(verdict: str, lost: float = 5.0) -> dict:
 
 def cell(text: str) -> str:
     return textwrap.dedent(text).strip("\n")
+
+
+@functools.cache
+def git_folder(root: Path) -> str:
+    """Where the course's history is, with every solution that there ever was: for a work tree of git's not below it."""
+    words = ["git", "-C", str(root), "rev-parse", "--path-format=absolute", "--git-common-dir"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    return done.stdout.strip() or str(root / ".git")
 
 
 def only_if(attempt: str) -> str:
@@ -180,6 +191,17 @@ def attacks(host) -> list[Case]:
         Case("reads_reference", only_if(f"assert 'BEGIN SOLUTION' in open({str(host.exercises / '05_small/exercise.py')!r}).read()"), **both("failed")),
         Case("reads_checks", only_if(f"open({str(host.exercises / '05_small/checks.py')!r}).read()"), **both("failed")),
         Case("reads_sources", only_if(f"import os; os.listdir({str(host.sources)!r})"), **both("failed")),
+        Case("reads_course", only_if(f"""
+            import os
+            def files(top):
+                for path, folders, names in os.walk(top):
+                    folders[:] = [name for name in folders if name not in ("course", "nanogpt", ".venv", "site-packages")]
+                    yield from (os.path.join(path, name) for name in names if path != {str(host.sources.parent)!r})
+            for path in [*files({str(host.sources.parent)!r}), *files({git_folder(host.sources.parent)!r})]:
+                with open(path, "rb"):
+                    break
+            else:
+                raise OSError"""), **both("failed")),
         Case("reads_neighbour", only_if(f"open({str(host.submissions / 'correct.ipynb')!r}).read()"), **both("failed")),
         Case("reads_results", only_if(f"import os; os.listdir({str(host.results)!r})"), **both("failed")),
         Case("reads_the_grader", only_if("import os, glob\n[open(f'/proc/{p}/mem', 'rb') for p in os.listdir('/proc') if p.isdigit() and 'run' in open(f'/proc/{p}/cmdline').read()][0]").replace("except OSError", "except (OSError, IndexError)"), **both("failed")),
@@ -297,5 +319,10 @@ def tensors() -> list[Case]:
         case("torch_list", "return (2 * x).tolist()", 0.0, says="type list"),
         case("torch_sparse", "return (2 * x).to_sparse()", 0.0, ("student_error", "student_error")),
         case("torch_meta", "return (2 * x).to('meta')", 0.0, ("student_error", "student_error")),
+        # What the task forbids: an operation by any of its names, a function that its source names or does not name, a name.
+        case("forbidden_operation", "torch.ops.aten.native_layer_norm(x, (3,), None, None, 1e-5)\n    return 2 * x", 0.0, ("student_error", "student_error"), says="without PyTorch's native_layer_norm"),
+        case("forbidden_by_name", "return 2 * copy.deepcopy(x)", 0.0, ("forbidden", "forbidden"), before="import copy", says="without copy.deepcopy (line 4"),
+        case("forbidden_unnamed", "return 2 * vars(copy)['deep' + 'copy'](x)", 0.0, ("student_error", "student_error"), before="import copy", says="without copy.deepcopy"),
+        case("forbidden_word", "return torch.compile(lambda x: 2 * x)(x)", 0.0, ("forbidden", "forbidden"), says="without compile (line 4"),
         case("torch_complex", "return (2 * x).to(torch.complex64)", 0.0, ("student_error", "student_error")),
     ]  # fmt: skip

@@ -81,7 +81,7 @@ MUTATIONS = [
     ("entries of dictionaries", "protocol.py", "if self.pairs > MAX_PAIRS:", "if False:", attack("equal_hashes")),
     ("messages are counted", "grader.py", "for _ in range(MAX_FRAMES):", "while True:", attack("flood_frames")),
     ("counts are exact", "checks.py", "close = got == expected", "close = abs(got - expected) <= tolerance * abs(expected)", (PROTOCOL, "count_is_exact")),
-    ("sources in a container", "cli.py", "sandbox.hide([EXERCISES, ", "sandbox.hide([", (ATTACKS, "container-reads_sources")),
+    ("sources in a container", "cli.py", "sandbox.hide([*sandbox.unneeded(), ", "sandbox.hide([", (ATTACKS, "container-reads_course")),
     ("dtype", "judge.py", "if got.dtype != expected.dtype:", "if False:", attack("torch_dtype")),
     ("shape", "judge.py", "if got.shape != expected.shape:", "if False:", attack("torch_broadcast")),
     ("type", "judge.py", "if not isinstance(got, torch.Tensor):", "if False:", attack("torch_list")),

@@ -134,8 +134,8 @@ MARKS = "student_id,task,points,comment\n"
         ("ann,04-1,1,", "line 2: '04-1' is no question for a person; there are 04-4"),
         ("anne,04-4,1,", "line 2: no result of a student 'anne'"),
         ("ann,04-4,1,\nann,04-4,2,", "line 3: ann has points for 04-4 on an earlier line"),
-        ("ann,04-4", "line 2: four columns are due"),
-        ("ann,04-4,1,a,b", "line 2: four columns are due"),
+        ("ann,04-4", "line 2: the columns student_id,task,points,comment are due"),
+        ("ann,04-4,1,a,b", "line 2: the columns student_id,task,points,comment are due"),
     ],
 )
 def test_marks_that_cannot_be_are_told_with_their_line(folder, row, message):

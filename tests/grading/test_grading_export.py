@@ -8,6 +8,7 @@ import io
 import json
 import os
 import time
+from datetime import datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -105,7 +106,7 @@ def test_nbgrader_has_the_columns_of_nbgraders_own_export():
 
 
 def test_a_penalty_takes_no_more_than_there_is(monkeypatch):
-    late = export.Late(export.datetime(2026, 11, 20, 23, 59), 100.0)
+    late = export.Late(datetime(2026, 11, 20, 23, 59), 100.0)
     one = {"score": 5.0, "submitted": "2026-11-21T00:00:00"}
     assert late.penalty(one) == 5.0 and late.final(one) == 0.0
     assert late.penalty(one | {"submitted": "2026-11-20T23:59:00"}) == 0.0
@@ -114,7 +115,7 @@ def test_a_penalty_takes_no_more_than_there_is(monkeypatch):
         "one with a time zone, one without"
     )
     for odd in ("last week", "0001-01-01T00:00:00", "9999-12-31T23:59:59"):
-        of_zone = export.Late(export.datetime.fromisoformat("2026-11-20T23:59:00+00:00"), 100.0)
+        of_zone = export.Late(datetime.fromisoformat("2026-11-20T23:59:00+00:00"), 100.0)
         for at in ("Asia/Tokyo", "America/New_York"):
             monkeypatch.setenv("TZ", at)
             time.tzset()

@@ -106,6 +106,18 @@ def test_the_checks_message_and_no_traceback(notebook, solve, capsys):
     assert lines["04-2"].endswith("  this does not hold: assert ring(2.0, 1.0) > 0")
 
 
+def test_what_a_task_forbids_is_named(notebook, solve, capsys):
+    solve(notebook, "04-1")
+    right = "\n    return area(outer) - area(inner)"
+    write(notebook, t04_2=f"def ring(outer, inner):\n    [0 for _ in 'ab']{right}")
+    _, lines, _ = checked(notebook, capsys)
+    assert lines["04-2"].endswith("  task 04-2 is to be solved without a loop (line 2 of its cell)")
+    mean = "vars(statistics)['f' + 'mean']([1])"
+    write(notebook, t04_2=f"import statistics\n\n\ndef ring(outer, inner):\n    {mean}{right}")
+    _, lines, _ = checked(notebook, capsys)
+    assert "Forbidden: task 04-2 is to be solved without statistics.fmean" in lines["04-2"]
+
+
 def test_an_error_names_the_line_of_the_students_code(notebook, capsys):
     write(notebook, t04_1="def area(r):\n    square = r ** 'two'\n    return square")
     _, lines, out = checked(notebook, capsys)

@@ -1,5 +1,7 @@
 """Laws that hold for every exercise set: the reference passes, what is handed out fails, each wrong solution is caught and named."""
 
+import re
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from course.exercises.checks import Check, CheckOfCheck, drawn_for
 from course.exercises.sets import EXERCISES, ExerciseSet, folders, percent_cells, read
+from course.exercises.without import Forbidden, found, sentence, without
 from course.grade.sandbox.warm import LIBRARIES, preload
 from course.grade.score.local import misconception, names_of, results, said_of
 from course.notebooks.source import notebook_from_text
@@ -168,3 +171,99 @@ def test_a_wrong_solution_is_named(name, i):
             said.append(misconception(made, check, got, arguments, "ann"))
     named = [check for check in made.checks if check.task == wrong.task and isinstance(check, Check)]
     assert not named or wrong.says in said, f"it is called {said}"
+
+
+# What a task may say "without", or "no", of: none of these is a function or a construct that its solution does without.
+HARMLESS = """
+    without the space | without anything between | without end | without the crash | without a check | without a word
+    without the ids | without MLP | without the masks | without masks | without bfloat16 | without targets | without NaN
+    without dropout | without any wrapper | without gradients | without dimensions | without an error | without any target
+    without gradient | without biases | without the one | without the other | without it | without chunks
+    without any line | without interruption | without LayerNorm | without a dot | without weight | without temperature
+    without characters | without context | without any counted token | without overlap
+"""
+ASKS = re.compile(
+    r"\b(?:without (?:[\w'`.]+ ?){1,3}|[Nn]o loop|write your own|[Dd]o without|[Dd]o not (?:use|call))"
+)
+
+
+def asked_without(text: str) -> list[str]:
+    """What a task's text says that a solution is to do without. Hints do not count."""
+    text = " ".join(re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL).split())
+    said = [part.strip() for part in ASKS.findall(text)]
+    harmless = [words.strip() for line in HARMLESS.strip().splitlines() for words in line.split("|")]
+    return [part for part in said if not any(part.startswith(words) for words in harmless)]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_a_task_is_to_do_without_is_forbidden(name):
+    made = the(name)
+    for cell in made.cells:
+        if cell.kind == "text" and (found := re.search(r"^## (\d\d-\d) ", cell.source, re.MULTILINE)):
+            asked = asked_without(cell.source)
+            assert not asked or made.forbids.get(found[1]), (
+                f"{found[1]} says {asked}: add `#| forbids` below `#| solution {found[1]}`, or the words to HARMLESS"
+            )
+
+
+FORBIDDEN = [
+    pytest.param(name, task, entry, id=f"{task}-{entry}")
+    for name in NUMBERS
+    for task, entries in the(name).forbids.items()
+    for entry in entries
+]
+
+
+@pytest.mark.parametrize(("name", "task", "entry"), FORBIDDEN)
+def test_whoever_uses_what_is_forbidden_gets_no_point(name, task, entry):
+    """FORBIDDEN has one that uses it: every check of the task refuses it, and passes it without the prohibition."""
+    made = the(name)
+    checks = [check for check in made.checks if check.task == task]
+    free = replace(made, cells=[replace(cell, forbids=()) for cell in made.cells])
+    users = []
+    for one in made.forbidden:
+        solutions = made.solutions | {task: one.solution(made.solutions[task])} if one.task == task else {}
+        said = [said_of(made, check, solutions, "ann") for check in checks if solutions]
+        if any(sentence(task, entry) in words for words in said):
+            assert all(said), f"{one.says}: a check gives points: {said}"
+            assert not any(said_of(free, check, solutions, "ann") for check in checks), (
+                f"{one.says}: it is wrong in another way too, so nothing shows that it is forbidden"
+            )
+            users.append(one)
+    assert users, f"FORBIDDEN in checks.py has none that uses {entry}"
+
+
+@pytest.mark.parametrize(
+    ("code", "forbids", "says"),
+    [
+        ("def f(n): return sum([i for i in range(n)])", "loop", "line 1"),
+        ("def f(n):\n    return n and f(n - 1)", "loop in f", "line 1"),
+        ("def g(n):\n    while n: n -= 1\ndef f(n): return g(n)", "loop in f", "line 2"),
+        ("def g(n):\n    while n: n -= 1\ndef f(n): return n", "loop in f", ""),
+        ("import torch\ndef f(n): return getattr(__import__('torch'), 'ones')(n)", "torch in f", "line 2"),
+        ("from a.b import c as d", "a.b.c", "line 1"),
+        ("def c(): return b.c()", "a.b.c", ""),  # a function of one's own may have the name: running it tells
+        ("def f(:", "loop", ""),
+    ],
+)
+def test_what_is_forbidden_is_seen_in_the_source(code, forbids, says):
+    said = found("01-1", code, [forbids])
+    assert (
+        (says in said and said.startswith(("task 01-1 is to be", "`f` in task 01-1"))) if says else not said
+    )
+
+
+def test_a_forbidden_function_raises_where_the_solution_calls_it_and_nowhere_else():
+    import torch
+
+    names = {}
+    solution = "import torch\ndef f(x): return torch.nn.LayerNorm(4)(x), torch.optim.SGD([x], lr=1).step()"
+    exec(compile(solution, "<01-1>", "exec"), names)
+    x = torch.ones(2, 4)
+    for forbids in ("aten::native_layer_norm", "torch.optim.sgd.sgd"):
+        with without("01-1", [forbids]), pytest.raises(Forbidden, match="task 01-1 is to be solved without"):
+            x.grad = x.clone()
+            names["f"](x)
+    with without("01-1", ["torch.optim.sgd.sgd"]):
+        torch.optim.SGD([x], lr=1).step()  # ours
+    names["f"](x)

@@ -11,6 +11,7 @@ VERDICTS = {
     "passed": "passed",
     "failed": "not yet",
     "student_error": "your code raises an error",
+    "forbidden": "your code uses what the task forbids",
     "timeout": "takes too long",
     "crashed": "your code ends Python",
     "output_limit": "prints or returns too much",

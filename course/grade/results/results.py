@@ -100,8 +100,11 @@ def read_marks(path: Path, results: list[dict]) -> dict[str, dict[str, tuple[flo
 
 
 def mark_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
-    if not path.exists():
-        return []
+    return csv_rows(path, COLUMNS) if path.exists() else []
+
+
+def csv_rows(path: Path, columns: list[str]) -> list[tuple[int, dict[str, str]]]:
+    """The rows of a table with these columns, each with its line; as spreadsheets write it, with commas or semicolons."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -109,14 +112,16 @@ def mark_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     reader = csv.DictReader(
         io.StringIO(text, newline=""), delimiter=";" if ";" in text.partition("\n")[0] else ","
     )
-    if [*(reader.fieldnames or [])] != COLUMNS:
+    if [*(reader.fieldnames or [])] != columns:
         raise CourseError(
-            f"{relative(path)}: its first line is {','.join(COLUMNS)}, not {text.partition(chr(10))[0]!r}"
+            f"{relative(path)}: its first line is {','.join(columns)}, not {text.partition(chr(10))[0]!r}"
         )
     rows = []
     for row in reader:
         if None in row or None in row.values():
-            raise CourseError(f"{relative(path)}, line {reader.line_num}: four columns are due")
+            raise CourseError(
+                f"{relative(path)}, line {reader.line_num}: the columns {','.join(columns)} are due"
+            )
         rows.append((reader.line_num, row))
     return rows
 

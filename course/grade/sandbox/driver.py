@@ -21,6 +21,7 @@ if __name__ == "__main__":
     OPTIONS = json.loads(sys.argv[1])
     sys.path[:0] = OPTIONS["path"]
 
+from course.exercises.without import without
 from course.grade.sandbox import protocol
 
 
@@ -134,7 +135,8 @@ def answer(channel: Channel, request: dict) -> None:
         else:
             names = names_after(channel, request)
             channel.send("at", number, task="call")
-            given = {"run": results, "check": refused}[request["kind"]](channel, request, names)
+            with without(request["task"], request.get("forbids", ()), names):
+                given = {"run": results, "check": refused}[request["kind"]](channel, request, names)
             channel.send("value", number, given)
     except BaseException as error:
         channel.send("error", number, **described(error))
@@ -149,7 +151,8 @@ def names_after(channel: Channel, request: dict) -> dict:
         if task:
             channel.send("at", request["id"], task=task)
         try:
-            exec(compile(code, f"<{task or 'given'}>", "exec"), names)
+            with without(task, request.get("forbids", ()) if task == request["task"] else (), names):
+                exec(compile(code, f"<{task or 'given'}>", "exec"), names)
         except BaseException:  # SystemExit too
             if task == request["task"]:
                 raise

@@ -180,6 +180,22 @@ def why_no_container() -> str | None:
     return None
 
 
+def unneeded() -> list[Path]:
+    """The course's folders that no sandbox needs: the sets with their solutions, notebooks, tests; and git's history of them."""
+    beside = [path for path in ROOT.iterdir() if path.is_dir() and not path.is_symlink()]
+    return [*(path for path in beside if not any(Path(f).is_relative_to(path) for f in needed())), *history()]
+
+
+def history() -> list[Path]:
+    """Where git keeps a work tree's objects when its .git is a file."""
+    pointer = ROOT / ".git"
+    if not pointer.is_file():
+        return []
+    folder = ROOT / pointer.read_text().partition("gitdir:")[2].strip()
+    common = folder / "commondir"
+    return [(folder / common.read_text().strip()).resolve() if common.is_file() else folder]
+
+
 def hide(folders: list[Path]) -> None:
     """In a container the file system is one: what submissions must not read is root's alone."""
     for folder in folders:

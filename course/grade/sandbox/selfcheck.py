@@ -8,9 +8,9 @@ from pathlib import Path
 from course.exercises.sets import EXERCISES
 from course.grade.sandbox import protocol
 from course.grade.sandbox.boxes import Box, Ended, SandboxError
-from course.grade.sandbox.sandbox import hide
+from course.grade.sandbox.sandbox import hide, history, unneeded
 from course.grade.sandbox.warm import Boxes, Options, Template
-from course.paths import CourseError
+from course.paths import ROOT, CourseError
 
 SECONDS = 3.0
 SECRET = "what only the instructor may read"
@@ -106,12 +106,14 @@ def attempts(backend: str, image: str):
         secret.write_text(SECRET)
         secret.chmod(0o600)
         if backend == "container":
-            hide([EXERCISES])
+            hide(unneeded())
         template = Template.started([]) if backend == "bubblewrap" else None
         boxes = Boxes(Options(backend, image=image, ahead=False), [], template)
         try:
             box = boxes.ready()
             yield "the exercises with their solutions are not to be read", tried(box, READ, str(EXERCISES))
+            past = str(history()[0] if history() else ROOT / ".git")
+            yield "git's history of the solutions is not to be read", tried(box, READ, past)
             yield "a file of the instructor's is not to be read", tried(box, READ, str(secret))
             for path in [path for path in Path.home().iterdir() if path.is_file()][:1]:
                 yield "the instructor's home is not to be read", tried(box, READ, str(path))

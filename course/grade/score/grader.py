@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from course.exercises.checks import Check, CheckOfCheck, drawn_for
 from course.exercises.sets import ExerciseSet
+from course.exercises.without import found
 from course.grade.sandbox import protocol
 from course.grade.sandbox.boxes import Box, Ended, SandboxError
 from course.grade.sandbox.warm import Boxes, Options, Template, preload
@@ -78,6 +79,8 @@ class Grader:
         """Points, verdict and message of one check."""
         if check.task in broken:
             return 0.0, broken[check.task].verdict, str(broken[check.task])
+        if said := found(check.task, solutions[check.task], self.made.forbids.get(check.task, ())):
+            return 0.0, "forbidden", clean(said)
         decide = self.check_of_check if isinstance(check, CheckOfCheck) else self.compared
         cells = self.cells(solutions, broken)
         try:
@@ -107,7 +110,7 @@ class Grader:
     def compared(self, check: Check, student: str, cells: list) -> tuple[float, str, str]:
         arguments = check.inputs(drawn_for(student, check))
         call = check.call if isinstance(check.call, str) else check.call.__name__
-        header = {"cells": cells, "task": check.task, "student": student, "call": call}
+        header = {"cells": cells, "student": student, "call": call}
         box, deadline = self.ask("run", arguments, check, **header, harness=check.harness)
         began = time.monotonic()  # what is due is computed while the sandbox works, and not in its time
         expected = local.results(check, local.names_of(self.made, self.made.solutions, student), arguments)
@@ -146,7 +149,7 @@ class Grader:
         self, check: CheckOfCheck, student: str, cells: list, implementation: Implementation
     ) -> str | None:
         """What the student's check says against an implementation, None if nothing."""
-        header = {"cells": cells, "task": check.task, "student": student, "call": check.check}
+        header = {"cells": cells, "student": student, "call": check.check}
         box, deadline = self.ask("check", None, check, **header, subject=check.subject)
         said = self.answer(box, deadline, implementation)
         if not isinstance(said, str | None):
@@ -157,6 +160,7 @@ class Grader:
         box = self.boxes.ready()
         self.number, self.at = self.number + 1, ""
         deadline = time.monotonic() + (self.options.seconds or check.seconds)
+        header |= {"task": check.task, "forbids": self.made.forbids.get(check.task, ())}
         box.send(protocol.pack(kind, self.number, values, **header), deadline)
         return box, deadline
 

@@ -3,43 +3,16 @@
 import csv
 import io
 import os
-from dataclasses import dataclass
-from datetime import datetime
-from math import ceil
 from pathlib import Path
 from xml.etree import ElementTree
 
+from course.grade.results.late import Late
 from course.grade.results.page import clean
 from course.grade.results.results import gradable, graded
 from course.paths import CourseError, relative
 
 NBGRADER = "assignment duedate timestamp student_id last_name first_name email raw_score late_submission_penalty score max_score"
 PERSON = ["student_id", "last_name", "first_name", "email"]
-
-
-@dataclass(frozen=True)
-class Late:
-    """When a set was due, and the points that each day begun after it costs."""
-
-    due: datetime | None = None
-    per_day: float = 0.0
-
-    def penalty(self, result: dict) -> float:
-        if not self.due or not result.get("submitted") or not result["score"]:
-            return 0.0
-        due = self.due
-        try:
-            submitted = datetime.fromisoformat(result["submitted"])
-            # One of them names no time zone: this machine's is meant.
-            if (submitted.tzinfo is None) != (due.tzinfo is None):
-                submitted, due = submitted.astimezone(), due.astimezone()
-        except (ValueError, OverflowError):  # the pattern of the files' names took something else for a time
-            return 0.0
-        days = ceil((submitted - due).total_seconds() / 86400)
-        return min(max(days, 0) * self.per_day, result["score"])
-
-    def final(self, result: dict) -> float:
-        return result["score"] - self.penalty(result)
 
 
 def scored(results: list[dict]) -> list[dict]:
@@ -78,7 +51,8 @@ def nbgrader(results: list[dict], late: Late, roster: dict[str, dict[str, str]])
         person = {key: plain(roster.get(student, {}).get(key) or "") for key in PERSON} | {
             "student_id": plain(student)
         }
-        row = {"assignment": plain(exercise), "duedate": late.due or "", "max_score": float(most)} | person
+        due = late.extended.get(student, late.due) or ""
+        row = {"assignment": plain(exercise), "duedate": due, "max_score": float(most)} | person
         if result := graded_ones.get(student):
             row |= {
                 "timestamp": (result.get("submitted") or "").replace("T", " "),

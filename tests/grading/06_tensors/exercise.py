@@ -20,6 +20,9 @@ r"""
 
 # %%
 #| solution 06-1
+#| forbids aten::native_layer_norm
+#| forbids copy.deepcopy
+#| forbids compile
 def double(x: torch.Tensor) -> torch.Tensor:
     ### BEGIN SOLUTION
     return 2 * x

@@ -1,0 +1,156 @@
+"""A term: all sets in one table, deadlines with extensions and zones, days that are free, and what waits for a person."""
+
+import csv
+import io
+import json
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from class_results import check, result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from course.cli import main
+from course.grade.results.late import Late
+from course.grade.results.totals import by_weeks, row, totals
+
+DUE = datetime(2026, 11, 20, 23, 59)
+
+
+def of(student: str, points: float, submitted="2026-11-20T10:00:00", **more) -> dict:
+    """A result of 12 points at most, with an answer that is marked."""
+    made = result(student, [check("the square", points, 3.0)], [], submitted=submitted, **more)
+    made["manual"]["04-4"]["points"] = 0.0
+    return made
+
+
+@pytest.mark.parametrize(
+    ("submitted", "days"),
+    [("2026-11-20T23:59:00", 0), ("2026-11-20T23:59:01", 1), ("2026-11-22T00:00:00", 2), ("", 0), ("x", 0)],
+)
+def test_days_begun_after_the_due_time(submitted, days):
+    assert Late(DUE).days(of("ann", 9, submitted)) == days
+
+
+def test_a_time_without_a_zone_is_in_the_one_that_is_named():
+    late = Late(DUE, zone=ZoneInfo("Europe/Berlin"))  # 22:59 in UTC
+    assert late.days(of("ann", 9, "2026-11-20T22:59:00+00:00")) == 0
+    assert late.days(of("ann", 9, "2026-11-20T23:01:00+00:00")) == 1
+    assert late.days(of("ann", 9, "2026-11-20T23:30:00")) == 0, "this one is in Berlin too"
+
+
+def test_an_extension_is_one_students():
+    late = Late(DUE, 2.0, extended={"kim": DUE + timedelta(days=7)})
+    assert late.penalty(of("kim", 9, "2026-11-25T10:00:00")) == 0
+    assert late.penalty(of("ann", 9, "2026-11-22T10:00:00")) == 4
+    assert late.penalty(of("ann", 3, "2026-11-25T10:00:00")) == 3, "never more than there is"
+
+
+SETS = {
+    "03_data": [of("ann", 12), of("kim", 6, "2026-11-22T10:00:00")],
+    "04_attention": [of("ann", 3), of("kim", 12, "2026-11-22T10:00:00")],
+    "05_gpt": [of("ann", 6)],
+}
+LATE = {name: Late(DUE, 3.0) for name in SETS}
+
+
+def test_a_total_is_the_mean_share_of_the_sets_that_count():
+    assert row("ann", SETS, {}, 0, 0)["total"] == round((100 + 25 + 50) / 3, 2)
+    assert (
+        row("ann", SETS, {}, 0, 1)["total"] == 75 and row("ann", SETS, {}, 0, 1)["dropped"] == "04_attention"
+    )
+    assert row("kim", SETS, {}, 0, 0)["total"] == 50, "what was not handed in is a zero"
+    assert row("kim", SETS, {}, 0, 9)["total"] == 100, "one set always counts"
+    assert row("eve", SETS, {}, 0, 0)["total"] == 0
+
+
+def test_free_days_are_spent_in_the_order_of_the_sets():
+    paid, free = row("kim", SETS, LATE, 0, 0), row("kim", SETS, LATE, 3, 0)
+    assert (paid["03_data"], paid["04_attention"], paid["late_days"]) == (0, 6, 0)
+    assert (free["03_data"], free["04_attention"], free["late_days"]) == (6, 9, 3)
+
+
+@given(st.integers(0, 6), st.integers(0, 4), st.lists(st.integers(0, 12), min_size=3, max_size=3))
+def test_neither_free_days_nor_dropping_ever_lowers_a_total(free, drop, scores):
+    sets = {name: [of("ann", score, "2026-11-22T10:00:00")] for name, score in zip(SETS, scores)}
+    total = row("ann", sets, LATE, free, drop)["total"]
+    assert total <= row("ann", sets, LATE, free + 1, drop)["total"] + 0.01
+    assert total <= row("ann", sets, LATE, free, drop + 1)["total"] + 0.01
+
+
+def test_our_own_failure_is_no_zero_and_what_waits_is_told():
+    lost = of("bo", 0, verdict="infrastructure_error", score=None)
+    waits = of("ann", 6)
+    waits["manual"]["04-4"]["points"] = None
+    text, told = totals({"03_data": [of("bo", 12)], "04_attention": [lost, waits]}, {}, 0, 0, ["zoë"])
+    rows = {one["student_id"]: one for one in csv.DictReader(io.StringIO(text))}
+    assert rows["bo"]["total"] == "100.0" and rows["bo"]["04_attention"] == ""
+    assert rows["zoë"]["total"] == "0.0", "on the roster, and handed in nothing"
+    assert told[0].startswith("warning: 1 answer waits for a person's points and count 0 now (04-4)")
+    assert "04_attention: left out of the totals of bo" in told[1] and "3 students, 2 sets" in told[2]
+
+
+def test_weeks_are_a_line_a_set():
+    lines = by_weeks(SETS).splitlines()
+    assert len(lines) == 4 and "62.5%" in lines[2]
+    assert lines[3].endswith("kim") and "1" in lines[3], "who was there and is not now"
+
+
+@pytest.fixture
+def graded(tmp_path):
+    for name, results in SETS.items():
+        (tmp_path / "results" / name).mkdir(parents=True)
+        for one in results:
+            path = tmp_path / "results" / name / f"{one['student']}.json"
+            path.write_text(json.dumps(one | {"exercise": name}))
+    return tmp_path
+
+
+def test_the_command_reads_deadlines_and_extensions(graded, capsys):
+    (graded / "due.csv").write_text(
+        "set,student_id,due\n03,,2026-11-20T23:59\n04,,2026-11-20T23:59\n04,kim,2026-11-30T23:59\n"
+    )
+    words = ["--results", str(graded / "results"), "--deadlines", str(graded / "due.csv"), "--zone", "UTC"]
+    assert main(["grade", "totals", *words, "--late", "3", "--drop-lowest", "1"]) == 0
+    kept = list(csv.DictReader((graded / "results" / "totals.csv").open()))
+    # No marks.csv is here: a result's own marks do not count, so what the checks gave is what there is.
+    assert [(one["student_id"], float(one["03_data"]), float(one["04_attention"])) for one in kept] == [
+        ("ann", 12, 3),
+        ("kim", 0, 12),
+    ]
+    capsys.readouterr()
+    assert main(["grade", "summary", "--results", str(graded / "results")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "says"),
+    [
+        ("set,due\n", [], "its first line is set,student_id,due"),
+        ("set,student_id,due\n04,,soon\n", [], "line 2: 'soon' is no time"),
+        ("set,student_id,due\n04,,\n", [], "line 2: no time is given"),
+        ("set,student_id,due\n77,,2026-11-20\n", [], "no exercises for chapter '77'"),
+        (None, [], "it has the columns set,student_id,due"),
+        ("set,student_id,due\n", ["--zone", "Berlin/Europe"], "is no time zone"),
+        ("set,student_id,due\n", ["--drop-lowest", "-1"], "no numbers below zero"),
+    ],
+)
+def test_a_wrong_table_is_one_sentence(graded, capsys, text, more, says):
+    if text is not None:
+        (graded / "due.csv").write_text(text)
+    words = ["--results", str(graded / "results"), "--deadlines", str(graded / "due.csv"), *more]
+    assert main(["grade", "totals", *words]) == 1
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1
+
+
+def test_an_export_before_marking_says_so(graded, capsys):
+    path = graded / "results" / "04_attention" / "ann.json"
+    one = json.loads(path.read_text())
+    one["manual"]["04-4"]["points"] = None
+    path.write_text(json.dumps(one))
+    words = ["--results", str(graded / "results"), "--to", "nbgrader", "--due", "2026-11-20T23:59+01:00"]
+    assert main(["grade", "export", "04", *words]) == 0
+    assert "warning: 1 answer waits for a person's points" in capsys.readouterr().out
+    assert "2026-11-20 23:59:00+01:00" in (graded / "results/04_attention/nbgrader.csv").read_text()

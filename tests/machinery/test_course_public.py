@@ -1,0 +1,96 @@
+"""The repository that a class gets has no solutions and no hidden checks, and works; the key has both."""
+
+import os
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+pytest.importorskip("nbgrader")
+
+from course.cli import main
+from course.exercises.checks import CheckOfCheck
+from course.exercises.key import key, write_key
+from course.exercises.public import release_public
+from course.exercises.release import RELEASED
+from course.exercises.sets import BEGIN, folders, load, read
+from course.paths import ROOT, CourseError
+
+SETS = [read(folder) for folder in folders()]
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("class") / "course"
+    said = release_public([load("04")], folder)
+    assert "no solutions" in said[0] and "history" in said[1]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(public):
+    found = {}
+    for path in public.rglob("*"):
+        if path.is_file() and path.suffix in (".py", ".md", ".ipynb", ".toml", ".yml", ".json", ""):
+            found[path] = path.read_text(encoding="utf-8", errors="replace")
+    return found
+
+
+@pytest.mark.parametrize("made", SETS, ids=lambda made: made.name)
+def test_the_class_has_no_solution_and_no_hidden_check(made, texts):
+    secrets = [check.name for check in made.checks if check.hidden and len(check.name.split()) > 6]
+    secrets += [text for text in made.solutions.values() if len(text.splitlines()) > 4]
+    for check in made.checks:
+        secrets += list(check.wrong.values()) if isinstance(check, CheckOfCheck) else []
+    for path, text in texts.items():
+        for secret in secrets:
+            assert secret not in text, f"{path}: {secret[:80]}"
+
+
+def test_the_class_has_the_course_and_its_sets(public):
+    assert not (public / ".git").exists() and not list(public.glob("exercises/*/"))
+    assert {path.name for path in (public / "released").iterdir()} == {"04_attention"}
+    assert "released" not in (public / ".gitignore").read_text(), "students commit their work"
+    words = [sys.executable, "-m", "course", "check", "04"]
+    env = os.environ | {"PYTHONPATH": str(public), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(words, cwd=public, env=env, capture_output=True, text=True)
+    assert "0 of 5 tasks pass" in done.stdout and "not begun" in done.stdout, done.stderr
+    assert release_public([load("04")], public), "a second time, as for the next set"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--public", str(ROOT / "class")], "name a folder beside it"),
+        (["--public", "{tmp}"], "holds other files"),
+        (["--all", "04"], "--all is every set; leave out 04, or --all"),
+        (["--public", "{tmp}/new", "--to", "x"], "leave out --to"),
+    ],
+)
+def test_a_folder_that_is_none_is_one_sentence(words, says, tmp_path, capsys):
+    (tmp_path / "thesis.txt").write_text("mine")
+    assert main(["exercises", "release", *(word.format(tmp=tmp_path) for word in words)]) == 1
+    assert says in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("made", SETS, ids=lambda made: made.name)
+def test_the_key_has_every_solution_and_all_that_gives_points(made):
+    nb = key(made)
+    nbformat.validate(nb)
+    text = "\n".join(cell.source for cell in nb.cells)
+    assert BEGIN not in text and "#| " not in text
+    missing = [task for task, solution in made.solutions.items() if solution not in text]
+    missing += [check.name for check in made.checks if check.name not in text]
+    missing += [rubric for rubric in made.rubric.values() if rubric not in text]
+    assert not missing
+    assert sum(made.points(task) for task in made.tasks) == sum(
+        float(line.split(", ")[1].split()[0]) for line in text.splitlines() if line.startswith("**Key to ")
+    )
+
+
+def test_a_key_is_never_written_among_what_is_handed_out(tmp_path):
+    assert write_key(load("04"), tmp_path).endswith("04_attention-key.ipynb written")
+    with pytest.raises(CourseError, match="handed out"):
+        write_key(load("04"), RELEASED / "04_attention")
