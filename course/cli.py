@@ -32,7 +32,7 @@ for instructors   course exercises       list (all tasks); release 04 (what stud
                                          release --chapter 04 --blank (the chapter, its blanks empty);
                                          release --all --public FOLDER (a class's repository, without solutions);
                                          key 04 (its solutions, and what gives points)
-                  course grade           run, feedback, regrade, show, summary, export, bundle, selfcheck
+                  course grade           run, regrade, marks, feedback, show, summary, totals, export, bundle, selfcheck
 for authors       course build 04        notebooks/src/04_*.py -> executed notebook
                   course pull 04         an edit made in the notebook -> its source
                   course site            the course as a book, in build/site/html

@@ -86,10 +86,13 @@ def names(node: ast.AST) -> set[str]:
     return set()
 
 
-def last_part(tree: ast.Module, what: str) -> str:
-    """The name to look for; "" where running alone can tell, as for a function of the student's that has the same name."""
-    name = "" if "::" in what else what.rpartition(".")[2]
-    return "" if "." in what and name in {n for part in tree.body for n in bound_by(part)} else name or "::"
+def last_part(tree: ast.Module, what: str) -> str | None:
+    """The name to look for; None where running alone can tell: an operation, or a function that the cell defines itself under
+    the same name."""
+    name = what.rpartition(".")[2]
+    if "::" in what or ("." in what and name in {n for part in tree.body for n in bound_by(part)}):
+        return None
+    return name
 
 
 @contextlib.contextmanager

@@ -243,6 +243,8 @@ def test_whoever_uses_what_is_forbidden_gets_no_point(name, task, entry):
         ("import torch\ndef f(n): return getattr(__import__('torch'), 'ones')(n)", "torch in f", "line 2"),
         ("from a.b import c as d", "a.b.c", "line 1"),
         ("def c(): return b.c()", "a.b.c", ""),  # a function of one's own may have the name: running it tells
+        ("def c(x, name=''): return name", "a.b.c", ""),  # and then no text of the cell is taken for it
+        ("def f(x): return x.split('::')", "aten::c", ""),
         ("def f(:", "loop", ""),
     ],
 )
