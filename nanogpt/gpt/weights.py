@@ -1,6 +1,6 @@
 """A model on disk: weights as safetensors, configuration as JSON, and a hash of both.
 
-Exported from notebooks/07_training.ipynb.
+Exported from notebooks/07_training.ipynb, grown by notebooks/07b_learned.ipynb.
 """
 
 import hashlib
@@ -16,7 +16,6 @@ from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.text.files import atomically, save_json
 
 WEIGHTS = "model.safetensors"
-UNREADABLE = AttributeError, LookupError, OverflowError, RuntimeError, TypeError, ValueError, SafetensorError
 
 
 def digest(config: dict, weights: bytes) -> str:
@@ -34,6 +33,14 @@ def save_model(model: GPT, folder: str | Path) -> None:
     save_json(Path(folder) / "config.json", config | {"sha256": digest(config, weights)})
 
 
+def refuse_damage(sha256: str | None, fields: dict, data: bytes, weights: dict[str, torch.Tensor]) -> None:
+    """ValueError if configuration (`fields`) or weights (`data`, read as `weights`) are not what was saved, or not numbers."""
+    if sha256 != digest(fields, data):
+        raise ValueError(f"config.json or {WEIGHTS} has changed since")
+    if bad := [name for name, p in weights.items() if not p.isfinite().all()]:
+        raise ValueError(f"{bad[0]} holds NaN or infinity")
+
+
 def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
     """A GPT without memory, on the meta device, whose names and shapes are those of weights; else ValueError."""
     layers = len({name.split(".")[2] for name in weights if name.startswith("transformer.h.")})
@@ -49,6 +56,9 @@ def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
     return model
 
 
+UNREADABLE = AttributeError, LookupError, OverflowError, RuntimeError, TypeError, ValueError, SafetensorError
+
+
 def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
     """The GPT that save_model wrote, in evaluation mode and the dtype it was saved in.
 
@@ -59,10 +69,7 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
         fields, data = json.loads((folder / "config.json").read_bytes()), (folder / WEIGHTS).read_bytes()
         sha256, weights = fields.pop("sha256", None), load(data)
         model = empty_model(GPTConfig(**fields), weights)
-        if sha256 != digest(fields, data):
-            raise ValueError(f"config.json or {WEIGHTS} has changed since")
-        if bad := [name for name, p in weights.items() if not p.isfinite().all()]:
-            raise ValueError(f"{bad[0]} holds NaN or infinity")
+        refuse_damage(sha256, fields, data, weights)
     except FileNotFoundError as error:
         how = "chapter 07 writes it, or save_model(model, folder)"
         raise FileNotFoundError(f"{error.filename} is not there; {how}") from None

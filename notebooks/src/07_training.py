@@ -6,8 +6,8 @@ A new model of chapter 05 has random weights and writes nonsense. Training chang
 that does this has five lines, and you will see it work in the first minute.
 
 The rest of the chapter answers three questions. Is the loop right? A wrong loop prints a falling loss, too. How good
-can a model get on this text? For our stories we know the answer exactly. And when the loss stops falling, what has the
-model learned?
+can a model get on this text? For our stories we know the answer exactly. And when the loss stops falling, how close is it?
+Chapter 07b then looks at what the model has learned.
 """
 
 # %%
@@ -18,7 +18,6 @@ model learned?
 #| doc evals.losses: How good a model is, measured on text that it was not trained on.
 import textwrap
 import time
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import MethodType
@@ -568,7 +567,7 @@ twenty-fifth in the first step, and a rate of 0.2 would change them by four time
 ## The rate, and the loop
 
 While the rate is constant, the weights should keep shaking, because each small batch pulls them elsewhere. If the rate falls at the end,
-they should come to rest. (Experiment 5 below tests this.) So our rate is constant at first and then falls. The default is a fall over the
+they should come to rest. (Experiment 4 below tests this.) So our rate is constant at first and then falls. The default is a fall over the
 last 30% of the steps; our run uses the last half. The function is called `wsd`, for warm-up, stable, decay. A *warm-up* raises the rate
 slowly at the beginning. We train without it here; chapter 15 adds it.
 """
@@ -696,7 +695,7 @@ r"""
 Read the two plots together. The loss falls quickly to the lines of the tables, because phrases are easy. Then look at where the copied answers
 start to rise: the loss falls there as well. A model learns to copy late and then fast; Olsson et al. (2022) describe such a sudden step in
 larger models. Computed answers need two numbers instead of one. They come later, or stay wrong.
-In the second half the rate falls, too. Experiment 5 asks how much of the last improvement comes from that.
+In the second half the rate falls, too. Experiment 4 asks how much of the last improvement comes from that.
 
 Why is the training loss *above* the held-out one? Does the model know its own training text less well? The two are not measured on the same thing. A
 training row has a whole story and then the beginning of the next, and beginnings are where the choices are. The held-out stories are whole. If this
@@ -763,100 +762,11 @@ On so many stories the loss must stay *above* the floor. If a run ever falls bel
 text, or the future. This number should also show the three faults that one batch did not show. A model that sees its targets gets below
 the floor. A model that was trained on wrong targets fails on the right ones.
 
-## What has it learned?
-
-So some nats a story are left above the floor. Which tokens cost them? `token_costs` gives what the model pays for each token of a story.
-Let us look at two stories first. Dark tokens are expensive; answers have a frame.
-"""
-
-
-# %%
-@torch.no_grad()
-def token_costs(story) -> list[tuple[str, float, str]]:
-    """Each token of a story, the nats that the model pays for it, and which kind of answer it is part of, or ""."""
-    ids = torch.tensor([eot, *tokenizer.encode(story.text)])
-    with evaluating(model):
-        logits = model(ids[None, :-1].to(device))[0][0].float().cpu()
-    nats, costs, end = F.cross_entropy(logits, ids[1:], reduction="none").tolist(), [], 0
-    for piece, cost in zip([tokenizer.decode([i]) for i in ids[1:].tolist()], nats):
-        start, end, kind = end, end + len(piece), ""
-        for (a, b), name in zip(story.answers, story.kinds):
-            if a < end and start < b:
-                kind = name
-        costs.append((piece, cost, kind))
-    return costs
-
-
-# %% tags=["nbval-ignore-output"]
-show(
-    figures.costs([[(piece, cost, kind != "") for piece, cost, kind in token_costs(s)] for s in asked[2:4]]),
-    alt="Two stories, each token shaded by the nats the model pays: names and things are dark once, then white.",
-)
-
-# %% [markdown]
-r"""
-A name or a thing is dark when it comes for the first time: there was a choice, and the grammar pays for it as well. The second time it
-is often nearly white, because it follows from the story. An answer always follows from the story, so the grammar pays nothing for it, and
-the model's whole cost counts as loss above the floor. For the other tokens, it is the cost minus what the grammar pays.
-"""
-
-# %% tags=["nbval-ignore-output"]
-paid, count = Counter(), Counter()
-for story in asked[:100]:
-    paid[""] += story.logprob / 100  # minus the floor
-    for _, cost, kind in token_costs(story):
-        paid[kind] += cost / 100
-        count[kind] += 1 / 100
-for kind in ("computed", "copied", ""):
-    print(f"{kind or 'other':8} {paid[kind]:5.2f} nats a story above the floor, on {count[kind]:4.1f} tokens")
-show(
-    figures.lost(paid, count),
-    alt="Nats above the floor: computed answers cost much on few tokens, copied ones hardly any.",
-)
-
-# %% [markdown]
-r"""
-Compare the cost of *one* token in each row. The model has learned to copy and it has learned most of the language. It calculates much
-better than the table of pairs, but far from reliably: one computed answer costs many times what another token costs.
-
-**How does it copy?** Before it names a number, some head should look back at the place where that number was said. For each head, we
-add up its attention on earlier tokens that equal the answer:
-"""
-
-
-# %% tags=["nbval-ignore-output"]
-looks, n = torch.zeros(config.n_layer, config.n_head), 0
-for story in asked[:40]:
-    ids = [eot, *tokenizer.encode(story.text)]
-    weights = figures.heads(model, ids)  # (n_layer, n_head, T, T)
-    for at, (_, _, kind) in enumerate(token_costs(story)):  # at this place the model says ids[at + 1]
-        if kind == "copied":
-            same = torch.tensor(ids) == ids[at + 1]
-            looks += weights[:, :, at, same].sum(-1)  # later places have weight 0
-            n, example = n + 1, (ids, at, weights)
-for layer, row in enumerate(looks / n):
-    print(f"layer {layer}:", *(f"{share:4.0%}" for share in row))
-
-# %% tags=["nbval-ignore-output"]
-layer, head = divmod(looks.argmax().item(), config.n_head)
-ids, at, weights = example
-row = weights[layer, head, at, : at + 1].tolist()
-pieces = [(tokenizer.decode([i]), weight, False) for i, weight in zip(ids[1 : at + 1], row[1:])]
-print(f"layer {layer}, head {head}, before it says{tokenizer.decode([ids[at + 1]])!r}:")
-show(figures.costs([pieces], label="attention", top=1.0), alt="A story; one head looks at few of its tokens.")
-
-# %% [markdown]
-r"""
-Compare the heads. Most of them look elsewhere. The best one gives most of its attention to earlier tokens that equal the answer. This fits
-copying, but it does not prove it: for a proof one would switch the head off, as chapter 04 did. Nobody told the model that there are
-numbers, owners or questions.
-
 ## Saving
 
 A checkpoint is often `torch.save(config_object_and_weights)`. It stores the *path* of the config's class, so it breaks when the class moves, and
 whoever loads it must let it run code. Ours is two files: weights as safetensors, which can hold nothing else, and the config as JSON. The tied
-matrix is stored once. One more number is a hash of both files. With it, `load_model` notices an edit: a model whose `n_head` was changed has the right shapes,
-and would write nonsense.
+matrix is stored once. `config.json` also gets a hash of both files. Chapter 07b loads the model again and shows what the hash is for.
 """
 
 
@@ -867,18 +777,15 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 
-from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.model import GPT
 from nanogpt.text.files import atomically, save_json
 
 
 # %%
 #| export gpt.weights
 WEIGHTS = "model.safetensors"
-UNREADABLE = AttributeError, LookupError, OverflowError, RuntimeError, TypeError, ValueError, SafetensorError
 
 
 def digest(config: dict, weights: bytes) -> str:
@@ -920,62 +827,6 @@ tokenizer.save(MODEL / "tokenizer.json")
 save_json(MODEL / "train.json", record)
 print(MODEL, *sorted(path.name for path in MODEL.iterdir()))
 
-# %% [markdown]
-r"""
-`load_model` checks both files. Names and shapes are compared first, with a model on the *meta* device, which has shapes and no
-memory: a `vocab_size` of 400 million would otherwise be allocated before anybody noticed.
-"""
-
-
-# %%
-#| export gpt.weights
-def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
-    """A GPT without memory, on the meta device, whose names and shapes are those of weights; else ValueError."""
-    layers = len({name.split(".")[2] for name in weights if name.startswith("transformer.h.")})
-    if layers != config.n_layer:  # first: even without memory, a hundred thousand layers take minutes
-        raise ValueError(f"config.json says n_layer={config.n_layer}, {WEIGHTS} has {layers}")
-    with torch.device("meta"):
-        model = GPT(config)
-    expected = {name: p.shape for name, p in model.named_parameters()}
-    kinds = (torch.float32, torch.bfloat16, torch.float16)
-    found = {name: p.shape if p.dtype in kinds else p.dtype for name, p in weights.items()}
-    if wrong := sorted({name for name, _ in expected.items() ^ found.items()}):
-        raise ValueError(f"config.json and {WEIGHTS} disagree about {', '.join(wrong[:3])}")
-    return model
-
-
-# %%
-#| export gpt.weights
-def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
-    """The GPT that save_model wrote, in evaluation mode and the dtype it was saved in.
-
-    OSError or ValueError, in one sentence, if it cannot be, or if a bit of either file has changed.
-    """
-    folder = Path(folder)
-    try:
-        fields, data = json.loads((folder / "config.json").read_bytes()), (folder / WEIGHTS).read_bytes()
-        sha256, weights = fields.pop("sha256", None), load(data)
-        model = empty_model(GPTConfig(**fields), weights)
-        if sha256 != digest(fields, data):
-            raise ValueError(f"config.json or {WEIGHTS} has changed since")
-        if bad := [name for name, p in weights.items() if not p.isfinite().all()]:
-            raise ValueError(f"{bad[0]} holds NaN or infinity")
-    except FileNotFoundError as error:
-        how = "chapter 07 writes it, or save_model(model, folder)"
-        raise FileNotFoundError(f"{error.filename} is not there; {how}") from None
-    except UNREADABLE as error:
-        raise ValueError(f"{folder} holds no model that save_model wrote whole: {error}") from None
-    model.load_state_dict(weights, strict=False, assign=True)
-    model.lm_head.weight = model.transformer.wte.weight  # tied
-    return model.to(device).eval()
-
-
-# %%
-again = load_model(MODEL, device)
-with torch.no_grad(), evaluating(model):
-    same = torch.equal(model(x)[0], again(x)[0])
-print("the same logits, bit for bit:", same)
-
 # %% tags=["nbval-ignore-output"]
 predictions("07")
 
@@ -997,23 +848,19 @@ r"""
 To explore:
 
 1. Leave `scale_init` out and train again. Compare loss and answers with the run above, for two seeds. Which tokens pay?
-   Check with `token_costs`, on ten stories.
+   Chapter 07b's `token_costs` shows it token by token.
 2. Train with `n_layer=1` and two values of `SEED`. Is the difference from two layers larger than that between seeds, for the
    loss, and for copied and computed answers?
-3. Write `loss_by_position`: the mean held-out loss of tokens 0 to 15 of a story, 16 to 31, and so on. Why does it fall? Check:
-   weighted by their numbers, the parts add up to `evaluate`.
-4. Train on `BatchStream` instead of `DocumentStream`, with three seeds each. Check the step at which half of the copied answers
+3. Train on `BatchStream` instead of `DocumentStream`, with three seeds each. Check the step at which half of the copied answers
    are right: how far apart are the seeds?
-5. Train with `decay=0.0`. How much of the distance to the floor did the falling learning rate bring? Check with three seeds,
+4. Train with `decay=0.0`. How much of the distance to the floor did the falling learning rate bring? Check with three seeds,
    and say how large the difference between seeds is.
-6. Which words, besides the answers, cost more than they should? Names that were said before follow from the story. Sum
-   `token_costs` over them, for 100 stories.
 
 ## Further reading
 
 - Loshchilov and Hutter 2019, *Decoupled Weight Decay Regularization*, §2: what the W in AdamW changes.
 - Karpathy 2019, *A Recipe for Training Neural Networks*: overfit one batch, verify the loss at the start.
-- Olsson et al. 2022, *In-context Learning and Induction Heads*: sudden improvements, and two-layer mechanisms of copying.
+- Olsson et al. 2022, *In-context Learning and Induction Heads*: sudden improvements.
 - Chen and Goodman 1999, *An Empirical Study of Smoothing Techniques for Language Modeling*, §2: tables, and Witten and Bell's.
 - Glorot and Bengio 2010, *Understanding the difficulty of training deep feedforward neural networks*, §4.2.
 """

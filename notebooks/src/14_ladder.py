@@ -723,7 +723,7 @@ So with fractions from another GPU and another program, expect a forecast to be 
 something is not in the list. Fractions that were measured on the same machine do better. Chapter 14b measures them first.
 
 `python -m nanogpt ladder --predict T4` prints the forecast of another GPU of chapter 09's table. (The command is made in
-chapters 14b and 17.) On a T4, which has neither TF32 nor bfloat16, the ladder goes by way of fp16.
+chapters 14c and 17.) On a T4, which has neither TF32 nor bfloat16, the ladder goes by way of fp16.
 """
 
 # %%

@@ -25,6 +25,7 @@ from course.notebook import answer, checkpoint, predict as guess, predictions, s
 from nanogpt.device import pick_device, pick_scale
 from nanogpt.gpt.attention import attention_weights
 from nanogpt.speed.roofline import faster
+from nanogpt.speed.rungs import obstacles
 
 # %%
 #| export speed.climb
@@ -53,12 +54,9 @@ print(f"this chapter trains GPT-2 {size} with B={B}, T={T} on {device}")
 
 # %%
 #| export
-import argparse
-import importlib.util
 import os
 import platform
 import re
-import shlex
 import subprocess
 import sys
 import time
@@ -68,13 +66,8 @@ from pathlib import Path
 
 import torch
 
-from nanogpt.device import pick_device
 from nanogpt.gpt.model import GPTConfig
 from nanogpt.speed import roofline as hardware
-from nanogpt.speed.forecast import fitting_batch, say_predicted
-from nanogpt.speed.roofline import Roofline
-from nanogpt.speed.rungs import RUNGS, obstacles
-from nanogpt.text.files import atomically, save_json
 
 MODELS = {"124M": GPTConfig(), "small": GPTConfig(block_size=256, n_layer=4, n_head=6, n_embd=192)}
 
@@ -105,6 +98,11 @@ r"""
 Chapter 14 needs five kinds of numbers: the FLOP/s in each format, the bandwidth, the share of both that real kernels reach,
 the price of a fresh page, and the time to start a kernel. The first two you have just seen. Chapter 09b measures the share at
 the sizes of our own step. The products reach different shares in different formats, so we measure each format that a rung uses.
+
+`reads` gives the format that the products of a rung read. With autocast, for example, the weights are float32, but the products
+read bfloat16. `formats_used` collects these for all rungs that this machine has, and `reached_roofline` asks chapter 09b's
+`measure_fractions` once for each. The result is a roofline again, with rates that real kernels reach in place of the peaks. So chapter 14's
+`predict` can take it without a change.
 """
 
 
@@ -155,7 +153,9 @@ print(f"starting a kernel takes {1e6 * start_seconds(device):.1f} µs")
 r"""
 A share above 1 for the other kernels means that their tensors fit into a cache. Everything together describes the machine. A
 measurement that does not say where and when it was taken is worthless a month later, so the name, the versions and the date
-belong to it.
+belong to it. `measure_machine` collects all of this in a dictionary, which can be written to a JSON file. It also notes the load:
+how many other programs wanted the processor when the measurement began. And it says where the peak is from, which an MFU is
+a share of: a GPU's from its data sheet, a CPU's from the fastest product that we measured.
 """
 
 
@@ -341,7 +341,10 @@ Nothing is measured yet but the beginnings. Now a rung can be judged. It gets a 
 
 Some things cannot be, and they are printed with a mark: an MFU above 1, or a step that is faster than its limit. Then a
 measurement was disturbed, or tensors never left a cache. And a rung whose loss or gradient differs from the first one's is
-no speed-up, however fast it is.
+no speed-up, however fast it is. Rounding moves the loss a little, so `TOLERANCE` allows 0.05 nats, and 5% of the gradient's norm.
+
+A step is described by three times: its median and its quartiles, between which the middle half of the steps lies. If the upper
+quartile is more than 1.3 times the lower one, the steps differ so much that the median says little, and the rung is marked as unsteady.
 """
 
 # %%
@@ -367,6 +370,14 @@ def judge(
         flags.append(f"unsteady: its middle half spans {q3 / q1:.2f}×")
     measured = {"q1_ms": q1, "ms": ms, "q3_ms": q3, "steps": len(times), "tokens_per_s": 1e3 * B * T / ms}
     return rung | measured | {"mfu": share, "agrees": agrees, "flags": flags}
+
+
+# %% [markdown]
+r"""
+The gain of a rung does not come from two medians, but from pairs: the time of the rung below over the time of this one, in the same round.
+`row` writes everything into one line. Where the interval of the gain contains 1, it writes that no difference was measured, instead
+of a number that the next run would not repeat.
+"""
 
 
 # %%
@@ -398,7 +409,8 @@ r"""
 
 A gain that was measured in turns survives a slow minute. A forecast does not: its limits were measured before the climb. So we
 measure them again after each rung: the products, the copy, and on a CPU the price of a fresh page. If one of them has moved by more than
-15%, the rung gets a mark.
+15%, the rung gets a mark. The example below the code is real. When this course recorded the ladder for the first time, the copy slowed down from
+57.8 to 42.3 GB/s during the climb, and nobody noticed, because only the products were measured again.
 """
 
 
@@ -438,6 +450,7 @@ time. There are at least ten pairs, and up to twenty if time allows.
 One rung is an exception. Once memory is kept, this process cannot give it back. So the first rung is measured before that, and "kept
 memory" after it. These two do not take turns, and the drift between them stays in their gain.
 
+`measure_rungs` is this paragraph as code: begin the rung, ask the forecast, take turns, judge, look at the machine again, and print the line.
 If a rung fails, it is left out with its reason. If memory runs out, all rungs must start over with half the batch, because rungs
 with different batches cannot be compared.
 """
@@ -593,7 +606,8 @@ print("every rung that ran agrees with the first one")
 r"""
 ## Beside other machines
 
-Here are recorded runs of the ladder with GPT-2 124M, drawn as they were measured.
+Here are recorded runs of the ladder with GPT-2 124M, drawn as they were measured. A mark on a stair says that the machine was disturbed
+there. Chapter 14c has the command that made these files.
 """
 
 # %%
@@ -604,151 +618,6 @@ for result in recorded:
     for rung in result["skipped"]:
         print(f"  without {rung['name']}: {rung['reason']}")
     show(staircase(result), alt=f"The staircase recorded on {result['device']}, measured and predicted.")
-
-# %% [markdown]
-r"""
-## The command
-
-The rest makes this chapter usable in a terminal, and holds nothing new about speed. First come the options, and a check of them
-before anything is measured: sizes that the model can take, and files that can be written.
-"""
-
-
-# %%
-#| export
-DEFAULTS = {"cuda": ("124M", 16, 1024), "mps": ("124M", 4, 256), "cpu": ("small", 1, 256)}
-EXAMPLES = """
-examples: python -m nanogpt ladder --size 124M --batch 4 --seq 64 --out ladder.json --plot ladder.png
-          python -m nanogpt ladder --predict A100-80GB --batch 16 --seq 1024"""
-
-
-# %%
-#| export
-def parser() -> argparse.ArgumentParser:
-    """The options of `python -m nanogpt ladder`."""
-    parser = argparse.ArgumentParser(
-        description="Predict, then measure: the same GPT-2 trained a few steps in many ways, each on top of the last.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="\n".join(["rungs:", *(f"  {name:13} {what}" for name, what in RUNGS.items()), EXAMPLES]),
-    )
-    add = parser.add_argument
-    add("--size", choices=MODELS, help="default: 124M on a GPU, small on a CPU")
-    add("--batch", type=int, help="sequences a step; halved when memory runs out")
-    add("--seq", type=int, help="tokens a sequence")
-    add("--device", help="cuda, mps or cpu; default: the best that is there")
-    add("--skip", nargs="*", default=[], choices=RUNGS, metavar="NAME", help="rungs to leave out")
-    add(
-        "--seconds", type=float, default=240, help="for the timed steps of all rungs; at least ten pairs each"
-    )
-    add("--out", type=Path, help="write the measurements there, as JSON")
-    add("--plot", type=Path, help="write the staircase there, as PNG")
-    add("--predict", metavar="GPU", help="measure nothing: the forecast for that GPU from its data sheet")
-    return parser
-
-
-# %%
-print(parser().parse_args(["--size", "124M", "--batch", "4", "--seq", "64"]))
-
-
-# %%
-#| export
-def checked_sizes(args: argparse.Namespace, kind: str) -> tuple[str, int, int]:
-    """Size, B and T, with the defaults of this kind of device where nothing is given. Raises ValueError or OSError."""
-    given = args.size, args.batch, args.seq
-    size, B, T = (b if a is None else a for a, b in zip(given, DEFAULTS[kind]))
-    longest = MODELS[size].block_size
-    if B < 1 or not 1 <= T <= longest:
-        raise ValueError(f"--batch {B} --seq {T}: {size} takes 1 or more sequences of 1 to {longest} tokens")
-    if not args.seconds >= 0:
-        raise ValueError(f"--seconds {args.seconds} must be at least 0")
-    for path in filter(None, (args.out, args.plot)):
-        if path.is_dir() or not os.access(path.resolve().parent, os.W_OK):
-            raise OSError(f"{path} cannot be written; give a file in a folder that exists and is yours")
-    if args.plot and not importlib.util.find_spec("matplotlib"):
-        raise ValueError("--plot needs matplotlib: pip install matplotlib, or give --out alone")
-    return size, B, T
-
-
-# %%
-print(checked_sizes(parser().parse_args(["--seq", "64"]), "cpu"))
-
-# %% [markdown]
-r"""
-`climb` measures the machine, prints the forecast, and climbs. If memory runs out, it starts over with half the batch.
-"""
-
-
-# %%
-#| export
-def climb(size: str, B: int, T: int, device: str, skip=(), seconds: float = 240, say=print) -> dict:
-    """Forecast, then measure the whole ladder; with half the batch where memory runs out."""
-    asked, machine, place = B, measure_machine(device), torch.device(device)
-    skipped = obstacles(place, Roofline(**machine["roofline"]), skip)
-    result = None
-    while result is None:
-        try:
-            result = climb_once(machine, size, B, T, place, skipped, seconds, say)
-        except MemoryError as error:
-            if B == 1:
-                raise RuntimeError(f"batch 1 runs out of memory ({error}); give a shorter --seq") from error
-            say(f"out of memory at batch {B}: starting over with half of it")
-            B //= 2
-    missing = [{"name": name, "reason": skipped[name]} for name in RUNGS if name in skipped]
-    for rung in missing:
-        say(f"without {rung['name']}: {rung['reason']}")
-    call = ["--size", size, "--batch", str(B), "--seq", str(T), "--device", device]
-    call += ["--skip", *skip] if skip else []
-    command = "python -m nanogpt ladder " + shlex.join(call)
-    return result | {"asked_batch": asked, "skipped": missing, "command": command}
-
-
-# %%
-#| export
-def climb_once(machine: dict, size: str, B: int, T: int, device: torch.device, skipped, seconds, say) -> dict:
-    """The forecast and the climb with one batch. MemoryError where it does not fit."""
-    config, roof = MODELS[size], Roofline(**machine["roofline"])
-    if set(RUNGS) <= set(skipped):
-        raise ValueError("no rung is left; take some out of --skip")
-    machine = machine | {"reached": asdict(reached_roofline(config, B, T, roof, device, skipped))}
-    say(f"{machine['device']}: GPT-2 {size}, B={B}, T={T}. The forecast:")
-    for name, told in forecast(machine, config, B, T, skipped).items():
-        say(f"{name:13} {told['predicted_ms']:8.1f} ms  {told['predicted_mib']:7.0f} MiB")
-    say("Measured, each rung in turns with the one below:")
-    rungs = measure_rungs(machine, config, B, T, device, skipped, seconds, say)
-    if not rungs:
-        raise RuntimeError(f"no rung is left: {skipped}")
-    flags = sorted({flag for rung in rungs for flag in rung["flags"]})
-    return machine | {"size": size, "batch": B, "seq": T, "rungs": rungs, "flags": flags}
-
-
-# %%
-#| export
-def run(args: argparse.Namespace) -> None:
-    """Predict, or climb and write what was asked for, each file whole or not at all."""
-    if args.predict:
-        size, B, T = checked_sizes(args, "cuda")
-        if args.batch is None:
-            B = fitting_batch(args.predict, MODELS[size], B, T)
-        return say_predicted(args.predict, MODELS[size], B, T)
-    device = pick_device(args.device)
-    size, B, T = checked_sizes(args, device.type)
-    result = climb(size, B, T, str(device), args.skip, args.seconds, lambda text: print(text, flush=True))
-    if args.out:
-        save_json(args.out, result)
-    if args.plot:
-        with atomically(args.plot) as file:
-            staircase(result).savefig(file, format="png", dpi=120)
-
-
-# %%
-run(parser().parse_args(["--predict", "L4"]))
-
-# %% [markdown]
-r"""
-From chapter 17d on, `python -m nanogpt ladder` calls this function. Until then, `python -c` does, after the checkpoint:
-`python -c "from nanogpt.speed.ladder import parser, run; run(parser().parse_args())"`. The option `--size 124M --batch 4 --seq 64` climbs with GPT-2
-itself, and takes some minutes on a CPU.
-"""
 
 # %% tags=["nbval-ignore-output"]
 predictions("14b")
@@ -773,7 +642,7 @@ them belong to this chapter:
 
 To explore:
 
-1. Climb with GPT-2 itself, with the options above and `--out mine.json --plot mine.png`. Which rung's forecast is
+1. Climb with GPT-2 itself: chapter 14c has the command. Add `--out mine.json --plot mine.png`. Which rung's forecast is
    furthest off? Find the term by running it again with twice the batch. *Check*: your explanation predicts the third
    batch size to 20%.
 2. Start another program that computes, and climb again. Which lines change, the gains or the times? *Check*: the marks name
