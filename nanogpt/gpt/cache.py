@@ -1,6 +1,6 @@
 """Keys and values of the past, kept: the model reads every token once.
 
-Exported from notebooks/08_sampling.ipynb.
+Exported from notebooks/08_sampling.ipynb, grown by notebooks/24_llama.ipynb.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,14 @@ from nanogpt.gpt.model import GPT
 def attend(
     keys: Tensor, values: Tensor, at: Tensor, visible: Tensor, q: Tensor, k: Tensor, v: Tensor
 ) -> Tensor:
-    """Store new k and v (B, n_head, T, d) at positions `at` (B, T), then attend with q to what is `visible`, (B, 1, T, S)."""
+    """Store new k and v (B, kv heads, T, d) at positions `at` (B, T), then attend with q to what is `visible`, (B, 1, T, S)."""
     texts, S = torch.arange(len(k), device=k.device)[:, None], visible.size(-1)
     keys[texts, :, at] = k.transpose(1, 2).to(keys.dtype)
     values[texts, :, at] = v.transpose(1, 2).to(values.dtype)
-    return F.scaled_dot_product_attention(q, keys[:, :, :S], values[:, :, :S], attn_mask=visible)
+    shared = q.size(1) != k.size(1)
+    return F.scaled_dot_product_attention(
+        q, keys[:, :, :S], values[:, :, :S], attn_mask=visible, enable_gqa=shared
+    )
 
 
 class KVCache:
@@ -29,8 +32,10 @@ class KVCache:
 
     def __init__(self, model: GPT, B: int, size: int):
         weight, c = model.transformer.wte.weight, model.config
+        heads = getattr(c, "n_kv_head", c.n_head)  # a GPT has as many as heads of queries
+        d = getattr(c, "head_size", c.n_embd // c.n_head)
         # Zeros: what is masked has weight 0, but 0 times a NaN left in memory would be NaN.
-        self.keys = weight.new_zeros(c.n_layer, B, c.n_head, size, c.n_embd // c.n_head)
+        self.keys = weight.new_zeros(c.n_layer, B, heads, size, d)
         self.values, self.lengths = self.keys.clone(), [0] * B
 
     def positions(self, T: int) -> Tensor:

@@ -1,0 +1,62 @@
+"""Chapter 24's figures: each function takes data and returns a figure."""
+
+import importlib.util
+import tempfile
+
+import matplotlib.pyplot as plt
+
+
+def worth(rows: list[dict]) -> plt.Figure:
+    """The difference of each change from GPT-2, with its interval."""
+    rows = [row for row in rows if row["name"] != "GPT-2"][::-1]
+    fig, ax = plt.subplots(figsize=(7, 2.8), layout="tight")
+    for at, row in enumerate(rows):
+        low, high = row["interval"]
+        color = "0.6" if low <= 0 <= high else "C0" if high < 0 else "C3"
+        ax.plot([low, high], [at, at], color=color, lw=2)
+        ax.plot(row["difference"], at, "o", color=color)
+    ax.axvline(0, color="0.3", lw=1)
+    ax.set_yticks(range(len(rows)), [row["name"] for row in rows])
+    ax.set_xlabel("loss minus GPT-2's (nats a token); left is better")
+    return fig
+
+
+def say_times(models: dict, device) -> None:
+    """Print how long a training step takes beside the first model's, in turns."""
+    import torch
+
+    from nanogpt.gpt.optim import make_optimizer
+    from nanogpt.gpt.train import train_step
+    from nanogpt.speed.roofline import faster
+
+    first = next(iter(models.values())).config
+    x = torch.randint(first.vocab_size, (4, first.block_size), device=device)
+
+    def step(model):
+        optimizer = make_optimizer(model, 1e-3)
+        return lambda: train_step(model, optimizer, [(x, x)])
+
+    steps = {name: step(model) for name, model in models.items()}
+    before = next(iter(steps.values()))
+    for name, after in list(steps.items())[1:]:
+        gain = faster(before, after, device, pairs=6, warmup=2)
+        says = f"{gain.ratio:.2f} times as fast as GPT-2's" if gain.sure else "no difference was measured"
+        print(f"{name:18} {says}")
+
+
+def compared_with_transformers(load) -> str:
+    """How far the logits of transformers' LlamaForCausalLM and of `load` are apart, on random weights."""
+    if not importlib.util.find_spec("transformers"):
+        return "transformers is not installed here: pip install transformers, then run this cell again"
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"vocab_size": 100, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    torch.manual_seed(0)
+    theirs = LlamaForCausalLM(LlamaConfig(**sizes, **heads)).eval()
+    ids = torch.arange(40)[None]
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        theirs.save_pretrained(folder)
+        apart = (load(folder)(ids)[0] - theirs(ids).logits).abs().max().item()
+    return f"LlamaForCausalLM's logits: {'equal within 1e-5' if apart < 1e-5 else f'{apart:.0e} apart'}"

@@ -1,0 +1,661 @@
+# %% [markdown]
+r"""
+# 24 · Llama: GPT-2 with six changes
+
+Download any open language model of today and look into its `config.json`. It will say `LlamaForCausalLM`, `Qwen3ForCausalLM` or a name of
+the same family. You may expect something new. But you know nearly all of it: a table of tokens, blocks of attention and MLP that add to a
+stream, a last normalization, a head. Six parts of the blocks have changed since GPT-2, and each change has a few lines.
+
+In this chapter we make these changes one at a time. For each we ask what it is good for, and we measure it against GPT-2 on our stories. At the
+end you have a second model in less than 150 lines. It computes exactly what `transformers` computes for Llama 3 and Qwen3, and the cache, the
+sampler and the training loop of the earlier chapters take it as they are.
+"""
+
+# %%
+#| default_exp gpt.llama
+#| doc gpt.llama: Llama and Qwen3: RMSNorm, rotary positions, grouped queries, SwiGLU, no biases.
+#| doc gpt.llama_hf: Llama's and Qwen3's weights from Hugging Face's files, and back.
+import json
+import math
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from course.figures import llama as figures
+from course.llama_changes import CHANGES, changed
+from course.notebook import answer, checkpoint, grown, predict, predictions, show
+from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.device import pick_device
+from nanogpt.gpt.cache import KVCache, read
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.sample import complete
+from nanogpt.gpt.train import scale_init, train
+from nanogpt.text.data import DocumentStream
+from nanogpt.text.shards import open_shards
+from nanogpt.text.tokenizer import BPETokenizer
+
+# %%
+#| export
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nanogpt.gpt.model import check_input, init_weights, next_token_loss, table
+
+# %% [markdown]
+r"""
+Which change helps most? `python tests/bench/bench_llama.py` trained chapter 07's small GPT with each of them alone, and with all together, for
+three seeds each. Before you see its table, write down your guess: RMSNorm, rotary positions, grouped queries, SwiGLU, QK-norm, or leaving out the biases?
+"""
+
+# %%
+predict("24.1", "the change that lowers the loss most on our stories", guess=None)
+predict("24.2", "how many nats a token all together lower the loss", guess=None, unit="nats")
+
+# %% [markdown]
+r"""
+## RMSNorm: one step less
+
+LayerNorm does four things with the C numbers of a position. It subtracts their mean, divides by their standard deviation, multiplies by a gain, and adds
+a bias. *RMSNorm* (Zhang and Sennrich 2019, §4) leaves out the first and the last. It divides by the root of the mean square, and multiplies by a gain:
+"""
+
+
+# %%
+#| export
+#| blank RMSNorm.forward: divide by the root of the mean square plus eps, in float32, then multiply by the gain
+class RMSNorm(nn.Module):
+    """x / √(mean(x²) + eps) · weight, over the last dimension (Zhang and Sennrich 2019, §4). (..., C) -> (..., C)."""
+
+    def __init__(self, width: int, eps: float = 1e-5):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        long = x.float()  # squares of bfloat16 numbers would lose too much
+        short = long * torch.rsqrt(long.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * short.to(x.dtype)
+
+
+# %%
+x = torch.tensor([1.0, 2.0, 3.0, 4.0])
+print("LayerNorm:", nn.LayerNorm(4)(x).detach().numpy().round(2))
+print("RMSNorm:  ", RMSNorm(4)(x).detach().numpy().round(2))
+print("PyTorch's:", F.rms_norm(x, (4,), eps=1e-5).numpy().round(2))
+
+# %% [markdown]
+r"""
+LayerNorm's result has the mean zero, and RMSNorm's has not. Both have the same property that training needs: however large x is, the result has the same
+size. So the reason for the change is not the loss but the work. RMSNorm reads the vector for one sum instead of two, and it has half as many parameters.
+
+## Rotary positions: distance instead of place
+
+GPT-2 adds row t of a table to the token at position t. The table has 1,024 rows, and nothing follows for position 1,025. Also, the model must learn for each
+pair of rows how far apart they are, because attention mostly asks "how far back?" and rarely "at which place?".
+
+*RoPE*, rotary position embedding (Su et al. 2021, §3.2), turns this around. Nothing is added to the stream. Instead, each query and each key is *rotated* by
+an angle that grows with its position. Why does this help? Look at two numbers, as a point in the plane. Rotate a query by 5 steps and a key by 3 steps. Their scalar
+product depends on the angle between them, and this angle has changed by 5 − 3 = 2 steps, wherever in the text they are.
+"""
+
+
+# %%
+def turned(point: Tensor, steps: float) -> Tensor:
+    """A point of the plane, rotated by so many radians."""
+    c, s = math.cos(steps), math.sin(steps)
+    return torch.stack([point[0] * c - point[1] * s, point[1] * c + point[0] * s])
+
+
+q, k = torch.tensor([1.0, 0.5]), torch.tensor([0.3, 0.8])
+for at_q, at_k in ((5, 3), (105, 103), (5, 4)):
+    print(f"query at {at_q:3}, key at {at_k:3}: score {turned(q, at_q) @ turned(k, at_k):.3f}")
+
+# %% [markdown]
+r"""
+The first two scores are equal: the distance is 2 both times. The third differs, since the distance is 1.
+
+A head has more than two numbers, say d = 64. RoPE takes them as d/2 pairs. Each pair turns at a speed of its own: the first by one radian a position, the last
+by 1/θ, with θ = 10,000 or more. Fast pairs tell neighbours apart, slow pairs tell far from near, as the hands of a clock do. The pairs are made of the first
+half and the second half of the numbers: number i and number i + d/2 belong together.
+"""
+
+
+# %%
+#| export
+#| blank rope_angles: speeds theta^(-2i/d) for i = 0 .. d/2 - 1, times the positions
+def rope_angles(positions: Tensor, d: int, theta: float) -> Tensor:
+    """Angles of d/2 pairs at positions (T,) or (B, T): (..., T, d/2), in float32 (Su et al. 2021, §3.2.2)."""
+    speeds = theta ** (-torch.arange(0, d, 2, device=positions.device).float() / d)  # (d/2,)
+    return positions[..., None].float() * speeds
+
+
+# %%
+#| export
+#| blank rotate: cut x in two halves (a, b); the rotated ones are a·cos - b·sin and b·cos + a·sin
+def rotate(x: Tensor, angles: Tensor) -> Tensor:
+    """Rotate each pair (x_i, x_(i + d/2)) of x (B, heads, T, d) by its angle; angles (T, d/2) or (B, T, d/2)."""
+    cos, sin = (f(angles).unsqueeze(-3).to(x.dtype) for f in (torch.cos, torch.sin))  # (..., 1, T, d/2)
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+# %% [markdown]
+r"""
+*Check.* The law from above, now for whole heads: a score depends only on the distance. We compute all scores of 8 positions, then all scores of the same
+vectors at positions that are 1,000 larger.
+"""
+
+# %%
+g = torch.Generator().manual_seed(0)
+q, k = torch.randn(2, 1, 1, 8, 16, generator=g)
+near, far = (rope_angles(torch.arange(8) + start, 16, 10_000.0) for start in (0, 1000))
+scores = [rotate(q, angles) @ rotate(k, angles).transpose(-2, -1) for angles in (near, far)]
+difference = (scores[0] - scores[1]).abs().max().item()
+assert difference < 1e-3, f"moved by 1,000 positions, the scores differ by {difference:.1e}"
+print("scores of positions 0 to 7 and of 1000 to 1007 agree; without rotation they are others:", end=" ")
+print(not torch.allclose(scores[0], q @ k.transpose(-2, -1), atol=0.1))
+
+# %% [markdown]
+r"""
+## Grouped queries: a smaller cache
+
+While a model writes, it reads its weights and its cache for every token (chapter 08). With long texts and many users the cache is the larger part. *Grouped-query
+attention* (Ainslie et al. 2023, §2) makes it smaller: several heads of queries share one head of keys and values. Llama 3 8B has 32 heads of queries and
+8 of keys and values, so its cache is a quarter as large.
+
+*Predict.* How many MB does the cache of Llama 3 8B take for one text of 8,192 tokens in bfloat16? It has 32 layers, and heads of 128 numbers.
+"""
+
+# %%
+predict("24.3", "the cache of Llama 3 8B, 8,192 tokens", guess=None, unit="MB")
+mb = {heads: 2 * 32 * 8192 * heads * 128 * 2 / 1e6 for heads in (32, 8)}
+print(f"32 heads of keys and values: {mb[32]:,.0f} MB; 8 heads: {mb[8]:,.0f} MB")
+answer("24.3", mb[8])
+
+# %% [markdown]
+r"""
+The attention layer below has everything so far: queries and keys are rotated, and there are fewer heads of keys and values. `scaled_dot_product_attention` does the
+sharing itself with `enable_gqa=True`. Two more changes are in it. It has no biases: their effect is small, and large models leave them out to save memory
+traffic and trouble with parallelism. And it can normalize each query and each key with an RMSNorm of its own before the rotation. This is *QK-norm* (Henry et
+al. 2020). Qwen3 has it, Llama has not. It bounds the scores, which otherwise may grow during long training until softmax picks only one position.
+"""
+
+
+# %%
+#| export
+@dataclass(frozen=True)
+class LlamaConfig:
+    """The shape of a Llama, or with qk_norm of a Qwen3. Defaults: Llama 3 8B (Grattafiori et al. 2024, table 3)."""
+
+    block_size: int = 8192
+    vocab_size: int = 128_256
+    n_layer: int = 32
+    n_head: int = 32
+    n_kv_head: int = 8  # heads of keys and values, each shared by n_head / n_kv_head heads of queries
+    n_embd: int = 4096
+    n_hidden: int = 14_336  # width of the MLP
+    head_size: int = 128
+    rope_theta: float = 500_000.0
+    norm_eps: float = 1e-5
+    qk_norm: bool = False
+    tied: bool = False  # whether lm_head is wte
+
+    def __post_init__(self):
+        if self.n_head % self.n_kv_head or self.head_size % 2:
+            what = f"n_head={self.n_head}, n_kv_head={self.n_kv_head}, head_size={self.head_size}"
+            raise ValueError(f"{what}: n_kv_head must divide n_head, and head_size must be even")
+
+
+# %%
+#| export
+#| blank GroupedAttention.forward: project, split into heads, normalize and rotate q and k, attend, join, project
+class GroupedAttention(nn.Module):
+    """Causal attention with rotary positions; heads of queries share keys and values. (B, T, C) -> (B, T, C)."""
+
+    def __init__(self, config: LlamaConfig):
+        super().__init__()
+        C, self.head_size = config.n_embd, config.head_size
+        self.c_q = nn.Linear(C, config.n_head * config.head_size, bias=False)
+        self.c_k = nn.Linear(C, config.n_kv_head * config.head_size, bias=False)
+        self.c_v = nn.Linear(C, config.n_kv_head * config.head_size, bias=False)
+        self.c_proj = nn.Linear(config.n_head * config.head_size, C, bias=False)
+        norm = RMSNorm if config.qk_norm else nn.Identity
+        self.q_norm, self.k_norm = (norm(config.head_size, config.norm_eps) for _ in range(2))
+
+    def forward(self, x: Tensor, angles: Tensor, cache=None) -> Tensor:
+        layers = self.c_q, self.c_k, self.c_v
+        q, k, v = (
+            c(x).unflatten(2, (-1, self.head_size)).transpose(1, 2) for c in layers
+        )  # (B, heads, T, d)
+        q, k = rotate(self.q_norm(q), angles), rotate(self.k_norm(k), angles)
+        if cache is not None:
+            y = cache(q, k, v)
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.c_proj(y.transpose(1, 2).flatten(2))
+
+
+# %% [markdown]
+r"""
+*Check.* Sharing is the same as copying: repeat each head of keys and values for all queries of its group, and ordinary attention gives the same numbers.
+"""
+
+# %%
+q, k, v = (torch.randn(1, heads, 5, 8, generator=g) for heads in (4, 2, 2))
+shared = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+copied = F.scaled_dot_product_attention(q, *(z.repeat_interleave(2, dim=1) for z in (k, v)), is_causal=True)
+assert torch.allclose(shared, copied, atol=1e-6), "shared heads give something else than copied ones"
+print("4 heads of queries, 2 of keys and values: shared, as copied")
+
+# %% [markdown]
+r"""
+## SwiGLU: an MLP with a gate
+
+GPT-2's MLP widens, applies GELU, and narrows. *SwiGLU* (Shazeer 2020, §2) widens twice. One result goes through the curve silu(x) = x · sigmoid(x) and then
+multiplies the other, number by number. So the first one is a gate: where it is near zero, the second one does not get through. Shazeer tried such gates and found lower losses.
+He closes his paper with "We offer no explanation as to why these architectures seem to work; we attribute their success, as all else, to divine benevolence."
+
+There are three matrices now instead of two. To have as many parameters as GPT-2's MLP, 8·C², each is only 8/3 · C wide instead of 4 · C.
+"""
+
+
+# %%
+#| export
+class SwiGLU(nn.Module):
+    """c_proj(silu(c_gate(x)) · c_fc(x)): an MLP with a gate (Shazeer 2020, §2). (B, T, C) -> (B, T, C)."""
+
+    def __init__(self, n_embd: int, n_hidden: int):
+        super().__init__()
+        self.c_gate = nn.Linear(n_embd, n_hidden, bias=False)
+        self.c_fc = nn.Linear(n_embd, n_hidden, bias=False)
+        self.c_proj = nn.Linear(n_hidden, n_embd, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c_proj(F.silu(self.c_gate(x)) * self.c_fc(x))
+
+
+# %%
+C = 192
+gated = sum(p.numel() for p in SwiGLU(C, 8 * C // 3).parameters())
+print(f"SwiGLU of width {8 * C // 3}: {gated:,} parameters; GPT-2's MLP of width {4 * C}: {8 * C * C:,}")
+
+# %% [markdown]
+r"""
+## What each change is worth
+
+Here is the record. Each run is chapter 07's small model on the stories, 800 steps of the same batches, with one change. A row's parameters are near GPT-2's. Grouped queries have fewer, because half of
+the matrices for keys and values are gone. The difference is paired: a run with a change minus the run of GPT-2 with the same seed. Its interval comes from three seeds, so it is wide. Where it
+contains zero, nothing was shown.
+"""
+
+# %%
+record = json.loads(Path("../data/measurements/llama.json").read_text(encoding="utf-8"))
+print(f"{record['command']}, {record['date']}: {record['steps']} steps, {len(record['seeds'])} seeds")
+for row in record["rows"]:
+    low, high = row["interval"]
+    clear = "" if low <= 0 <= high else "  *"
+    print(f"{row['name']:22} {row['parameters']:9,} parameters, loss {row['loss']:.3f}", end="")
+    print(f", {row['difference']:+.3f} ({low:+.3f} to {high:+.3f}){clear}" if row["name"] != "GPT-2" else "")
+single = [row for row in record["rows"] if row["name"] in CHANGES and row["name"] != "all together"]
+answer("24.1", min(single, key=lambda row: row["difference"])["name"])
+answer("24.2", -record["rows"][-1]["difference"])
+
+# %%
+show(
+    figures.worth(record["rows"]),
+    alt="For each change, its difference of loss from GPT-2 with an interval; zero is GPT-2.",
+)
+
+# %% [markdown]
+r"""
+Read the rows with the reasons in mind. RMSNorm, grouped queries and leaving out biases were never meant to lower the loss. They save work, memory or trouble, and the question is whether they cost anything. Rotary positions and SwiGLU
+are said to lower the loss. Our stories are short, and copying a number asks for relative places, so they are a friendly test for rotary positions and no test for long texts.
+
+*The time of a step* belongs to the comparison, too: a lower loss after the same number of steps may still lose against the clock. Here are the steps of your machine, in turns:
+"""
+
+# %% tags=["nbval-ignore-output"]
+device = pick_device()
+folder = Path("../data/built/stories")
+manifest = ensure_corpus(folder)
+tokenizer = BPETokenizer.load(folder / "tokenizer.json")
+shape = GPTConfig(block_size=128, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=8, n_embd=128)
+figures.say_times({name: changed(name, shape).to(device) for name in CHANGES}, device)
+
+# %% [markdown]
+r"""
+## The whole model
+
+A block is as in chapter 05: attention and MLP, each reading a normalized copy of the stream and adding to it. Only the names in it are new.
+"""
+
+
+# %%
+#| export
+class LlamaBlock(nn.Module):
+    """Attention, then MLP, each reading a normalized copy of the stream and adding to it. (B, T, C) -> (B, T, C)."""
+
+    def __init__(self, config: LlamaConfig):
+        super().__init__()
+        self.ln_1, self.ln_2 = (RMSNorm(config.n_embd, config.norm_eps) for _ in range(2))
+        self.attn = GroupedAttention(config)
+        self.mlp = SwiGLU(config.n_embd, config.n_hidden)
+
+    def forward(self, x: Tensor, angles: Tensor, cache=None) -> Tensor:
+        x = x + self.attn(self.ln_1(x), angles, cache)
+        return x + self.mlp(self.ln_2(x))
+
+
+# %% [markdown]
+r"""
+The model has the outer names of chapter 05 (`transformer.wte`, `transformer.h`, `lm_head`) and the same call, `forward(idx, targets, cache)`. So everything that was written for GPT works with it. There is no table of positions;
+the angles are computed once and passed to all blocks. In large models `lm_head` is a matrix of its own; small ones share it with `wte` (`tied`).
+"""
+
+
+# %%
+#| export
+#| blank Llama.forward: embed, compute the angles, run the blocks, then the head
+class Llama(nn.Module):
+    """Llama 3 (Grattafiori et al. 2024, §3.2), or with qk_norm Qwen3. Called, cached and trained like chapter 05's GPT."""
+
+    def __init__(self, config: LlamaConfig, generator: torch.Generator | None = None):
+        super().__init__()
+        self.config, V, C = config, config.vocab_size, config.n_embd
+        with torch.device("meta"):  # memory comes below, values from init_weights: the seed decides alone
+            blocks = nn.ModuleList(LlamaBlock(config) for _ in range(config.n_layer))
+            parts = {"wte": table(V, C), "h": blocks, "ln_f": RMSNorm(C, config.norm_eps)}
+            self.transformer, self.lm_head = nn.ModuleDict(parts), nn.Linear(C, V, bias=False)
+        self.load_state_dict({n: torch.empty(p.shape) for n, p in self.state_dict().items()}, assign=True)
+        if config.tied:
+            self.lm_head.weight = self.transformer.wte.weight
+        init_weights(self, config.n_layer, generator)
+
+    def forward(self, idx: Tensor, targets: Tensor | None = None, cache=None) -> tuple[Tensor, Tensor | None]:
+        """Logits (B, T, vocab_size), and if targets (B, T) are given their mean loss in nats; -100 does not count."""
+        check_input(idx, self.config)
+        positions = (
+            torch.arange(idx.size(1), device=idx.device) if cache is None else cache.positions(idx.size(1))
+        )
+        angles = rope_angles(positions, self.config.head_size, self.config.rope_theta)
+        x = self.transformer.wte(idx)  # (B, T, C)
+        for i, block in enumerate(self.transformer.h):
+            x = block(x, angles, None if cache is None else cache.layer(i))
+        logits = self.lm_head(self.transformer.ln_f(x if cache is None else cache.newest(x)))
+        return logits, None if targets is None else next_token_loss(logits, targets)
+
+
+# %%
+config = LlamaConfig(128, tokenizer.vocab_size, n_layer=2, n_head=8, n_kv_head=4, n_embd=128, n_hidden=368, head_size=16, tied=True)  # fmt: skip
+model = Llama(config, torch.Generator().manual_seed(0)).to(device)
+ids = torch.tensor([[tokenizer.eot, *tokenizer.encode("One sunny day,")]], device=device)
+logits, loss = model(ids[:, :-1], ids[:, 1:])
+print(f"{sum(p.numel() for p in model.parameters()):,} parameters; logits {tuple(logits.shape)}")
+print(f"first loss {loss.item():.2f}, ln V {math.log(tokenizer.vocab_size):.2f}")
+
+# %% [markdown]
+r"""
+*Check.* Causality, as in chapter 04: change the last token, and no earlier output may change.
+"""
+
+# %%
+other = ids.clone()
+other[0, -1] = (other[0, -1] + 1) % tokenizer.vocab_size
+with torch.no_grad():
+    same = torch.allclose(model(ids)[0][:, :-1], model(other)[0][:, :-1], atol=1e-5)
+assert same, "a later token changes an earlier output: is is_causal there?"
+print("the future changes nothing:", same)
+
+# %% [markdown]
+r"""
+## The cache grows by one line
+
+Chapter 08's cache makes room for `n_head` heads. Ours must make room for `n_kv_head` only, or grouped queries would save nothing. And its attention must know that heads of queries share. Two
+small functions of chapter 08 grow; for a GPT they do what they did.
+"""
+
+
+# %%
+#| export gpt.cache
+#| grows attend
+def attend(
+    keys: Tensor, values: Tensor, at: Tensor, visible: Tensor, q: Tensor, k: Tensor, v: Tensor
+) -> Tensor:
+    """Store new k and v (B, kv heads, T, d) at positions `at` (B, T), then attend with q to what is `visible`, (B, 1, T, S)."""
+    texts, S = torch.arange(len(k), device=k.device)[:, None], visible.size(-1)
+    keys[texts, :, at] = k.transpose(1, 2).to(keys.dtype)
+    values[texts, :, at] = v.transpose(1, 2).to(values.dtype)
+    shared = q.size(1) != k.size(1)
+    return F.scaled_dot_product_attention(
+        q, keys[:, :, :S], values[:, :, :S], attn_mask=visible, enable_gqa=shared
+    )
+
+
+# %%
+#| export gpt.cache
+#| grows KVCache.__init__
+class KVCache(KVCache):
+    def __init__(self, model: GPT, B: int, size: int):
+        weight, c = model.transformer.wte.weight, model.config
+        heads = getattr(c, "n_kv_head", c.n_head)  # a GPT has as many as heads of queries
+        d = getattr(c, "head_size", c.n_embd // c.n_head)
+        # Zeros: what is masked has weight 0, but 0 times a NaN left in memory would be NaN.
+        self.keys = weight.new_zeros(c.n_layer, B, heads, size, d)
+        self.values, self.lengths = self.keys.clone(), [0] * B
+
+
+# %%
+grown("attend")
+
+# %%
+cache = KVCache(model, B=1, size=32)
+with torch.no_grad():
+    whole = model(ids)[0][:, -1]
+read(model, cache, [ids[0, :3].tolist()])
+step_by_step = read(model, cache, [ids[0, 3:].tolist()])
+difference = (whole - step_by_step).abs().max().item()
+assert difference < 1e-4, f"with the cache the logits differ by {difference:.1e}"
+print("with the cache, the same logits; its keys have the shape", tuple(cache.keys.shape))
+
+# %% [markdown]
+r"""
+The rotated keys go into the cache. Each was rotated once, by its own position, and never has to be touched again. That is another advantage of rotating over adding: a new
+query meets old keys at the right distance without any work.
+
+## Trained and asked
+
+Chapter 07's `train` takes the new model without a change. 150 steps are too few for good stories, but enough to see that everything is connected.
+"""
+
+# %% tags=["nbval-ignore-output"]
+scale_init(model)
+stream = DocumentStream(open_shards(folder, "train"), 4, 128, seed=0, device=device)
+losses = train(model, stream, 150, 2e-3, generator=torch.Generator().manual_seed(0))
+print(f"loss {losses[0]:.2f}, after {len(losses)} steps {losses[-1]:.2f}")
+print("One sunny day," + complete(model, tokenizer, "One sunny day,", 60, temperature=0.7))
+
+# %% [markdown]
+r"""
+## The weights of others
+
+`transformers` calls the same tensors by other names. As in chapter 06, loading is a loop over names. Nothing has to be transposed this time: Llama's files
+store matrices as `nn.Linear` does.
+"""
+
+
+# %%
+#| export gpt.llama_hf
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from nanogpt.gpt.pretrained import SINGLE, find_checkpoint, read_headers, read_json, read_tensor
+from nanogpt.text.files import atomically, save_json
+
+NAMES = {
+    "transformer.wte.": "model.embed_tokens.",
+    "transformer.h.": "model.layers.",
+    "transformer.ln_f.": "model.norm.",
+    ".ln_1.": ".input_layernorm.",
+    ".ln_2.": ".post_attention_layernorm.",
+    ".attn.c_proj.": ".self_attn.o_proj.",
+    ".attn.c_": ".self_attn.",
+    ".attn.": ".self_attn.",
+    ".mlp.c_gate.": ".mlp.gate_proj.",
+    ".mlp.c_fc.": ".mlp.up_proj.",
+    ".mlp.c_proj.": ".mlp.down_proj.",
+}
+
+
+def hf_name(name: str) -> str:
+    """A parameter's name in Hugging Face's Llama and Qwen3: transformer.h.0.attn.c_q.weight -> model.layers.0.self_attn.q_proj.weight."""
+    for ours, theirs in NAMES.items():
+        name = name.replace(ours, theirs)
+    for letter in "qkv":
+        name = name.replace(f".self_attn.{letter}.", f".self_attn.{letter}_proj.")
+    return name
+
+
+# %%
+for name, _ in list(model.named_parameters())[:6]:
+    print(f"{name:36} {hf_name(name)}")
+
+# %% [markdown]
+r"""
+The configuration has other names as well. And it may ask for things that this model does not have, such as stretched rotary positions (Llama 3.1's) or biases. Then the loader must refuse, because the weights
+would fit and the numbers would be wrong.
+"""
+
+
+# %%
+#| export gpt.llama_hf
+SIZES = {
+    "block_size": "max_position_embeddings",
+    "vocab_size": "vocab_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_kv_head": "num_key_value_heads",
+    "n_embd": "hidden_size",
+    "n_hidden": "intermediate_size",
+    "head_size": "head_dim",
+    "norm_eps": "rms_norm_eps",
+    "tied": "tie_word_embeddings",
+}
+KINDS = {"llama": False, "qwen3": True}  # model_type: has it QK-norm?
+
+
+def config_from_llama(hf: dict) -> LlamaConfig:
+    """LlamaConfig from Hugging Face's config.json; ValueError where it asks for what this model does not have."""
+    rope = hf.get("rope_parameters") or {"rope_theta": hf.get("rope_theta", 10_000.0)} | (
+        hf.get("rope_scaling") or {}
+    )
+    asks = {
+        "model_type": (hf.get("model_type"), tuple(KINDS)),
+        "rope_type": (rope.get("rope_type", "default"), ("default",)),
+        "hidden_act": (hf.get("hidden_act"), ("silu",)),
+        "attention_bias": (hf.get("attention_bias", False), (False,)),
+        "mlp_bias": (hf.get("mlp_bias", False), (False,)),
+    }
+    wrong = [f"{key} is {value!r}, not {' or '.join(map(repr, known))}" for key, (value, known) in asks.items() if value not in known]  # fmt: skip
+    if wrong:
+        raise ValueError(f"config.json: this is not a Llama that nanogpt can run: {'; '.join(wrong)}")
+    given = {"tie_word_embeddings": False, "head_dim": hf["hidden_size"] // hf["num_attention_heads"]} | hf
+    sizes = {ours: given[theirs] for ours, theirs in SIZES.items()}
+    return LlamaConfig(**sizes, rope_theta=rope["rope_theta"], qk_norm=KINDS[hf["model_type"]])
+
+
+# %%
+told = {theirs: asdict(config)[ours] for ours, theirs in SIZES.items()} | {
+    "model_type": "llama",
+    "hidden_act": "silu",
+}
+print(config_from_llama(told | {"rope_theta": 10_000.0}))
+try:
+    config_from_llama(told | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}})
+except ValueError as error:
+    print(error)
+
+
+# %%
+#| export gpt.llama_hf
+def llama_from_hf(name_or_dir: str | Path) -> Llama:
+    """A Llama or Qwen3 with the weights of a Hugging Face folder or repository, in float32 and eval mode.
+
+    Raises OSError where a file cannot be had, ValueError naming what in it is not this model.
+    """
+    config_path, paths = find_checkpoint(name_or_dir)
+    model, found = Llama(config_from_llama(read_json(config_path))), read_headers(paths)
+    wanted = {hf_name(name): p for name, p in model.named_parameters()}
+    shapes = {name: tuple(p.shape) for name, p in wanted.items()}
+    if wrong := sorted({*shapes.items()} ^ {(name, shape) for name, (_, _, shape, _) in found.items()}):
+        raise ValueError(
+            f"{name_or_dir} does not hold the weights that its config.json describes: {wrong[0][0]}"
+        )
+    with torch.no_grad():
+        for name, p in wanted.items():
+            p.copy_(read_tensor(*found[name][:2]))
+    return model.eval()
+
+
+def llama_to_hf(model: Llama, folder: str | Path) -> None:
+    """Write config.json and model.safetensors, which `transformers` and llama_from_hf load; each file atomically."""
+    kind = "qwen3" if model.config.qk_norm else "llama"
+    fields = {theirs: getattr(model.config, ours) for ours, theirs in SIZES.items()}
+    rope = {"rope_theta": model.config.rope_theta, "rope_type": "default"}
+    name = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}[kind]
+    tensors = {hf_name(n): p.detach().cpu().contiguous() for n, p in model.named_parameters()}
+    with atomically(Path(folder) / SINGLE) as file:
+        save_file(tensors, file.name, metadata={"format": "pt"})
+    fields |= {"model_type": kind, "architectures": [name], "hidden_act": "silu", "rope_parameters": rope}
+    save_json(Path(folder) / "config.json", fields)
+
+
+# %%
+with tempfile.TemporaryDirectory() as scratch:
+    llama_to_hf(model, scratch)
+    again = llama_from_hf(scratch).to(device)
+with torch.no_grad():
+    print("written, read, the same logits:", torch.equal(model.eval()(ids)[0], again(ids)[0]))
+
+# %% [markdown]
+r"""
+That we read what we wrote proves little: both could be wrong in the same way. The proof is a comparison with a program by others. This chapter's tests build `LlamaForCausalLM` and `Qwen3ForCausalLM` from `transformers` with random weights, write them,
+read them with `llama_from_hf`, and compare logits and all gradients. They also go the other way. The next cell does the first of these comparisons where `transformers` is installed.
+"""
+
+# %% tags=["nbval-ignore-output"]
+print(figures.compared_with_transformers(llama_from_hf))
+
+# %% tags=["nbval-ignore-output"]
+predictions("24")
+
+# %%
+checkpoint("24")
+
+# %% [markdown]
+r"""
+## BERT, from the same blocks
+
+Llama came after GPT-2. *BERT* (Devlin et al. 2018) came before, and it is made of the same blocks, too. Two things differ. Its attention has no causal mask: every position sees the whole text. And so its task cannot be to predict the next token, which it would see.
+Instead, 15% of the tokens are hidden, and the model must say which ones they were, from both sides. Such a model cannot write a text from left to right, but its vectors are good for sorting and searching texts. Chapter 07 showed what happens if one mixes the two up: without the
+mask, next-token training reaches a loss near zero and has learned nothing.
+
+## Exercises
+
+To explore:
+
+1. Give the trained model a text of 200 tokens although it was trained with 128. GPT-2 could not even try. Does the loss rise after position 128? *Check*: `block_size` must be larger in the configuration, and no weight depends on it.
+2. Set `rope_theta` to 100 and to 1,000,000 and train 400 steps each. *Predict* first which one can no longer tell neighbours apart.
+3. Multi-query attention is `n_kv_head=1`. What does the loss lose against four heads, and what does the cache gain?
+4. Build BERT's task: an attention without `is_causal`, 15% of the tokens replaced by one new id, targets of −100 everywhere else. *Check*: the loss of a model that guesses by frequency.
+
+## Further reading
+
+- Grattafiori et al. 2024, *The Llama 3 Herd of Models*, §3.2 and table 3.
+- Yang et al. 2025, *Qwen3 Technical Report*, §2: QK-norm, no biases.
+- Su et al. 2021, *RoFormer*, §3; Zhang and Sennrich 2019, *Root Mean Square Layer Normalization*; Ainslie et al. 2023, *GQA*; Shazeer 2020, *GLU Variants Improve Transformer*.
+- Henry et al. 2020, *Query-Key Normalization for Transformers*; Devlin et al. 2018, *BERT*, §3.1.
+"""
