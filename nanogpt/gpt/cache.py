@@ -15,16 +15,17 @@ from nanogpt.gpt.model import GPT
 
 
 def attend(
-    keys: Tensor, values: Tensor, at: Tensor, visible: Tensor, q: Tensor, k: Tensor, v: Tensor
+    keys: Tensor, values: Tensor, at: Tensor, visible: Tensor, shared: bool, q: Tensor, k: Tensor, v: Tensor
 ) -> Tensor:
-    """Store new k and v (B, kv heads, T, d) at positions `at` (B, T), then attend with q to what is `visible`, (B, 1, T, S)."""
+    """Store new k and v (B, kv heads, T, d) at positions `at` (B, T), then attend with q to what is `visible`, (B, 1, T, S).
+
+    shared: whether there are fewer heads of keys than of queries.
+    """
     texts, S = torch.arange(len(k), device=k.device)[:, None], visible.size(-1)
     keys[texts, :, at] = k.transpose(1, 2).to(keys.dtype)
     values[texts, :, at] = v.transpose(1, 2).to(values.dtype)
-    shared = q.size(1) != k.size(1)
-    return F.scaled_dot_product_attention(
-        q, keys[:, :, :S], values[:, :, :S], attn_mask=visible, enable_gqa=shared
-    )
+    past = keys[:, :, :S], values[:, :, :S]
+    return F.scaled_dot_product_attention(q, *past, attn_mask=visible, enable_gqa=shared)
 
 
 class KVCache:
@@ -34,6 +35,7 @@ class KVCache:
         weight, c = model.transformer.wte.weight, model.config
         heads = getattr(c, "n_kv_head", c.n_head)  # a GPT has as many as heads of queries
         d = getattr(c, "head_size", c.n_embd // c.n_head)
+        self.shared = heads < c.n_head
         # Zeros: what is masked has weight 0, but 0 times a NaN left in memory would be NaN.
         self.keys = weight.new_zeros(c.n_layer, B, heads, size, d)
         self.values, self.lengths = self.keys.clone(), [0] * B
@@ -46,7 +48,7 @@ class KVCache:
         return self.at
 
     def layer(self, i: int) -> partial:
-        return partial(attend, self.keys[i], self.values[i], self.at, self.visible)
+        return partial(attend, self.keys[i], self.values[i], self.at, self.visible, self.shared)
 
     def newest(self, x: Tensor) -> Tensor:
         """Of x (B, T, C), the last new token of each text, (B, 1, C); `read` says how many are new."""

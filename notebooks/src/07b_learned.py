@@ -3,10 +3,11 @@ r"""
 # 07b · What has it learned?
 
 Chapter 07 trained a model and saved it. Its loss ended a few per cent above the floor, and one number cannot say what
-is behind these per cent. Does the model lack words, names, or arithmetic? And where it is right, how does it find the answer?
+is behind these per cent. Does the model lack words, names, or arithmetic? And where it is right, how does it find the
+answer?
 
-First we load the model again. This takes five lines, and it is worth a closer look: a file on disk can be changed so that the model
-still loads, without any error, and is quietly worse.
+First we load the model again. This takes five lines, and it is worth a closer look: a file on disk can be changed so
+that the model still loads, without any error, and is quietly worse.
 """
 
 # %%
@@ -43,7 +44,8 @@ from nanogpt.gpt.model import GPT, GPTConfig
 r"""
 ## Back from the disk
 
-If you have not run chapter 07, the next cell trains a smaller model for a few seconds. It knows less, but every cell works with it.
+If you have not run chapter 07, the next cell trains a smaller model for a few seconds. It knows less, but every cell
+works with it.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -58,9 +60,9 @@ print(MODEL, *sorted(path.name for path in MODEL.iterdir()))
 
 # %% [markdown]
 r"""
-`config.json` says how the model is built, and `model.safetensors` has a tensor for every parameter. So loading is short: build a model
-from the configuration, and copy the tensors into it. `strict=False` is there because of chapter 05's tied matrix: the file has it once, as `wte`,
-and the model also knows it as `lm_head`.
+`config.json` says how the model is built, and `model.safetensors` has a tensor for every parameter. So loading is
+short: build a model from the configuration, and copy the tensors into it. `strict=False` is there because of chapter
+05's tied matrix: the file has it once, as `wte`, and the model also knows it as `lm_head`.
 """
 
 
@@ -83,8 +85,8 @@ print(f"loss on 40 new stories {loss:.3f}, floor {floor:.3f}")
 
 # %% [markdown]
 r"""
-The model is back. Now a small accident. Somebody edits `config.json` and halves `n_head`. No weight changes, and no shape does either: `c_attn`
-is one matrix for all heads, and only `n_head` says where one head ends and the next begins.
+The model is back. Now a small accident. Somebody edits `config.json` and halves `n_head`. No weight changes, and no
+shape does either: `c_attn` is one matrix for all heads, and only `n_head` says where one head ends and the next begins.
 
 *Predict.* What happens when we load this folder: an error, the same loss, or another one? Write the loss down.
 """
@@ -106,12 +108,14 @@ answer("07b.1", wrong)
 
 # %% [markdown]
 r"""
-There is no error. The loss is higher, but it is still a reasonable loss: without the number from before the edit, you might take it for that of a model that
-was trained too briefly. The answers show the damage. Phrases need little attention and survive, while facts are looked up by heads, and
-these heads were cut in other places than the ones that were trained. In a larger project nobody would find the cause soon.
+There is no error, and the model is not broken either. It still tells stories, and its loss is still a reasonable one:
+without the number from before the edit, you might take it for the loss of a model that was trained too briefly. It only
+gets more answers wrong than it should (at the end of this chapter you see how many were right before). This is the kind
+of fault that is never found.
 
-That is why `save_model` wrote one number more: `sha256`, a hash of both files together. If one bit of either file changes, the hash of what is there does not
-equal the stored one any more. Loading only has to compare them. It also looks for weights that are not numbers, since a run that went wrong can save those.
+That is why `save_model` wrote one number more: `sha256`, a hash of both files together. If one bit of either file
+changes, the hash of what is there does not equal the stored one any more. Loading only has to compare them. It also
+looks for weights that are not numbers, since a run that went wrong can save those.
 """
 
 
@@ -135,8 +139,9 @@ except ValueError as error:
 
 # %% [markdown]
 r"""
-A second accident: `vocab_size` is changed to 400 million. `quick_load` would ask for 200 GB of memory before it noticed that anything is wrong.
-PyTorch has a device for such questions: on *meta*, a tensor has a shape and a type, and no memory. We build the model there and compare names, shapes and types.
+A second accident: `vocab_size` is changed to 400 million. `quick_load` would ask for 200 GB of memory before it noticed
+that anything is wrong. PyTorch has a device for such questions: on *meta*, a tensor has a shape and a type, and no
+memory. We build the model there and compare names, shapes and types.
 """
 
 
@@ -167,8 +172,8 @@ except ValueError as error:
 
 # %% [markdown]
 r"""
-`load_model` puts the two together. The tensors from the file take the places of the empty ones (`assign=True`). Whatever is wrong, the
-reader gets one sentence instead of a traceback.
+`load_model` puts the two together. The tensors from the file take the places of the empty ones (`assign=True`).
+Whatever is wrong, the reader gets one sentence instead of a traceback.
 """
 
 
@@ -212,8 +217,9 @@ except ValueError as error:
 r"""
 ## Which tokens cost the rest?
 
-Now to the model itself. Some nats a story are left above the floor. Which tokens cost them? `token_costs` gives what the model pays for each token of a story.
-Let us look at two stories first. Dark tokens are expensive; answers have a frame.
+Now to the model itself. Some nats a story are left above the floor. Which tokens cost them? `token_costs` gives what
+the model pays for each token of a story. Let us look at two stories first. Dark tokens are expensive; answers have a
+frame.
 """
 
 
@@ -242,9 +248,10 @@ show(
 
 # %% [markdown]
 r"""
-A name or a thing is dark when it comes for the first time: there was a choice, and the grammar pays for it as well. The second time it
-is often nearly white, because it follows from the story. An answer always follows from the story, so the grammar pays nothing for it, and
-the model's whole cost counts as loss above the floor. For the other tokens, it is the cost minus what the grammar pays.
+A name or a thing is dark when it comes for the first time: there was a choice, and the grammar pays for it as well. The
+second time it is often nearly white, because it follows from the story. An answer always follows from the story, so the
+grammar pays nothing for it, and the model's whole cost counts as loss above the floor. For the other tokens, it is the
+cost minus what the grammar pays.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -263,11 +270,12 @@ show(
 
 # %% [markdown]
 r"""
-Compare the cost of *one* token in each row. The model has learned to copy and it has learned most of the language. It calculates much
-better than the table of pairs, but far from reliably: one computed answer costs many times what another token costs.
+Compare the cost of *one* token in each row. The model has learned to copy and it has learned most of the language. It
+calculates much better than the table of pairs, but far from reliably: one computed answer costs many times what another
+token costs.
 
-**How does it copy?** Before it names a number, some head should look back at the place where that number was said. For each head, we
-add up its attention on earlier tokens that equal the answer:
+**How does it copy?** Before it names a number, some head should look back at the place where that number was said. For
+each head, we add up its attention on earlier tokens that equal the answer:
 """
 
 
@@ -294,11 +302,13 @@ show(figures.costs([pieces], label="attention", top=1.0), alt="A story; one head
 
 # %% [markdown]
 r"""
-Compare the heads. Most of them look elsewhere. The best one gives most of its attention to earlier tokens that equal the answer. This fits
-copying, but it does not prove it. Perhaps the head looks there and the model does not need it. Chapter 04 showed how to find out: switch the head off.
-A head's output reaches the rest of the model through its own columns of `c_proj`, so we set these to zero, ask the questions, and put the columns back.
+Compare the heads. Most of them look elsewhere. The best one gives most of its attention to earlier tokens that equal
+the answer. This fits copying, but it does not prove it. Perhaps the head looks there and the model does not need it.
+Chapter 04 showed how to find out: switch the head off. A head's output reaches the rest of the model through its own
+columns of `c_proj`, so we set these to zero, ask the questions, and put the columns back.
 
-*Predict.* With all heads, nearly all copied answers are right. How many are right without the head that looks at them most? And without any one other head?
+*Predict.* With all heads, nearly all copied answers are right. How many are right without the head that looks at them
+most? And without any one other head?
 """
 
 # %%
@@ -329,12 +339,13 @@ answer("07b.2", 100 * without(*best)["copied"])
 
 # %% [markdown]
 r"""
-Read the rows against the first one. A head whose absence costs many copied answers is needed for copying. If the head that looks at the
-answer is such a head, the picture above was an explanation. If it is not, another head does the same work, or the work is shared, and the
-picture was only a picture. Look also at the computed answers: a number that must be computed has to be found first, so heads that find numbers
-should matter for both kinds.
+Read the rows against the first one. A head whose absence costs many copied answers is needed for copying. If the head
+that looks at the answer is such a head, the picture above was an explanation. If it is not, another head does the same
+work, or the work is shared, and the picture was only a picture. Look also at the computed answers: a number that must
+be computed has to be found first, so heads that find numbers should matter for both kinds.
 
-Nobody told the model that there are numbers, owners or questions. It has found them because they make the next token cheaper.
+Nobody told the model that there are numbers, owners or questions. It has found them because they make the next token
+cheaper.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -353,8 +364,8 @@ To explore:
    `token_costs` over them, for 100 stories.
 2. Leave `scale_init` out in chapter 07, train again and load that model here. Which tokens pay for it?
 3. Switch two heads off at once: the two whose absence costs most. Do the losses of copied answers add up?
-4. Write `loss_by_position`: the mean held-out loss of tokens 0 to 15 of a story, 16 to 31, and so on. Why does it fall? Check:
-   weighted by their numbers, the parts add up to `evaluate`.
+4. Write `loss_by_position`: the mean held-out loss of tokens 0 to 15 of a story, 16 to 31, and so on. Why does it fall?
+   Check: weighted by their numbers, the parts add up to `evaluate`.
 
 ## Further reading
 

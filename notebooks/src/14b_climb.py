@@ -2,10 +2,10 @@
 r"""
 # 14b · The ladder, climbed
 
-Chapter 14 predicts how long a training step takes on every rung of the ladder. Is it true on your machine? In this chapter
-you first measure the limits of your machine and print its forecast. You write down your own guess. Only then do we climb:
-each rung trains for some steps, in turns with the rung below it. At the end you see which speed-ups your machine really
-gives, which it does not, and where the forecast was wrong.
+Chapter 14 predicts how long a training step takes on every rung of the ladder. Is it true on your machine? In this
+chapter you first measure the limits of your machine and print its forecast. You write down your own guess. Only then do
+we climb: each rung trains for some steps, in turns with the rung below it. At the end you see which speed-ups your
+machine really gives, which it does not, and where the forecast was wrong.
 
 A measurement like this goes wrong easily. Other programs use the machine, the processor gets warm, a change breaks the
 computation and the loss hides it. So besides the times we keep what can show such mistakes: the loss, a gradient, the
@@ -75,8 +75,8 @@ MODELS = {"124M": GPTConfig(), "small": GPTConfig(block_size=256, n_layer=4, n_h
 r"""
 ## What this machine cannot do
 
-Not every machine has every rung. Chapter 13's `obstacles` says which ones yours lacks, and why. Without compile, the rung "bf16 weights"
-is left out as well, since it builds on it.
+Not every machine has every rung. Chapter 13's `obstacles` says which ones yours lacks, and why. Without compile, the
+rung "bf16 weights" is left out as well, since it builds on it.
 
 In this chapter we also skip compile on a CPU, where a C++ compiler would take longer than everything else. It is in the
 recorded ladder below.
@@ -95,14 +95,15 @@ print(f"copy      {roofline.bandwidth / 1e9:8.1f} GB/s")
 r"""
 ## The forecast for this machine
 
-Chapter 14 needs five kinds of numbers: the FLOP/s in each format, the bandwidth, the share of both that real kernels reach,
-the price of a fresh page, and the time to start a kernel. The first two you have just seen. Chapter 09b measures the share at
-the sizes of our own step. The products reach different shares in different formats, so we measure each format that a rung uses.
+Chapter 14 needs five kinds of numbers: the FLOP/s in each format, the bandwidth, the share of both that real kernels
+reach, the price of a fresh page, and the time to start a kernel. The first two you have just seen. Chapter 09b measures
+the share at the sizes of our own step. The products reach different shares in different formats, so we measure each
+format that a rung uses.
 
-`reads` gives the format that the products of a rung read. With autocast, for example, the weights are float32, but the products
-read bfloat16. `formats_used` collects these for all rungs that this machine has, and `reached_roofline` asks chapter 09b's
-`measure_fractions` once for each. The result is a roofline again, with rates that real kernels reach in place of the peaks. So chapter 14's
-`predict` can take it without a change.
+`reads` gives the format that the products of a rung read. With autocast, for example, the weights are float32, but the
+products read bfloat16. `formats_used` collects these for all rungs that this machine has, and `reached_roofline` asks
+chapter 09b's `measure_fractions` once for each. The result is a roofline again, with rates that real kernels reach in
+place of the peaks. So chapter 14's `predict` can take it without a change.
 """
 
 
@@ -151,11 +152,12 @@ print(f"starting a kernel takes {1e6 * start_seconds(device):.1f} µs")
 
 # %% [markdown]
 r"""
-A share above 1 for the other kernels means that their tensors fit into a cache. Everything together describes the machine. A
-measurement that does not say where and when it was taken is worthless a month later, so the name, the versions and the date
-belong to it. `measure_machine` collects all of this in a dictionary, which can be written to a JSON file. It also notes the load:
-how many other programs wanted the processor when the measurement began. And it says where the peak is from, which an MFU is
-a share of: a GPU's from its data sheet, a CPU's from the fastest product that we measured.
+A share above 1 for the other kernels means that their tensors fit into a cache. Everything together describes the
+machine. A measurement that does not say where and when it was taken is worthless a month later, so the name, the
+versions and the date belong to it. `measure_machine` collects all of this in a dictionary, which can be written to a
+JSON file. It also notes the load: how many other programs wanted the processor when the measurement began. And it says
+where the peak is from, which an MFU is a share of: a GPU's from its data sheet, a CPU's from the fastest product that
+we measured.
 """
 
 
@@ -238,8 +240,9 @@ guess("14b.3", "flash attention over attention step by step, here", guess=None, 
 r"""
 ## One rung against the one below
 
-Chapter 09 showed that two times of two measurements cannot be compared: the machine drifts. Its `faster` times two calls in turn and
-compares pair by pair. A rung is a function that takes a step, so we can compare two rungs just like this.
+Chapter 09 showed that two times of two measurements cannot be compared: the machine drifts. Its `faster` times two
+calls in turn and compares pair by pair. A rung is a function that takes a step, so we can compare two rungs just like
+this.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -254,9 +257,9 @@ answer("14b.3", gain.ratio)
 
 # %% [markdown]
 r"""
-The whole ladder is this comparison, rung after rung. In detail we need a bit more than `faster` gives: the times themselves, for
-the picture. So here are the turns again, for any number of calls. Each call returns its own seconds. Every second round goes
-backwards, so that nobody is always the first.
+The whole ladder is this comparison, rung after rung. In detail we need a bit more than `faster` gives: the times
+themselves, for the picture. So here are the turns again, for any number of calls. Each call returns its own seconds.
+Every second round goes backwards, so that nobody is always the first.
 """
 
 
@@ -283,10 +286,10 @@ print(order)
 r"""
 ### First steps, and what they tell
 
-A rung takes six steps before any of them counts. The loss of the sixth step is kept. But the loss alone would be a bad judge
-of whether two rungs compute the same thing: a model that sees the future has nearly the same loss at first. The
-gradient of the first layer's `c_attn` depends on everything in the model. Without the causal mask it is off by half.
-So we keep both. One more step tells the peak of memory, and how many pages were touched for the first time.
+A rung takes six steps before any of them counts. The loss of the sixth step is kept. But the loss alone would be a bad
+judge of whether two rungs compute the same thing: a model that sees the future has nearly the same loss at first. The
+gradient of the first layer's `c_attn` depends on everything in the model. Without the causal mask it is off by half. So
+we keep both. One more step tells the peak of memory, and how many pages were touched for the first time.
 """
 
 
@@ -337,14 +340,17 @@ for name, value in told.items():
 
 # %% [markdown]
 r"""
-Nothing is measured yet but the beginnings. Now a rung can be judged. It gets a line with everything that we know about it.
+Nothing is measured yet but the beginnings. Now a rung can be judged. It gets a line with everything that we know about
+it.
 
 Some things cannot be, and they are printed with a mark: an MFU above 1, or a step that is faster than its limit. Then a
-measurement was disturbed, or tensors never left a cache. And a rung whose loss or gradient differs from the first one's is
-no speed-up, however fast it is. Rounding moves the loss a little, so `TOLERANCE` allows 0.05 nats, and 5% of the gradient's norm.
+measurement was disturbed, or tensors never left a cache. And a rung whose loss or gradient differs from the first one's
+is no speed-up, however fast it is. Rounding moves the loss a little, so `TOLERANCE` allows 0.05 nats, and 5% of the
+gradient's norm.
 
-A step is described by three times: its median and its quartiles, between which the middle half of the steps lies. If the upper
-quartile is more than 1.3 times the lower one, the steps differ so much that the median says little, and the rung is marked as unsteady.
+A step is described by three times: its median and its quartiles, between which the middle half of the steps lies. If
+the upper quartile is more than 1.3 times the lower one, the steps differ so much that the median says little, and the
+rung is marked as unsteady.
 """
 
 # %%
@@ -374,9 +380,9 @@ def judge(
 
 # %% [markdown]
 r"""
-The gain of a rung does not come from two medians, but from pairs: the time of the rung below over the time of this one, in the same round.
-`row` writes everything into one line. Where the interval of the gain contains 1, it writes that no difference was measured, instead
-of a number that the next run would not repeat.
+The gain of a rung does not come from two medians, but from pairs: the time of the rung below over the time of this one,
+in the same round. `row` writes everything into one line. Where the interval of the gain contains 1, it writes that no
+difference was measured, instead of a number that the next run would not repeat.
 """
 
 
@@ -407,10 +413,11 @@ def row(rung: dict, first: dict) -> str:
 r"""
 ### Is it still the same machine?
 
-A gain that was measured in turns survives a slow minute. A forecast does not: its limits were measured before the climb. So we
-measure them again after each rung: the products, the copy, and on a CPU the price of a fresh page. If one of them has moved by more than
-15%, the rung gets a mark. The example below the code is real. When this course recorded the ladder for the first time, the copy slowed down from
-57.8 to 42.3 GB/s during the climb, and nobody noticed, because only the products were measured again.
+A gain that was measured in turns survives a slow minute. A forecast does not: its limits were measured before the
+climb. So we measure them again after each rung: the products, the copy, and on a CPU the price of a fresh page. If one
+of them has moved by more than 15%, the rung gets a mark. The example below the code is real. When this course recorded
+the ladder for the first time, the copy slowed down from 57.8 to 42.3 GB/s during the climb, and nobody noticed, because
+only the products were measured again.
 """
 
 
@@ -444,15 +451,15 @@ print(moved(quiet, quiet), moved(quiet, busy))
 r"""
 ## The climb
 
-Now everything is there. A rung is started, takes its first steps, and then takes turns with the rung below. Two of them are in memory at a
-time. There are at least ten pairs, and up to twenty if time allows.
+Now everything is there. A rung is started, takes its first steps, and then takes turns with the rung below. Two of them
+are in memory at a time. There are at least ten pairs, and up to twenty if time allows.
 
-One rung is an exception. Once memory is kept, this process cannot give it back. So the first rung is measured before that, and "kept
-memory" after it. These two do not take turns, and the drift between them stays in their gain.
+One rung is an exception. Once memory is kept, this process cannot give it back. So the first rung is measured before
+that, and "kept memory" after it. These two do not take turns, and the drift between them stays in their gain.
 
-`measure_rungs` is this paragraph as code: begin the rung, ask the forecast, take turns, judge, look at the machine again, and print the line.
-If a rung fails, it is left out with its reason. If memory runs out, all rungs must start over with half the batch, because rungs
-with different batches cannot be compared.
+`measure_rungs` is this paragraph as code: begin the rung, ask the forecast, take turns, judge, look at the machine
+again, and print the line. If a rung fails, it is left out with its reason. If memory runs out, all rungs must start
+over with half the batch, because rungs with different batches cannot be compared.
 """
 
 
@@ -510,8 +517,8 @@ live["rungs"] = measure_rungs(machine, MODELS[size], B, T, device, skipped, seco
 
 # %% [markdown]
 r"""
-Read it rung by rung. The interval of a gain comes from the pairs. If it contains 1, no difference was measured, and the line
-says so. Beside the gain stands its forecast. A rung with a mark was measured on a machine that was disturbed.
+Read it rung by rung. The interval of a gain comes from the pairs. If it contains 1, no difference was measured, and the
+line says so. Beside the gain stands its forecast. A rung with a mark was measured on a machine that was disturbed.
 """
 
 
@@ -559,16 +566,17 @@ answer("14b.2", max(gains, key=gains.get))
 
 # %% [markdown]
 r"""
-The stairs are the measured times, with their middle halves; the dashed line is the forecast from before the climb. The number on a
-stair is the time of the first rung over this one's.
+The stairs are the measured times, with their middle halves; the dashed line is the forecast from before the climb. The
+number on a stair is the time of the first rung over this one's.
 
-Where measured over forecast is the same number on all rungs, the forecast of the gains is right, and something that all steps share is
-missing from the list. Where one rung stands out, the list is wrong about this rung. You can test an idea about the reason by changing B or T and
-looking which way the number moves. The fresh pages show directly what the rung "kept memory" does.
+Where measured over forecast is the same number on all rungs, the forecast of the gains is right, and something that all
+steps share is missing from the list. Where one rung stands out, the list is wrong about this rung. You can test an idea
+about the reason by changing B or T and looking which way the number moves. The fresh pages show directly what the rung
+"kept memory" does.
 
-Flash attention is a good case for such a test, because it is sometimes slower on CPUs. There are two possible reasons. Either there was
-nothing to save, because the T × T tensors stay in a cache. Or the library's kernel multiplies more slowly in this format. The two
-reasons predict different tables.
+Flash attention is a good case for such a test, because it is sometimes slower on CPUs. There are two possible reasons.
+Either there was nothing to save, because the T × T tensors stay in a cache. Or the library's kernel multiplies more
+slowly in this format. The two reasons predict different tables.
 """
 
 
@@ -590,9 +598,9 @@ for kind in [torch.float32] if "bf16" in skipped else [torch.float32, torch.bflo
 
 # %% [markdown]
 r"""
-If the cache were the reason, flash would gain little for the small tensors in the upper lines and more below, in both formats alike. If
-the kernel is the reason, the formats differ at the same T. If flash wins even where the tensors are smallest, then neither is:
-there it saves the starts of many small kernels.
+If the cache were the reason, flash would gain little for the small tensors in the upper lines and more below, in both
+formats alike. If the kernel is the reason, the formats differ at the same T. If flash wins even where the tensors are
+smallest, then neither is: there it saves the starts of many small kernels.
 
 *Check.* A rung may be slow, but it may not be wrong.
 """
@@ -606,8 +614,8 @@ print("every rung that ran agrees with the first one")
 r"""
 ## Beside other machines
 
-Here are recorded runs of the ladder with GPT-2 124M, drawn as they were measured. A mark on a stair says that the machine was disturbed
-there. Chapter 14c has the command that made these files.
+Here are recorded runs of the ladder with GPT-2 124M, drawn as they were measured. A mark on a stair says that the
+machine was disturbed there. Chapter 14c has the command that made these files.
 """
 
 # %%
@@ -634,8 +642,8 @@ checkpoint("14b")
 r"""
 ## Exercises
 
-`course exercises release 14` writes these as a notebook to `released/`; `course check 14` runs their visible checks. Two of
-them belong to this chapter:
+`course exercises release 14` writes these as a notebook to `released/`; `course check 14` runs their visible checks.
+Two of them belong to this chapter:
 
 - **14-3** No difference where there is none, 15 minutes: a gain only where the measurements show one.
 - **14-6** A table that cannot be true, 10 minutes: a ladder that cannot be true, in words.
@@ -645,10 +653,10 @@ To explore:
 1. Climb with GPT-2 itself: chapter 14c has the command. Add `--out mine.json --plot mine.png`. Which rung's forecast is
    furthest off? Find the term by running it again with twice the batch. *Check*: your explanation predicts the third
    batch size to 20%.
-2. Start another program that computes, and climb again. Which lines change, the gains or the times? *Check*: the marks name
-   the limits that moved.
-3. On a GPU, skip compile: what do nice numbers gain without a compiler that pads by itself? *Check*: chapter 13's
-   table says the same of the head alone.
+2. Start another program that computes, and climb again. Which lines change, the gains or the times? *Check*: the marks
+   name the limits that moved.
+3. On a GPU, skip compile: what do nice numbers gain without a compiler that pads by itself? *Check*: chapter 13's table
+   says the same of the head alone.
 
 ## Further reading
 

@@ -2,10 +2,11 @@
 r"""
 # 14c · The ladder as a command
 
-This sitting is optional and short. It makes chapter 14b usable in a terminal: one command that measures the machine, prints the forecast, climbs the
-ladder, and writes a JSON file and a picture. It teaches nothing new about speed. It shows how the course's commands are made, and what a program must
-care about when it runs for minutes on a machine that nobody is watching: wrong options are refused before anything is measured, and if memory
-runs out, the measurement starts over with half the batch instead of ending in a traceback.
+This sitting is optional and short. It makes chapter 14b usable in a terminal: one command that measures the machine,
+prints the forecast, climbs the ladder, and writes a JSON file and a picture. It teaches nothing new about speed. It
+shows how the course's commands are made, and what a program must care about when it runs for minutes on a machine that
+nobody is watching: wrong options are refused before anything is measured, and if memory runs out, the measurement
+starts over with half the batch instead of ending in a traceback.
 """
 
 # %%
@@ -37,8 +38,8 @@ from nanogpt.text.files import atomically, save_json
 r"""
 ## The options
 
-First come the options, and a check of them before anything is measured: sizes that the model can take, and files that can be written.
-Without options, the command takes sizes that suit the device.
+First come the options, and a check of them before anything is measured: sizes that the model can take, and files that
+can be written. Without options, the command takes sizes that suit the device.
 """
 
 
@@ -176,7 +177,8 @@ run(parser().parse_args(["--predict", "L4"]))
 
 # %% [markdown]
 r"""
-Now the whole path once, with the smallest sizes and one rung above the first. On a CPU we keep compile out, which takes longer than everything else.
+Now the whole path once, with the smallest sizes and one rung above the first. On a CPU we keep compile out, which takes
+longer than everything else.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -211,8 +213,8 @@ except ValueError as error:
 # %% [markdown]
 r"""
 From chapter 17d on, `python -m nanogpt ladder` calls this function. Until then, `python -c` does, after the checkpoint:
-`python -c "from nanogpt.speed.ladder import parser, run; run(parser().parse_args())"`. The option `--size 124M --batch 4 --seq 64` climbs with GPT-2
-itself, and takes some minutes on a CPU.
+`python -c "from nanogpt.speed.ladder import parser, run; run(parser().parse_args())"`. The option `--size 124M --batch
+4 --seq 64` climbs with GPT-2 itself, and takes some minutes on a CPU.
 """
 
 # %%
@@ -224,12 +226,14 @@ r"""
 
 To explore:
 
-1. Add an option `--rungs` that climbs only the rungs named. *Check*: `--rungs float32 flash` prints the same two lines as the cell above.
-2. Let the command repeat the climb with another `--seq` and print both gains of flash attention side by side. *Check*: the forecast says which
-   one is larger before anything is measured.
+1. Add an option `--rungs` that climbs only the rungs named. *Check*: `--rungs float32 flash` prints the same two lines
+   as the cell above.
+2. Let the command repeat the climb with another `--seq` and print both gains of flash attention side by side. *Check*:
+   the forecast says which one is larger before anything is measured.
 
 ## Further reading
 
 - Python, *argparse*: options, defaults, help.
-- T. Kalibera and R. Jones, *Rigorous Benchmarking in Reasonable Time*, 2013: why a benchmark is repeated, and what is repeated.
+- T. Kalibera and R. Jones, *Rigorous Benchmarking in Reasonable Time*, 2013: why a benchmark is repeated, and what is
+  repeated.
 """

@@ -2,13 +2,15 @@
 r"""
 # 24 · Llama: GPT-2 with six changes
 
-Download any open language model of today and look into its `config.json`. It will say `LlamaForCausalLM`, `Qwen3ForCausalLM` or a name of
-the same family. You may expect something new. But you know nearly all of it: a table of tokens, blocks of attention and MLP that add to a
-stream, a last normalization, a head. Six parts of the blocks have changed since GPT-2, and each change has a few lines.
+Download any open language model of today and look into its `config.json`. It will say `LlamaForCausalLM`,
+`Qwen3ForCausalLM` or a name of the same family. You may expect something new. But you know nearly all of it: a table of
+tokens, blocks of attention and MLP that add to a stream, a last normalization, a head. Six parts of the blocks have
+changed since GPT-2, and each change has a few lines.
 
-In this chapter we make these changes one at a time. For each we ask what it is good for, and we measure it against GPT-2 on our stories. At the
-end you have a second model in less than 150 lines. It computes exactly what `transformers` computes for Llama 3 and Qwen3, and the cache, the
-sampler and the training loop of the earlier chapters take it as they are.
+In this chapter we make these changes one at a time. For each we ask what it is good for, and we measure it against
+GPT-2 on our stories. At the end you have a second model in less than 150 lines. It computes exactly what `transformers`
+computes for Llama 3 and Qwen3, and the cache, the sampler and the training loop of the earlier chapters take it as they
+are.
 """
 
 # %%
@@ -17,8 +19,10 @@ sampler and the training loop of the earlier chapters take it as they are.
 #| doc gpt.llama_hf: Llama's and Qwen3's weights from Hugging Face's files, and back.
 import json
 import math
+import sys
 import tempfile
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from course.figures import llama as figures
@@ -28,7 +32,7 @@ from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.device import pick_device
 from nanogpt.gpt.cache import KVCache, read
 from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.sample import complete
+from nanogpt.gpt.sample import draw, token_probs
 from nanogpt.gpt.train import scale_init, train
 from nanogpt.text.data import DocumentStream
 from nanogpt.text.shards import open_shards
@@ -46,8 +50,9 @@ from nanogpt.gpt.model import check_input, init_weights, next_token_loss, table
 
 # %% [markdown]
 r"""
-Which change helps most? `python tests/bench/bench_llama.py` trained chapter 07's small GPT with each of them alone, and with all together, for
-three seeds each. Before you see its table, write down your guess: RMSNorm, rotary positions, grouped queries, SwiGLU, QK-norm, or leaving out the biases?
+Which change helps most? `python tests/bench/bench_llama.py` trained chapter 07's small GPT with each of them alone, and
+with all together, for three seeds each. Before you see its table, write down your guess: RMSNorm, rotary positions,
+grouped queries, SwiGLU, QK-norm, or leaving out the biases?
 """
 
 # %%
@@ -58,8 +63,9 @@ predict("24.2", "how many nats a token all together lower the loss", guess=None,
 r"""
 ## RMSNorm: one step less
 
-LayerNorm does four things with the C numbers of a position. It subtracts their mean, divides by their standard deviation, multiplies by a gain, and adds
-a bias. *RMSNorm* (Zhang and Sennrich 2019, §4) leaves out the first and the last. It divides by the root of the mean square, and multiplies by a gain:
+LayerNorm does four things with the C numbers of a position. It subtracts their mean, divides by their standard
+deviation, multiplies by a gain, and adds a bias. *RMSNorm* (Zhang and Sennrich 2019, §4) leaves out the first and the
+last. It divides by the root of the mean square, and multiplies by a gain:
 """
 
 
@@ -87,17 +93,20 @@ print("PyTorch's:", F.rms_norm(x, (4,), eps=1e-5).numpy().round(2))
 
 # %% [markdown]
 r"""
-LayerNorm's result has the mean zero, and RMSNorm's has not. Both have the same property that training needs: however large x is, the result has the same
-size. So the reason for the change is not the loss but the work. RMSNorm reads the vector for one sum instead of two, and it has half as many parameters.
+LayerNorm's result has the mean zero, and RMSNorm's has not. Both have the same property that training needs: however
+large x is, the result has the same size. So the reason for the change is not the loss but the work. RMSNorm reads the
+vector for one sum instead of two, and it has half as many parameters.
 
 ## Rotary positions: distance instead of place
 
-GPT-2 adds row t of a table to the token at position t. The table has 1,024 rows, and nothing follows for position 1,025. Also, the model must learn for each
-pair of rows how far apart they are, because attention mostly asks "how far back?" and rarely "at which place?".
+GPT-2 adds row t of a table to the token at position t. The table has 1,024 rows, and nothing follows for position
+1,025. Also, the model must learn for each pair of rows how far apart they are, because attention mostly asks "how far
+back?" and rarely "at which place?".
 
-*RoPE*, rotary position embedding (Su et al. 2021, §3.2), turns this around. Nothing is added to the stream. Instead, each query and each key is *rotated* by
-an angle that grows with its position. Why does this help? Look at two numbers, as a point in the plane. Rotate a query by 5 steps and a key by 3 steps. Their scalar
-product depends on the angle between them, and this angle has changed by 5 − 3 = 2 steps, wherever in the text they are.
+*RoPE*, rotary position embedding (Su et al. 2021, §3.2), turns this around. Nothing is added to the stream. Instead,
+each query and each key is *rotated* by an angle that grows with its position. Why does this help? Look at two numbers,
+as a point in the plane. Rotate a query by 5 steps and a key by 3 steps. Their scalar product depends on the angle
+between them, and this angle has changed by 5 − 3 = 2 steps, wherever in the text they are.
 """
 
 
@@ -116,9 +125,10 @@ for at_q, at_k in ((5, 3), (105, 103), (5, 4)):
 r"""
 The first two scores are equal: the distance is 2 both times. The third differs, since the distance is 1.
 
-A head has more than two numbers, say d = 64. RoPE takes them as d/2 pairs. Each pair turns at a speed of its own: the first by one radian a position, the last
-by 1/θ, with θ = 10,000 or more. Fast pairs tell neighbours apart, slow pairs tell far from near, as the hands of a clock do. The pairs are made of the first
-half and the second half of the numbers: number i and number i + d/2 belong together.
+A head has more than two numbers, say d = 64. RoPE takes them as d/2 pairs. Each pair turns at a speed of its own: the
+first by one radian a position, the last by 1/θ, with θ = 10,000 or more. Fast pairs tell neighbours apart, slow pairs
+tell far from near, as the hands of a clock do. The pairs are made of the first half and the second half of the numbers:
+number i and number i + d/2 belong together.
 """
 
 
@@ -143,8 +153,8 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
 
 # %% [markdown]
 r"""
-*Check.* The law from above, now for whole heads: a score depends only on the distance. We compute all scores of 8 positions, then all scores of the same
-vectors at positions that are 1,000 larger.
+*Check.* The law from above, now for whole heads: a score depends only on the distance. We compute all scores of 8
+positions, then all scores of the same vectors at positions that are 1,000 larger.
 """
 
 # %%
@@ -161,11 +171,13 @@ print(not torch.allclose(scores[0], q @ k.transpose(-2, -1), atol=0.1))
 r"""
 ## Grouped queries: a smaller cache
 
-While a model writes, it reads its weights and its cache for every token (chapter 08). With long texts and many users the cache is the larger part. *Grouped-query
-attention* (Ainslie et al. 2023, §2) makes it smaller: several heads of queries share one head of keys and values. Llama 3 8B has 32 heads of queries and
-8 of keys and values, so its cache is a quarter as large.
+While a model writes, it reads its weights and its cache for every token (chapter 08). With long texts and many users
+the cache is the larger part. *Grouped-query attention* (Ainslie et al. 2023, §2) makes it smaller: several heads of
+queries share one head of keys and values. Llama 3 8B has 32 heads of queries and 8 of keys and values, so its cache is
+a quarter as large.
 
-*Predict.* How many MB does the cache of Llama 3 8B take for one text of 8,192 tokens in bfloat16? It has 32 layers, and heads of 128 numbers.
+*Predict.* How many MB does the cache of Llama 3 8B take for one text of 8,192 tokens in bfloat16? It has 32 layers, and
+heads of 128 numbers.
 """
 
 # %%
@@ -176,10 +188,12 @@ answer("24.3", mb[8])
 
 # %% [markdown]
 r"""
-The attention layer below has everything so far: queries and keys are rotated, and there are fewer heads of keys and values. `scaled_dot_product_attention` does the
-sharing itself with `enable_gqa=True`. Two more changes are in it. It has no biases: their effect is small, and large models leave them out to save memory
-traffic and trouble with parallelism. And it can normalize each query and each key with an RMSNorm of its own before the rotation. This is *QK-norm* (Henry et
-al. 2020). Qwen3 has it, Llama has not. It bounds the scores, which otherwise may grow during long training until softmax picks only one position.
+The attention layer below has everything so far: queries and keys are rotated, and there are fewer heads of keys and
+values. `scaled_dot_product_attention` does the sharing itself with `enable_gqa=True`. Two more changes are in it. It
+has no biases: their effect is small, and large models leave them out to save memory traffic and trouble with
+parallelism. And it can normalize each query and each key with an RMSNorm of its own before the rotation. This is
+*QK-norm* (Henry et al. 2020). Qwen3 has it, Llama has not. It bounds the scores, which otherwise may grow during long
+training until softmax picks only one position.
 """
 
 
@@ -239,7 +253,8 @@ class GroupedAttention(nn.Module):
 
 # %% [markdown]
 r"""
-*Check.* Sharing is the same as copying: repeat each head of keys and values for all queries of its group, and ordinary attention gives the same numbers.
+*Check.* Sharing is the same as copying: repeat each head of keys and values for all queries of its group, and ordinary
+attention gives the same numbers.
 """
 
 # %%
@@ -253,11 +268,14 @@ print("4 heads of queries, 2 of keys and values: shared, as copied")
 r"""
 ## SwiGLU: an MLP with a gate
 
-GPT-2's MLP widens, applies GELU, and narrows. *SwiGLU* (Shazeer 2020, §2) widens twice. One result goes through the curve silu(x) = x · sigmoid(x) and then
-multiplies the other, number by number. So the first one is a gate: where it is near zero, the second one does not get through. Shazeer tried such gates and found lower losses.
-He closes his paper with "We offer no explanation as to why these architectures seem to work; we attribute their success, as all else, to divine benevolence."
+GPT-2's MLP widens, applies GELU, and narrows. *SwiGLU* (Shazeer 2020, §2) widens twice. One result goes through the
+curve silu(x) = x · sigmoid(x) and then multiplies the other, number by number. So the first one is a gate: where it is
+near zero, the second one does not get through. Shazeer tried such gates and found lower losses. He closes his paper
+with "We offer no explanation as to why these architectures seem to work; we attribute their success, as all else, to
+divine benevolence."
 
-There are three matrices now instead of two. To have as many parameters as GPT-2's MLP, 8·C², each is only 8/3 · C wide instead of 4 · C.
+There are three matrices now instead of two. To have as many parameters as GPT-2's MLP, 8·C², each is only 8/3 · C wide
+instead of 4 · C.
 """
 
 
@@ -285,9 +303,10 @@ print(f"SwiGLU of width {8 * C // 3}: {gated:,} parameters; GPT-2's MLP of width
 r"""
 ## What each change is worth
 
-Here is the record. Each run is chapter 07's small model on the stories, 800 steps of the same batches, with one change. A row's parameters are near GPT-2's. Grouped queries have fewer, because half of
-the matrices for keys and values are gone. The difference is paired: a run with a change minus the run of GPT-2 with the same seed. Its interval comes from three seeds, so it is wide. Where it
-contains zero, nothing was shown.
+Here is the record. Each run is chapter 07's small model on the stories, 800 steps of the same batches, with one change.
+A row's parameters are near GPT-2's. Grouped queries have fewer, because half of the matrices for keys and values are
+gone. The difference is paired: a run with a change minus the run of GPT-2 with the same seed. Its interval comes from
+three seeds, so it is wide. Where it contains zero, nothing was shown.
 """
 
 # %%
@@ -310,25 +329,18 @@ show(
 
 # %% [markdown]
 r"""
-Read the rows with the reasons in mind. RMSNorm, grouped queries and leaving out biases were never meant to lower the loss. They save work, memory or trouble, and the question is whether they cost anything. Rotary positions and SwiGLU
-are said to lower the loss. Our stories are short, and copying a number asks for relative places, so they are a friendly test for rotary positions and no test for long texts.
-
-*The time of a step* belongs to the comparison, too: a lower loss after the same number of steps may still lose against the clock. Here are the steps of your machine, in turns:
+Read the rows with the reasons in mind. RMSNorm, grouped queries and leaving out biases were never meant to lower the
+loss. They save work, memory or trouble, and the question is whether they cost anything. Rotary positions and SwiGLU are
+said to lower the loss. Our stories are short, and copying a number asks for relative places, so they are a friendly
+test for rotary positions and no test for long texts.
 """
-
-# %% tags=["nbval-ignore-output"]
-device = pick_device()
-folder = Path("../data/built/stories")
-manifest = ensure_corpus(folder)
-tokenizer = BPETokenizer.load(folder / "tokenizer.json")
-shape = GPTConfig(block_size=128, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=8, n_embd=128)
-figures.say_times({name: changed(name, shape).to(device) for name in CHANGES}, device)
 
 # %% [markdown]
 r"""
 ## The whole model
 
-A block is as in chapter 05: attention and MLP, each reading a normalized copy of the stream and adding to it. Only the names in it are new.
+A block is as in chapter 05: attention and MLP, each reading a normalized copy of the stream and adding to it. Only the
+names in it are new.
 """
 
 
@@ -350,8 +362,10 @@ class LlamaBlock(nn.Module):
 
 # %% [markdown]
 r"""
-The model has the outer names of chapter 05 (`transformer.wte`, `transformer.h`, `lm_head`) and the same call, `forward(idx, targets, cache)`. So everything that was written for GPT works with it. There is no table of positions;
-the angles are computed once and passed to all blocks. In large models `lm_head` is a matrix of its own; small ones share it with `wte` (`tied`).
+The model has the outer names of chapter 05 (`transformer.wte`, `transformer.h`, `lm_head`) and the same call,
+`forward(idx, targets, cache)`. So everything that was written for GPT works with it. There is no table of positions;
+the angles are computed once and passed to all blocks. In large models `lm_head` is a matrix of its own; small ones
+share it with `wte` (`tied`).
 """
 
 
@@ -387,6 +401,15 @@ class Llama(nn.Module):
         return logits, None if targets is None else next_token_loss(logits, targets)
 
 
+# %% tags=["nbval-ignore-output"]
+device = pick_device()
+folder = Path("../data/built/stories")
+manifest = ensure_corpus(folder)
+tokenizer = BPETokenizer.load(folder / "tokenizer.json")
+print(
+    f"{manifest['splits']['train']['tokens']:,} tokens, a vocabulary of {tokenizer.vocab_size:,}, on {device}"
+)
+
 # %%
 config = LlamaConfig(128, tokenizer.vocab_size, n_layer=2, n_head=8, n_kv_head=4, n_embd=128, n_hidden=368, head_size=16, tied=True)  # fmt: skip
 model = Llama(config, torch.Generator().manual_seed(0)).to(device)
@@ -410,10 +433,24 @@ print("the future changes nothing:", same)
 
 # %% [markdown]
 r"""
-## The cache grows by one line
+## The time of a step
 
-Chapter 08's cache makes room for `n_head` heads. Ours must make room for `n_kv_head` only, or grouped queries would save nothing. And its attention must know that heads of queries share. Two
-small functions of chapter 08 grow; for a GPT they do what they did.
+A lower loss after the same number of steps may still lose against the clock. So here is a training step of each change
+beside one of GPT-2, on your machine, in turns. The changed models are built from the classes that you have just defined.
+"""
+
+# %% tags=["nbval-ignore-output"]
+shape = GPTConfig(block_size=128, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=8, n_embd=128)
+here = sys.modules["__main__"]  # this notebook
+figures.say_times({name: changed(name, shape, here).to(device) for name in CHANGES}, device)
+
+# %% [markdown]
+r"""
+## The cache grows
+
+Chapter 08's cache makes room for `n_head` heads. Ours must make room for `n_kv_head` only, or grouped queries would
+save nothing. And its attention must know that heads of queries share. Two small functions of chapter 08 grow; for a GPT
+they do what they did.
 """
 
 
@@ -421,29 +458,34 @@ small functions of chapter 08 grow; for a GPT they do what they did.
 #| export gpt.cache
 #| grows attend
 def attend(
-    keys: Tensor, values: Tensor, at: Tensor, visible: Tensor, q: Tensor, k: Tensor, v: Tensor
+    keys: Tensor, values: Tensor, at: Tensor, visible: Tensor, shared: bool, q: Tensor, k: Tensor, v: Tensor
 ) -> Tensor:
-    """Store new k and v (B, kv heads, T, d) at positions `at` (B, T), then attend with q to what is `visible`, (B, 1, T, S)."""
+    """Store new k and v (B, kv heads, T, d) at positions `at` (B, T), then attend with q to what is `visible`, (B, 1, T, S).
+
+    shared: whether there are fewer heads of keys than of queries.
+    """
     texts, S = torch.arange(len(k), device=k.device)[:, None], visible.size(-1)
     keys[texts, :, at] = k.transpose(1, 2).to(keys.dtype)
     values[texts, :, at] = v.transpose(1, 2).to(values.dtype)
-    shared = q.size(1) != k.size(1)
-    return F.scaled_dot_product_attention(
-        q, keys[:, :, :S], values[:, :, :S], attn_mask=visible, enable_gqa=shared
-    )
+    past = keys[:, :, :S], values[:, :, :S]
+    return F.scaled_dot_product_attention(q, *past, attn_mask=visible, enable_gqa=shared)
 
 
 # %%
 #| export gpt.cache
-#| grows KVCache.__init__
+#| grows KVCache.__init__, KVCache.layer
 class KVCache(KVCache):
     def __init__(self, model: GPT, B: int, size: int):
         weight, c = model.transformer.wte.weight, model.config
         heads = getattr(c, "n_kv_head", c.n_head)  # a GPT has as many as heads of queries
         d = getattr(c, "head_size", c.n_embd // c.n_head)
+        self.shared = heads < c.n_head
         # Zeros: what is masked has weight 0, but 0 times a NaN left in memory would be NaN.
         self.keys = weight.new_zeros(c.n_layer, B, heads, size, d)
         self.values, self.lengths = self.keys.clone(), [0] * B
+
+    def layer(self, i: int) -> partial:
+        return partial(attend, self.keys[i], self.values[i], self.at, self.visible, self.shared)
 
 
 # %%
@@ -461,12 +503,13 @@ print("with the cache, the same logits; its keys have the shape", tuple(cache.ke
 
 # %% [markdown]
 r"""
-The rotated keys go into the cache. Each was rotated once, by its own position, and never has to be touched again. That is another advantage of rotating over adding: a new
-query meets old keys at the right distance without any work.
+The rotated keys go into the cache. Each was rotated once, by its own position, and never has to be touched again. That
+is another advantage of rotating over adding: a new query meets old keys at the right distance without any work.
 
 ## Trained and asked
 
-Chapter 07's `train` takes the new model without a change. 150 steps are too few for good stories, but enough to see that everything is connected.
+Chapter 07's `train` takes the new model without a change. 150 steps are too few for good stories, but enough to see
+that everything is connected.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -474,14 +517,21 @@ scale_init(model)
 stream = DocumentStream(open_shards(folder, "train"), 4, 128, seed=0, device=device)
 losses = train(model, stream, 150, 2e-3, generator=torch.Generator().manual_seed(0))
 print(f"loss {losses[0]:.2f}, after {len(losses)} steps {losses[-1]:.2f}")
-print("One sunny day," + complete(model, tokenizer, "One sunny day,", 60, temperature=0.7))
+
+# %% tags=["nbval-ignore-output"]
+text, new = ids[0].tolist(), ids[0].tolist()
+cache, g = KVCache(model, B=1, size=100), torch.Generator().manual_seed(0)
+while len(text) < 80:  # chapter 08's loop
+    new = draw(token_probs(read(model, cache, [new]), temperature=0.7), g)
+    text += new
+print(tokenizer.decode(text[1:]))
 
 # %% [markdown]
 r"""
 ## The weights of others
 
-`transformers` calls the same tensors by other names. As in chapter 06, loading is a loop over names. Nothing has to be transposed this time: Llama's files
-store matrices as `nn.Linear` does.
+`transformers` calls the same tensors by other names. As in chapter 06, loading is a loop over names. Nothing has to be
+transposed this time: Llama's files store matrices as `nn.Linear` does.
 """
 
 
@@ -525,8 +575,9 @@ for name, _ in list(model.named_parameters())[:6]:
 
 # %% [markdown]
 r"""
-The configuration has other names as well. And it may ask for things that this model does not have, such as stretched rotary positions (Llama 3.1's) or biases. Then the loader must refuse, because the weights
-would fit and the numbers would be wrong.
+The configuration has other names as well. And it may ask for things that this model does not have, such as stretched
+rotary positions (Llama 3.1's) or biases. Then the loader must refuse, because the weights would fit and the numbers
+would be wrong.
 """
 
 
@@ -622,8 +673,10 @@ with torch.no_grad():
 
 # %% [markdown]
 r"""
-That we read what we wrote proves little: both could be wrong in the same way. The proof is a comparison with a program by others. This chapter's tests build `LlamaForCausalLM` and `Qwen3ForCausalLM` from `transformers` with random weights, write them,
-read them with `llama_from_hf`, and compare logits and all gradients. They also go the other way. The next cell does the first of these comparisons where `transformers` is installed.
+That we read what we wrote proves little: both could be wrong in the same way. The proof is a comparison with a program
+by others. This chapter's tests build `LlamaForCausalLM` and `Qwen3ForCausalLM` from `transformers` with random weights,
+write them, read them with `llama_from_hf`, and compare logits and all gradients. They also go the other way. The next
+cell does the first of these comparisons where `transformers` is installed.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -639,23 +692,30 @@ checkpoint("24")
 r"""
 ## BERT, from the same blocks
 
-Llama came after GPT-2. *BERT* (Devlin et al. 2018) came before, and it is made of the same blocks, too. Two things differ. Its attention has no causal mask: every position sees the whole text. And so its task cannot be to predict the next token, which it would see.
-Instead, 15% of the tokens are hidden, and the model must say which ones they were, from both sides. Such a model cannot write a text from left to right, but its vectors are good for sorting and searching texts. Chapter 07 showed what happens if one mixes the two up: without the
-mask, next-token training reaches a loss near zero and has learned nothing.
+Llama came after GPT-2. *BERT* (Devlin et al. 2018) came before, and it is made of the same blocks, too. Two things
+differ. Its attention has no causal mask: every position sees the whole text. And so its task cannot be to predict the
+next token, which it would see. Instead, 15% of the tokens are hidden, and the model must say which ones they were, from
+both sides. Such a model cannot write a text from left to right, but its vectors are good for sorting and searching
+texts. Chapter 07 showed what happens if one mixes the two up: without the mask, next-token training reaches a loss near
+zero and has learned nothing.
 
 ## Exercises
 
 To explore:
 
-1. Give the trained model a text of 200 tokens although it was trained with 128. GPT-2 could not even try. Does the loss rise after position 128? *Check*: `block_size` must be larger in the configuration, and no weight depends on it.
-2. Set `rope_theta` to 100 and to 1,000,000 and train 400 steps each. *Predict* first which one can no longer tell neighbours apart.
+1. Give the trained model a text of 200 tokens although it was trained with 128. GPT-2 could not even try. Does the loss
+   rise after position 128? *Check*: `block_size` must be larger in the configuration, and no weight depends on it.
+2. Set `rope_theta` to 100 and to 1,000,000 and train 400 steps each. *Predict* first which one can no longer tell
+   neighbours apart.
 3. Multi-query attention is `n_kv_head=1`. What does the loss lose against four heads, and what does the cache gain?
-4. Build BERT's task: an attention without `is_causal`, 15% of the tokens replaced by one new id, targets of −100 everywhere else. *Check*: the loss of a model that guesses by frequency.
+4. Build BERT's task: an attention without `is_causal`, 15% of the tokens replaced by one new id, targets of −100
+   everywhere else. *Check*: the loss of a model that guesses by frequency.
 
 ## Further reading
 
 - Grattafiori et al. 2024, *The Llama 3 Herd of Models*, §3.2 and table 3.
 - Yang et al. 2025, *Qwen3 Technical Report*, §2: QK-norm, no biases.
-- Su et al. 2021, *RoFormer*, §3; Zhang and Sennrich 2019, *Root Mean Square Layer Normalization*; Ainslie et al. 2023, *GQA*; Shazeer 2020, *GLU Variants Improve Transformer*.
+- Su et al. 2021, *RoFormer*, §3; Zhang and Sennrich 2019, *Root Mean Square Layer Normalization*; Ainslie et al. 2023,
+  *GQA*; Shazeer 2020, *GLU Variants Improve Transformer*.
 - Henry et al. 2020, *Query-Key Normalization for Transformers*; Devlin et al. 2018, *BERT*, §3.1.
 """

@@ -21,6 +21,7 @@ from course.llama_changes import CHANGES, changed
 from course.paths import ROOT
 from nanogpt.corpora.corpus import ensure_corpus, stories
 from nanogpt.evals.losses import evaluate
+from nanogpt.gpt import llama
 from nanogpt.gpt.model import GPTConfig
 from nanogpt.gpt.train import train
 from nanogpt.text.data import DocumentStream
@@ -45,7 +46,7 @@ def main() -> None:
     losses, parameters = {name: [] for name in CHANGES}, {}
     for seed in range(args.seeds):
         for name in CHANGES:
-            model = changed(name, shape, seed)
+            model = changed(name, shape, llama, seed)
             parameters[name] = sum(p.numel() for p in model.parameters() if p.requires_grad)
             stream = DocumentStream(open_shards(folder, "train"), 4, 128, seed=seed)
             train(model, stream, args.steps, 2e-3, decay=0.5, generator=torch.Generator().manual_seed(seed))
