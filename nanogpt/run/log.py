@@ -18,10 +18,17 @@ import torch
 
 import nanogpt
 from nanogpt.gpt.model import num_params
-from nanogpt.run.assemble import Training
 from nanogpt.run.config import Config, config_dict
 from nanogpt.run.metrics import span, step_line
+from nanogpt.run.training import Training
 from nanogpt.speed.roofline import peak_of
+
+
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """FLOP/s by the GPU's data sheet, where there is one."""
+    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
+    return rate and 1e12 * rate
 
 
 def say(text: str, end: str = "\n") -> None:
@@ -73,11 +80,16 @@ def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], obj
         yield wandb(config)
 
 
-def peak_flops(device: torch.device, precision: str) -> float | None:
-    """FLOP/s by the GPU's data sheet, where there is one."""
-    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-    rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
-    return rate and 1e12 * rate
+def report(training: Training) -> None:
+    """What the run came to, and what it spent its time on."""
+    total = sum(training.seconds.values())
+    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in training.seconds.items())
+    skipped = ", ".join(f"{n} {why}" for why, n in training.skipped.items()) or "none"
+    print(f"{training.step} steps, {spent}; skipped: {skipped}")
+    if training.best:
+        print(f"best val loss {training.best['val_loss']:.6f} at step {training.best['step']}")
+    place = training.folder / "best" if training.best else training.folder
+    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(place))}")
 
 
 def numbers(line: dict) -> dict:
@@ -110,15 +122,3 @@ def wandb(config: Config) -> Callable[[dict], object]:
     options = {"id": file.read_text(), "name": folder.resolve().name, "resume": "allow"}
     wandb.init(project="nanogpt", dir=config.run.dir, config=config_dict(config), **options)
     return lambda line: wandb.log(numbers(line), step=line["step"])
-
-
-def report(training: Training) -> None:
-    """What the run came to, and what it spent its time on."""
-    total = sum(training.seconds.values())
-    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in training.seconds.items())
-    skipped = ", ".join(f"{n} {why}" for why, n in training.skipped.items()) or "none"
-    print(f"{training.step} steps, {spent}; skipped: {skipped}")
-    if training.best:
-        print(f"best val loss {training.best['val_loss']:.6f} at step {training.best['step']}")
-    place = training.folder / "best" if training.best else training.folder
-    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(place))}")

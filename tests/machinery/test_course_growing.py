@@ -171,6 +171,7 @@ def test_a_class_grows_as_a_whole_and_goes_on():
     )
     assert text.index("class Box") < text.index("def step")
 
+
 RUN = '''\
 #| export
 from dataclasses import dataclass
@@ -188,7 +189,7 @@ class Run:
 
     def more(self):
         return 1'''
-GROWN_RUN = '''\
+GROWN_RUN = """\
 #| export
 #| grows Run.__post_init__
 @dataclass
@@ -200,7 +201,7 @@ class Run(Run):
         self.said = f"{self.name} of {self.size}"
 
     def other(self):
-        return 2'''
+        return 2"""
 
 
 def test_a_dataclass_goes_on_with_fields_behind_the_old_ones():
@@ -217,7 +218,6 @@ def test_a_dataclass_goes_on_with_fields_behind_the_old_ones():
     assert vars(made[0]) == vars(made[1]) and made[1].said == "a of 2"
     alone = text_of(RUN, "#| export\n@dataclass\nclass Run(Run):\n    size: int = 1")
     assert "size: int = 1" in alone and alone.count("@dataclass") == 1
-
 
 
 def test_overloads_grow_together():
@@ -299,6 +299,18 @@ def test_modules_head_names_every_notebook_that_wrote_it():
     assert max(map(len, text.splitlines())) <= 110 and len(text.split('"""')[1].splitlines()) == 5
     assert writers(text) == [f"{number + 1:02}_x.ipynb" for number in range(12)]
     assert writers('"""A module of somebody\'s own."""\n') == []
+
+
+def test_a_parameter_that_is_called_as_another_modules_function_is_no_use_of_it():
+    """Two commands of a chapter have a function `run` each, and a third module a parameter of that name."""
+    two = ["#| doc b: B.\n#| doc c: C.", "#| export b\ndef run(): pass", "#| export c\ndef run(): pass"]
+    modules = compose([*two, "#| export\ndef step(run): return run.step\nlast = lambda run: run"])
+    assert "import" not in modules["a"]
+    assert "a uses it" in refused([*two, "#| export\ndef step(): return run()"]).replace("nanogpt/a.py", "a")
+    assert (
+        "from nanogpt.b import run\n"
+        in compose(["#| doc b: B.", two[1], "#| export\ndef f(x=run): pass"])["a"]
+    )
 
 
 def test_a_later_chapters_modules_import_what_it_grows():
