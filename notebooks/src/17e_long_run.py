@@ -448,7 +448,8 @@ def say(text: str, end: str = "\n") -> None:
 
 
 # %%
-twin, run.step = resume(tiny("first")), 2 * EVERY
+run = resume(tiny("first"))
+run.step = 2 * EVERY
 print("due:", *(each.__name__ for each in due_looks(run)))
 torch.manual_seed(0)
 before = torch.get_rng_state()
@@ -494,7 +495,7 @@ def finish_step(run: Training, metrics) -> None:
 
 
 # %%
-run = resume(tiny("one step"))
+run = resume(tiny("one-step"))
 run.record, run.stopped = one_step(run), "somebody who asked"
 run.folder.mkdir(exist_ok=True)
 with open(run.folder / "metrics.jsonl", "ab") as metrics:
@@ -641,7 +642,7 @@ def say_rate(run: Training) -> None:
 # %% tags=["nbval-ignore-output"]
 introduce(run)
 note_start(run, "python -m nanogpt train tiny")
-print((run.folder / "started.jsonl").read_text())
+print("started.jsonl:", *json.loads((run.folder / "started.jsonl").read_text()))
 
 # %% [markdown]
 r"""

@@ -20,11 +20,13 @@ from course.torchrun import torchrun
 from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.evals.losses import evaluate
 from nanogpt.gpt.model import GPT
-from nanogpt.run.assemble import held_out, stream_of
+from nanogpt.run.assemble import held_out
 from nanogpt.run.compare import verdict
 from nanogpt.run.config import load_config
 from nanogpt.run.metrics import read_metrics
 from nanogpt.run.training import Training
+from nanogpt.text.data import DocumentStream
+from nanogpt.text.shards import open_shards
 
 # %%
 STEPS, TOKENS = 40, 1024  # of the run: its steps, and the tokens of a batch, which are two micro-batches
@@ -63,8 +65,10 @@ Suppose that each had a folder of its own. There would still be something wrong,
 
 # %%
 config = load_config("tiny", words("one")[2:])
-batches = [stream_of(config, "cpu").next_batch()[0] for rank in range(2)]
-print("the two processes read the same rows:", bool((batches[0] == batches[1]).all()))
+B, T = config.train.micro_batch, config.model.block_size
+streams = [DocumentStream(open_shards(DATA, "train"), B, T, seed=config.run.seed) for process in range(2)]
+first, second = (stream.next_batch()[0] for stream in streams)
+print("the two processes read the same rows:", bool((first == second).all()))
 
 # %% [markdown]
 r"""
@@ -237,9 +241,6 @@ def stream_of(config: Config, ranks: Ranks) -> BatchStream:
 
 
 # %%
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import open_shards
-
 alone = stream_of(config, Ranks())
 theirs = [stream_of(config, Ranks(rank, rank, 2)).next_batch()[0] for rank in range(2)]
 for rank, x in enumerate(theirs):
