@@ -11,6 +11,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -21,15 +22,15 @@ from nanogpt.parallel.laid_out import whole_model
 from nanogpt.run.assemble import resume
 from nanogpt.run.checkpoint import prune, save
 from nanogpt.run.config import Config, from_depth, load_config
+from nanogpt.run.configfile import key_lines
 from nanogpt.run.dryrun import dry_run
-from nanogpt.run.log import introduce, note_start, peak_flops, report, say, writers
+from nanogpt.run.log import introduce, keep_config, note_start, pace, report, say, writers
 from nanogpt.run.looks import due_looks, look
 from nanogpt.run.simple import due
 from nanogpt.run.stopping import asked_to_stop, naming_last_good
 from nanogpt.run.together import one_run, seed_step
 from nanogpt.run.training import Training
 from nanogpt.speed.roofline import synchronize
-from nanogpt.speed.work import mfu, step_flops
 from nanogpt.text.shards import write_shard
 
 
@@ -94,15 +95,6 @@ def keep_batch(run: Training, batches: list) -> None:
     ids = torch.cat([x.flatten() for x, _ in batches]).cpu().numpy()
     rank = f".rank{run.ranks.rank}" if run.ranks.rank else ""
     write_shard(run.folder / f"skipped/step_{run.step:06d}{rank}.bin", ids)
-
-
-def pace(run: Training, seconds: float) -> dict:
-    """Of a step that took so long: milliseconds, tokens a second, and MFU where the device's peak is known."""
-    tokens, T = run.config.train.batch_tokens, run.config.model.block_size
-    said = {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
-    if peak := peak_flops(run.device, run.config.train.dtype):
-        said["mfu"] = mfu(step_flops(run.model.config, tokens // T, T) / run.ranks.size, seconds, peak)
-    return said
 
 
 def one_step(run: Training) -> dict:
@@ -175,6 +167,7 @@ def make_steps(run: Training, metrics, why: Callable, write: list[Callable]) -> 
 def begin(run: Training, metrics, command: str) -> list[Callable]:
     """Say and note what is about to run; what is called with each step's line."""
     note_start(run, command)
+    keep_config(run)
     introduce(run)
     say_rate(run)
     return list(writers(run.config, metrics, run.step))
@@ -205,6 +198,7 @@ HELP = """Start a run, or go on with it where its newest checkpoint is: the same
   python -m nanogpt train tiny
   python -m nanogpt train shakespeare data.source=../shared/data/tinyshakespeare.txt
   python -m nanogpt train gpt2-124M train.micro_batch=8 --dry-run
+  python -m nanogpt train runs/tiny                              go on with the run in this folder
 
 Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint. After
 Ctrl-C the exit code is 130, after SIGTERM 143.
@@ -213,8 +207,10 @@ Ctrl-C the exit code is 130, after SIGTERM 143.
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", help="a YAML file, or the name of one in configs/")
+    every_key = "\n".join(["keys and their defaults:", *key_lines(Config)])
+    looks = {"description": HELP, "epilog": every_key}
+    parser = argparse.ArgumentParser(**looks, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", help="a YAML file, the name of one in configs/, or the folder of a run")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as train.max_steps=100")
     parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
     parser.add_argument(
@@ -225,12 +221,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def config_of(args: argparse.Namespace) -> Config:
-    """The run that the options ask for."""
+    """The run that the options ask for; of a run's folder, the one that was begun there."""
+    file, place = args.config, []
+    if Path(args.config, "config.yaml").is_file():
+        file, place = Path(args.config, "config.yaml"), [f"run.dir={args.config}"]
     dial = []
     if args.depth is not None:  # a width of its own may not suit the file's heads
         others = [override for override in args.overrides if not override.startswith("model.n_")]
-        dial = from_depth(args.depth, load_config(args.config, others).train.batch_tokens)
-    return load_config(args.config, [*dial, *args.overrides])
+        dial = from_depth(args.depth, load_config(file, others).train.batch_tokens)
+    return load_config(file, [*place, *dial, *args.overrides])
 
 
 def run(args: argparse.Namespace) -> None:

@@ -758,6 +758,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+# %%
+#| export cli
 COMMANDS = {
     "prepare": ("nanogpt.corpora.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)"),
     "plot": ("nanogpt.run.plot", "draw loss, norm, rate and throughput of runs together (chapter 17e)"),
@@ -777,6 +779,8 @@ USAGE = """usage: python -m nanogpt COMMAND [options]
 Exit codes: 0 all went well, 2 something is wrong (one line says what), 130 or 143 stopped by Ctrl-C or SIGTERM."""
 
 
+# %%
+#| export cli
 def is_there(module: str) -> bool:
     """Whether a command's module has been written. It is not imported here: help must need no PyTorch."""
     try:

@@ -81,7 +81,6 @@ from nanogpt.run.dryrun import dry_run
 from nanogpt.run.simple import due
 from nanogpt.run.training import Training
 from nanogpt.speed.roofline import synchronize
-from nanogpt.speed.work import mfu, step_flops
 from nanogpt.text.shards import write_shard
 
 
@@ -224,15 +223,6 @@ def keep_batch(run: Training, batches: list) -> None:
 
 # %%
 #| export run.trainer
-def pace(run: Training, seconds: float) -> dict:
-    """Of a step that took so long: milliseconds, tokens a second, and MFU where the device's peak is known."""
-    tokens, T = run.config.train.batch_tokens, run.config.model.block_size
-    said = {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
-    if peak := peak_flops(run.device, run.config.train.dtype):
-        said["mfu"] = mfu(step_flops(run.model.config, tokens // T, T), seconds, peak)
-    return said
-
-
 def one_step(run: Training) -> dict:
     """A step: the line of metrics.jsonl that tells of it."""
     began = time.perf_counter()
@@ -267,6 +257,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
+import yaml
 
 import nanogpt
 from nanogpt.gpt.model import num_params
@@ -274,6 +265,8 @@ from nanogpt.run.training import Training
 from nanogpt.run.config import Config, config_dict
 from nanogpt.run.metrics import span, step_line
 from nanogpt.speed.roofline import peak_of
+from nanogpt.speed.work import mfu, step_flops
+from nanogpt.text.files import atomically
 
 
 # %%
@@ -283,6 +276,17 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
     sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
     return rate and 1e12 * rate
+
+
+# %%
+#| export run.log
+def pace(run: Training, seconds: float) -> dict:
+    """Of a step that took so long: milliseconds, tokens a second, and MFU where the device's peak is known."""
+    tokens, T = run.config.train.batch_tokens, run.config.model.block_size
+    said = {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
+    if peak := peak_flops(run.device, run.config.train.dtype):
+        said["mfu"] = mfu(step_flops(run.model.config, tokens // T, T), seconds, peak)
+    return said
 
 
 # %%
@@ -599,7 +603,7 @@ r"""
 ## The screen and the files
 
 Before the first step, `introduce` says what is about to run, and `note_start` adds a line to `started.jsonl`: the step, the versions, git's commit and the command. Months later somebody will ask with which version of the code the
-run was made. If the schedule has become longer, `say_rate` warns that the rate rises.
+run was made. `keep_config` writes the complete configuration into the folder, so that the folder is enough to go on: `python -m nanogpt train runs/tiny`. If the schedule has become longer, `say_rate` warns that the rate rises.
 """
 
 
@@ -611,6 +615,14 @@ def introduce(training: Training) -> None:
     tokens = f"{train.max_steps:,} steps of {train.batch_tokens:,} tokens, {train.max_steps * train.batch_tokens:,} in all"
     what = f"{num_params(training.model.config):,} parameters in {train.dtype} on {training.device}"
     say(f"{c.run.dir}: {what}; {tokens}, from {c.data.dir}")
+
+
+# %%
+#| export run.log
+def keep_config(training: Training) -> None:
+    """Write config.yaml into the run's folder: `train FOLDER` goes on with it."""
+    with atomically(training.folder / "config.yaml") as file:
+        file.write(yaml.safe_dump(config_dict(training.config), sort_keys=False).encode())
 
 
 # %%
@@ -642,6 +654,7 @@ def say_rate(run: Training) -> None:
 # %% tags=["nbval-ignore-output"]
 introduce(run)
 note_start(run, "python -m nanogpt train tiny")
+keep_config(run)
 print("started.jsonl:", *json.loads((run.folder / "started.jsonl").read_text()))
 
 # %% [markdown]
@@ -728,6 +741,7 @@ def make_steps(run: Training, metrics, why: Callable, write: list[Callable]) -> 
 def begin(run: Training, metrics, command: str) -> list[Callable]:
     """Say and note what is about to run; what is called with each step's line."""
     note_start(run, command)
+    keep_config(run)
     introduce(run)
     say_rate(run)
     return list(writers(run.config, metrics, run.step))
@@ -1067,18 +1081,53 @@ HELP = """Start a run, or go on with it where its newest checkpoint is: the same
   python -m nanogpt train tiny
   python -m nanogpt train shakespeare data.source=../shared/data/tinyshakespeare.txt
   python -m nanogpt train gpt2-124M train.micro_batch=8 --dry-run
+  python -m nanogpt train runs/tiny                              go on with the run in this folder
 
 Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint. After
 Ctrl-C the exit code is 130, after SIGTERM 143.
 """
 
 
+# %% [markdown]
+r"""
+A run has about fifty keys, and nobody knows them by heart. Each is a field of a dataclass in chapter 17c, with a comment behind it that says what it means. So the source itself can be the list: `key_lines` reads the comments, and `--help` prints them.
+"""
+
+
+# %%
+#| export run.configfile
+import inspect
+import json
+import re
+from dataclasses import fields, is_dataclass
+
+
+# %%
+#| export run.configfile
+def key_lines(kind: type, before: str = "") -> list[str]:
+    """A line for each key of a configuration: its default, and what the comment behind the field says."""
+    meanings = dict(re.findall(r"^    (\w+):.*?  # (.*)$", inspect.getsource(kind), re.MULTILINE))
+    lines = []
+    for f in fields(kind):
+        if is_dataclass(f.default_factory):
+            lines += key_lines(f.default_factory, f"{f.name}.")
+        else:
+            lines.append(f"  {before}{f.name}={json.dumps(f.default)}  {meanings.get(f.name, '')}".rstrip())
+    return lines
+
+
+# %%
+print(*key_lines(Config)[:3], "  ...", *key_lines(Config)[-4:], sep="\n")
+
+
 # %%
 #| export run.trainer
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", help="a YAML file, or the name of one in configs/")
+    every_key = "\n".join(["keys and their defaults:", *key_lines(Config)])
+    looks = {"description": HELP, "epilog": every_key}
+    parser = argparse.ArgumentParser(**looks, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", help="a YAML file, the name of one in configs/, or the folder of a run")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as train.max_steps=100")
     parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
     parser.add_argument(
@@ -1091,12 +1140,15 @@ def parser() -> argparse.ArgumentParser:
 # %%
 #| export run.trainer
 def config_of(args: argparse.Namespace) -> Config:
-    """The run that the options ask for."""
+    """The run that the options ask for; of a run's folder, the one that was begun there."""
+    file, place = args.config, []
+    if Path(args.config, "config.yaml").is_file():
+        file, place = Path(args.config, "config.yaml"), [f"run.dir={args.config}"]
     dial = []
     if args.depth is not None:  # a width of its own may not suit the file's heads
         others = [override for override in args.overrides if not override.startswith("model.n_")]
-        dial = from_depth(args.depth, load_config(args.config, others).train.batch_tokens)
-    return load_config(args.config, [*dial, *args.overrides])
+        dial = from_depth(args.depth, load_config(file, others).train.batch_tokens)
+    return load_config(file, [*place, *dial, *args.overrides])
 
 
 def run(args: argparse.Namespace) -> None:

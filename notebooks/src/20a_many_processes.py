@@ -505,7 +505,6 @@ What is left are the places where the trainer writes. A checkpoint and the remov
 # %%
 #| export run.trainer
 #| grows keep_batch
-#| grows pace
 def keep_batch(run: Training, batches: list) -> None:
     """Write the ids of a step that was left out, to be looked at: rows of T tokens, each rank its own."""
     ids = torch.cat([x.flatten() for x, _ in batches]).cpu().numpy()
@@ -513,6 +512,9 @@ def keep_batch(run: Training, batches: list) -> None:
     write_shard(run.folder / f"skipped/step_{run.step:06d}{rank}.bin", ids)
 
 
+# %%
+#| export run.log
+#| grows pace
 def pace(run: Training, seconds: float) -> dict:
     """Of a step that took so long: milliseconds, tokens a second, and MFU where the device's peak is known."""
     tokens, T = run.config.train.batch_tokens, run.config.model.block_size

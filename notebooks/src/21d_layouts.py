@@ -137,6 +137,7 @@ def layout_of(words: str) -> tuple[Parallel, list[str]]:
     return Parallel(**inner), [f"{key}={value}" for key, value in pairs if "parallel" not in key]
 
 
+# %%
 can = 0
 for processes, words in WISHES:
     layout, others = layout_of(words)

@@ -22,7 +22,7 @@ from nanogpt.gpt.sample import load as load_for_sampling
 from nanogpt.gpt.weights import load_model
 from nanogpt.run import assemble, checkpoint, looks, trainer
 from nanogpt.run import metrics as runs
-from nanogpt.run.config import config_dict
+from nanogpt.run.config import config_dict, keys
 from nanogpt.text.shards import read_shard
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -484,3 +484,18 @@ def test_a_runs_folder_is_its_newest_checkpoint_and_best_its_best(config, capsys
     assert f"sample --checkpoint {never.folder}\n" in capsys.readouterr().out
     with pytest.raises(ValueError, match="was never validated"):
         checkpoint.chosen(never.folder / "best")
+
+
+def test_a_runs_folder_is_enough_to_go_on_wherever_it_is_now(config, tmp_path, monkeypatch):
+    stopped_after(config(), 5, monkeypatch)
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    assert main(["train", str(moved)]) == 0
+    trainer.fit(whole := config(run_dir=str(tmp_path / "whole")))
+    assert lines(moved) == lines(whole.run.dir), "the run that went on by its folder ends otherwise"
+
+
+def test_help_lists_every_key_with_its_meaning(capsys):
+    assert main(["train", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"\n  {key}=" in said for key in keys()), "a key is missing"
+    assert "\n  optim.clip=1.0  the longest gradient; null clips none\n" in said

@@ -1,4 +1,4 @@
-"""Chapter 20a: the trainer on several ranks: one run, whatever their number; stopped, gone on with, refused, together."""
+"""The trainer on several ranks: one run, whatever their number; stopped, gone on with, refused, together."""
 
 import json
 import os
