@@ -13,8 +13,8 @@ import numpy as np
 
 from nanogpt.corpora.corpus import stories
 from nanogpt.device import pick_device
-from nanogpt.evals import hellaswag
 from nanogpt.evals.excess import Floor
+from nanogpt.evals.hellaswag import accuracy, default_items, load_items
 from nanogpt.evals.losses import answer_accuracy, bits_per_byte, mean_and_error, token_bytes, token_losses
 from nanogpt.gpt.sample import load
 from nanogpt.text.files import save_json
@@ -60,8 +60,8 @@ def excess(model, tokenizer, args: Namespace) -> dict[str, float]:
 
 TASKS = {
     "val": val,
-    "hellaswag": lambda model, tokenizer, args: hellaswag.accuracy(
-        model, hellaswag.load_items(args.items), tokenizer, batch=args.batch, precision=args.precision
+    "hellaswag": lambda model, tokenizer, args: accuracy(
+        model, load_items(args.items), tokenizer, batch=args.batch, precision=args.precision
     ),
     "answers": lambda model, tokenizer, args: answer_accuracy(model, stories(200, seed=1), tokenizer),
     "excess": excess,
@@ -109,7 +109,7 @@ def run(args: Namespace) -> None:
     model, results = model.to(pick_device(args.device)).eval(), {}
     for name in names:
         of = f"{args.data}, {args.split}" if name == "val" else "stories that the course's shards do not hold"
-        of = Path(args.items or hellaswag.default_items()).name if name == "hellaswag" else of
+        of = Path(args.items or default_items()).name if name == "hellaswag" else of
         print(f"{name} ({of})", flush=True)
         results[name] = TASKS[name](model, tokenizer, args)
         for key, value in results[name].items():

@@ -537,7 +537,6 @@ import numpy as np
 
 from nanogpt.corpora.corpus import stories
 from nanogpt.device import pick_device
-from nanogpt.evals import hellaswag
 from nanogpt.evals.excess import Floor
 from nanogpt.evals.losses import answer_accuracy, bits_per_byte, mean_and_error, token_bytes, token_losses
 from nanogpt.gpt.sample import load
@@ -592,8 +591,8 @@ def excess(model, tokenizer, args: Namespace) -> dict[str, float]:
 #| export evals.command
 TASKS = {
     "val": val,
-    "hellaswag": lambda model, tokenizer, args: hellaswag.accuracy(
-        model, hellaswag.load_items(args.items), tokenizer, batch=args.batch, precision=args.precision
+    "hellaswag": lambda model, tokenizer, args: accuracy(
+        model, load_items(args.items), tokenizer, batch=args.batch, precision=args.precision
     ),
     "answers": lambda model, tokenizer, args: answer_accuracy(model, stories(200, seed=1), tokenizer),
     "excess": excess,
@@ -647,7 +646,7 @@ def run(args: Namespace) -> None:
     model, results = model.to(pick_device(args.device)).eval(), {}
     for name in names:
         of = f"{args.data}, {args.split}" if name == "val" else "stories that the course's shards do not hold"
-        of = Path(args.items or hellaswag.default_items()).name if name == "hellaswag" else of
+        of = Path(args.items or default_items()).name if name == "hellaswag" else of
         print(f"{name} ({of})", flush=True)
         results[name] = TASKS[name](model, tokenizer, args)
         for key, value in results[name].items():
@@ -691,8 +690,43 @@ with tempfile.TemporaryDirectory() as folder:
 
 # %% [markdown]
 r"""
+## During a run
+
+The trainer of chapter 17e looks at its model now and then. What it looks at is a table, `LOOKS`: a key of the configuration's section `eval`, and a function. HellaSwag becomes a row of it, and then `eval.hellaswag_every=1000` asks the questions after every thousandth step.
+"""
+
+# %%
+from types import SimpleNamespace
+
+from nanogpt.run.config import load_config
+from nanogpt.run.looks import validate, write_sample
+from nanogpt.run.training import Training
+
+
+# %%
+#| export run.looks
+#| grows LOOKS
+def score_hellaswag(training: Training, model: GPT) -> dict:
+    """The accuracies on HellaSwag."""
+    precision = training.config.train.dtype
+    scores = accuracy(model, load_items(), training.tokenizer, precision=precision)
+    return {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
+
+
+LOOKS = {  # a key of `eval`: what is done so often
+    "every": validate,
+    "sample_every": write_sample,
+    "hellaswag_every": score_hellaswag,
+}
+
+
+# %% tags=["nbval-ignore-output"]
+print(score_hellaswag(SimpleNamespace(tokenizer=tokenizer, config=load_config("tiny")), best))
+
+# %% [markdown]
+r"""
 On the command line: `python -m nanogpt eval --checkpoint data/built/model --tasks val,hellaswag`; with
-`--checkpoint openai-community/gpt2` it is GPT-2. During a run, `eval.hellaswag_every` asks every N steps (chapter 17e).
+`--checkpoint openai-community/gpt2` it is GPT-2.
 """
 
 # %% tags=["nbval-ignore-output"]

@@ -31,7 +31,7 @@ import warnings
 from pathlib import Path
 
 from course.figures import layouts as figures
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.torchrun import torchrun
 from nanogpt.corpora.corpus import ensure_corpus
 
@@ -44,7 +44,7 @@ _ = ensure_corpus(DATA)
 r"""
 ## Three words
 
-`dp` may be left out: then it is whatever the number of processes allows, and a run without the section is DDP, as in chapter 20b.
+`dp` may be left out: then it is whatever the number of processes allows, and a run without the section is DDP, as in chapter 20a.
 """
 
 # %%
@@ -123,17 +123,29 @@ WISHES = [  # processes started, and what the command line says
 ]
 
 # %%
+import yaml
+
 from nanogpt.run.config import load_config
 
+
+def layout_of(words: str) -> tuple[Parallel, list[str]]:
+    """The layout that a command line asks for, and its other words."""
+    pairs = [word.split("=") for word in words.split()]
+    inner = {
+        key.removeprefix("parallel."): yaml.safe_load(value) for key, value in pairs if "parallel" in key
+    }
+    return Parallel(**inner), [f"{key}={value}" for key, value in pairs if "parallel" not in key]
+
+
+# %%
 can = 0
 for processes, words in WISHES:
+    layout, others = layout_of(words)
+    config = load_config("tiny", others)
     try:
-        config = load_config("tiny", words.split())
-        print(
-            f"{processes} processes, {words}:",
-            data_parallel(config.parallel, processes),
-            "read different rows",
-        )
+        check_layout(layout, config.model, config.train)
+        rows = data_parallel(layout, processes)
+        print(f"{processes} processes, {words}: {rows} read different rows")
         can += 1
     except ValueError as error:
         print(error)
@@ -158,7 +170,6 @@ from torch import Tensor, nn
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.optim import decay_groups, make_optimizer
 from nanogpt.parallel.distributed import Ranks, replicate
-from nanogpt.parallel.layout import data_parallel
 
 
 # %%
@@ -326,8 +337,8 @@ Gathering costs. Every rank receives the weights, and rank 0 holds weights and m
 samples and HellaSwag use the gathered model too. A rank that called the laid-out one alone would wait for the others for ever (chapter 20b), and in a forward pass of FSDP *every* rank must take part as
 often as the others, also one whose share of the documents has run out.
 
-In the trainer all this is some ten lines: `lay_out`, `fill`, `optimizer_for` where a run is assembled, `whole` where one is looked at or saved, and `readers` where rows are dealt. The gradient's norm
-needed none, since chapter 21 has taught `train_step` the global one.
+In the trainer all this is some ten lines, which a later section adds: `lay_out`, `fill`, `optimizer_for` where a run is assembled, `whole_model` where one is looked at or saved, and the readers where rows are dealt. The gradient's norm
+needs none, since chapter 21 has taught `train_step` the global one.
 
 ## Four grids
 
@@ -351,8 +362,6 @@ from nanogpt.gpt.clip import local_part
 from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.train import train_step
 from nanogpt.parallel.distributed import Ranks, gathered, my_rows
-from nanogpt.parallel.laid_out import is_laid_out, laid_out, lay_out, optimizer_for, whole_model
-from nanogpt.parallel.layout import Parallel
 from nanogpt.text.data import DocumentStream
 
 
@@ -526,7 +535,140 @@ r"""
 (Of rank 0, in one step, as chapter 20b's flight recorder has them. Gloo makes FSDP's reduce-scatter of an all-reduce, which is why parts put the whole gradient into those; NCCL does not.) Copies and parts move
 *parameters*: as many bytes however long the text is. Cuts move *activations*, (B, T, C) twice in forward and twice in backward of each of two layers, once for the embedding and once for the head: as many bytes however
 large the vocabulary and the MLP are. On the grid these have half the rows, and each rank has half the parameters to average.
+"""
 
+# %% [markdown]
+r"""
+## The layout in the trainer
+
+The trainer knows many processes since chapter 20a, and each of them has a complete model. Now its functions grow once more. First the configuration gets its section `parallel`. It is one more field of `Config`, with the check that was written above:
+"""
+
+# %%
+from dataclasses import field
+
+from nanogpt.device import pick_device
+from nanogpt.gpt.precision import why_not
+from nanogpt.gpt.weights import load_model
+from nanogpt.run.config import Config, check_together
+from nanogpt.run.together import too_large
+from nanogpt.run.training import Training
+
+
+# %%
+#| export run.config
+#| grows Config.__post_init__
+@dataclass(frozen=True)
+class Config(Config):
+    parallel: Parallel = field(default_factory=Parallel)  # how processes share the run
+
+    def __post_init__(self):
+        check_together(self.model, self.optim, self.train)
+        check_layout(self.parallel, self.model, self.train)
+
+
+# %%
+print(Config().parallel)
+
+# %% [markdown]
+r"""
+A layout belongs to the processes and not to the run's identity, so it may change on the way (`FREE`). Whether the number of processes fits is asked before they meet:
+"""
+
+
+# %%
+#| export run.together
+#| grows check_run
+def check_run(config: Config, ranks: Ranks) -> None:
+    """ValueError for a run that these ranks cannot do, before they meet."""
+    data_parallel(config.parallel, ranks.size)  # is this the number of processes that the layout needs?
+    if config.init_from is None and (reason := too_large(config, ranks.device, ranks.size)):
+        raise ValueError(reason)
+
+
+# %%
+#| export run.assemble
+#| grows FREE
+#| grows optimizer_of
+#| grows take_weights
+FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
+
+
+def optimizer_of(config: Config, model: GPT) -> torch.optim.Optimizer:
+    """Chapter 15's optimizer, as the configuration has it, for a model in any layout."""
+    o, train = config.optim, config.train
+    options = {"betas": o.betas, "weight_decay": o.weight_decay, "compiled": train.compile}
+    return optimizer_for(model, o.lr, train.dtype, **options)
+
+
+def take_weights(run: Training, folder: Path) -> None:
+    """Give the run's model, in any layout, the weights of a checkpoint."""
+    fill(run.model, load_model(folder))
+
+
+# %% [markdown]
+r"""
+A run is assembled with `lay_out` in the place of DDP, and rows go to those who read different ones. When it is looked at or saved, the model is put together again first. All ranks must take part in this, also those that do not write.
+"""
+
+# %%
+from collections.abc import Callable
+
+from nanogpt.run.assemble import begun, ensure_data, first_model, stream_of
+from nanogpt.run.checkpoint import random_states, save, set_random_states
+from nanogpt.run.looks import validate
+from nanogpt.run.together import first_alone
+
+
+# %%
+#| export run.assemble
+#| grows assemble
+def assemble(config: Config, ranks: Ranks | None = None) -> Training:
+    """All that a run needs, before its first step. ranks: those that share each batch; else there is one."""
+    ranks = ranks or Ranks(device=pick_device(config.run.device))
+    if reason := why_not(config.train.dtype, ranks.device):
+        raise ValueError(f"train.dtype: {reason}")
+    manifest = first_alone(ranks, ensure_data, config.data)
+    model = first_model(config, manifest).to(ranks.device).train()
+    stepper, readers = lay_out(model, config, ranks)
+    run = begun(config, manifest, model, stepper, optimizer_of(config, model), stream_of(config, readers))
+    run.ranks = ranks
+    return run
+
+
+# %%
+#| export run.looks
+#| grows look
+def look(run: Training, looks: list[Callable]) -> dict:
+    """What the looks find, for the step's line: a validation by all ranks, the rest by rank 0. No later step notices them."""
+    before, found = random_states(run.device), {}
+    model = whole_model(run.model).to(run.device)  # one that a rank can ask alone
+    for each in looks:
+        if run.ranks.rank == 0 or each is validate:
+            found |= each(run, model)
+    set_random_states(before, run.device)
+    return found
+
+
+# %%
+#| export run.trainer
+#| grows keep_run
+def keep_run(run: Training, metrics) -> None:
+    """Write a checkpoint of this step, if there is none yet, and flush the lines before it. Rank 0 writes."""
+    folder = run.folder / f"step_{run.step:06d}"
+    if run.kept != folder:
+        model, state = whole_model(run.model), run.state_dict()  # all ranks: what was cut is gathered
+        if run.ranks.rank == 0:
+            os.fsync(metrics.fileno())
+            save(run.folder, run.step, model, state, run.tokenizer)
+        run.kept = folder
+
+
+# %%
+grown("keep_run", "21d")
+
+# %% [markdown]
+r"""
 ## One run, two layouts
 
 Now the trainer: the run `tiny`, a short one with a constant rate, once by one process; and once by four on the grid, stopped half-way, and gone on with by one. *Predict.* How far apart are the two
@@ -552,15 +694,13 @@ def words(**changes) -> list[str]:
 
 
 # %% tags=["nbval-ignore-output"]
-from nanogpt.cli import main
-
 shutil.rmtree(RUNS, ignore_errors=True)
-_ = main(words())
+_ = torchrun("21d", 1, *words())
 
 # %% tags=["nbval-ignore-output"]
 laid = {"run.dir": (RUNS / "laid").as_posix(), "parallel.shard": "true"}
 torchrun("21d", N, *words(**laid, **{"parallel.tp": 2, "train.max_steps": STEPS // 2}))
-_ = main(words(**laid))
+_ = torchrun("21d", 1, *words(**laid))
 
 # %%
 from nanogpt.run.compare import verdict
