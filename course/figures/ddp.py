@@ -27,19 +27,35 @@ def ring(n: int) -> plt.Figure:
     return fig
 
 
-def overlap(ran: dict[str, list[tuple[float, float]]]) -> plt.Figure:
-    """When each piece ran, a row a kind, in ms since the first."""
-    begin = min(start for spans in ran.values() for start, _ in spans)
-    fig, ax = plt.subplots(figsize=(7, 1.7), layout="constrained")
-    for i, spans in enumerate(ran.values()):
-        for k, (start, end) in enumerate(spans):
-            ax.broken_barh(
-                [(start - begin, end - start)], (i - 0.4 + 0.1 * (k % 3), 0.6), color=f"C{i}", alpha=0.5
-            )
-    ax.set_yticks(range(len(ran)), ran)
-    ax.invert_yaxis()
-    ax.set_xlabel("ms")
+def timelines(seen: dict[str, dict]) -> plt.Figure:
+    """One picture a run, on one axis of time in ms: a row for what computes, one for the buckets that travel."""
+    fig, panels = plt.subplots(
+        len(seen), figsize=(7, 1.35 * len(seen) + 0.4), sharex=True, layout="constrained", squeeze=False
+    )
+    for ax, (title, rows) in zip(panels[:, 0], seen.items()):
+        for row, (spans, color) in enumerate(zip(rows.values(), ("C0", "C1"))):
+            for name, (start, end) in spans.items():
+                ax.broken_barh([(start, end - start)], (row - 0.4, 0.8), color=color, alpha=0.5, ec="white")
+                ax.text((start + end) / 2, row, name, ha="center", va="center", fontsize=8)
+        ax.set_yticks(range(len(rows)), rows)
+        ax.invert_yaxis()
+        ax.set_title(f"{title}: {last_end(rows):.1f} ms", fontsize=9, loc="left")
+    panels[-1, 0].set_xlabel("ms since the step began")
     return fig
+
+
+def last_end(rows: dict) -> float:
+    return max(end for spans in rows.values() for _, end in spans.values())
+
+
+def timelines_in_words(seen: dict[str, dict]) -> str:
+    """For a reader who does not see the picture."""
+    words = []
+    for title, rows in seen.items():
+        ready, sent = rows["computing"]["backward"][1], rows["communicating"]
+        early = sum(end <= ready for _, end in sent.values())
+        words.append(f"{title}: of {len(sent)} messages, {early} have arrived when backward ends")
+    return "Two rows, computing and communicating. " + "; ".join(words) + "."
 
 
 def scaling(curves: dict[str, list[tuple[int, float]]], ax=None) -> plt.Figure:

@@ -10,7 +10,7 @@ from course.notebooks.address import undressed
 from course.notebooks.source import PERCENT, fingerprint, notebook_from_text
 from course.paths import NOTEBOOKS, CourseError, relative, source_path
 
-MARKER = re.compile(r"^# %%", re.MULTILINE)
+MARKER = re.compile(r"^# %%(?!\w)", re.MULTILINE)  # but not a magic, such as `# %%writefile`
 
 
 def pull(chapter: str) -> str:

@@ -24,11 +24,11 @@ r"""
 *Repair · difficulty 3/5 · importance 5/5 · 15 minutes*
 
 DDP averages gradients over ranks: it adds them and divides by their number. The model's loss is the mean over the targets of its micro-batch. Where all
-micro-batches have equally many targets, that gives the gradient of one process. With answers of unequal length, or documents, they
-have not, and a rank with three targets weighs like one with three thousand.
+micro-batches have the same number of targets, that gives the gradient of one process. With answers of unequal length, or documents, they
+have different numbers, and a rank with three targets weighs like one with three thousand.
 
 `counts[r][i]` is the number of targets in micro-batch i of rank r. `shares(counts)` returns, in the same form, what each
-micro-batch's loss is multiplied by before `backward`, so that after DDP's average all targets of all ranks weigh the same. Mend it. A
+micro-batch's loss is multiplied by before `backward`, so that after DDP's average all targets of all ranks weigh the same. Fix it. A
 micro-batch without any target gets 0.
 
     shares([[4, 4], [4, 4]]) == [[0.5, 0.5], [0.5, 0.5]]
@@ -135,10 +135,10 @@ r"""
 *Repair · difficulty 3/5 · importance 5/5 · 20 minutes*
 
 Accumulation over micro-batches needs one average a step, at the last of them. DDP has a flag for that, and reads it **in forward**. A well-known repository set it between
-forward and backward, and reached a loss of 4.88 where 4.15 was due (build-nanogpt, pull request 30). No error is raised: the ranks part.
+forward and backward, and reached a loss of 4.88 where 4.15 was due (build-nanogpt, pull request 30). No error is raised, and the weights of the ranks drift apart.
 
 `Replicas` is DDP on several ranks in one process. `step(replicas, micro_batches, lr, clip)` makes one update: `micro_batches[i]` is a list with an (x, y) for each rank. It
-has that bug and a second one, in what it clips. Mend both: after each step all ranks hold the same
+has that bug and a second one, in what it clips. Fix both: after each step all ranks hold the same
 weights, those that one process would have with all rows, whose gradient is clipped once, at norm `clip`.
 
 <details><summary>Hint 1</summary>

@@ -48,35 +48,63 @@ class Ranks:
         return total / self.size
 
 
-def torchrun_ranks(prefer: str | None = None) -> Ranks:
-    """Who torchrun's environment says this is: on the GPU of its local rank, or on the CPU; one process without it.
+def average_gradients(model: nn.Module, ranks: Ranks) -> None:
+    """Data parallelism by hand: after backward, each gradient becomes its mean over all ranks."""
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad)
+            p.grad /= ranks.size
 
-    prefer: as for pick_device. ValueError for half an environment, and for more ranks than a machine has GPUs.
+
+def my_rows(B: int, ranks: Ranks) -> dict:
+    """For a stream whose batches have B rows over all ranks: the arguments B, rank and world_size of this one."""
+    if B % ranks.size:
+        raise ValueError(f"{B} rows cannot be dealt to {ranks.size} ranks; take a multiple of {ranks.size}")
+    return {"B": B // ranks.size, "rank": ranks.rank, "world_size": ranks.size}
+
+
+def replicate(model: nn.Module, ranks: Ranks, **options) -> nn.Module:
+    """The model in DistributedDataParallel, which holds it as `.module`; the model itself for one process.
+
+    All ranks begin with rank 0's weights. options: DistributedDataParallel's, such as bucket_cap_mb.
     """
-    names = "RANK", "LOCAL_RANK", "WORLD_SIZE"
-    missing = [name for name in names if name not in os.environ]
-    if 0 < len(missing) < len(names):
-        raise ValueError(f"torchrun sets {', '.join(names)}; here {' and '.join(missing)} is missing")
-    rank, local, size = (0, 0, 1) if missing else (int(os.environ[name]) for name in names)
-    device = pick_device(prefer)
-    if size > 1 and device.type == "cuda":
-        if local >= (gpus := torch.cuda.device_count()):
-            raise ValueError(f"local rank {local} has no GPU, since there are {gpus}: lower --nproc-per-node")
-        torch.cuda.set_device(device := torch.device("cuda", local))
-    elif size > 1:
-        device = torch.device("cpu")  # gloo carries nothing from an Apple GPU
-    return Ranks(rank, local, size, device)
+    if ranks.size == 1:
+        return model
+    gpu = [ranks.device.index] if ranks.device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=gpu, **options)
 
 
-LOST = ["timed out", "timeout", "connection", "peer", "socket"]  # in what gloo and NCCL say of a lost rank
-LEFT = []  # the groups that were left
+def gathered(ranks: Ranks, thing) -> list:
+    """What each rank has given, in their order, on all of them; anything that can be pickled."""
+    if ranks.size == 1:
+        return [thing]
+    things = [None] * ranks.size
+    dist.all_gather_object(things, thing)
+    return things
 
 
-@atexit.register
-def let_go() -> None:
-    """Free the groups that were left, and with them their threads, while Python still runs."""
-    gc.collect()  # a DDP in a reference cycle goes first
-    LEFT.clear()
+def ring_all_reduce(x: Tensor) -> Tensor:
+    """Sum a contiguous x over all ranks, in place; each sends 2(n - 1)/n of its bytes (Patarasuk and Yuan 2009)."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    parts = x.view(-1).tensor_split(n)
+    for step in range(2 * (n - 1)):
+        mine, theirs = parts[(rank - step) % n], parts[(rank - step - 1) % n]
+        came = torch.empty_like(theirs)
+        calls = [dist.P2POp(dist.isend, mine, right), dist.P2POp(dist.irecv, came, left)]
+        for work in dist.batch_isend_irecv(calls):
+            work.wait()
+        if step < n - 1:
+            theirs += came
+        else:
+            theirs.copy_(came)
+    return x
+
+
+def is_lost(error: BaseException) -> bool:
+    """Does gloo say that another rank has gone, or does not answer?"""
+    said, words = str(error).lower(), ("timed out", "timeout", "connection", "socket")
+    return isinstance(error, RuntimeError) and "gloo" in said and any(word in said for word in words)
 
 
 def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
@@ -90,12 +118,80 @@ def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
 
 
 def roll_call(ranks: Ranks, store, seconds: float) -> str:
-    others, deadline = set(range(ranks.size)) - {ranks.rank}, time.monotonic() + seconds
-    while (silent := [r for r in others if not store.check([f"{r}"])]) and time.monotonic() < deadline:
+    """Wait until all others have written how they ended, or for `seconds`; those that do not wait, by name."""
+    others = sorted(set(range(ranks.size)) - {ranks.rank})
+    deadline = time.monotonic() + seconds
+    while not store.check([f"{rank}" for rank in others]) and time.monotonic() < deadline:
         time.sleep(0.05)
-    said = {r: "does not answer" if r in silent else store.get(f"{r}").decode() for r in sorted(others)}
-    lost = [f"rank {r} {what}" for r, what in said.items() if what != "waits"]
+    lost = []
+    for rank in others:
+        said = store.get(f"{rank}").decode() if store.check([f"{rank}"]) else "does not answer"
+        if said != "waits":
+            lost.append(f"rank {rank} {said}")
     return "; ".join(lost) or "all wait as well: for something else (chapter 20b), or for the network"
+
+
+# Groups that were left. DDP's reducer also holds the group. If it frees it last, the process can hang; if Python ends
+# while the group's threads still hold tensors, it aborts (PyTorch 2.13; pytorch#190489).
+LEFT = []
+
+
+def leave_group() -> None:
+    """Leave the default group, whose threads end when let_go is called."""
+    LEFT.append(dist.group.WORLD)
+    dist.destroy_process_group()
+
+
+@atexit.register
+def let_go() -> None:
+    """Free the groups that were left, and with them their threads, while Python still runs."""
+    gc.collect()  # a DDP in a reference cycle goes first
+    LEFT.clear()
+
+
+@contextmanager
+def process_group(ranks: Ranks, seconds: float = 600.0) -> Iterator[None]:
+    """Collectives work within the block; for one process it does nothing.
+
+    On gloo, a rank that waits longer than `seconds`, or whose peer has gone, raises a TimeoutError that names the lost
+    rank. On NCCL no exception comes: its watchdog ends the process (TORCH_NCCL_ASYNC_ERROR_HANDLING).
+    """
+    if ranks.size == 1:
+        yield
+        return
+    store, me = open_group(ranks, seconds), f"{ranks.rank}"
+    try:
+        dist.barrier()  # all are here; else one that has nothing to say could be gone before another is connected
+        yield
+        store.set(me, "has ended")
+    except BaseException as error:
+        store.set(me, "waits" if is_lost(error) else f"failed with {type(error).__name__}: {error}")
+        if dist.get_backend() == "gloo":
+            leave_group()  # NCCL would wait here for ranks that wait for this one
+        if not is_lost(error):
+            raise
+        who = who_is_missing(ranks, store, min(seconds, 10))
+        raise TimeoutError(f"rank {me}, which waits {seconds:g} s at most, has lost others: {who}") from error
+    leave_group()
+
+
+def torchrun_ranks(prefer: str | None = None) -> Ranks:
+    """Who torchrun's environment says this is, on its GPU or the CPU; one process without it. prefer: see pick_device."""
+    names = "RANK", "LOCAL_RANK", "WORLD_SIZE"
+    missing = [name for name in names if name not in os.environ]
+    if 0 < len(missing) < len(names):
+        raise ValueError(f"torchrun sets {', '.join(names)}; here {' and '.join(missing)} is missing")
+    rank, local, size = (0, 0, 1) if missing else (int(os.environ[name]) for name in names)
+    device = pick_device(prefer)
+    if size > 1 and device.type == "cuda":
+        gpus = torch.cuda.device_count()
+        if local >= gpus:
+            raise ValueError(f"local rank {local} has no GPU, since there are {gpus}: lower --nproc-per-node")
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+    elif size > 1:
+        device = torch.device("cpu")  # gloo carries nothing from an Apple GPU
+    return Ranks(rank, local, size, device)
 
 
 def same_life(ranks: Ranks, store) -> str:
@@ -109,8 +205,9 @@ def same_life(ranks: Ranks, store) -> str:
     for _ in range(30_000):  # 300 s and more
         if store.check([f"{me} {r}" for r in others]):
             return me
-        for here in (f"here {r}" for r in others if store.check([f"here {r}"])):
-            store.set(store.get(here).decode(), me)
+        for rank in others:
+            if store.check([f"here {rank}"]):
+                store.set(store.get(f"here {rank}").decode(), me)
         time.sleep(0.01)
     raise TimeoutError(f"of {ranks.size} ranks not all have come")
 
@@ -125,48 +222,13 @@ def open_group(ranks: Ranks, seconds: float):
     return dist.PrefixStore("ends", store)
 
 
-@contextmanager
-def process_group(ranks: Ranks, seconds: float = 600.0) -> Iterator[None]:
-    """Collectives work within the block; for one process it does nothing.
-
-    A rank that waits longer than `seconds`, or whose peer has gone, raises a TimeoutError that names the lost rank.
-    """
-    if ranks.size == 1:
-        yield
-        return
-    store, me = open_group(ranks, seconds), f"{ranks.rank}"
-    try:
-        dist.barrier()  # all are here; else one that has nothing to say could be gone before another is connected
-        yield
-        store.set(me, "has ended")
-    except BaseException as error:
-        lost = isinstance(error, RuntimeError) and any(word in str(error).lower() for word in LOST)
-        store.set(me, "waits" if lost else f"failed with {type(error).__name__}: {error}")
-        if not lost:
-            raise
-        who = who_is_missing(ranks, store, min(seconds, 10))
-        raise TimeoutError(f"rank {me}, which waits {seconds:g} s at most, has lost others: {who}") from error
-    finally:
-        LEFT.append(dist.group.WORLD)  # it must outlive DDP, and not Python
-        dist.destroy_process_group()
-
-
-def gathered(ranks: Ranks, thing) -> list:
-    """What each rank has given, in their order, on all of them; anything that can be pickled."""
-    if ranks.size == 1:
-        return [thing]
-    things = [None] * ranks.size
-    dist.all_gather_object(things, thing)
-    return things
-
-
 def refuse_differences(ranks: Ranks, **facts: str) -> None:
     """ValueError, on all ranks alike, if one of the facts, such as a hash, is not the same on all of them."""
     told = gathered(ranks, facts)
     for name, ours in told[0].items():
-        if others := [r for r, theirs in enumerate(told) if theirs[name] != ours]:
-            theirs = told[others[0]][name]
-            raise ValueError(f"rank {others[0]} has another {name} than rank 0: {theirs}, and not {ours}")
+        for rank, theirs in enumerate(each[name] for each in told):
+            if theirs != ours:
+                raise ValueError(f"rank {rank} has another {name} than rank 0: {theirs}, and not {ours}")
 
 
 def first_reason(ranks: Ranks, reason: str | None) -> str | None:
@@ -181,46 +243,3 @@ def code_hash() -> str:
     files = sorted(Path(nanogpt.__file__).parent.rglob("*.py"))
     text = b"".join(f.name.encode() + f.read_bytes() for f in files)
     return hashlib.sha256(torch.__version__.encode() + text).hexdigest()[:12]
-
-
-def ring_all_reduce(x: Tensor) -> Tensor:
-    """Sum a contiguous x over all ranks, in place, by messages to the next rank only (Patarasuk and Yuan 2009).
-
-    Each of n parts travels n - 1 times to be added to, then to be copied: a rank sends 2(n - 1)/n of x's bytes.
-    """
-    n, rank = dist.get_world_size(), dist.get_rank()
-    parts = x.view(-1).tensor_split(n)
-    for step in range(2 * (n - 1)):
-        mine, theirs = parts[(rank - step) % n], parts[(rank - step - 1) % n]
-        came = torch.empty_like(theirs)
-        sent = dist.isend(mine, (rank + 1) % n)
-        dist.recv(came, (rank - 1) % n)
-        sent.wait()
-        theirs.add_(came) if step < n - 1 else theirs.copy_(came)
-    return x
-
-
-def average_gradients(model: nn.Module, ranks: Ranks) -> None:
-    """Data parallelism by hand: after backward, each gradient becomes its mean over all ranks."""
-    for p in model.parameters():
-        if p.grad is not None:
-            dist.all_reduce(p.grad)
-            p.grad /= ranks.size
-
-
-def replicate(model: nn.Module, ranks: Ranks, **options) -> nn.Module:
-    """The model in DistributedDataParallel, which holds it as `.module`; the model itself for one process.
-
-    All ranks begin with rank 0's weights. options: DistributedDataParallel's, such as bucket_cap_mb.
-    """
-    if ranks.size == 1:
-        return model
-    gpu = [ranks.device.index] if ranks.device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=gpu, **options)
-
-
-def my_rows(B: int, ranks: Ranks) -> dict:
-    """For a stream whose batches have B rows over all ranks: the arguments B, rank and world_size of this one."""
-    if B % ranks.size:
-        raise ValueError(f"{B} rows cannot be dealt to {ranks.size} ranks; take a multiple of {ranks.size}")
-    return {"B": B // ranks.size, "rank": ranks.rank, "world_size": ranks.size}

@@ -2,29 +2,35 @@
 r"""
 # 20 · DDP: many processes, one step
 
-One GPU reads as much text in a month as thirty read in a day. Data parallelism is how they read it together: every process
-has a copy of the model and a part of the batch, and before each update all agree on one gradient. Nothing else is
-shared. The promise is that this changes the time and *nothing* else: the same losses as one process, to rounding. This chapter
-builds it twice, proves the promise, and breaks it in the ways in which it breaks in practice, most of them silent.
+Training GPT-2 on one GPU takes weeks. With thirty GPUs it could take a day, if they could share the work. Data parallelism is the
+simplest way to share it. Every process keeps a full copy of the model and works on its own part of the batch. Before
+the optimizer makes its update, all processes agree on one gradient. Nothing else is shared.
 
-All of it runs on a laptop: PyTorch's *gloo* moves tensors between processes on CPUs as NCCL does between GPUs.
+In this chapter you build data parallelism yourself. You start with a loop of four lines that works. Then you make it
+faster, one step at a time: one message in place of many, messages that leave while backward still computes, and finally
+buckets. At the end you have what PyTorch calls `DistributedDataParallel`, and you can prove that it is the same.
+
+There is one law that every version must obey: more processes change the *time* of a step and nothing else. The losses must be those of one
+process, except for rounding. We check it after each change.
+
+All of it runs on a laptop. PyTorch's *gloo* library carries tensors between processes on CPUs, as NCCL does between GPUs. Whatever
+was measured here was measured on gloo; what the chapter says about NCCL and GPUs names its source.
 """
 
 # %%
 #| default_exp parallel.distributed
 #| doc parallel.distributed: Many processes as one: who this one is, its group, ring and averages, DDP, and a clear end when one is lost.
-#| doc drills.ddp: What chapter 20 makes several processes do, to be measured; the command `drill`, under torchrun.
-import json
-
+#| doc parallel.buckets: Gradients averaged while backward still computes: all in one message, one by one, or in buckets.
+#| doc drills.ddp: A model, its rows and checks for several processes; and the command `drill`, under torchrun.
 from course.figures import ddp as figures
 from course.local_ranks import local_ranks
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from course.torchrun import torchrun
+from course.processes import Processes, torchrun_script
 from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.gpt.precision import autocast
 from nanogpt.gpt.train import both_finite, gradient_is_fine
 
-DATA, OUT = "../data/built/stories", "../data/built/drill.json"
+DATA = "../data/built/stories"
 N, LOCAL = 2, 4  # processes, for which a laptop has two cores; ranks inside this kernel
 _ = ensure_corpus(DATA)
 
@@ -51,105 +57,81 @@ from torch.nn.parallel import DistributedDataParallel
 import nanogpt
 from nanogpt.device import pick_device
 
-# %%
-#| export drills.ddp
-import argparse
-import importlib
-import statistics
-import time
-from contextlib import nullcontext
-
-import torch
-import torch.distributed as dist
-from torch import Tensor
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.profiler import ProfilerActivity, profile
-
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.gpt.train import scale_init, target_shares, train_step
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.files import save_json
-from nanogpt.text.shards import described, open_shards
-
 # %% [markdown]
 r"""
 ## Four ranks in one kernel
 
-Processes that work together form a *group*, and each has a number in it, its *rank*. They talk by *collectives*: calls that
-every rank makes at the same place, each with its own tensor. PyTorch can imitate a group inside one process, where a tensor
-holds a value for each rank and a print shows all. (The mode is new and private; `course/local_ranks.py` is the one place that
-uses it.)
+Processes that work together form a *group*. Each process has a number in it, from 0 on, its *rank*. Ranks talk by *collectives*: calls
+that every rank makes at the same place in its program, each with its own tensor. Let us look at collectives before we start any process.
+PyTorch can imitate a group inside this kernel: a tensor then holds one value for each rank, and `print` shows all of them.
+
+Two collectives carry this chapter. `broadcast` sends one rank's tensor to all others; this is how all copies of a model get the same first
+weights. `all_reduce` adds up the tensors of all ranks, and every rank gets the sum.
 """
 
 # %%
 with local_ranks(LOCAL) as ranked:
-    x = ranked(lambda rank: torch.arange(LOCAL) + 10.0 * rank)
-    print("each rank's own:", x, sep="\n")
-    dist.all_reduce(x)
-    print("after all_reduce, the sum:", x, sep="\n")
+    x = ranked(lambda rank: torch.arange(3) + 10.0 * rank)
+    y = x.clone()
+    print("before:", x, sep="\n")
+    dist.broadcast(x, src=0)
+    print("after broadcast from rank 0:", x, sep="\n")
+    dist.all_reduce(y)
+    print("after all_reduce:", y, sep="\n")
 
 # %% [markdown]
 r"""
-Of the other collectives two matter here, since an all-reduce can be made of them. `reduce_scatter` adds up, and leaves each rank
-one part of the sum. `all_gather` collects the parts.
+Check one number by hand. The first entries were 0, 10, 20 and 30, and their sum is 60.
+
+Now data parallelism in small. The model is one layer with 16 inputs and 4 outputs. The batch has 8 rows, and each of the 4 ranks gets
+two of them. Each rank computes the gradient of the mean loss of its own rows. The mean of the four gradients must be the
+gradient of the whole batch, because all ranks have the same number of rows.
+
+*Predict.* The layer has 16 × 4 weights and 4 biases in float32. After backward, each gradient is all-reduced. How many bytes does each
+rank put into the two collectives?
 """
 
 # %%
-with local_ranks(LOCAL) as ranked:
-    x = ranked(lambda rank: torch.arange(LOCAL) + 10.0 * rank)
-    part = ranked(lambda rank: torch.zeros(1))
-    dist.reduce_scatter_tensor(part, x)
-    print("each rank's part of the sum:", part, sep="\n")
-    dist.all_gather_into_tensor(x, part)
-    print("gathered:", x, sep="\n")
-
-# %% [markdown]
-r"""
-Now data parallelism in small: one layer, a batch of 8 rows, dealt to the ranks. Each computes the gradient of its own rows' mean;
-the mean of these means is the gradient of the batch, if all have as many rows.
-
-*Predict.* A layer of 16 × 4 weights and 4 biases in float32; after backward each gradient is all-reduced. How many collectives, and
-how many bytes does each rank put into them?
-"""
-
-# %%
-predict("20.1", "collectives a step", guess=None)
-predict("20.2", "bytes that a rank puts in", guess=None)
+predict("20.1", "bytes that a rank puts in", guess=None)
 batch, target = torch.randn(2, 2 * LOCAL, 16, generator=torch.Generator().manual_seed(0)).unbind()
 layer = nn.Linear(16, 4)
-loss = nn.functional.mse_loss(layer(batch), target[:, : layer.out_features])
-whole = torch.autograd.grad(loss, [*layer.parameters()])
+target = target[:, : layer.out_features]
+loss = nn.functional.mse_loss(layer(batch), target)
+whole = torch.autograd.grad(loss, list(layer.parameters()))  # the gradient of the whole batch
 with local_ranks(LOCAL) as ranked:
-    mine = ranked(lambda rank: batch.chunk(LOCAL)[rank].clone())
-    wanted = ranked(lambda rank: target.chunk(LOCAL)[rank][:, : layer.out_features].clone())
-    nn.functional.mse_loss(layer(mine), wanted).backward()
+    my_x = ranked(lambda rank: batch.chunk(LOCAL)[rank].clone())
+    my_y = ranked(lambda rank: target.chunk(LOCAL)[rank].clone())
+    nn.functional.mse_loss(layer(my_x), my_y).backward()
     with ranked.counted() as calls:
         for p in layer.parameters():
             dist.all_reduce(p.grad)
             p.grad /= LOCAL
-    apart = max((ranked.same(p.grad) - w).abs().max().item() for p, w in zip(layer.parameters(), whole))
-assert apart < 1e-6, f"the ranks' averaged gradient differs from the batch's by {apart:.1e}"
+    for p, gradient in zip(layer.parameters(), whole):
+        apart = (ranked.same(p.grad) - gradient).abs().max().item()
+        assert apart < 1e-6, f"the averaged gradient differs from the batch's by {apart:.1e}"
 total = sum(nbytes for _, nbytes in calls)
-print(f"{len(calls)} collectives, {total} bytes, and the gradient of the whole batch")
-answer("20.1", len(calls))
-answer("20.2", total)
+print(f"{len(calls)} all-reduces of {total} bytes give the gradient of the whole batch")
+answer("20.1", total)
 
 # %% [markdown]
 r"""
-Four bytes a parameter, in every step, whatever the batch. For GPT-2 that is half a gigabyte, and on a slow network it takes
-longer than the computing. All that follows is about making this cheap, and about not making it wrong.
+Four bytes for each parameter, in every step, however large the batch. For GPT-2 that is half a gigabyte. On a slow network it takes longer than
+the computing. Most of this chapter is about making it cheap.
 
-## Who am I?
+The imitation has limits. One thread makes all calls for all ranks, so it shows *what each rank holds*. It cannot show order: no rank is ever
+early or late. It cannot show time. And it cannot get stuck, as real ranks do when one waits for a message that
+nobody sends. For these we need real processes.
 
-`torchrun` starts the processes and tells each who it is by environment variables: `RANK` among all, `LOCAL_RANK` on its own machine
-(which is the number of its GPU), `WORLD_SIZE`. Without them there is one process, and all below is as it was.
+## Two processes, one model
+
+`torchrun` starts the processes. It tells each one who it is by environment variables: `RANK` is its number among all, `LOCAL_RANK` its number on
+this machine, which is also the number of its GPU, and `WORLD_SIZE` is how many there are. `Ranks` holds these, and one
+helper: the mean of a tensor over all ranks.
 """
 
 
 # %%
 #| export
-#| blank Ranks.mean: copy to float32, sum over all ranks, divide by their number
 @dataclass(frozen=True)
 class Ranks:
     """Who this process is among `size` that work together; one alone unless torchrun has started it."""
@@ -173,313 +155,9 @@ class Ranks:
         return total / self.size
 
 
-# %%
-#| export
-def torchrun_ranks(prefer: str | None = None) -> Ranks:
-    """Who torchrun's environment says this is: on the GPU of its local rank, or on the CPU; one process without it.
-
-    prefer: as for pick_device. ValueError for half an environment, and for more ranks than a machine has GPUs.
-    """
-    names = "RANK", "LOCAL_RANK", "WORLD_SIZE"
-    missing = [name for name in names if name not in os.environ]
-    if 0 < len(missing) < len(names):
-        raise ValueError(f"torchrun sets {', '.join(names)}; here {' and '.join(missing)} is missing")
-    rank, local, size = (0, 0, 1) if missing else (int(os.environ[name]) for name in names)
-    device = pick_device(prefer)
-    if size > 1 and device.type == "cuda":
-        if local >= (gpus := torch.cuda.device_count()):
-            raise ValueError(f"local rank {local} has no GPU, since there are {gpus}: lower --nproc-per-node")
-        torch.cuda.set_device(device := torch.device("cuda", local))
-    elif size > 1:
-        device = torch.device("cpu")  # gloo carries nothing from an Apple GPU
-    return Ranks(rank, local, size, device)
-
-
 # %% [markdown]
 r"""
-## A group, and its end
-
-Before the first collective the ranks must find each other. `torchrun` keeps a *store*, a dictionary over TCP, at an address that it also
-puts into the environment; there they exchange addresses. Then come three things that most scripts lack.
-
-First, every rank leaves the group on *every* path out of the block, also when something raises. Otherwise a process that died makes the others hang.
-The group object is kept in the list `LEFT` even then, for two reasons, both found with PyTorch 2.13. DDP's C++ side holds the group too. If DDP is
-the last to let go, it waits for the group's threads while it holds Python's lock, and the threads wait for that lock. Without the list, five tests of
-four ranks hung after the last step in seven of nine tries; with it, none did in five. But the group must not outlive Python either. Its threads may still
-hold the tensors of the last collective, and a thread that frees one while Python shuts down aborts the process (`terminate called without an
-active exception`, pytorch#190489). So `let_go` runs just before Python ends: it first frees the models that are wrapped in DDP, then the groups, which
-waits for their threads.
-
-And one whose process was restarted meets the *living*. The store outlasts the ranks, and what a dead one has written there, the address at which
-nobody listens any more, would be read by who comes first. So rank 0 makes a name for this life and gives it to those that answer.
-
-Last, a rank that is lost is *named*. When one hangs, all others wait in some collective until a time limit, and what gloo then
-says is `Timed out waiting 3000ms for recv operation to complete`: true of each rank but the guilty one. So whoever has waited in vain says
-so in the store and looks who else has. It is a roll call: who does not answer is the one.
-"""
-
-
-# %%
-#| export
-LOST = ["timed out", "timeout", "connection", "peer", "socket"]  # in what gloo and NCCL say of a lost rank
-LEFT = []  # the groups that were left
-
-
-@atexit.register
-def let_go() -> None:
-    """Free the groups that were left, and with them their threads, while Python still runs."""
-    gc.collect()  # a DDP in a reference cycle goes first
-    LEFT.clear()
-
-
-# %%
-#| export
-def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
-    """The roll call after a collective has failed: what became of the other ranks, but for those that wait as well."""
-    told = []
-    # A thread asks: behind a cut cable the store itself never answers, and its calls know no time limit.
-    thread = Thread(target=lambda: told.append(roll_call(ranks, store, seconds)), daemon=True)
-    thread.start()
-    thread.join(2 * seconds)
-    return told[0] if told else "the store does not answer, so the host of rank 0 is gone or cut off"
-
-
-def roll_call(ranks: Ranks, store, seconds: float) -> str:
-    others, deadline = set(range(ranks.size)) - {ranks.rank}, time.monotonic() + seconds
-    while (silent := [r for r in others if not store.check([f"{r}"])]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    said = {r: "does not answer" if r in silent else store.get(f"{r}").decode() for r in sorted(others)}
-    lost = [f"rank {r} {what}" for r, what in said.items() if what != "waits"]
-    return "; ".join(lost) or "all wait as well: for something else (chapter 20b), or for the network"
-
-
-# %%
-#| export
-def same_life(ranks: Ranks, store) -> str:
-    """A name that only the ranks of this life know: after a restart the store still says what the dead have set."""
-    me, others = uuid.uuid4().hex, range(1, ranks.size)
-    if ranks.rank:
-        store.set(f"here {ranks.rank}", me)
-        life = store.get(me).decode()  # rank 0 answers under the name that was given
-        store.set(f"{life} {ranks.rank}", "")
-        return life
-    for _ in range(30_000):  # 300 s and more
-        if store.check([f"{me} {r}" for r in others]):
-            return me
-        for here in (f"here {r}" for r in others if store.check([f"here {r}"])):
-            store.set(store.get(here).decode(), me)
-        time.sleep(0.01)
-    raise TimeoutError(f"of {ranks.size} ranks not all have come")
-
-
-# %%
-#| export
-def open_group(ranks: Ranks, seconds: float):
-    """Meet the others at torchrun's store and open the default group, NCCL on GPUs and gloo on CPUs; the store."""
-    store, *_ = next(dist.rendezvous("env://", ranks.rank, ranks.size, timeout=timedelta(seconds=300)))
-    store = dist.PrefixStore(same_life(ranks, store), store)
-    options = {"store": store, "rank": ranks.rank, "world_size": ranks.size}
-    gpu = {"device_id": ranks.device} if ranks.device.type == "cuda" else {}
-    dist.init_process_group("nccl" if gpu else "gloo", timeout=timedelta(seconds=seconds), **options, **gpu)
-    return dist.PrefixStore("ends", store)
-
-
-# %%
-#| export
-@contextmanager
-def process_group(ranks: Ranks, seconds: float = 600.0) -> Iterator[None]:
-    """Collectives work within the block; for one process it does nothing.
-
-    A rank that waits longer than `seconds`, or whose peer has gone, raises a TimeoutError that names the lost rank.
-    """
-    if ranks.size == 1:
-        yield
-        return
-    store, me = open_group(ranks, seconds), f"{ranks.rank}"
-    try:
-        dist.barrier()  # all are here; else one that has nothing to say could be gone before another is connected
-        yield
-        store.set(me, "has ended")
-    except BaseException as error:
-        lost = isinstance(error, RuntimeError) and any(word in str(error).lower() for word in LOST)
-        store.set(me, "waits" if lost else f"failed with {type(error).__name__}: {error}")
-        if not lost:
-            raise
-        who = who_is_missing(ranks, store, min(seconds, 10))
-        raise TimeoutError(f"rank {me}, which waits {seconds:g} s at most, has lost others: {who}") from error
-    finally:
-        LEFT.append(dist.group.WORLD)  # it must outlive DDP, and not Python
-        dist.destroy_process_group()
-
-
-# %%
-#| export
-def gathered(ranks: Ranks, thing) -> list:
-    """What each rank has given, in their order, on all of them; anything that can be pickled."""
-    if ranks.size == 1:
-        return [thing]
-    things = [None] * ranks.size
-    dist.all_gather_object(things, thing)
-    return things
-
-
-# %% [markdown]
-r"""
-The first thing that a group should do is to look whether it is one. A rank that starts with another configuration, other data or
-yesterday's code on its disk computes happily, and the average of two different programs looks like a loss. So hashes are
-compared at the start. Nor may a rank stop alone, because a signal reached it: all ask each other after each step.
-"""
-
-
-# %%
-#| export
-def refuse_differences(ranks: Ranks, **facts: str) -> None:
-    """ValueError, on all ranks alike, if one of the facts, such as a hash, is not the same on all of them."""
-    told = gathered(ranks, facts)
-    for name, ours in told[0].items():
-        if others := [r for r, theirs in enumerate(told) if theirs[name] != ours]:
-            theirs = told[others[0]][name]
-            raise ValueError(f"rank {others[0]} has another {name} than rank 0: {theirs}, and not {ours}")
-
-
-def first_reason(ranks: Ranks, reason: str | None) -> str | None:
-    """The first rank's reason that has one, to stop for example; on all ranks, which all ask at the same place."""
-    if not ranks.mean(torch.tensor(float(reason is not None), device=ranks.device)):
-        return None  # one number, in most steps
-    return next(filter(None, gathered(ranks, reason)))
-
-
-def code_hash() -> str:
-    """Of all modules of nanogpt on this rank's disk, and of PyTorch's version."""
-    files = sorted(Path(nanogpt.__file__).parent.rglob("*.py"))
-    text = b"".join(f.name.encode() + f.read_bytes() for f in files)
-    return hashlib.sha256(torch.__version__.encode() + text).hexdigest()[:12]
-
-
-# %% [markdown]
-r"""
-## The ring
-
-How does an all-reduce work? If all send to one rank, that one receives n − 1 times the bytes while the others wait. In a *ring*
-everybody talks to the next rank only. Cut the tensor into n parts; in each step a rank sends one part on and adds what
-comes in to another. After n − 1 steps each rank holds one part of the whole sum: that was the reduce-scatter. After n − 1 steps more,
-in which finished parts are passed on and copied, all have all: the all-gather.
-
-*Predict.* n ranks all-reduce a tensor of b bytes. How many does each send, for n = 4, in units of b? And for n = 1,024?
-"""
-
-# %%
-predict("20.3", "bytes sent by each of 4 ranks", guess=None, unit="b")
-
-
-# %%
-#| export
-#| blank ring_all_reduce: send one part to the right and receive one from the left, 2(n - 1) times
-def ring_all_reduce(x: Tensor) -> Tensor:
-    """Sum a contiguous x over all ranks, in place, by messages to the next rank only (Patarasuk and Yuan 2009).
-
-    Each of n parts travels n - 1 times to be added to, then to be copied: a rank sends 2(n - 1)/n of x's bytes.
-    """
-    n, rank = dist.get_world_size(), dist.get_rank()
-    parts = x.view(-1).tensor_split(n)
-    for step in range(2 * (n - 1)):
-        mine, theirs = parts[(rank - step) % n], parts[(rank - step - 1) % n]
-        came = torch.empty_like(theirs)
-        sent = dist.isend(mine, (rank + 1) % n)
-        dist.recv(came, (rank - 1) % n)
-        sent.wait()
-        theirs.add_(came) if step < n - 1 else theirs.copy_(came)
-    return x
-
-
-# %%
-show(figures.ring(LOCAL), alt="A ring of ranks: sums of 2, 3, 4 numbers grow, then fill all parts.")
-print(*(f"{n} ranks: each sends {2 * (n - 1) / n:.3f} b" for n in (2, 4, 8, 1024)), sep="\n")
-answer("20.3", 2 * (4 - 1) / 4)
-
-# %% [markdown]
-r"""
-Never more than 2b, however many ranks: the ring's bandwidth does not depend on n. Its *latency* does, 2(n − 1) messages one after
-the other, which is why libraries take trees for small tensors.
-
-Now for real. Worker code is ordinary module code: here a *drill*, a function that every rank runs. The first lets the ranks say who
-they are; the second compares our ring with PyTorch's, and counts what is sent.
-"""
-
-
-# %%
-#| export drills.ddp
-def meet(ranks: Ranks, data: str) -> dict:
-    """Each rank says who it is; rank 0 prints what all have said."""
-    said = f"rank {ranks.rank} of {ranks.size}, local rank {ranks.local_rank}, on {ranks.device}"
-    ranks.print(*gathered(ranks, said), sep="\n")
-    return {}
-
-
-def ring(ranks: Ranks, data: str, numel: int = 1_000_003) -> dict:
-    """Our all-reduce beside PyTorch's: the largest difference, and what share of its bytes this rank has sent."""
-    ours = torch.randn(numel, generator=torch.Generator().manual_seed(ranks.rank))
-    theirs, sent, isend = ours.clone(), [], dist.isend
-    dist.all_reduce(theirs)
-    dist.isend = lambda x, to: (sent.append(x.nbytes), isend(x, to))[1]
-    ring_all_reduce(ours)
-    dist.isend = isend
-    apart = (ours - theirs).abs().max().item()
-    return {"apart": apart, "share": sum(sent) / ours.nbytes, "messages": len(sent)}
-
-
-# %% [markdown]
-r"""
-A few lines make it a command. `torchrun --standalone` starts N processes of `python -m nanogpt drill …` on this machine.
-"""
-
-
-# %%
-#| export drills.ddp
-def parser() -> argparse.ArgumentParser:
-    """The options of `python -m nanogpt drill`."""
-    parser = argparse.ArgumentParser(description="Drills, under torchrun: torchrun ... -m nanogpt drill ring")
-    parser.add_argument("names", nargs="+", metavar="NAME", help=f"{', '.join(DRILLS)}; or MODULE:NAME")
-    parser.add_argument("--data", default="data/built/stories", help="a folder of shards")
-    parser.add_argument("--out", help="a JSON file for what rank 0 has found")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long a rank waits for the others")
-    return parser
-
-
-def find_drill(name: str):
-    """Chapter 20's drill of this name, or MODULE:NAME, that of another module's table DRILLS. ValueError if there is none."""
-    module, _, drill = name.rpartition(":")
-    table = importlib.import_module(f"nanogpt.{module}").DRILLS if module else DRILLS
-    if drill in table:
-        return table[drill]
-    raise ValueError(f"there is no drill {name}; {module or 'chapter 20'} has {', '.join(table)}")
-
-
-# %%
-#| export drills.ddp
-def run(args: argparse.Namespace) -> None:
-    """`python -m nanogpt drill`, its options parsed."""
-    drills, ranks = {name: find_drill(name) for name in args.names}, torchrun_ranks()
-    if ranks.size == 1:
-        raise ValueError("a drill takes several processes: torchrun --nproc-per-node 2 -m nanogpt drill ...")
-    torch.set_num_threads(1)
-    with process_group(ranks, args.seconds):
-        found = {name: drill(ranks, args.data) for name, drill in drills.items()}
-    if ranks.rank == 0 and args.out:
-        save_json(args.out, found)
-
-
-# %%
-torchrun("20", N, "drill", "meet", "ring", "--out", OUT)
-found = json.loads(Path(OUT).read_text())["ring"]
-assert found["apart"] < 1e-5, f"ring and all_reduce differ by {found['apart']}"
-print(f"the ring's sum is PyTorch's; each rank sent {found['share']:.3f} b in {found['messages']} messages")
-
-# %% [markdown]
-r"""
-## By hand
-
-Each rank has a copy of the model, made from the same seed, and its own rows. Between backward and the update stands the mean:
+`torchrun_ranks()` reads the environment and returns these `Ranks`; its code is at the end of the chapter. The heart of data parallelism is four lines. After backward, each gradient is replaced by its mean over all processes.
 """
 
 
@@ -496,23 +174,549 @@ def average_gradients(model: nn.Module, ranks: Ranks) -> None:
 
 # %% [markdown]
 r"""
-But the mean of *what*? If rank 0 counts 500 targets and rank 1, whose rows are half padding, 100, then the mean of the two mean
-losses gives a token of rank 1 five times the weight. It is chapter 15's trap of micro-batches once more, and has the same
-remedy: a micro-batch counts by its share of the targets of *all ranks*. So far `target_shares` divided a micro-batch's targets by their sum. Given
-`ranks.mean`, it divides by the mean of the ranks' sums. That is n times its share of all, and the gradients' mean divides by n
+Why the mean? The loss of a batch is an average over its rows. If both processes have the same number of rows, the average of their two
+gradients is the gradient of the whole batch, as if one process had seen all the rows.
+
+Here is a complete training script. Compare it with chapter 07's loop. Three things are new: the process asks who it is, it takes its own half of each
+batch, and it averages the gradients before the optimizer uses them. To have something to compare with, each process first trains once
+by itself on all rows.
+"""
+
+# %% tags=["nbval-ignore-output"]
+# %%writefile ../data/built/average.py
+import sys
+
+import torch
+import torch.distributed as dist
+
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.parallel.distributed import Ranks, average_gradients, torchrun_ranks
+from nanogpt.text.data import DocumentStream
+from nanogpt.text.shards import described, open_shards
+
+shards = open_shards(sys.argv[1], "train")
+config = GPTConfig(block_size=64, vocab_size=described(shards)[0], n_layer=2, n_head=8, n_embd=128)
+
+
+def train(ranks: Ranks, rows: int = 8, steps: int = 10) -> list[float]:
+    model = GPT(config, torch.Generator().manual_seed(0)).to(ranks.device)  # the same weights everywhere
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    mine = {"B": rows // ranks.size, "rank": ranks.rank, "world_size": ranks.size}
+    stream = DocumentStream(shards, T=config.block_size, device=ranks.device, **mine)
+    losses = []
+    for _ in range(steps):
+        x, y = stream.next_batch()
+        loss = model(x, y)[1]
+        optimizer.zero_grad()
+        loss.backward()
+        if ranks.size > 1:
+            average_gradients(model, ranks)
+        optimizer.step()
+        losses.append(ranks.mean(loss).item())
+    return losses
+
+
+ranks = torchrun_ranks()
+dist.init_process_group("nccl" if ranks.device.type == "cuda" else "gloo")
+pairs = list(zip(train(Ranks(device=ranks.device)), train(ranks)))
+for step, (one, many) in enumerate(pairs, 1):
+    ranks.print(f"step {step:2}: one process {one:.4f}, {ranks.size} processes {many:.4f}")
+ranks.print(f"largest difference: {max(abs(one - many) for one, many in pairs):.1e} nats")
+dist.destroy_process_group()
+
+# %% [markdown]
+r"""
+*Predict.* How far apart are the two losses at most: 0.1, 0.001, or less than a hundred-thousandth?
+"""
+
+# %% tags=["nbval-ignore-output"]
+predict("20.2", "largest difference of a loss", guess=None, unit="nats")
+said = torchrun_script("20", N, "../data/built/average.py", DATA)
+apart = float(said.split("difference:")[1].split()[0])
+assert apart < 1e-4, f"with {N} processes the losses are {apart} nats away from one process's"
+answer("20.2", apart)
+
+# %% [markdown]
+r"""
+The two runs are the same run. The last digits differ because floating-point sums depend on the order of the terms: two ranks
+add their own rows first, and one process adds all of them in a row. Keep this experiment in mind. Every version below must pass it.
+
+So far each experiment starts processes of its own, which takes some seconds. From here on we need two processes often. `Processes` starts them once, and they wait for orders. `two("hello")` lets both call the function `hello(ranks)` at the same time, and returns what
+rank 0 returned. They use this notebook's cells as you have run them last.
+"""
+
+# %%
+#| export drills.ddp
+import argparse
+import importlib
+import time
+
+import torch
+
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.optim import make_optimizer
+from nanogpt.gpt.train import scale_init
+from nanogpt.text.data import DocumentStream
+from nanogpt.text.files import save_json
+from nanogpt.text.shards import described, open_shards
+
+SHAPE = {"n_layer": 2, "n_head": 8, "n_embd": 128, "block_size": 64}
+ROWS, SEED, LR = 8, 0, 2e-3
+
+
+def hello(ranks: Ranks, data: str | None = None) -> None:
+    """Each rank says who it is."""
+    print(f"rank {ranks.rank} of {ranks.size}, local rank {ranks.local_rank}, on {ranks.device}", flush=True)
+
+
+# %% tags=["nbval-ignore-output"]
+two = Processes("20", N, "drills.ddp")
+two("hello")
+
+# %% [markdown]
+r"""
+How do rows get to the ranks? Chapter 03's streams can already deal them. Of a batch of B rows, rank r takes the r-th part, and the position in the text
+counts what all ranks have taken. So the same B gives the same tokens on 1, 2 or 4 ranks, and a run saved by 4 can go on with 1. `my_rows` gives a stream the arguments
+for that.
+"""
+
+
+# %%
+#| export
+def my_rows(B: int, ranks: Ranks) -> dict:
+    """For a stream whose batches have B rows over all ranks: the arguments B, rank and world_size of this one."""
+    if B % ranks.size:
+        raise ValueError(f"{B} rows cannot be dealt to {ranks.size} ranks; take a multiple of {ranks.size}")
+    return {"B": B // ranks.size, "rank": ranks.rank, "world_size": ranks.size}
+
+
+# %%
+#| export drills.ddp
+def fresh(ranks: Ranks, data: str, rows: int = ROWS, **shape):
+    """A model, its optimizer and a stream of this rank's part of `rows` rows: on all ranks the same weights.
+
+    shape: what differs from SHAPE.
+    """
+    shards = open_shards(data, "train")
+    shape = GPTConfig(**SHAPE | shape, vocab_size=described(shards)[0])
+    model = scale_init(GPT(shape, torch.Generator().manual_seed(SEED))).to(ranks.device)
+    stream = DocumentStream(shards, T=shape.block_size, device=ranks.device, **my_rows(rows, ranks))
+    return model, make_optimizer(model, LR), stream
+
+
+# %%
+model, _, stream = fresh(Ranks(), DATA)
+sizes = sorted(p.numel() for p in model.parameters())
+print(f"{len(sizes)} parameters with {sizes[0]} to {sizes[-1]:,} numbers, {sum(sizes):,} in all")
+
+# %% [markdown]
+r"""
+## One message in place of many
+
+The loop works. Where does its time go? It sends a message for each parameter, one after the other, and each message has a fixed cost: two
+processes must meet. Our model has 28 parameters, most of them small. The next version copies all gradients into one flat buffer, averages
+the buffer, and copies the means back.
+"""
+
+# %%
+#| export parallel.buckets
+#| blank average_flat: concatenate the flattened gradients, all-reduce once, divide, copy the parts back
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+def average_flat(model: nn.Module, ranks: Ranks) -> None:
+    """The same mean as average_gradients, in one message: by a buffer that holds all gradients one after the other."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    flat /= ranks.size
+    for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients])):
+        gradient.copy_(part.view_as(gradient))
+
+
+# %% [markdown]
+r"""
+How do we judge a version? `same_as_one` trains it and one process side by side, on the same rows. It returns how far the losses and the first gradients are apart. It
+also counts the messages of a step with PyTorch's profiler, which lists every collective (`gloo:all_reduce` here, `nccl:all_reduce` on GPUs). This and the other instruments of this chapter are in
+`course/data_parallel.py`.
+"""
+
+
+# %%
+def check(version: str) -> None:
+    found = two("same_as_one", DATA, version)
+    assert found["losses"] < 1e-4, f"{version}: a loss is {found['losses']} nats away from one process's"
+    assert found["gradient"] < 1e-5, f"{version}: the gradient is {found['gradient']:.1e} of its length away"
+    print(f"{version}: {found['messages']} messages a step; losses and gradient of one process")
+
+
+check("loop")
+check("flat")
+
+# %% [markdown]
+r"""
+Now the clock. `timed` lets the versions take turns, step by step, so that whatever else the machine does slows all of them alike.
+
+*Predict.* How many per cent of the loop's step does `flat` save?
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+predict("20.3", "flat saves of the loop's step", guess=None, unit="%")
+ms = two("timed", DATA, "nobody averages", "loop", "flat")
+for version, took in ms.items():
+    print(f"{version:16} {took:5.1f} ms a step")
+answer("20.3", 100 * (1 - ms["flat"] / ms["loop"]))
+
+# %% [markdown]
+r"""
+The first line is the time of computing alone, on half the rows. What the others take beyond it is the price of averaging.
+
+## A hook for each parameter
+
+Both versions wait until backward is done, and only then start to send. But backward computes gradients one layer after another. The gradient of the last layer is
+ready long before that of the first. It could travel while backward goes on.
+
+PyTorch tells us when a gradient is ready: `register_post_accumulate_grad_hook` takes a function that is called with the parameter as soon as its gradient is complete. Let us
+first look at the order, in this kernel:
+"""
+
+# %%
+names = {p: name for name, p in model.named_parameters()}
+ready = []
+hooks = [p.register_post_accumulate_grad_hook(lambda p: ready.append(names[p])) for p in names]
+model(*stream.next_batch())[1].backward()
+for hook in hooks:
+    hook.remove()
+print(f"{len(ready)} gradients; first {', '.join(ready[:3])}")
+print("last", ", ".join(ready[-3:]))
+
+# %% [markdown]
+r"""
+Backward begins at the end of the model, so `ln_f` is ready first. Look at the last one: `transformer.wte.weight` is used twice, at the model's end as the head and at its beginning as
+the table of tokens (chapter 05). Its gradient is complete only when the beginning has been reached. It is also the largest single gradient.
+
+`async_op=True` is the second thing that we need. The all-reduce then returns at once, with an object whose `wait()` waits for the result. So each hook starts its own message, and
+after backward we wait for all of them.
+"""
+
+
+# %%
+#| export parallel.buckets
+#| blank EagerAverage.send: start an asynchronous all-reduce of p.grad, and remember the parameter and the work
+class EagerAverage:
+    """Averages each gradient by a message of its own, which starts the moment the gradient is ready."""
+
+    def __init__(self, model: nn.Module, ranks: Ranks):
+        self.size, self.sent = ranks.size, []
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(self.send)
+
+    def send(self, p: Tensor) -> None:
+        work = dist.all_reduce(p.grad, async_op=True)
+        self.sent.append((p, work))
+
+    def wait(self) -> None:
+        """After backward: from here on gradients are means."""
+        for p, work in self.sent:
+            work.wait()
+            p.grad /= self.size
+        self.sent.clear()
+
+
+# %%
+check("a hook each")
+
+# %% [markdown]
+r"""
+The result is right. One thing must hold for that: all ranks must start their all-reduces in the same order, since the first message of one rank meets the first message
+of the other. All ranks run the same program on rows of the same shape, so their backward passes go through the same layers in the same order.
+
+## Buckets
+
+Now messages leave early, but there are many again. The remedy combines both ideas. Gradients that become ready one after the other share a *bucket*, a flat buffer. When the last
+gradient of a bucket is ready, the bucket is sent.
+
+`in_buckets` decides which parameters share one. It takes them in the reverse of the model's order, which is about the order of backward, and fills one bucket after the other up to a
+size.
+"""
+
+
+# %%
+#| export parallel.buckets
+def in_buckets(parameters: list[Tensor], cap: float) -> list[list[Tensor]]:
+    """Neighbours together, as long as they have at most `cap` bytes; a larger parameter has a bucket of its own."""
+    buckets, room = [], 0.0
+    for p in parameters:
+        if not buckets or p.nbytes > room:
+            buckets.append([])
+            room = cap
+        buckets[-1].append(p)
+        room -= p.nbytes
+    return buckets
+
+
+# %%
+for number, bucket in enumerate(in_buckets([*model.parameters()][::-1], cap=0.5e6), 1):
+    size = sum(p.nbytes for p in bucket) / 1e6
+    first, last = names[bucket[0]], names[bucket[-1]]
+    print(f"bucket {number}: {len(bucket):2} gradients, {size:.2f} MB, {first} to {last}")
+
+# %% [markdown]
+r"""
+A bucket counts how many of its gradients are missing. Each hook takes one off. At zero, the bucket copies its gradients into the buffer and sends it. `finish` waits for the message and
+copies the means back.
+
+Two mistakes would go unnoticed, so both raise an error. If a second backward pass begins before `wait`, the gradients of the first are already on their way. And if a
+parameter gets no gradient, its bucket is never full.
+"""
+
+
+# %%
+#| export parallel.buckets
+#| blank Bucket.ready: one gradient less is missing; with none missing, fill the buffer and send it
+class Bucket:
+    """Parameters whose gradients travel in one message. send(buffer) starts a sum over all ranks; it returns the work."""
+
+    def __init__(self, parameters: list[Tensor], send):
+        self.parameters, self.send = parameters, send
+        self.sizes = [p.numel() for p in parameters]
+        self.buffer = parameters[0].new_zeros(sum(self.sizes))
+        self.missing, self.work = len(parameters), None
+
+    def ready(self, p: Tensor) -> None:
+        """p's gradient is complete; the last one of the bucket sends it."""
+        if self.work is not None:
+            raise RuntimeError("a bucket is on its way already: call wait() after each backward pass")
+        self.missing -= 1
+        if self.missing == 0:
+            torch.cat([each.grad.flatten() for each in self.parameters], out=self.buffer)
+            self.work = self.send(self.buffer)
+
+
+# %%
+#| export parallel.buckets
+class Bucket(Bucket):
+    def finish(self, size: int) -> None:
+        """Wait for the sum; the parameters' gradients become means over `size` ranks."""
+        if self.work is None:
+            raise RuntimeError(f"{self.missing} parameters of a bucket got no gradient, so it was not sent")
+        self.work.wait()
+        self.buffer /= size
+        for p, part in zip(self.parameters, self.buffer.split(self.sizes)):
+            p.grad.copy_(part.view_as(p))
+        self.missing, self.work = len(self.parameters), None
+
+
+# %%
+#| export parallel.buckets
+class Buckets:
+    """Averages a model's gradients over all ranks while backward computes: in buckets of at most `cap` bytes.
+
+    Call wait() after each backward pass. send: as for Bucket; an asynchronous all-reduce if not given.
+    """
+
+    def __init__(self, model: nn.Module, ranks: Ranks, cap: float = 25e6, send=None):
+        self.size, last_first = ranks.size, list(model.parameters())[::-1]
+        self.buckets = [Bucket(part, send or start_sum) for part in in_buckets(last_first, cap)]
+        for bucket in self.buckets:
+            for p in bucket.parameters:
+                p.register_post_accumulate_grad_hook(bucket.ready)
+
+    def wait(self) -> None:
+        """After backward: from here on gradients are means."""
+        for bucket in self.buckets:
+            bucket.finish(self.size)
+
+
+def start_sum(x: Tensor) -> dist.Work:
+    """Begin to sum x over all ranks, in place."""
+    return dist.all_reduce(x, async_op=True)
+
+
+# %%
+check("one bucket")
+check("buckets")
+
+# %% [markdown]
+r"""
+## DistributedDataParallel
+
+You have just built the core of PyTorch's `DistributedDataParallel`, DDP for short (Li et al. 2020, §3 and §4). It wraps a model. At the start it broadcasts rank 0's weights, so that all copies begin alike. Then it does
+what `Buckets` does: a hook for each parameter, buckets in the reverse of the model's order, an asynchronous all-reduce for each full bucket. It needs no `wait()`, because it
+adds one more function at the very end of backward that does it.
+
+The model itself is inside, as `.module`. Whoever saves the wrapper's `state_dict` has `module.` before every name.
+"""
+
+
+# %%
+#| export
+def replicate(model: nn.Module, ranks: Ranks, **options) -> nn.Module:
+    """The model in DistributedDataParallel, which holds it as `.module`; the model itself for one process.
+
+    All ranks begin with rank 0's weights. options: DistributedDataParallel's, such as bucket_cap_mb.
+    """
+    if ranks.size == 1:
+        return model
+    gpu = [ranks.device.index] if ranks.device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=gpu, **options)
+
+
+# %%
+check("DDP")
+found = two("beside_ddp", DATA)
+assert found["apart"] < 1e-6, f"DDP's gradient is {found['apart']:.1e} away from ours"
+print(f"on {N} ranks, DDP's gradient equals ours bit for bit: {found['equal']}")
+
+# %% [markdown]
+r"""
+With two ranks each entry of the mean is (a + b)/2, and there is only one way to round that. On more ranks the order of the sum matters, and the two agree to rounding.
+
+Our cap and DDP's are the same number of bytes, and still the numbers of messages differ: DDP closes a bucket once it has reached the cap, and ours just before. If you give no cap, DDP's is 25 MB, and its first bucket has 1 MB only, so that
+something is on its way soon. DDP also learns: during the first step it watches in which order gradients really become ready, and then cuts its buckets anew in this order. Its log
+says so once (`TORCH_LOGS=ddp`, `Reducer buckets have been rebuilt in this iteration`).
+
+DDP keeps every gradient twice, once in `.grad` and once in a bucket, exactly as ours does. With `gradient_as_bucket_view=True`, each `.grad` becomes a view of its place in the bucket. No
+copy is needed, in either direction, and the memory of one set of gradients is saved. `gradient_bytes` counts the storage behind all gradients and all buckets, each piece of memory once.
+"""
+
+
+# %%
+weights = sum(p.nbytes for p in model.parameters())
+print(f"weights {weights / 1e6:.2f} MB")
+for as_view in (False, True):
+    held = two("gradient_bytes", DATA, as_view)
+    print(f"gradient_as_bucket_view={as_view}: gradients and buckets {held / 1e6:.2f} MB")
+
+# %% [markdown]
+r"""
+For GPT-2's 124 million parameters the option saves half a gigabyte on each GPU. There is a small price: `detach_()` cannot be called on a gradient that is a view (PyTorch's documentation of DDP).
+
+## All versions on one clock
+
+*Predict.* Order the versions by time before you run the cell. Which is fastest on your machine?
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+print(two("table_text", DATA))
+
+# %% [markdown]
+r"""
+Does overlap help here? Compare "one bucket", which sends everything at the end of backward, with "buckets", which differs from it in one number, the cap. To understand the result, we
+look at one step on a time axis. `timeline` trains a deeper model, of six layers, so that backward has more stages. It gives the buckets a network of our own making: a thread that carries one message at a time, by `all_reduce`, and notes when.
+
+First with gloo as it is. The upper picture has one bucket, so no overlap; the lower has buckets of 1 MB, named by their numbers.
+"""
+
+# %% tags=["nbval-ignore-output"]
+ALL, BUCKETS = float("inf"), 1e6  # bytes of a bucket
+seen = {name: two("timeline", DATA, cap, 0.0) for name, cap in (("one bucket", ALL), ("1 MB", BUCKETS))}
+show(figures.timelines(seen), alt=figures.timelines_in_words(seen))
+cost = two("cost_of_averaging", weights / 1e6)
+print(f"all gradients at once: {cost['wall']:.1f} ms, and {cost['processor']:.1f} ms of processor time")
+
+# %% [markdown]
+r"""
+In the pictures, the upper row is what this process computes and the lower row is what travels; the numbers are the buckets in the order in which they left. Compare the two numbers below them. The closer the processor's time is to the clock's, the more of an all-reduce is work for the processor itself: gloo copies the bytes and adds them. While a bucket
+travels, backward has one core less to compute with or waits for its turn. So on a machine whose processor is also its network, overlap brings little or nothing, and the copies into buckets cost something.
+
+Between machines this is different, because network cards carry bytes without the processor. We can imitate that. With `SLOW`, each MB takes 4 ms more, in which the thread only sleeps.
+"""
+
+# %% tags=["nbval-ignore-output"]
+SLOW = 0.004  # seconds for a MB: a network of about 2 Gb/s
+seen = {name: two("timeline", DATA, cap, SLOW) for name, cap in (("one bucket", ALL), ("1 MB", BUCKETS))}
+show(figures.timelines(seen), alt=figures.timelines_in_words(seen))
+
+# %% [markdown]
+r"""
+Now overlap does its work. With one bucket, the message starts when backward is over, and its full time is added to the step. With several, the first ones travel while backward still computes. The step is shorter by
+the part of the traffic that lies below *backward*. Some of it always remains: the last bucket holds `wte`, which is ready at the very end, so nothing is left to hide it behind.
+
+This is the reason for buckets of a middle size. One large bucket leaves no overlap. Very small ones leave early, but each pays the fixed cost of a message. DDP's 25 MB is such a compromise; Li et al. (2020) measured
+several sizes.
+
+## Several backward passes, one average
+
+With gradient accumulation a step has several backward passes. DDP averages after each of them, though only the last sum is needed.
+Inside `no_sync()` it does not. There is a trap: DDP reads this flag in **forward**, which prepares the hooks. A script that runs forward,
+then says "this is the last micro-batch", then runs backward, changes the next forward pass. So the first micro-batch of each step is
+averaged and the last is not.
+
+```python
+with replica.no_sync() if i < last else nullcontext():
+    loss = replica(x, y)[1]                            # in time: the flag is set before forward
+    replica.require_backward_grad_sync = i == last     # too late: forward has been
+loss.backward()
+```
+
+The drill `flag` trains in three ways: with the flag in time, without it, and with the flag too late.
+
+*Predict.* Four micro-batches. What does averaging after each of them cost, in per cent of the step? And what becomes of the model whose flag
+comes late?
+"""
+
+# %% tags=["nbval-ignore-output"]
+predict("20.4", "averaging after each of 4 micro-batches costs", guess=None, unit="%")
+found = two("flag", DATA)
+for when, told in found.items():
+    print(f"{when:10} {told['ms']:.0f} ms a step; weights {told['apart']:.1e} apart")
+answer("20.4", 100 * (found["forgotten"]["ms"] / found["in time"]["ms"] - 1))
+
+# %%
+assert found["in time"]["apart"] == 0, "the ranks' weights differ though each step averaged"
+assert found["late"]["apart"] > 1e-4, "the late flag did no harm, which it should"
+for when, told in found.items():
+    print(f"{when}: {told['messages']} messages a step")
+
+# %% [markdown]
+r"""
+To compare the weights of all ranks, the drill uses `gathered`, which collects something from each rank, on all of them.
+"""
+
+
+# %%
+#| export
+def gathered(ranks: Ranks, thing) -> list:
+    """What each rank has given, in their order, on all of them; anything that can be pickled."""
+    if ranks.size == 1:
+        return [thing]
+    things = [None] * ranks.size
+    dist.all_gather_object(things, thing)
+    return things
+
+
+# %% [markdown]
+r"""
+The late flag sends as little as the right one, its loss falls, and no error is raised. But every rank trains a model of its own, and only rank
+0's is saved. Only a comparison of the weights across ranks finds it. The trainer makes none, so when you write a loop of your own, call `weights_apart` after the first steps.
+
+The price of forgetting depends on the network. Here the bytes move through memory. Between machines with 10 Gb/s, GPT-2's half gigabyte takes
+0.4 s in a ring of two and 0.8 s in a long one, each time.
+
+## The mean of what?
+
+One assumption has been silent so far: all ranks have the same number of targets. If rank 0 counts 500 targets and rank 1, whose rows are half padding, 100, then the mean of the two mean
+losses gives a token of rank 1 five times the weight. Chapter 15 met the same trap with micro-batches, and the remedy is the same: a micro-batch counts by its share of
+the targets of *all ranks*.
+
+So far `target_shares` divided a micro-batch's targets by their sum. Given
+`ranks.mean`, it divides by the mean of the ranks' sums. That is n times its share of all targets, and the mean of gradients divides by n
 again.
 """
 
 
 # %%
 #| export gpt.train
+#| grows target_shares
 from collections.abc import Sequence
 from contextlib import nullcontext
 
 
-# %%
-#| export gpt.train
-#| grows target_shares
 def target_shares(batches: Sequence[tuple[Tensor, Tensor]], mean=None) -> Tensor:
     """Of all targets that count, those that are not -100, the share in each batch. mean: see train_step."""
     if not batches:
@@ -521,11 +725,20 @@ def target_shares(batches: Sequence[tuple[Tensor, Tensor]], mean=None) -> Tensor
     return counts / (mean(counts.sum()) if mean else counts.sum())
 
 
+# %%
+y = torch.ones(4, 10, dtype=torch.long)
+y[2:, 1:] = -100  # the last two rows have one target each
+for rank in range(N):
+    rows = [(None, row) for row in y.chunk(N)[rank]]
+    shares = target_shares(rows, mean=lambda count: torch.tensor(22 / N))
+    print(f"rank {rank}: each row's share is {shares[0]:.3f}")
+
 # %% [markdown]
 r"""
-`train_step` hands `mean` on, and with it returns the loss of the whole batch on every rank. All ranks see the same loss and the same norm, so all
-make the same decision when they clip or skip a step. One line more is for the next section: between micro-batches a replica need
-not average its gradients, and `no_sync` tells it so.
+A row of rank 0 has 10 of the 22 targets, and its share is 10/11. A row of rank 1 has one target and the share 1/11. All shares together are 2; after DDP has divided by the two ranks, they are 1, and each target weighs 1/22.
+
+`train_step` grows by two things. It hands `mean` on, and with it returns the loss of the whole batch on every rank. All ranks see the same loss and the same norm, so all
+make the same decision when they clip or skip a step. And between micro-batches it uses `no_sync`, before forward.
 """
 
 
@@ -563,77 +776,337 @@ grown("train_step", "20")
 
 # %% [markdown]
 r"""
-## DistributedDataParallel
+*Check.* The batch has 8 rows again, and half of them lose most of their targets. We train with one process, with DDP and `ranks.mean`, and with DDP and the mean of means.
+"""
 
-It is the same mean, but begun while backward still computes: a hook on each parameter notices that its gradient is ready, gradients
-are gathered in buckets, and a full bucket is sent off at once. It also copies rank 0's weights to all at the start. The
-module lies inside, as `.module`: whoever saves the wrapper's `state_dict` has `module.` before every name. `device_ids` is for GPUs
-only.
+
+# %%
+for way, told in two("same", DATA).items():
+    near = "ANOTHER one" if told["gradient"] > 1e-5 else "that of one process"
+    print(f"{way:14} first loss {told['losses'][0]:.3f}, last {told['losses'][-1]:.3f}; gradient: {near}")
+
+# %% [markdown]
+r"""
+## The ring
+
+How does an all-reduce work inside? If all ranks send to one, that one receives n − 1 times the bytes while the others wait. In a *ring*
+every rank talks to its two neighbours only. Cut the tensor into n parts. In each step a rank sends one part to the right and adds the part that
+comes in from the left. After n − 1 steps each rank holds one part of the complete sum. This half is called a *reduce-scatter*. In n − 1 further steps
+the finished parts are passed on and copied, which is an *all-gather*. Chapter 21 uses the two halves apart.
+
+Each square of the picture is one step, each row a rank, each column a part; the number says how many ranks' values have been added. Every step moves one part along the ring.
+
+*Predict.* n ranks all-reduce a tensor of b bytes. How many bytes does each rank send for n = 4, in units of b? And for n = 1,024?
+"""
+
+# %%
+predict("20.5", "bytes sent by each of 4 ranks", guess=None, unit="b")
+show(figures.ring(LOCAL), alt="A ring of ranks: sums of 2, 3, 4 numbers grow, then fill all parts.")
+
+
+# %%
+#| export
+#| blank ring_all_reduce: 2(n - 1) times: send one part to the right and receive one from the left, in one batch
+def ring_all_reduce(x: Tensor) -> Tensor:
+    """Sum a contiguous x over all ranks, in place; each sends 2(n - 1)/n of its bytes (Patarasuk and Yuan 2009)."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    parts = x.view(-1).tensor_split(n)
+    for step in range(2 * (n - 1)):
+        mine, theirs = parts[(rank - step) % n], parts[(rank - step - 1) % n]
+        came = torch.empty_like(theirs)
+        calls = [dist.P2POp(dist.isend, mine, right), dist.P2POp(dist.irecv, came, left)]
+        for work in dist.batch_isend_irecv(calls):
+            work.wait()
+        if step < n - 1:
+            theirs += came
+        else:
+            theirs.copy_(came)
+    return x
+
+
+# %% [markdown]
+r"""
+Send and receive are given to PyTorch together, by `batch_isend_irecv`. If each rank first sent and then received, every rank could wait for the other's `recv`
+before its own. Gloo buffers the message and forgives that. NCCL does not: two ranks that both send first are stuck (nccl#479).
+"""
+
+
+# %%
+found = two("ring")
+assert found["apart"] < 1e-5, f"ring and all_reduce differ by {found['apart']}"
+print(f"{N} ranks: the sum is PyTorch's; each sent {found['share']:.3f} b in {found['messages']} messages")
+for n in (4, 1024):
+    print(f"{n} ranks: each sends {2 * (n - 1) / n:.3f} b")
+answer("20.5", 2 * (4 - 1) / 4)
+
+# %% [markdown]
+r"""
+## Leaving the group, and losing a rank
+
+Everything works. What happens when one rank does not? The others wait in their next collective for a partner that never comes. A time limit ends this wait. On gloo the
+error then says `Timed out waiting 3000ms for recv operation to complete`. That sentence comes from every rank except the one that is guilty.
+
+So `process_group`, which our drills have used all along, adds three things to PyTorch's `init_process_group`.
+
+First, it *names* the lost rank. A rank that has waited in vain writes so into the store, the small dictionary over TCP that `torchrun` keeps for all ranks, and
+looks who else has written. It is a roll call: the rank that does not answer is the lost one.
 """
 
 
 # %%
 #| export
-def replicate(model: nn.Module, ranks: Ranks, **options) -> nn.Module:
-    """The model in DistributedDataParallel, which holds it as `.module`; the model itself for one process.
+def is_lost(error: BaseException) -> bool:
+    """Does gloo say that another rank has gone, or does not answer?"""
+    said, words = str(error).lower(), ("timed out", "timeout", "connection", "socket")
+    return isinstance(error, RuntimeError) and "gloo" in said and any(word in said for word in words)
 
-    All ranks begin with rank 0's weights. options: DistributedDataParallel's, such as bucket_cap_mb.
+
+def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
+    """The roll call after a collective has failed: what became of the other ranks, but for those that wait as well."""
+    told = []
+    # A thread asks: behind a cut cable the store itself never answers, and its calls know no time limit.
+    thread = Thread(target=lambda: told.append(roll_call(ranks, store, seconds)), daemon=True)
+    thread.start()
+    thread.join(2 * seconds)
+    return told[0] if told else "the store does not answer, so the host of rank 0 is gone or cut off"
+
+
+# %%
+#| export
+def roll_call(ranks: Ranks, store, seconds: float) -> str:
+    """Wait until all others have written how they ended, or for `seconds`; those that do not wait, by name."""
+    others = sorted(set(range(ranks.size)) - {ranks.rank})
+    deadline = time.monotonic() + seconds
+    while not store.check([f"{rank}" for rank in others]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    lost = []
+    for rank in others:
+        said = store.get(f"{rank}").decode() if store.check([f"{rank}"]) else "does not answer"
+        if said != "waits":
+            lost.append(f"rank {rank} {said}")
+    return "; ".join(lost) or "all wait as well: for something else (chapter 20b), or for the network"
+
+
+# %%
+store = dist.HashStore()
+store.set("1", "waits")
+store.set("2", "failed with ValueError: broken on purpose")
+print(who_is_missing(Ranks(rank=0, size=4), store, seconds=0.2))
+
+# %% [markdown]
+r"""
+Second, a rank leaves the group *after success only*. It is tempting to write `destroy_process_group` into a `finally`, so that it always runs. On NCCL this hangs: a rank that failed
+waits there for ranks that wait for it in a collective, and its error is never printed. Three projects had this `finally` and removed it (torchtitan#1342, fairseq2#1024, SpecForge#781). Gloo does not wait there. So after an error
+`process_group` leaves a gloo group, and lets the process end without leaving an NCCL group; then `torchrun` sees the failure and ends the others.
+
+Leaving has a trap of its own, described in the comment at `LEFT`.
+
+Third, a restarted rank must join the ranks that are alive now, not the addresses their predecessors left in the store. `same_life` takes care of that; it comes at the end of this chapter.
+"""
+
+
+# %%
+#| export
+# Groups that were left. DDP's reducer also holds the group. If it frees it last, the process can hang; if Python ends
+# while the group's threads still hold tensors, it aborts (PyTorch 2.13; pytorch#190489).
+LEFT = []
+
+
+def leave_group() -> None:
+    """Leave the default group, whose threads end when let_go is called."""
+    LEFT.append(dist.group.WORLD)
+    dist.destroy_process_group()
+
+
+@atexit.register
+def let_go() -> None:
+    """Free the groups that were left, and with them their threads, while Python still runs."""
+    gc.collect()  # a DDP in a reference cycle goes first
+    LEFT.clear()
+
+
+# %%
+#| export
+@contextmanager
+def process_group(ranks: Ranks, seconds: float = 600.0) -> Iterator[None]:
+    """Collectives work within the block; for one process it does nothing.
+
+    On gloo, a rank that waits longer than `seconds`, or whose peer has gone, raises a TimeoutError that names the lost
+    rank. On NCCL no exception comes: its watchdog ends the process (TORCH_NCCL_ASYNC_ERROR_HANDLING).
     """
     if ranks.size == 1:
-        return model
-    gpu = [ranks.device.index] if ranks.device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=gpu, **options)
+        yield
+        return
+    store, me = open_group(ranks, seconds), f"{ranks.rank}"
+    try:
+        dist.barrier()  # all are here; else one that has nothing to say could be gone before another is connected
+        yield
+        store.set(me, "has ended")
+    except BaseException as error:
+        store.set(me, "waits" if is_lost(error) else f"failed with {type(error).__name__}: {error}")
+        if dist.get_backend() == "gloo":
+            leave_group()  # NCCL would wait here for ranks that wait for this one
+        if not is_lost(error):
+            raise
+        who = who_is_missing(ranks, store, min(seconds, 10))
+        raise TimeoutError(f"rank {me}, which waits {seconds:g} s at most, has lost others: {who}") from error
+    leave_group()
 
 
 # %% [markdown]
 r"""
-Which rows are a rank's? Chapter 03's streams already deal: of a batch of B rows, rank r takes the r-th part, and the position counts what
-all have taken. So the same B gives the same tokens on 1, 2 or 4 ranks, and a state saved by 4 goes on with 1.
-"""
-
-
-# %%
-#| export
-#| blank my_rows: each rank has an equal part of the rows; refuse a B that cannot be divided
-def my_rows(B: int, ranks: Ranks) -> dict:
-    """For a stream whose batches have B rows over all ranks: the arguments B, rank and world_size of this one."""
-    if B % ranks.size:
-        raise ValueError(f"{B} rows cannot be dealt to {ranks.size} ranks; take a multiple of {ranks.size}")
-    return {"B": B // ranks.size, "rank": ranks.rank, "world_size": ranks.size}
-
-
-# %%
-B, T, batches = 8, 16, 5
-alone = DocumentStream(shards := open_shards(DATA, "train"), B, T)
-four = [DocumentStream(shards, T=T, **my_rows(B, Ranks(rank, rank, LOCAL))) for rank in range(LOCAL)]
-for _ in range(batches):
-    dealt = torch.cat([stream.next_batch()[0] for stream in four])
-    assert torch.equal(dealt, alone.next_batch()[0]), "the ranks' rows are not the batch's"
-assert {stream.position for stream in four} == {alone.position}, "the ranks have lost count"
-print(f"{batches} batches: what {LOCAL} ranks read, one after the other, is what one reads")
-
-# %% [markdown]
-r"""
-*Check.* The law of this chapter: however many processes, the same step. The drill trains on batches of 8 rows, of which half lose
-most of their targets: alone, by hand, in DDP, and in DDP with the mean of means.
+*Predict.* The last rank hangs; the time limit is two seconds. Which message does the other one end with?
 """
 
 
 # %%
 #| export drills.ddp
-SHAPE = {"n_layer": 2, "n_head": 8, "n_embd": 128, "block_size": 64}
-ROWS, MICRO, SEED, LR = 8, 4, 0, 2e-3
+def hang(ranks: Ranks, data: str | None = None) -> None:
+    """The last rank does not come to the collective, as if its disk or its GPU hung."""
+    if ranks.rank == ranks.size - 1:
+        time.sleep(3600)
+    ranks.mean(torch.ones(1, device=ranks.device))
 
 
-def fresh(ranks: Ranks, data: str, rows: int = ROWS):
-    """A model, its optimizer and a stream of this rank's part of `rows` rows: on all ranks the same weights."""
-    shards = open_shards(data, "train")
-    shape = GPTConfig(**SHAPE, vocab_size=described(shards)[0])
-    model = scale_init(GPT(shape, torch.Generator().manual_seed(SEED))).to(ranks.device)
-    stream = DocumentStream(shards, T=shape.block_size, device=ranks.device, **my_rows(rows, ranks))
-    return model, make_optimizer(model, LR), stream
+# %%
+said = two("hang", seconds=2, fails=True)
+assert f"rank {N - 1} does not answer" in said, "the rank that hangs is not named"
+
+# %% [markdown]
+r"""
+The same roll call names a rank that *failed*, with its error, and one that *has ended*: if one rank has a batch more than the others, it waits for a collective that they never make.
+Set the limit above the longest thing that one rank does alone, such as a checkpoint or an evaluation.
+
+All of this is gloo's behaviour. With NCCL, a collective returns at once and the GPU waits. NCCL's watchdog thread notices when the time limit has passed and ends the whole process, without a Python exception
+(`TORCH_NCCL_ASYNC_ERROR_HANDLING=3`, the default; PyTorch's *ProcessGroupNCCL environment variables*). So nobody makes a roll call there. Chapter 20b adds a watch of our own for that case.
+
+What else goes wrong, and where to look:
+
+| variable | when | symptom without it |
+|---|---|---|
+| `OMP_NUM_THREADS` | several ranks on one machine | each takes all cores, and all wait; torchrun sets 1 and says so |
+| `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` | several networks, a VPN, a container | ranks meet, then the first collective runs into the time limit |
+| `NCCL_DEBUG=INFO` | anything strange with NCCL | you cannot see which network and which cards NCCL has chosen |
+| `NCCL_IB_HCA` | several InfiniBand cards, some for storage only | NCCL may choose the wrong card |
+| `NCCL_IB_DISABLE=1` | InfiniBand cards that are not wired up | the first collective hangs |
+| `TORCH_NCCL_ASYNC_ERROR_HANDLING` | on unless set to 0 | with 0, a lost rank makes the others wait for ever |
+| `CUDA_DEVICE_MAX_CONNECTIONS=1` | Megatron's tensor parallelism only | Megatron's communication starts late; with FSDP and PyTorch's own tensor parallelism leave it unset (torchtitan#1147) |
+| `TORCH_LOGS=ddp` | to see DDP's log | the line about rebuilt buckets does not appear |
+
+## The rest of the module
+
+What follows is short work that later chapters import. Skip it on a first reading.
+
+`open_group` meets the other ranks at torchrun's store. The store lives longer than the ranks. A rank that was restarted would find the address of a dead process there. So in `same_life` rank 0 invents a name for
+this life of the group and gives it to those that answer now; all further keys begin with this name.
+"""
 
 
+# %%
+#| export
+def torchrun_ranks(prefer: str | None = None) -> Ranks:
+    """Who torchrun's environment says this is, on its GPU or the CPU; one process without it. prefer: see pick_device."""
+    names = "RANK", "LOCAL_RANK", "WORLD_SIZE"
+    missing = [name for name in names if name not in os.environ]
+    if 0 < len(missing) < len(names):
+        raise ValueError(f"torchrun sets {', '.join(names)}; here {' and '.join(missing)} is missing")
+    rank, local, size = (0, 0, 1) if missing else (int(os.environ[name]) for name in names)
+    device = pick_device(prefer)
+    if size > 1 and device.type == "cuda":
+        gpus = torch.cuda.device_count()
+        if local >= gpus:
+            raise ValueError(f"local rank {local} has no GPU, since there are {gpus}: lower --nproc-per-node")
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+    elif size > 1:
+        device = torch.device("cpu")  # gloo carries nothing from an Apple GPU
+    return Ranks(rank, local, size, device)
+
+
+# %%
+me = torchrun_ranks()
+print(f"this kernel: rank {me.rank} of {me.size}, since no torchrun has started it")
+
+
+# %%
+#| export
+def same_life(ranks: Ranks, store) -> str:
+    """A name that only the ranks of this life know: after a restart the store still says what the dead have set."""
+    me, others = uuid.uuid4().hex, range(1, ranks.size)
+    if ranks.rank:
+        store.set(f"here {ranks.rank}", me)
+        life = store.get(me).decode()  # rank 0 answers under the name that was given
+        store.set(f"{life} {ranks.rank}", "")
+        return life
+    for _ in range(30_000):  # 300 s and more
+        if store.check([f"{me} {r}" for r in others]):
+            return me
+        for rank in others:
+            if store.check([f"here {rank}"]):
+                store.set(store.get(f"here {rank}").decode(), me)
+        time.sleep(0.01)
+    raise TimeoutError(f"of {ranks.size} ranks not all have come")
+
+
+# %%
+#| export
+def open_group(ranks: Ranks, seconds: float):
+    """Meet the others at torchrun's store and open the default group, NCCL on GPUs and gloo on CPUs; the store."""
+    store, *_ = next(dist.rendezvous("env://", ranks.rank, ranks.size, timeout=timedelta(seconds=300)))
+    store = dist.PrefixStore(same_life(ranks, store), store)
+    options = {"store": store, "rank": ranks.rank, "world_size": ranks.size}
+    gpu = {"device_id": ranks.device} if ranks.device.type == "cuda" else {}
+    dist.init_process_group("nccl" if gpu else "gloo", timeout=timedelta(seconds=seconds), **options, **gpu)
+    return dist.PrefixStore("ends", store)
+
+
+# %% [markdown]
+r"""
+A rank that starts with another configuration, other data or yesterday's code on its disk computes happily, and the average of two different programs is a loss like any other. So the trainer of
+chapter 20b compares hashes at the start. Nor may a rank stop alone because a signal reached it: after each step, all ranks ask each other for a reason to stop.
+"""
+
+
+# %%
+#| export
+def refuse_differences(ranks: Ranks, **facts: str) -> None:
+    """ValueError, on all ranks alike, if one of the facts, such as a hash, is not the same on all of them."""
+    told = gathered(ranks, facts)
+    for name, ours in told[0].items():
+        for rank, theirs in enumerate(each[name] for each in told):
+            if theirs != ours:
+                raise ValueError(f"rank {rank} has another {name} than rank 0: {theirs}, and not {ours}")
+
+
+def first_reason(ranks: Ranks, reason: str | None) -> str | None:
+    """The first rank's reason that has one, to stop for example; on all ranks, which all ask at the same place."""
+    if not ranks.mean(torch.tensor(float(reason is not None), device=ranks.device)):
+        return None  # one number, in most steps
+    return next(filter(None, gathered(ranks, reason)))
+
+
+def code_hash() -> str:
+    """Of all modules of nanogpt on this rank's disk, and of PyTorch's version."""
+    files = sorted(Path(nanogpt.__file__).parent.rglob("*.py"))
+    text = b"".join(f.name.encode() + f.read_bytes() for f in files)
+    return hashlib.sha256(torch.__version__.encode() + text).hexdigest()[:12]
+
+
+# %%
+print(two("differ"))
+
+# %% [markdown]
+r"""
+The last piece makes drills a command. Two more functions are for the drills of later chapters: rows of which half lose most of their targets, and the largest difference of a weight between ranks.
+
+`torchrun --standalone --nproc-per-node 2 -m nanogpt drill hello` runs the drill `hello` on two processes, on this machine or, with torchrun's
+options, on several. Chapters 20b to 21d add drills of their own, `MODULE:NAME`.
+"""
+
+
+# %%
+#| export drills.ddp
 def masked(stream, row: int = ROWS // 2) -> list:
     """A batch as micro-batches of one row; of the global rows from `row` on, only the first tenth of the targets counts."""
     x, y = stream.next_batch()
@@ -641,263 +1114,51 @@ def masked(stream, row: int = ROWS // 2) -> list:
     return list(zip(x.split(1), y.split(1)))
 
 
-# %%
-#| export drills.ddp
 def weights_apart(model, ranks: Ranks) -> float:
     """The largest difference of a weight between two ranks."""
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).cpu()
     return max((weights - other).abs().max().item() for other in gathered(ranks, weights))
 
 
-def by_hand(model, optimizer, micro_batches, ranks: Ranks) -> Tensor:
-    """A step without DDP and without train_step; the batch's mean loss."""
-    optimizer.zero_grad()
-    shares, loss = target_shares(micro_batches, ranks.mean), 0.0
-    for (x, y), share in zip(micro_batches, shares):
-        (part := share * model(x, y)[1]).backward()
-        loss += part.detach()
-    average_gradients(model, ranks)
-    optimizer.step()
-    return ranks.mean(loss)
+# %%
+#| export drills.ddp
+DRILLS = {"hello": hello, "hang": hang}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of `python -m nanogpt drill`."""
+    parser = argparse.ArgumentParser(
+        description="Drills, under torchrun: torchrun ... -m nanogpt drill hello"
+    )
+    parser.add_argument("names", nargs="+", metavar="NAME", help=f"{', '.join(DRILLS)}; or MODULE:NAME")
+    parser.add_argument("--data", default="data/built/stories", help="a folder of shards")
+    parser.add_argument("--out", help="a JSON file for what rank 0 has found")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long a rank waits for the others")
+    return parser
 
 
 # %%
 #| export drills.ddp
-WAYS = "one process", "by hand", "DDP", "mean of means"
+def find_drill(name: str):
+    """Chapter 20's drill of this name, or MODULE:NAME, that of another module's table DRILLS. ValueError if there is none."""
+    module, _, drill = name.rpartition(":")
+    table = importlib.import_module(f"nanogpt.{module}").DRILLS if module else DRILLS
+    if drill in table:
+        return table[drill]
+    raise ValueError(f"there is no drill {name}; {module or 'chapter 20'} has {', '.join(table)}")
 
 
-def same(ranks: Ranks, data: str, steps: int = 6) -> dict:
-    """The same steps in four ways: their losses, and how far the first gradient is from that of one process."""
-    found, gradients = {}, {}
-    for way in WAYS:
-        who = Ranks(device=ranks.device) if way == "one process" else ranks
-        (model, optimizer, stream), losses = fresh(who, data), []
-        replica = model if way == "by hand" else replicate(model, who)
-        for _ in range(steps):
-            if way == "by hand":
-                loss = by_hand(model, optimizer, masked(stream), ranks)
-            else:
-                mean = None if way == "mean of means" else who.mean
-                loss = train_step(replica, optimizer, masked(stream), mean=mean)
-            losses.append(ranks.mean(loss).item())
-            gradients.setdefault(way, torch.cat([p.grad.flatten() for p in model.parameters()]))
-        one = gradients["one process"]
-        found[way] = {"losses": losses, "gradient": ((gradients[way] - one).norm() / one.norm()).item()}
-    return found
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt drill`, its options parsed."""
+    drills, ranks = {name: find_drill(name) for name in args.names}, torchrun_ranks()
+    if ranks.size == 1:
+        raise ValueError("a drill takes several processes: torchrun --nproc-per-node 2 -m nanogpt drill ...")
+    torch.set_num_threads(1)
+    with process_group(ranks, args.seconds):
+        found = {name: drill(ranks, args.data) for name, drill in drills.items()}
+    if ranks.rank == 0 and args.out:
+        save_json(args.out, found)
 
-
-# %% [markdown]
-r"""
-## Buckets
-
-*Predict.* The model of the drill has 0.53 million parameters, so 2.1 MB of gradients. DDP's buckets hold 25 MB, the first
-1 MB. Into how many is the gradient cut, in the first step and in the third?
-"""
-
-# %%
-predict("20.4", "buckets in the third step", guess=None)
-
-
-# %%
-#| export drills.ddp
-def counting(replica, sent: list) -> None:
-    """From now on, `sent` collects the bytes of each bucket that DDP averages."""
-
-    def hook(state, bucket):
-        sent.append(bucket.buffer().nbytes)
-        return allreduce_hook(None, bucket)  # what DDP does without a hook
-
-    replica.register_comm_hook(None, hook)
-
-
-# %%
-#| export drills.ddp
-def buckets(ranks: Ranks, data: str) -> dict:
-    """The buckets of three steps; and when, in a fourth, each piece of backward and each all-reduce ran, in ms."""
-    model, optimizer, stream = fresh(ranks, data)
-    replica, steps, sent = replicate(model, ranks, bucket_cap_mb=1), [], []
-    counting(replica, sent)
-    for _ in range(3):
-        train_step(replica, optimizer, [stream.next_batch()], mean=ranks.mean)
-        steps.append(list(sent))
-        sent.clear()
-    with profile(activities=[ProfilerActivity.CPU]) as profiled:
-        train_step(replica, optimizer, [stream.next_batch()], mean=ranks.mean)
-    spans = {"backward": "autograd::engine::evaluate_function", "all-reduce": "gloo:all_reduce"}
-    times = [(e.name, e.time_range.start / 1e3, e.time_range.end / 1e3) for e in profiled.events()]
-    ran = {what: [(a, b) for name, a, b in times if name.startswith(key)] for what, key in spans.items()}
-    return {"buckets": steps, "ran": ran}
-
-
-# %% [markdown]
-r"""
-## One mean a step
-
-With gradient accumulation a step has several backward passes. DDP averages after each, though only the last sum is needed;
-inside `no_sync()` it does not. The trap is *when* the flag is read: in **forward**, which prepares the hooks. A script that runs forward,
-then says "this is the last micro-batch", then runs backward, speaks to the next forward pass. So the first micro-batch of each step is
-averaged and the last is not.
-
-*Predict.* Four micro-batches. What does averaging after each cost, in per cent of the step? And what becomes of the model whose flag
-comes late?
-"""
-
-# %%
-predict("20.5", "averaging after each of 4 micro-batches costs", guess=None, unit="%")
-
-
-# %%
-#| export drills.ddp
-def flag_after_forward(replica, optimizer, micro_batches) -> None:
-    """A step that is wrong on purpose: when it says whether backward is to average, forward has been."""
-    optimizer.zero_grad()
-    for i, (x, y) in enumerate(micro_batches):
-        loss = replica(x, y)[1] / len(micro_batches)
-        replica.require_backward_grad_sync = i == len(micro_batches) - 1
-        loss.backward()
-    optimizer.step()
-
-
-# %%
-#| export drills.ddp
-def flag(ranks: Ranks, data: str, steps: int = 16) -> dict:
-    """Accumulation with the flag in time, forgotten and too late: MB and ms a step, and how far the ranks are apart."""
-    runs = {}
-    for when in ("in time", "forgotten", "late"):
-        (model, optimizer, stream), sent = fresh(ranks, data), []
-        counting(replica := replicate(model, ranks), sent)
-        runs[when] = model, replica, optimizer, stream, sent, []
-    runs["forgotten"][1].no_sync = nullcontext  # so that train_step averages after each
-    for when, (_, replica, optimizer, stream, _, ms) in [*runs.items()] * steps:  # in turn
-        step = replica, optimizer, [stream.next_batch() for _ in range(MICRO)]
-        dist.barrier()
-        began = time.perf_counter()
-        flag_after_forward(*step) if when == "late" else train_step(*step, mean=ranks.mean)
-        ms.append(1e3 * (time.perf_counter() - began))
-    found = {}
-    for when, (model, *_, sent, ms) in runs.items():
-        found[when] = {"mb": sum(sent) / steps / 1e6, "ms": statistics.median(ms[1:])}
-        found[when]["apart"] = weights_apart(model, ranks)
-    return found
-
-
-# %% [markdown]
-r"""
-One drill is left for later: a rank that hangs. Then the table of all of them, and all measurements in one go.
-"""
-
-
-# %%
-#| export drills.ddp
-def hang(ranks: Ranks, data: str) -> dict:
-    """The last rank does not come to the collective, as if its disk or its GPU hung."""
-    if ranks.rank == ranks.size - 1:
-        time.sleep(3600)
-    return {"mean": ranks.mean(torch.ones(1)).item()}
-
-
-DRILLS = {"meet": meet, "ring": ring, "same": same, "buckets": buckets, "flag": flag, "hang": hang}
-
-# %%
-torchrun("20", N, "drill", "same", "buckets", "flag", "--data", DATA, "--out", OUT)
-found = json.loads(Path(OUT).read_text())
-one = found["same"]["one process"]
-for way, told in found["same"].items():
-    apart = max(abs(a - b) for a, b in zip(told["losses"], one["losses"]))
-    near = "as one process, to rounding" if max(apart, told["gradient"]) < 1e-4 else "ANOTHER gradient"
-    print(f"{way:14} first loss {told['losses'][0]:.3f}, last {told['losses'][-1]:.3f}: {near}")
-
-# %% tags=["nbval-ignore-output"]
-for way, told in found["same"].items():
-    apart = max(abs(a - b) for a, b in zip(told["losses"], one["losses"]))
-    print(f"{way:14} gradient {told['gradient']:.1e} of its length away, losses up to {apart:.1e} nats")
-
-# %% [markdown]
-r"""
-Why not zero? Float32 addition rounds, and n ranks add in another order than one: each rank its own rows first. The difference is of the
-size of the rounding itself, a few 10⁻⁷ of the gradient's length, and Adam's division lets losses drift apart from there. A bound
-says what "the same" means, and a wrong program is orders of magnitude beyond it: look at the mean of means.
-"""
-
-# %%
-for step, sizes in enumerate(found["buckets"]["buckets"], 1):
-    print(f"step {step}, in all {len(sizes)}:", ", ".join(f"{size / 1e6:.2f} MB" for size in sizes))
-answer("20.4", len(found["buckets"]["buckets"][2]))
-
-# %% [markdown]
-r"""
-In the first step DDP does not know yet in which order gradients become ready; it takes all as one bucket, and watches. Then it cuts buckets in
-that order, and its log says `Reducer buckets have been rebuilt in this iteration`: once is as it should be. A parameter that gets no
-gradient would keep its bucket from ever being full, and the next forward pass ends with an error that says so.
-
-What buckets are for: an all-reduce may begin while backward still computes. The profile shows how far that succeeds here. (The short all-reduces at both ends are
-`train_step`'s: how many targets, and the loss.)
-"""
-
-# %% tags=["nbval-ignore-output"]
-ran = found["buckets"]["ran"]
-show(figures.overlap(ran), alt="Pieces of backward over time, and below them all-reduces within.")
-ends = max(end for _, end in ran["backward"])
-gradients = [(a, b) for a, b in ran["all-reduce"] if a > ran["backward"][0][0]]
-hidden = sum(max(0.0, min(b, ends) - a) for a, b in gradients) / sum(b - a for a, b in gradients)
-print(f"{hidden:.0%} of the time of the all-reduces that begin in backward lies within it")
-
-# %% [markdown]
-r"""
-On two ranks of one machine an all-reduce is mostly waiting for the other rank, and takes cores that backward wants too. On GPUs the network
-works beside the arithmetic, and this is where data parallelism gets its efficiency from.
-
-And the flag?
-"""
-
-# %% tags=["nbval-ignore-output"]
-for when, told in found["flag"].items():
-    print(f"{when:10} {told['mb']:.1f} MB and {told['ms']:.0f} ms a step; weights {told['apart']:.1e} apart")
-costs = 100 * (found["flag"]["forgotten"]["ms"] / found["flag"]["in time"]["ms"] - 1)
-print(f"averaging after each micro-batch costs {costs:.0f}% of the step on this machine")
-answer("20.5", costs)
-
-# %%
-held, lost = found["flag"]["in time"], found["flag"]["late"]
-assert held["apart"] == 0, "the ranks' weights differ though each step averaged"
-assert lost["apart"] > 1e-4, "the late flag did no harm, which it should"
-more = [found["flag"][when]["mb"] / held["mb"] for when in ("forgotten", "late")]
-print(f"bytes: forgotten {more[0]:.0f} times as many, late {more[1]:.0f}")
-
-# %% [markdown]
-r"""
-The late flag sends as little as the right one, its loss falls, nothing complains, and every rank trains a model of its own, of which rank 0's
-is saved. A comparison of weights across ranks, once an hour, finds it.
-
-How much forgetting costs hangs on the network. Here bytes move through memory; between machines with 10 Gb/s, GPT-2's half gigabyte takes
-0.4 s in a ring of two and 0.8 s in a long one, each time.
-
-## A rank is lost
-
-*Predict.* The last rank hangs; the time limit is two seconds. Which message does the other one end with?
-"""
-
-# %%
-said = torchrun("20", N, "drill", "hang", "--seconds", "2", fails=True)
-assert f"rank {N - 1} does not answer" in said, "the rank that hangs is not named"
-
-# %% [markdown]
-r"""
-`torchrun` then ends the rank that hangs, which no message reaches. The same roll call names a rank that *failed*, with its error, and one that *has
-ended*: ranks that disagree on the number of collectives, as when one has a batch more than the others, would else wait for ever.
-Set the limit above the longest thing that one rank does alone, a checkpoint or an evaluation.
-
-What else goes wrong, and where one looks:
-
-| variable | when | symptom without it |
-|---|---|---|
-| `OMP_NUM_THREADS` | several ranks on one machine | each takes all cores, and all wait; torchrun sets 1 and says so |
-| `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` | several networks, a VPN, a container | ranks meet, then the first collective runs into the time limit |
-| `NCCL_IB_DISABLE=1` | InfiniBand cards that are not wired up | the same; `NCCL_DEBUG=INFO` says which network NCCL takes |
-| `TORCH_NCCL_ASYNC_ERROR_HANDLING` | on unless set to 0 | with 0, a lost rank hangs the others for ever |
-| `CUDA_DEVICE_MAX_CONNECTIONS=1` | tensor parallelism (chapter 21) | communication is queued behind computation |
-| `TORCH_LOGS=ddp` | to see DDP's log | the line about rebuilt buckets does not appear |
-"""
 
 # %% tags=["nbval-ignore-output"]
 predictions("20")
@@ -911,26 +1172,26 @@ r"""
 
 `course exercises release 20` writes these as a notebook to `released/`; `course check 20` runs their visible checks.
 
-- **20-1** One mean over all ranks, 15 minutes: mend a loss that is a mean of means.
+- **20-1** One mean over all ranks, 15 minutes: repair a loss that is a mean of means.
 - **20-2** A ring that turns left, 30 minutes: plan who sends which part when.
-- **20-3** A step that drifts, 20 minutes: mend a flag that is set too late, and what is clipped.
+- **20-3** A step that drifts, 20 minutes: repair a flag that is set too late, and the gradient that is clipped.
 - **20-4** An epoch for several ranks, 25 minutes: write the check that finds tokens read twice and ranks of unequal length.
 
 20b has the others. To explore:
 
-1. Give `replicate` the option `bucket_cap_mb=0.1` in the drill `flag`. How many all-reduces a step, and what does it cost? Check: the bytes
-   stay the same.
-2. Make `ring_all_reduce` wait for its message before it sends its own (`recv` first, then `send`). What happens, and what does the time limit
-   say? Check with three ranks.
-3. Write an all-reduce as `reduce_scatter_tensor` and `all_gather_into_tensor`. Check it against `dist.all_reduce` on four local ranks, and count
+1. Change `CAP` to 50,000 bytes and to 2,000,000. How many messages does a step make, and what does it cost? Check: the bytes stay the same.
+2. Our buckets copy gradients in and out. Write a version whose `.grad` are views of the buffer, as `gradient_as_bucket_view` does. Check it with `check`, and count its bytes.
+3. Let `Bucket.ready` send a bucket when its *first* gradient is ready. What does `check` say?
+4. Write an all-reduce as `reduce_scatter_tensor` and `all_gather_into_tensor`. Check it against `dist.all_reduce` on four local ranks, and count
    the bytes.
-4. Let rank 1 have another `SEED` in `fresh`. Why does `same` not notice in DDP, but by hand? Check: what does DDP do when it is made?
-5. Let the drill `hang` end rank 1 with an error instead of a sleep, and then with a plain `return`. Check what rank 0 says of each.
-6. `train_step` skips a step whose gradient is not finite. Why can no rank skip alone? Check by poisoning the loss of one.
+5. Let rank 1 have another `SEED` in `fresh`. Which versions notice, and why does DDP not? Check: what does DDP do when it is made?
+6. Let the drill `hang` end rank 1 with an error instead of a sleep, and then with a plain `return` (change the assertion below it as well). What does rank 0 say of each?
+7. `train_step` skips a step whose gradient is not finite. Why can no rank skip alone? Check by poisoning the loss of one.
 
 ## Further reading
 
 - Li et al. 2020, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, §3–4: buckets, overlap, and what they bring.
+- Stanford CS336, assignment 2: the same path from a loop to buckets, as an exercise for GPUs.
 - Patarasuk and Yuan 2009, *Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations*: the ring, and why nothing sends less.
 - Goyal et al. 2017, *Accurate, Large Minibatch SGD*, §3: the mean over ranks, and its subtleties with momentum and weight decay.
 - PyTorch's documentation of *torchrun (Elastic Launch)*, and of `DistributedDataParallel.no_sync`.

@@ -13,12 +13,13 @@ from nanogpt.cli import COMMANDS
 
 OPTIONAL = {"importorskip", "set_forkserver_preload"}  # a module that they name need not be there
 CODE = re.compile(r"(?:from|import) (nanogpt\.[\w.]+)")
+SCRIPT = re.compile(r"^# %%writefile .*?(?=^# %% )", re.MULTILINE | re.DOTALL)  # runs on the package so far
 
 
 @cache
 def tree_of(path: Path) -> ast.Module:
     """A file's text, without strings that stand alone (docstrings, a source's prose) and what is optional."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = ast.parse(SCRIPT.sub("", path.read_text(encoding="utf-8")))
     return Without().visit(tree)
 
 

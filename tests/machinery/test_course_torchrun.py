@@ -32,4 +32,4 @@ def test_a_failure_that_was_not_meant_says_what_the_ranks_said(capsys):
 def test_a_failure_that_was_meant_and_does_not_come_is_one_sentence():
     """A student who mends what is wrong on purpose."""
     with pytest.raises(CourseError, match="torchrun was meant to fail here and has not"):
-        torchrun("20", 2, "drill", "meet", fails=True)
+        torchrun("20", 2, "drill", "hello", fails=True)
