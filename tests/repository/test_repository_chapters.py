@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from course.notebooks.source import notebook_from_text
@@ -12,7 +13,7 @@ from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, TESTS, chapters, num
 from course.site.chapters import CHAPTERS
 
 # Chapters that begin with the simplest version and add one thing at a time.
-PLAIN = [chapter for chapter in source_chapters() if (chapter < "16" or chapter == "17") and chapter != "14b"]
+PLAIN = [c for c in source_chapters() if (c < "16" or c in ("16", "16c", "17")) and c != "14b"]
 # Lines of code of a sitting: what it should have, what it may have until it is rewritten, and what is still to be cut or split.
 LINES = {chapter: 330 if chapter in PLAIN else 450 for chapter in source_chapters()}
 LINES |= {
@@ -20,9 +21,9 @@ LINES |= {
     "08": 340,
     "14": 350,
     "14b": 455,
-    "16": 600,
     "17d": 495,
     "17e": 590,
+    "19": 495,
     "20": 495,
     "21": 465,
     "21b": 460,
@@ -103,8 +104,8 @@ def sources():
 @pytest.mark.parametrize("chapter", source_chapters())
 class TestChapter:
     def test_fits_one_sitting(self, chapter, sources):
-        code = [unmarked(cell.source) for cell in sources[chapter] if cell.cell_type == "code"]
-        prose = [cell.source for cell in sources[chapter] if cell.cell_type != "code"]
+        code = [unmarked(cell.source) for cell in read(sources[chapter]) if cell.cell_type == "code"]
+        prose = [cell.source for cell in read(sources[chapter]) if cell.cell_type != "code"]
         lines = sum(len([line for line in source.split("\n") if line.strip()]) for source in code)
         words = sum(len(source.split()) for source in prose)
         assert len(code) <= 60 and lines <= LINES[chapter], f"{len(code)} cells, {lines} lines"
@@ -115,8 +116,8 @@ class TestChapter:
         """At most three code cells in a row show nothing."""
         if chapter not in PLAIN:
             pytest.skip("this chapter is still to be rewritten")
-        cells = json.loads(next(NOTEBOOKS.glob(f"{chapter}_*.ipynb")).read_text(encoding="utf-8"))["cells"]
-        silent = "".join("o" if cell["outputs"] else "-" for cell in cells if cell["cell_type"] == "code")
+        cells = read(nbformat.read(next(NOTEBOOKS.glob(f"{chapter}_*.ipynb")), as_version=4).cells)
+        silent = "".join("o" if cell.outputs else "-" for cell in cells if cell.cell_type == "code")
         assert "----" not in silent, f"code cells with output (o) and without: {silent}"
 
     def test_its_saved_checkpoint_met_no_older_package(self, chapter):
@@ -155,6 +156,16 @@ class TestChapter:
         assert set(keys["predict"]) == set(keys["answer"])
         tables = [key for name, key, _ in calls if name == "predictions"]
         assert tables == ([chapter] if keys["predict"] else []), "predictions(NN) stands once, near the end"
+
+
+def read(cells: list) -> list:
+    """The cells that belong to the sitting: an appendix is exported, and not read."""
+    kept, appendix = [], False
+    for cell in cells:
+        if cell.cell_type == "markdown" and cell.source.startswith("## "):
+            appendix = cell.source.startswith("## Appendix")
+        kept += [] if appendix else [cell]
+    return kept
 
 
 def unmarked(source: str) -> str:
