@@ -38,3 +38,18 @@ def excess(table: dict[str, dict[str, float]]) -> plt.Figure:
     fig.tight_layout(rect=(0, 0, 1, 1 - 0.62 / fig.get_figheight()))
     fig.legend(*axes[0].get_legend_handles_labels(), ncols=4, fontsize=7, loc="upper center", frameon=False)
     return fig
+
+
+def print_seeds(recorded: dict) -> None:
+    """The recorded runs of one and of two layers, lowest and highest over the seeds, in nats a story above the floor."""
+    ways = {layers: [run for run in recorded["runs"] if run["layers"] == layers] for layers in (1, 2)}
+    heads = f"{len(ways[1])} runs, 1 layer", f"{len(ways[2])} runs, 2 layers"
+    print(f"{'':32}{heads[0]:>18}{heads[1]:>18}")
+    rows = [("all", "end"), ("counts, computed", "end"), ("things, again", "end"), ("names, again", "early")]
+    for kind, when in rows:
+        cells = []
+        for runs in ways.values():
+            found = [sum(run[when].values()) if kind == "all" else run[when][kind] for run in runs]
+            cells.append(f"{min(found):.2f} to {max(found):.2f}")
+        steps = recorded["steps"] if when == "end" else recorded["early"]
+        print(f"{kind + f', {steps:,} steps':32}{cells[0]:>18}{cells[1]:>18}")

@@ -29,6 +29,7 @@ CHAPTERS = {
     "15b": "worth",
     "16": "real text",
     "16b": "preparing",
+    "16c": "cleaning",
     "17": "trainer",
     "17b": "checkpoints",
     "17c": "config",

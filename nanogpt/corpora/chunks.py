@@ -1,4 +1,4 @@
-"""A text in chunks, each of which is made whole or not at all, and chunks merged into shards.
+"""A text in chunks, each of which is complete or absent; chunks merged into shards; shards of others.
 
 Exported from notebooks/16b_preparing.ipynb.
 """
@@ -13,18 +13,24 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from nanogpt.corpora.sources import Span, hash_of
+from nanogpt.corpora.vocab import load_tokenizer
 from nanogpt.text.files import atomically
 from nanogpt.text.shards import (
     HEADER_BYTES,
     SPLITS,
     check_shards,
     file_sha256,
+    identity,
     load_manifest,
     read_shard,
     save_manifest,
     shard_header,
+    write_shard,
 )
+from nanogpt.text.tokenizer import BPETokenizer
 
 CHUNKS = ".chunks"  # the folder below --out where they are, until they are merged
 
@@ -177,3 +183,43 @@ def finished(out: Path, plan: list[list[Span]], made_of: dict) -> dict | None:
         return None
     shutil.rmtree(out / CHUNKS, ignore_errors=True)
     return manifest
+
+
+def counts_of(path: Path) -> np.ndarray:
+    """How often each id from 0 to 65,535 occurs in a shard; read in parts, since a shard may have a billion."""
+    shard, counts, part = read_shard(path), np.zeros(65536, np.int64), 1 << 24
+    for at in range(0, len(shard), part):
+        counts += np.bincount(shard[at : at + part], minlength=65536)
+    return counts
+
+
+def split_of_others(paths: list[Path], ours: BPETokenizer) -> dict:
+    """What a manifest says of a split's shards that another program made: they are counted and hashed."""
+    sizes, held, shards = np.array([len(token) for token in ours.vocab]), Counter(), []
+    for path in paths:
+        counts = counts_of(path)
+        if counts[ours.vocab_size :].any():
+            raise ValueError(
+                f"{path} has ids from {ours.vocab_size:,} on; --tokenizer names another vocabulary"
+            )
+        size, tokens = int(counts[: len(sizes)] @ sizes), int(counts.sum())
+        held.update(documents=int(counts[ours.eot]), bytes=size, tokens=tokens)
+        shards.append(described(path, tokens))
+    return {key: held[key] for key in ("documents", "bytes", "tokens")} | {"shards": shards}
+
+
+def adopt(folder: Path, tokenizer: str | os.PathLike = "gpt2") -> dict:
+    """Write a manifest for shards that other programs made, with train, val or test in their names; returns it.
+
+    NumPy files of ids are copied into shards first. ValueError if there is no shard, or an id outside the vocabulary.
+    """
+    _, ours = load_tokenizer(tokenizer)
+    for path in sorted(folder.glob("*.npy")):
+        if not path.with_suffix(".bin").exists():
+            write_shard(path.with_suffix(".bin"), np.load(path, mmap_mode="r"))
+    paths = {split: sorted(folder.glob(f"*{split}*.bin")) for split in SPLITS}
+    if not any(paths.values()):
+        raise ValueError(f"{folder} has no .bin or .npy file with train, val or test in its name")
+    splits = {split: split_of_others(found, ours) for split, found in paths.items()}
+    made_of = dict(source=f"{folder.resolve().name}, adopted", **identity(ours))
+    return save_manifest(folder, made_of | {"splits": splits})

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from nanogpt.corpora.chunks import CHUNKS, alone_in, finished, make_chunk, merge, shards_in
+from nanogpt.corpora.chunks import CHUNKS, adopt, alone_in, finished, make_chunk, merge, shards_in
 from nanogpt.corpora.megatron import shards_to_megatron
 from nanogpt.corpora.sources import Span, blocks_in, cut_files, find_files
 from nanogpt.corpora.vocab import bytes_per_token, encode_texts, load_tokenizer
@@ -93,35 +93,43 @@ def check_options(out: Path, val, test, workers: int | None, shard_tokens: int, 
 
 def prepare(source: str | os.PathLike, out: str | os.PathLike, tokenizer: str | os.PathLike = "gpt2", val=0.01,
             test=0.01, paragraphs=False, workers: int | None = None, shard_tokens=100_000_000,
-            part: str | None = None, chunk: int | None = None, block=1 << 20) -> dict | None:  # fmt: skip
+            part: str | None = None, chunk: int | None = None, block=1 << 20, column="text") -> dict | None:  # fmt: skip
     """Tokenize `source` into shards below `out`; the manifest, or None for a part. Called again, it goes on."""
     p, n = check_options(out := Path(out), val, test, workers, shard_tokens, part or "1/1")
     files, (encoding, ours) = find_files(source := Path(source)), load_tokenizer(tokenizer)
     size, times = sum(path.stat().st_size for path in files), [path.stat().st_mtime_ns for path in files]
     chunk = chunk or min(max(size >> 10, 1 << 22), 1 << 26)  # a thousand of a large text, but of bounded size
     made_of = dict(source=f"{source.resolve().name}, {len(files)} files, {size} bytes", chunk=chunk)
-    made_of |= dict(tokenizer=Path(tokenizer).name, val=val, test=test, paragraphs=paragraphs)
+    made_of |= dict(tokenizer=Path(tokenizer).name, val=val, test=test, paragraphs=paragraphs, column=column)
     made_of |= dict(shard_tokens=shard_tokens, **identity(ours))
     encode = partial(encode_spans, encoding=encoding, eot=ours.eot, val=val, test=test, block=block)
     with alone_in(out, shared=bool(part)):
-        plan = list(cut_files(files, chunk, paragraphs, val, test))
+        plan = list(cut_files(files, chunk, paragraphs, val, test, column))
         if manifest := finished(out, plan, made_of):
             return manifest
         tasks = [(out / CHUNKS / f"{i:06d}", spans) for i, spans in enumerate(plan)][p - 1 :: n]
         make = partial(make_chunk, made_of=made_of, encode=encode, merging=bool(shards_in(out)))
         manifests = in_processes(make, tasks, max(1, min(workers or cores(), len(tasks))))
-        bar = tqdm(manifests, total=len(tasks), unit="MB", unit_scale=chunk / 1e6, disable=None)
+        bar = tqdm(manifests, total=len(tasks), unit="chunk", disable=None)
         chunks = [(folder, manifest) for manifest, (folder, _) in zip(bar, tasks)]
         if changed := [path for path, before in zip(files, times) if path.stat().st_mtime_ns != before]:
             raise ValueError(f"{changed[0]} was changed while it was read; prepare it when it is whole")
         return None if part else merge(out, made_of, chunks)
 
 
+def out_of(args: argparse.Namespace) -> Path:
+    """The folder that the command writes into: --out, or one named after the source; shards of others stay where they are."""
+    if args.adopt:
+        return args.source
+    source = args.source.resolve()
+    return args.out or Path("data/built", source.name if source.is_dir() else source.stem)
+
+
 HELP = """Turns text into token shards, from which training reads.
 
   a .txt file      is one document; with --paragraphs a document ends at each blank line
   a .jsonl file    has one document a line: {"text": "..."}
-  a .csv or .parquet file   has one document a row, in its column "text"
+  a .csv or .parquet file   has one document a row, in its column "text"; --column names another
   a folder         is all such files below it
 
 <|endoftext|> stands before each document. Its hash sends a document to train, val or test, so that val is the same
@@ -135,6 +143,8 @@ disk goes on where it was when the same command is given again. The shards are i
 Where one machine would take days: give the command with --part 1/16 ... --part 16/16, in any order, to machines that
 share the folder --out, or to a Slurm array (--part $SLURM_ARRAY_TASK_ID/16); those that failed again. Then the command
 without --part makes what is missing, and merges: the same bytes as from one run.
+
+Shards of llm.c's or build-nanogpt's scripts need no second tokenizing: prepare --adopt FOLDER writes their manifest.
 """
 
 
@@ -158,6 +168,8 @@ def parser() -> argparse.ArgumentParser:
     add("--val", type=float, default=0.01, help="fraction of documents for validation (0.01)")
     add("--test", type=float, default=0.01, help="fraction of documents for testing (0.01)")
     add("--paragraphs", action="store_true", help="a .txt file's documents end at blank lines")
+    add("--column", default="text", help="what holds the text in JSONL, CSV and parquet (text)")
+    add("--adopt", action="store_true", help="the source is a folder of shards without a manifest: write it")
     add("--workers", type=int, help="processes that tokenize (default: one a core)")
     add("--part", metavar="P/N", help="only the P-th of N parts, for many machines (see above)")
     add("--shard-tokens", type=int, default=100_000_000, help="where a new shard begins (100000000)")
@@ -170,12 +182,11 @@ DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT"
 
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt prepare`, its options parsed."""
-    source = args.source.resolve()
-    out = args.out or Path("data/built", source.name if source.is_dir() else source.stem)
+    out = out_of(args)
     options = vars(args) | {"out": out}
     also = FORMATS[options.pop("format")]
     try:
-        manifest = prepare(**options)
+        manifest = adopt(args.source, args.tokenizer) if options.pop("adopt") else prepare(**options)
         if manifest and also:
             also(out, manifest)
     except KeyboardInterrupt:
@@ -195,4 +206,9 @@ def report(manifest: dict) -> str:
         n, shards = said["documents"], len(said["shards"])
         lines.append(f"{split:5} {said['tokens'] - n:,} tokens + {n:,} <|endoftext|> in {shards} shards")
     tokens = sum(said["tokens"] - said["documents"] for said in held)
-    return "\n".join([*lines, bytes_per_token(sum(said["bytes"] for said in held), tokens)])
+    lines.append(bytes_per_token(sum(said["bytes"] for said in held), tokens))
+    if manifest.get("val", 0) and not manifest["splits"]["val"]["tokens"]:
+        lines.append(
+            "nothing is left for validation, and training needs it: give a larger --val, or --paragraphs"
+        )
+    return "\n".join(lines)

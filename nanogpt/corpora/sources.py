@@ -1,4 +1,4 @@
-"""Documents from text, JSONL, CSV and parquet files of any size, and where these may be cut.
+"""Documents from text, JSONL, CSV and parquet files of any size, in chunks.
 
 Exported from notebooks/16_real_text.ipynb.
 """
@@ -12,15 +12,15 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+from nanogpt.corpora.cuts import bytes_between, line_of, safe_cut, seek_cut
 from nanogpt.text.shards import file_sha256, split_of
 
 KINDS = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
-LIMIT = 1 << 26  # bytes without a place to cut
 PLACES = {  # where a match ends, a file may be cut
-    "text": re.compile(rb"(?<![\s\x1c-\x1f])(?=[ \n])"),
     "paragraphs": re.compile(rb"[^\r\n][\r\n]*?\n\r?\n[\r\n]*(?=[^\r\n])"),
     "jsonl": re.compile(rb"\n"),
     "csv": re.compile(rb"\n"),
@@ -29,24 +29,16 @@ PLACES = {  # where a match ends, a file may be cut
 
 def first_cut(kind: str, text: bytes, at: int = 1, quoted: bool = False) -> int | None:
     """The first place from `at` on where text may be cut, or None. quoted: does it begin within quotes? (CSV)"""
+    if kind == "text":
+        return safe_cut(text, at)
     cut = 0
     for found in PLACES[kind].finditer(text):
         before, cut = cut, found.end()
-        if kind == "csv":
-            quoted ^= text.count(b'"', before, cut) % 2 == 1
-        # A visible character may be one of up to four bytes; not all white space is one of one.
-        hidden = kind == "text" and text[max(0, cut - 4) : cut].decode("utf-8", "ignore")[-1:].isspace()
-        if cut >= at and not quoted and not hidden:
+        if kind == "csv" and text.count(b'"', before, cut) % 2 == 1:
+            quoted = not quoted
+        if cut >= at and not quoted:
             return cut
-
-
-def bytes_between(path: Path, start: int, stop: int) -> Iterator[bytes]:
-    """A stretch of a file, a megabyte at a time."""
-    with open(path, "rb") as file:
-        file.seek(start)
-        while raw := file.read(min(1 << 20, stop - start)):
-            yield raw
-            start += len(raw)
+    return None
 
 
 def next_cut(path: Path, kind: str, start: int, at: int) -> int:
@@ -54,16 +46,10 @@ def next_cut(path: Path, kind: str, start: int, at: int) -> int:
     if kind == "parquet":
         with parquet(path) as (_, begins):
             return next((begin for begin in begins if begin >= at), path.stat().st_size)
-    base, length = max(start, at - 4), min(1 << 16, LIMIT)  # the character before lies in the 4 bytes before
-    quotes = sum(raw.count(b'"') for raw in bytes_between(path, start, base)) if kind == "csv" else 0
-    while True:
-        text = b"".join(bytes_between(path, base, base + length))
-        cut = first_cut(kind, text, at - base, quotes % 2 == 1)
-        if cut or len(text) < length:
-            return base + (cut or len(text))
-        if length >= LIMIT:
-            raise ValueError(f"{path}, line {line_of(path, at)}: no place to cut in {length:,} bytes")
-        length = min(4 * length, LIMIT)
+    quotes = 0
+    if kind == "csv":  # all from the last cut to where seek_cut begins to read
+        quotes = sum(raw.count(b'"') for raw in bytes_between(path, start, max(start, at - 4)))
+    return seek_cut(path, start, at, partial(first_cut, kind, quoted=quotes % 2 == 1))
 
 
 @dataclass(frozen=True)
@@ -75,20 +61,23 @@ class Span:
     start: int
     stop: int
     split: str | None = None  # None: each document's hash decides
+    column: str = "text"  # of JSONL, CSV and parquet: what holds the documents
 
 
-def cut_files(files: list[Path], size: int, paragraphs=False, val=0.01, test=0.01) -> Iterator[list[Span]]:
+def cut_files(
+    files: list[Path], size: int, paragraphs=False, val=0.01, test=0.01, column="text"
+) -> Iterator[list[Span]]:
     """The chunks: the files one after another, cut after about every `size` bytes."""
     spans, room = [], size
     for path in files:
         kind, split, start, end = KINDS.get(path.suffix.lower(), "text"), None, 0, path.stat().st_size
         if kind == "text" and paragraphs:
             kind = "paragraphs"
-        elif kind == "text":  # one document; a source that is but one cannot be divided
+        elif kind == "text":  # one document; a single file cannot be divided
             split = split_of(bytes.fromhex(file_sha256(path)), val, test) if len(files) > 1 else "train"
         while start < end:
             stop = end if start + room >= end else next_cut(path, kind, start, start + room)
-            spans.append(Span(path, kind, start, stop, split))
+            spans.append(Span(path, kind, start, stop, split, column))
             start, room = stop, room - (stop - start)
             if room <= 0:
                 yield spans
@@ -107,41 +96,42 @@ def hash_of(spans: list[Span]) -> str:
     return seen.hexdigest()
 
 
-def line_of(path: Path, place: int) -> int:
-    """Which line of a file holds byte `place`, counted from 1."""
-    return 1 + sum(raw.count(b"\n") for raw in bytes_between(path, 0, place))
-
-
-def from_jsonl(raw: bytes) -> Iterator[str]:
+def from_jsonl(raw: bytes, column: str) -> Iterator[str]:
     """The document in each line. ValueError(n, what) if line n, counted from 0, has none."""
     for n, line in enumerate(raw.split(b"\n")):
         try:
-            text = json.loads(line)["text"] if line.strip() else ""
+            text = json.loads(line)[column] if line.strip() else ""
             text.encode()
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            raise ValueError(n, "not a JSON object with a string under 'text'") from None
+            raise ValueError(n, f"not a JSON object with a string under {column!r}") from None
         yield text
 
 
-def from_csv(raw: bytes, at: int, path: Path) -> Iterator[str]:
-    """What each row has in the column `text` of the file, whose byte `at` is the first of raw. Raises as above."""
+def from_csv(raw: bytes, at: int, path: Path, column: str) -> Iterator[str]:
+    """What each row has in a column of the file, whose byte `at` is the first of raw. Raises as above."""
     csv.field_size_limit(1 << 30)
     with open(path, encoding="utf-8-sig", newline="") as file:
         names = next(csv.reader(file), [])
-    if "text" not in names:
-        raise ValueError(0, f"no column 'text' among {', '.join(map(repr, names))}")
+    if column not in names:
+        there = ", ".join(map(repr, names))
+        raise ValueError(0, f"no column {column!r} among {there}; --column names the one that holds the text")
     rows = csv.reader(io.StringIO(raw.decode("utf-8" if at else "utf-8-sig"), newline=""), strict=True)
     try:
         for row in filter(None, rows):
             if len(row) != len(names):
                 raise ValueError(rows.line_num - 1, f"{len(row)} fields under a header of {len(names)}")
-            yield row[names.index("text")]
+            text = row[names.index(column)]
+            if text.lower() == "nan":
+                raise ValueError(
+                    rows.line_num - 1, f"{text!r} is a missing value, not a text; leave it empty"
+                )
+            yield text
     except csv.Error as error:
         raise ValueError(rows.line_num - 1, f"quotes that do not close ({error})") from None
 
 
 @contextmanager
-def parquet(path: Path) -> Iterator[tuple]:
+def parquet(path: Path, column: str = "text") -> Iterator[tuple]:
     """A parquet file, and the byte that each of its groups of rows begins at. ValueError if it has no such text."""
     try:
         import pyarrow.parquet as pq
@@ -151,16 +141,18 @@ def parquet(path: Path) -> Iterator[tuple]:
             first = [file.metadata.row_group(i).column(0) for i in range(file.num_row_groups)]
             yield file, [column.dictionary_page_offset or column.data_page_offset for column in first]
     except (ImportError, ValueError, LookupError, TypeError) as error:
-        needs = "reading needs pyarrow and a column of strings named text"
+        needs = f"reading needs pyarrow and a column of strings named {column} (--column names another)"
         raise ValueError(f"{path}: {needs} ({' '.join(str(error).split())})") from None
 
 
 def from_parquet(span: Span) -> Iterator[list[str]]:
     """The documents in the groups of rows that begin in a span, 256 at a time."""
-    with parquet(span.path) as (file, begins):
+    with parquet(span.path, span.column) as (file, begins):
         for i in [i for i, begin in enumerate(begins) if span.start <= begin < span.stop]:
-            for batch in file.iter_batches(256, [i], ["text"]):  # of all groups, it would read many at once
-                texts = batch.column("text").to_pylist()
+            for batch in file.iter_batches(
+                256, [i], [span.column]
+            ):  # of all groups, it would read many at once
+                texts = batch.column(span.column).to_pylist()
                 if not all(isinstance(text, str | None) for text in texts):
                     raise TypeError(f"something else in row group {i}")
                 yield list(filter(None, texts))
@@ -169,9 +161,9 @@ def from_parquet(span: Span) -> Iterator[list[str]]:
 def documents_in(span: Span, at: int, raw: bytes) -> Iterable[str]:
     """The documents in a block of a span, or what it has of one."""
     if span.kind == "jsonl":
-        return from_jsonl(raw)
+        return from_jsonl(raw, span.column)
     if span.kind == "csv":
-        return list(from_csv(raw, at, span.path))[at == 0 :]  # without the header
+        return list(from_csv(raw, at, span.path, span.column))[at == 0 :]  # without the header
     raw.decode()
     cuts = [found.end() for found in PLACES["paragraphs"].finditer(raw)] if span.kind == "paragraphs" else []
     return [raw[a:b].decode() for a, b in pairwise([0, *cuts, len(raw)])]

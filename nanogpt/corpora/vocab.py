@@ -17,6 +17,17 @@ from nanogpt.text.bpe import merge_chunk
 from nanogpt.text.files import atomically
 from nanogpt.text.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
 
+FEW = 1.1  # bytes of text per token
+
+
+def bytes_per_token(size: int, tokens: int) -> str:
+    """The ratio in words, with a warning where nearly every byte is a token. tokens: without `<|endoftext|>`."""
+    ratio = size / max(tokens, 1)
+    said = f"{ratio:.2f} bytes of text per token"
+    if ratio < FEW:
+        said += "; nearly every byte is a token: a vocabulary without its merges, or one for another script?"
+    return said
+
 
 @cache
 def byte_characters() -> str:
@@ -115,12 +126,3 @@ def encode_texts(texts: list[str], begin: bool, encoding, eot: int) -> np.ndarra
         ids.append(np.array([eot] * begin, np.uint32))
         ids += [encoding.encode_to_numpy(part, disallowed_special=()) for part in cut_long_runs(text)]
     return np.concatenate(ids)
-
-
-FEW = 1.1  # bytes of text per token
-
-
-def bytes_per_token(size: int, tokens: int) -> str:
-    """The ratio in words, with a warning where nearly every byte is a token. tokens: without `<|endoftext|>`."""
-    why = "; nearly every byte is a token: a vocabulary without its merges, or one for another script?"
-    return f"{(ratio := size / max(tokens, 1)):.2f} bytes of text per token" + why * (ratio < FEW)

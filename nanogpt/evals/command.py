@@ -33,7 +33,7 @@ def val(model, tokenizer, args: Namespace) -> dict[str, float]:
         parts.append(read_shard(path)[:left])
         left -= len(parts[-1])
     tokens = np.concatenate(parts)
-    nats = token_losses(model, tokens, tokenizer.eot, args.batch * 4, args.precision)
+    nats = token_losses(model, tokens, tokenizer.eot, args.batch * 4, args.precision, progress=True)
     if not len(nats):
         raise ValueError("there is nothing to evaluate on: a loss needs at least two tokens")
     loss, error = mean_and_error(nats, tokens, tokenizer.eot)
@@ -54,7 +54,8 @@ def read_again(args: Namespace, loss: float) -> dict[str, int]:
 def excess(model, tokenizer, args: Namespace) -> dict[str, float]:
     """Nats a story above the floor, by kind of decision, on 200 stories that no shard of the course holds."""
     floor = Floor.of((story.text for story in stories(200, seed=1)), tokenizer)
-    parts = floor.excess(token_losses(model, floor.ids, tokenizer.eot, args.batch * 4, args.precision))
+    nats = token_losses(model, floor.ids, tokenizer.eot, args.batch * 4, args.precision, progress=True)
+    parts = floor.excess(nats)
     return {"all": sum(parts.values())} | parts
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 import torch.nn.functional as F
+from tqdm import tqdm
 
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.precision import autocast
@@ -90,13 +91,21 @@ def padded(tokens: np.ndarray, rows: list[tuple[int, int, int]]) -> tuple[torch.
 
 
 @torch.no_grad()
-def token_losses(model: GPT, tokens: np.ndarray, eot: int, B=32, precision="float32") -> np.ndarray:
-    """The loss of each token of a shard but the first, in nats: (len(tokens) - 1,), float64."""
+def token_losses(
+    model: GPT, tokens: np.ndarray, eot: int, B=32, precision="float32", progress=False
+) -> np.ndarray:
+    """The loss of each token of a shard but the first, in nats: (len(tokens) - 1,), float64.
+
+    progress: show a bar on a terminal. A million tokens of a large model take minutes on a laptop.
+    """
     rows = sorted(windows(tokens, model.config.block_size, eot), key=lambda row: row[2] - row[0])
     nats = np.zeros(max(0, len(tokens) - 1))
     with evaluating(model) as device:
-        for i in range(0, len(rows), B):
-            x, y = padded(tokens, some := rows[i : i + B])
+        for i in tqdm(
+            range(0, len(rows), B), unit="batch", desc="losses", disable=None if progress else True
+        ):
+            some = rows[i : i + B]
+            x, y = padded(tokens, some)
             with autocast(precision, device):
                 logits, _ = model(x.to(device))
             loss = (

@@ -1,7 +1,7 @@
 """Text from a model: temperature, top-k and top-p, for one text or many at once, and the command `sample`.
 
-Exported from notebooks/08_sampling.ipynb, grown by notebooks/13_nice_numbers.ipynb and
-notebooks/17d_assembly.ipynb.
+Exported from notebooks/08_sampling.ipynb, grown by notebooks/13_nice_numbers.ipynb,
+notebooks/17d_assembly.ipynb and notebooks/19_fine_tuning.ipynb.
 """
 
 import codecs
@@ -18,7 +18,7 @@ from nanogpt.gpt.cache import KVCache, next_logits
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.pretrained import from_hf, read_json
 from nanogpt.gpt.weights import load_model
-from nanogpt.run.checkpoint import chosen
+from nanogpt.run.lora import base_of, load_adapter, merge
 from nanogpt.text.tokenizer import EOT, BPETokenizer
 
 
@@ -124,10 +124,15 @@ def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: i
 
 
 def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
-    """Model and tokenizer of a checkpoint, a run's folder, a Hugging Face GPT-2 folder or a name on the hub."""
+    """Model and tokenizer of a checkpoint, a run's or an adapter's folder, a Hugging Face folder or a name on the hub."""
+    from nanogpt.run.checkpoint import chosen  # here: a model alone needs no run
+
     folder = chosen(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
         raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
+    if (folder / "adapter.json").is_file():
+        model, coder = load(base_of(folder), tokenizer)
+        return merge(load_adapter(model, folder)), coder
     config, beside = folder / "config.json", folder / "tokenizer.json"
     ours = config.is_file() and "model_type" not in read_json(config)
     model = load_model(folder) if ours else from_hf(checkpoint)

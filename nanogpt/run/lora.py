@@ -5,12 +5,14 @@ Exported from notebooks/19_fine_tuning.ipynb.
 
 import json
 import math
+import os
 from collections.abc import Collection
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load, save
+from safetensors.torch import load as tensors_in
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from nanogpt.gpt.model import GPT
@@ -118,13 +120,21 @@ def base_digest(model: GPT) -> str:
     return digest({"n_head": model.config.n_head}, save(base))
 
 
-def save_adapter(model: GPT, folder: str | Path) -> None:
-    """Write the adapters alone, adapter.safetensors and adapter.json, with a hash of both and one of their base."""
+def save_adapter(model: GPT, folder: str | Path, base_model: str | Path | None = None) -> None:
+    """Write the adapters alone, adapter.safetensors and adapter.json, with a hash of both and one of their base.
+
+    base_model: the folder of the base, or its name on the hub; with it, `load` needs the adapter's folder alone.
+    """
     layers = {name: m for name, m in linear_layers(model).items() if isinstance(m, LoRALinear)}
     if not layers:
         raise ValueError("the model has no adapter to save; add_lora(model, rank) makes them")
     one, targets = next(iter(layers.values())), sorted({name.split(".")[-1] for name in layers})
     fields = {"rank": one.rank, "alpha": one.alpha, "targets": targets, "base": base_digest(model)}
+    if base_model is not None:
+        there = Path(base_model).is_dir()
+        fields["base_model"] = (
+            Path(os.path.relpath(base_model, folder)).as_posix() if there else str(base_model)
+        )
     data = save({name: p.detach().cpu().contiguous() for name, p in lora_parameters(model).items()})
     with atomically(Path(folder) / ADAPTER) as file:
         file.write(data)
@@ -139,15 +149,32 @@ def load_adapter(model: GPT, folder: str | Path) -> GPT:
     folder = Path(folder)
     try:
         fields, data = json.loads((folder / "adapter.json").read_bytes()), (folder / ADAPTER).read_bytes()
-        sha256, tensors = fields.pop("sha256", None), load(data)
+        sha256, tensors = fields.pop("sha256", None), tensors_in(data)
         if sha256 != digest(fields, data):
             raise ValueError(f"adapter.json or {ADAPTER} has changed since")
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error.filename} is not there; save_adapter writes it") from None
     except UNREADABLE as error:
         raise ValueError(f"{folder} holds no adapter that save_adapter wrote whole: {error}") from None
+    fields.pop("base_model", None)
     if fields.pop("base") != base_digest(model):
         raise ValueError(f"the adapter in {folder} was trained beside other weights than this model's")
     add_lora(model, **fields)
     model.load_state_dict(tensors, strict=False)
     return model
+
+
+def base_of(folder: Path) -> str:
+    """The folder or the hub name of an adapter's base. ValueError or OSError if it is not given, or not there."""
+    base = json.loads((folder / "adapter.json").read_bytes()).get("base_model")
+    if base is None:
+        raise ValueError(
+            f"{folder}/adapter.json names no base_model; save_adapter(model, folder, base_model) does"
+        )
+    if (folder / base).is_dir():
+        return str(folder / base)
+    if base.startswith("."):
+        raise FileNotFoundError(
+            f"{folder / base} is not there, and the adapter in {folder} needs it as its base"
+        )
+    return base

@@ -97,7 +97,8 @@ def open_shards(folder: str | Path, split: str, fingerprint: str | None = None) 
         raise ValueError(f"{folder} was made with tokenizer {made}, not {asked}; prepare it again")
     shards = manifest["splits"].get(split, {}).get("shards")
     if not shards:
-        raise ValueError(f"{folder} has no tokens in a split named {split!r}")
+        remedy = "prepare it again with --paragraphs, or with a larger --val or --test"
+        raise ValueError(f"{folder} has no tokens in a split named {split!r}; {remedy}")
     check_shards(folder, manifest, split)
     return [folder / shard["file"] for shard in shards]
 
@@ -134,6 +135,17 @@ def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
     return manifest["vocab_size"], manifest["eot"], [listed[path.name]["sha256"] for path in paths]
 
 
+def check_shards(folder: str | Path, manifest: dict, *splits: str) -> None:
+    """Compare all bytes of these splits' shards, or of all, with the manifest. ValueError names the first damage."""
+    for split in splits or manifest["splits"]:
+        for shard in manifest["splits"][split]["shards"]:
+            path = Path(folder) / shard["file"]
+            if not path.exists():
+                raise ValueError(f"{path} is gone, and its manifest lists it; prepare it again")
+            if len(read_shard(path)) != shard["tokens"] or file_sha256(path) != shard["sha256"]:
+                raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")
+
+
 def manifest_sha256(manifest: dict) -> str:
     """Hex SHA-256 of all that a manifest says, but for this hash itself."""
     said = {key: value for key, value in manifest.items() if key != "sha256"}
@@ -161,14 +173,3 @@ def manifest_fault(manifest: dict) -> str | None:
         return next((what for what in right if not right[what]), None)
     except (LookupError, TypeError, AttributeError) as error:
         return f"no {error}" if isinstance(error, KeyError) else "not in a manifest's form"
-
-
-def check_shards(folder: str | Path, manifest: dict, *splits: str) -> None:
-    """Compare all bytes of these splits' shards, or of all, with the manifest. ValueError names the first damage."""
-    for split in splits or manifest["splits"]:
-        for shard in manifest["splits"][split]["shards"]:
-            path = Path(folder) / shard["file"]
-            if not path.exists():
-                raise ValueError(f"{path} is gone, and its manifest lists it; prepare it again")
-            if len(read_shard(path)) != shard["tokens"] or file_sha256(path) != shard["sha256"]:
-                raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")

@@ -2,18 +2,18 @@
 r"""
 # 16b · Preparing: any size, in parallel, resumable
 
-Chapter 02's stories are tokenized in seconds. A crawl of the web takes hours on all cores, or days on one
-machine: time enough for the disk to be full, the battery empty, the machine taken back by its cluster. Chapter 16 said
-where a text may be cut. This one turns text of any size into the shards of chapter 03, in constant memory, on all cores, or
-on many machines. Whatever ends a run, the next one goes on from there, and the shards are the same to the byte.
+Chapter 02's stories are tokenized in seconds. A crawl of the web takes hours on all cores, or days on one core. In that time the disk
+can fill up, the battery can run empty, and a cluster can take its machine back. Chapter 16 cut one text file at safe places and wrote a shard for each piece. This chapter turns
+text of any kind and size into the shards of chapter 03, in constant memory, on all cores or on many machines. Whatever stops a run, the same
+command continues it, and the finished shards are the same to the byte.
 
-Is going on worth the trouble? *Predict.* A job takes 12 hours. The machine is taken away every 4 hours on average, at
+Is resuming worth the trouble? *Predict.* A job takes 12 hours. The machine is taken away every 4 hours on average, at
 random, and each time the job begins again from the start. After how many hours of work is it done, on average?
 """
 
 # %%
 #| default_exp corpora.prepare
-#| doc corpora.chunks: A text in chunks, each of which is made whole or not at all, and chunks merged into shards.
+#| doc corpora.chunks: A text in chunks, each of which is complete or absent; chunks merged into shards; shards of others.
 #| doc corpora.prepare: The command `prepare`: any text at any size into shards, in parallel, resumable, in parts.
 import contextlib
 import json
@@ -58,13 +58,13 @@ show(figures.beginning_again(jobs, means, TAKEN_AFTER), alt=alt)
 
 # %% [markdown]
 r"""
-The expectation is τ(exp(T/τ) − 1) for T hours of work and a mean of τ. A job that goes on where it was needs T.
+The expectation is τ(exp(T/τ) − 1), for T hours of work and τ hours between two interruptions on average. A job that continues where it was stopped needs T hours, and a little more.
 
-One idea gives all that was promised. The text is cut into *chunks*, always at the same places. Each is encoded by
-itself into a small data set of its own, which is there whole or not at all. Cores and machines take chunks; a run after
-one that was stopped makes those that are not there; at the end they are joined in order.
+One idea is enough for everything that was promised. The text is cut into *chunks*, always at the same places. Each chunk is encoded by
+itself into a small data set of its own, which is either complete or absent. Cores and machines share the chunks among them. A run that follows
+an interrupted one makes only the chunks that are absent. At the end all chunks are joined in order.
 
-Imports stand here, at the top, so that what you change below is what runs below.
+The imports for the exported code come first.
 """
 
 # %%
@@ -79,10 +79,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from nanogpt.corpora.sources import Span, hash_of
+from nanogpt.corpora.vocab import load_tokenizer
 from nanogpt.text.files import atomically
-from nanogpt.text.shards import HEADER_BYTES, SPLITS, check_shards, file_sha256, load_manifest, read_shard
-from nanogpt.text.shards import save_manifest, shard_header
+from nanogpt.text.shards import HEADER_BYTES, SPLITS, check_shards, file_sha256, identity, load_manifest
+from nanogpt.text.shards import read_shard, save_manifest, shard_header, write_shard
+from nanogpt.text.tokenizer import BPETokenizer
 
 # %%
 #| export
@@ -124,8 +128,8 @@ print(f"{path.stat().st_size:,} bytes in {len(chunks)} chunks")
 r"""
 ## The ids of a chunk
 
-Each document goes to the split that its hash says (chapter 03). A chunk is read a block at a time, and what a block holds
-for a split is encoded in one call.
+A document's hash decides its split (chapter 03). A chunk is read a block at a time, and all documents of a block that go to the same
+split are encoded in one call.
 """
 
 
@@ -151,11 +155,11 @@ for split, ids, n, size in list(encode(chunks[0]))[:3]:
 
 # %% [markdown]
 r"""
-## A chunk is whole, or not there
+## A chunk is complete, or absent
 
-A chunk becomes a folder in the form of chapter 03: a shard for each split, and a manifest with their hashes and that of
-the text. It is made aside and renamed when it is done. So who finds it can prove it: text and shards are hashed, which
-takes far less than to encode (both are timed below). A chunk that fails is made again; one made of other text, or with
+A chunk becomes a folder in the form of chapter 03. It has a shard for each split, and a manifest with the hashes of the shards and of the
+text. It is made under another name and renamed when it is complete, as in chapter 16. A later run can verify a chunk that it finds: it hashes the text and
+the shards again, which is far cheaper than encoding (both are timed below). A damaged chunk is made again. A chunk that was made of other text, or with
 other options, is refused.
 """
 
@@ -237,7 +241,7 @@ def described(path: Path, tokens: int) -> dict:
 
 # %% [markdown]
 r"""
-*Check.* A chunk is stopped halfway, made, damaged, asked for again, and asked for with another option.
+*Check.* The next cell interrupts the making of a chunk, makes it, damages it, asks for it again, and finally asks for it with another option.
 """
 
 
@@ -271,9 +275,9 @@ except ValueError as error:
 r"""
 ## Merging
 
-The shards of a split are its chunks' tokens in order, cut anew after every so many. A chunk's file is deleted as soon
-as all its tokens are in a shard that is on the disk, so that little room is taken twice. A merge that was stopped goes
-on: a shard that has its name is whole.
+To merge, we take a split's tokens from all chunks in order and cut them into shards of equal size. A chunk's file is deleted as soon
+as all its tokens are in a shard on the disk, so the merge needs little extra room. An interrupted merge can be
+continued, because a shard that has its name is complete.
 """
 
 
@@ -333,14 +337,14 @@ assert np.array_equal(before, after), "the shards are not the chunks in order"
 
 # %% [markdown]
 r"""
-## As a command, on all cores: cells that you may skip
+## Appendix: the command, on all cores
 
-What follows is needed, and says nothing new about language models: locks, processes, signals, a command line. Who is not
-curious goes on at "Killed".
+The command needs the following cells, but they say nothing new about language models: locks, processes, signals, a command line. If you are not
+curious, skip to "A run that is killed".
 
-*A folder that is in use, or done.* Two runs that merge in one folder would delete chunks under each other. The system
-gives a lock to one of them, or to any number of parts, and takes it back when the process ends, however that happens.
-And who finds all done looks whether it still is: a shard may have been damaged or deleted, a text changed.
+*A folder that is in use, or finished.* Two runs that merge in one folder would delete each other's chunks. The operating system
+gives a lock to one of them, or shares it among any number of parts, and takes it back when the process ends, however that happens.
+A run that finds a finished folder checks it again, because a shard may have been damaged or deleted, or the text may have changed.
 """
 
 
@@ -397,9 +401,9 @@ def finished(out: Path, plan: list[list[Span]], made_of: dict) -> dict | None:
 
 # %% [markdown]
 r"""
-*Processes.* tiktoken lets go of Python's lock while it encodes, but the Python around it cannot, so chunks go to
-processes. Two things are easy to get wrong. Processes must be *spawned*, as Windows and macOS do anyway, so what they
-run must be importable, and the calling script needs `if __name__ == "__main__":`. And a worker must not outlive a parent
+*Processes.* tiktoken releases Python's global lock while it encodes, but the Python code around it cannot, so chunks are encoded in several
+processes. Two things are easy to get wrong. Processes must be *spawned*, as Windows and macOS do anyway, so their function
+must be importable, and the calling script needs `if __name__ == "__main__":`. And a worker must not survive a parent
 that was killed.
 """
 
@@ -466,24 +470,24 @@ def check_options(out: Path, val, test, workers: int | None, shard_tokens: int, 
 #| export
 def prepare(source: str | os.PathLike, out: str | os.PathLike, tokenizer: str | os.PathLike = "gpt2", val=0.01,
             test=0.01, paragraphs=False, workers: int | None = None, shard_tokens=100_000_000,
-            part: str | None = None, chunk: int | None = None, block=1 << 20) -> dict | None:  # fmt: skip
+            part: str | None = None, chunk: int | None = None, block=1 << 20, column="text") -> dict | None:  # fmt: skip
     """Tokenize `source` into shards below `out`; the manifest, or None for a part. Called again, it goes on."""
     p, n = check_options(out := Path(out), val, test, workers, shard_tokens, part or "1/1")
     files, (encoding, ours) = find_files(source := Path(source)), load_tokenizer(tokenizer)
     size, times = sum(path.stat().st_size for path in files), [path.stat().st_mtime_ns for path in files]
     chunk = chunk or min(max(size >> 10, 1 << 22), 1 << 26)  # a thousand of a large text, but of bounded size
     made_of = dict(source=f"{source.resolve().name}, {len(files)} files, {size} bytes", chunk=chunk)
-    made_of |= dict(tokenizer=Path(tokenizer).name, val=val, test=test, paragraphs=paragraphs)
+    made_of |= dict(tokenizer=Path(tokenizer).name, val=val, test=test, paragraphs=paragraphs, column=column)
     made_of |= dict(shard_tokens=shard_tokens, **identity(ours))
     encode = partial(encode_spans, encoding=encoding, eot=ours.eot, val=val, test=test, block=block)
     with alone_in(out, shared=bool(part)):
-        plan = list(cut_files(files, chunk, paragraphs, val, test))
+        plan = list(cut_files(files, chunk, paragraphs, val, test, column))
         if manifest := finished(out, plan, made_of):
             return manifest
         tasks = [(out / CHUNKS / f"{i:06d}", spans) for i, spans in enumerate(plan)][p - 1 :: n]
         make = partial(make_chunk, made_of=made_of, encode=encode, merging=bool(shards_in(out)))
         manifests = in_processes(make, tasks, max(1, min(workers or cores(), len(tasks))))
-        bar = tqdm(manifests, total=len(tasks), unit="MB", unit_scale=chunk / 1e6, disable=None)
+        bar = tqdm(manifests, total=len(tasks), unit="chunk", disable=None)
         chunks = [(folder, manifest) for manifest, (folder, _) in zip(bar, tasks)]
         if changed := [path for path, before in zip(files, times) if path.stat().st_mtime_ns != before]:
             raise ValueError(f"{changed[0]} was changed while it was read; prepare it when it is whole")
@@ -492,8 +496,82 @@ def prepare(source: str | os.PathLike, out: str | os.PathLike, tokenizer: str | 
 
 # %% [markdown]
 r"""
-*The command* is a parser and a function; chapter 17d's runner calls them, and turns what goes wrong into one line.
+*Shards of others.* llm.c's scripts write shards in the same format, but no manifest, and build-nanogpt's script writes the same ids as NumPy
+files. Encoding ten billion tokens again would be a waste, so such a folder can be *adopted*: its files are read once, counted and hashed,
+and described in a manifest.
 """
+
+
+# %%
+#| export corpora.chunks
+def counts_of(path: Path) -> np.ndarray:
+    """How often each id from 0 to 65,535 occurs in a shard; read in parts, since a shard may have a billion."""
+    shard, counts, part = read_shard(path), np.zeros(65536, np.int64), 1 << 24
+    for at in range(0, len(shard), part):
+        counts += np.bincount(shard[at : at + part], minlength=65536)
+    return counts
+
+
+# %%
+#| export corpora.chunks
+def split_of_others(paths: list[Path], ours: BPETokenizer) -> dict:
+    """What a manifest says of a split's shards that another program made: they are counted and hashed."""
+    sizes, held, shards = np.array([len(token) for token in ours.vocab]), Counter(), []
+    for path in paths:
+        counts = counts_of(path)
+        if counts[ours.vocab_size :].any():
+            raise ValueError(
+                f"{path} has ids from {ours.vocab_size:,} on; --tokenizer names another vocabulary"
+            )
+        size, tokens = int(counts[: len(sizes)] @ sizes), int(counts.sum())
+        held.update(documents=int(counts[ours.eot]), bytes=size, tokens=tokens)
+        shards.append(described(path, tokens))
+    return {key: held[key] for key in ("documents", "bytes", "tokens")} | {"shards": shards}
+
+
+# %%
+#| export corpora.chunks
+def adopt(folder: Path, tokenizer: str | os.PathLike = "gpt2") -> dict:
+    """Write a manifest for shards that other programs made, with train, val or test in their names; returns it.
+
+    NumPy files of ids are copied into shards first. ValueError if there is no shard, or an id outside the vocabulary.
+    """
+    _, ours = load_tokenizer(tokenizer)
+    for path in sorted(folder.glob("*.npy")):
+        if not path.with_suffix(".bin").exists():
+            write_shard(path.with_suffix(".bin"), np.load(path, mmap_mode="r"))
+    paths = {split: sorted(folder.glob(f"*{split}*.bin")) for split in SPLITS}
+    if not any(paths.values()):
+        raise ValueError(f"{folder} has no .bin or .npy file with train, val or test in its name")
+    splits = {split: split_of_others(found, ours) for split, found in paths.items()}
+    made_of = dict(source=f"{folder.resolve().name}, adopted", **identity(ours))
+    return save_manifest(folder, made_of | {"splits": splits})
+
+
+# %%
+(folder / "theirs").mkdir(exist_ok=True)
+write_shard(folder / "theirs/fineweb_train_000001.bin", [tokenizer.eot, *tokenizer.encode(documents[0])])
+np.save(folder / "theirs/fineweb_val_000000.npy", np.array([tokenizer.eot, *tokenizer.encode(documents[1])]))
+for split, held in adopt(folder / "theirs", folder / "tokenizer.json")["splits"].items():
+    names = [shard["file"] for shard in held["shards"]]
+    print(
+        f"{split:5} {held['tokens']} tokens of {held['documents']} documents, {held['bytes']} bytes, in {names}"
+    )
+
+# %% [markdown]
+r"""
+*The command* consists of a parser and a function. Chapter 17d's runner calls them, and turns an error into one line.
+"""
+
+
+# %%
+#| export
+def out_of(args: argparse.Namespace) -> Path:
+    """The folder that the command writes into: --out, or one named after the source; shards of others stay where they are."""
+    if args.adopt:
+        return args.source
+    source = args.source.resolve()
+    return args.out or Path("data/built", source.name if source.is_dir() else source.stem)
 
 
 # %%
@@ -502,7 +580,7 @@ HELP = """Turns text into token shards, from which training reads.
 
   a .txt file      is one document; with --paragraphs a document ends at each blank line
   a .jsonl file    has one document a line: {"text": "..."}
-  a .csv or .parquet file   has one document a row, in its column "text"
+  a .csv or .parquet file   has one document a row, in its column "text"; --column names another
   a folder         is all such files below it
 
 <|endoftext|> stands before each document. Its hash sends a document to train, val or test, so that val is the same
@@ -516,6 +594,8 @@ disk goes on where it was when the same command is given again. The shards are i
 Where one machine would take days: give the command with --part 1/16 ... --part 16/16, in any order, to machines that
 share the folder --out, or to a Slurm array (--part $SLURM_ARRAY_TASK_ID/16); those that failed again. Then the command
 without --part makes what is missing, and merges: the same bytes as from one run.
+
+Shards of llm.c's or build-nanogpt's scripts need no second tokenizing: prepare --adopt FOLDER writes their manifest.
 """
 
 
@@ -535,6 +615,8 @@ def parser() -> argparse.ArgumentParser:
     add("--val", type=float, default=0.01, help="fraction of documents for validation (0.01)")
     add("--test", type=float, default=0.01, help="fraction of documents for testing (0.01)")
     add("--paragraphs", action="store_true", help="a .txt file's documents end at blank lines")
+    add("--column", default="text", help="what holds the text in JSONL, CSV and parquet (text)")
+    add("--adopt", action="store_true", help="the source is a folder of shards without a manifest: write it")
     add("--workers", type=int, help="processes that tokenize (default: one a core)")
     add("--part", metavar="P/N", help="only the P-th of N parts, for many machines (see above)")
     add("--shard-tokens", type=int, default=100_000_000, help="where a new shard begins (100000000)")
@@ -549,12 +631,11 @@ DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT"
 
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt prepare`, its options parsed."""
-    source = args.source.resolve()
-    out = args.out or Path("data/built", source.name if source.is_dir() else source.stem)
+    out = out_of(args)
     options = vars(args) | {"out": out}
     also = FORMATS[options.pop("format")]
     try:
-        manifest = prepare(**options)
+        manifest = adopt(args.source, args.tokenizer) if options.pop("adopt") else prepare(**options)
         if manifest and also:
             also(out, manifest)
     except KeyboardInterrupt:
@@ -576,7 +657,12 @@ def report(manifest: dict) -> str:
         n, shards = said["documents"], len(said["shards"])
         lines.append(f"{split:5} {said['tokens'] - n:,} tokens + {n:,} <|endoftext|> in {shards} shards")
     tokens = sum(said["tokens"] - said["documents"] for said in held)
-    return "\n".join([*lines, bytes_per_token(sum(said["bytes"] for said in held), tokens)])
+    lines.append(bytes_per_token(sum(said["bytes"] for said in held), tokens))
+    if manifest.get("val", 0) and not manifest["splits"]["val"]["tokens"]:
+        lines.append(
+            "nothing is left for validation, and training needs it: give a larger --val, or --paragraphs"
+        )
+    return "\n".join(lines)
 
 
 # %%
@@ -587,12 +673,13 @@ with contextlib.chdir(folder):
 
 # %% [markdown]
 r"""
-## Killed
+## A run that is killed
 
-*Check.* A run that is killed at any moment and begun again, however often, leaves the bytes of one that was never
-stopped. What ends it here is no exception, after which Python would still tidy up, but `kill -9` from outside, at random
-moments. *Predict.* At a kill, how many chunks are lost that were done? And when nothing is left to do, how much sooner does
-the command know it than it made all that?
+*Check.* A run that is killed at any moment and started again, however often, must leave the same bytes as a run that was never
+stopped. We use `kill -9` from outside, at random moments, because after an exception Python would still tidy up.
+
+*Predict.* How many finished chunks does a kill destroy? And when everything is finished, how much faster does the command find this out than it
+made the shards?
 """
 
 
@@ -648,9 +735,9 @@ show(figures.kills([len(names) for names in done], len(chunks)), alt=alt)
 r"""
 ## Parts for many machines
 
-Nothing in this asks who makes a chunk, or when. So *part* p of n is each n-th chunk, from the p-th on: sixteen machines
-that see one file system, or sixteen tasks of a Slurm array, take a part each. One that failed is run again alone. Then
-the command without a part makes what is missing, and merges.
+It does not matter which process makes a chunk, or when. So we can divide the work: *part* p of n is every n-th chunk, from the p-th on. Sixteen machines
+with a common file system, or sixteen tasks of a Slurm array, take one part each. A part that failed is started again alone. Finally
+the command without a part makes the chunks that are still absent, and merges.
 """
 
 # %%
@@ -687,7 +774,7 @@ r"""
 To explore:
 
 1. **Without `aside`.** Let `make_chunk` write into `folder` itself: all checks of this chapter pass. Which line
-   saves it, and who would notice if the manifest were written first? *Check:* `pytest tests/corpora/test_ch16b_prepare.py -k
+   prevents the damage, and which check would fail if the manifest were written first? *Check:* `pytest tests/corpora/test_ch16b_prepare.py -k
    renamed` names the reason.
 2. **How large a chunk?** The machine is taken away every 4 hours; a kill loses half a chunk, on average, of each core;
    to begin one costs 2 ms, and a core encodes 16 MB/s. *Check:* the size that costs least is near Young's √(2·2 ms·4 h)
@@ -695,16 +782,15 @@ To explore:
 3. **Parts in one piece.** Let part p of n be the p-th n-th of the chunks, one after another. *Check:* "Parts" above
    still gives the same bytes. A folder has many short files first, long ones later: which cut shares the work better?
 4. **Another number of parts.** Two machines of three have finished; the third is gone, and five new ones are free. Give them
-   1/5 ... 5/5. *Check:* nothing is made twice (count the calls of `encode_spans`), and the bytes are the same.
+   1/5 ... 5/5. *Check:* no chunk is made twice (count the calls of `encode_spans`), and the bytes are the same.
 5. **TinyShakespeare.** `course data tinyshakespeare`, then prepare it with and without `--paragraphs`. *Check:* in
-   GPT-2's vocabulary there are 7,221 more `<|endoftext|>`, and nearly as many tokens less. Which pair of them became one,
-   and why? llm.c takes the first 32,768 tokens for validation: what does that measure that a split by hash does not?
+   GPT-2's vocabulary there are 7,221 more `<|endoftext|>`, and nearly as many tokens fewer. Which two tokens became one,
+   and why? llm.c takes the first 32,768 tokens for validation: what does this measure that a split by hash does not?
 
 ## Further reading
 
-- Dean and Ghemawat 2004, *MapReduce: Simplified Data Processing on Large Clusters*, §3.3: tasks that are made again, and
-  output that is renamed when it is whole.
+- Dean and Ghemawat 2004, *MapReduce: Simplified Data Processing on Large Clusters*, §3.3: tasks that are repeated, and
+  output that is renamed when it is complete.
 - Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*: two pages, one square root.
 - Pillai et al. 2014, *All File Systems Are Not Created Equal*, §2 and §4: what survives a crash, and in which order.
-- Penedo et al. 2024, *The FineWeb Datasets*, §3: what else is done to fifteen trillion tokens before they are tokenized.
 """

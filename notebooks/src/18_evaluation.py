@@ -2,17 +2,19 @@
 r"""
 # 18 · Evaluation: what a number means
 
-"The loss is 0.59." On which text, in which context, per token of which tokenizer, and how far from the best
-there is? Without an answer two such numbers cannot be compared, and most comparisons of models are of two such numbers. This chapter builds
-the measures that the course has used since chapter 07, and those by which texts and tokenizers are compared: perplexity and bits per
-byte. Its end is a measure that only a text with a known floor allows: what a model still has to learn, in nats, for each kind of
-decision. Questions with right answers, where no floor is known, are chapter 18b.
+"The loss is 0.59." On which text? With how much context? Per token of which tokenizer? And how far is it from the best possible loss?
+Without the answers, two such numbers cannot be compared, and most comparisons of models consist of two such numbers. This chapter first builds
+a loss that can be compared, and says how certain it is. Then it builds the measures that compare different texts and tokenizers: perplexity and bits per
+byte. At the end comes a measure that only a text with a known floor allows: how many nats a model still has to learn, for each kind of
+decision. Chapter 18b deals with questions on texts whose floor nobody knows.
 """
 
 # %%
 #| default_exp evals.losses
 #| doc evals.excess: What a model pays above the floor, token by token, and for which kind of decision.
 import copy
+import csv
+import json
 import random
 import re
 import textwrap
@@ -41,6 +43,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import torch
 import torch.nn.functional as F
+from tqdm import tqdm
 
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.precision import autocast
@@ -48,7 +51,7 @@ from nanogpt.text.shards import document_starts
 
 # %% [markdown]
 r"""
-All sizes stand here. The model is chapter 07's; where it is absent, the longest of this chapter's short runs takes its place.
+All sizes are set here. The model is chapter 07's. If it is absent, the longest of this chapter's short runs takes its place.
 """
 
 # %%
@@ -67,7 +70,7 @@ print("chapter 07's model is here" if there else "chapter 07's model is absent: 
 
 # %% [markdown]
 r"""
-Checkpoints to compare: one layer and two, each trained by chapter 07's loop, kept after some steps on the way.
+We need some checkpoints to compare. Chapter 07's loop trains a model of two layers and one of a single layer, and we keep copies of the first one after some steps.
 """
 
 
@@ -102,7 +105,7 @@ print(len(models), "checkpoints")
 r"""
 ## A loss that can be compared
 
-*Find the bug.* A loss for a held-out text, as it is often written:
+*Find the bug.* This is how the loss of a held-out text is often computed:
 """
 
 
@@ -124,17 +127,17 @@ for rows, training in ((32, True), (32, True), (32, False), (7, False)):
 
 # %% [markdown]
 r"""
-Four numbers for one model and one text, and none of them is right. Four mistakes are in them:
+We get four numbers for one model and one text, and none of them is right. The function makes four mistakes:
 
-1. In the first two lines dropout is on. The same call gives two numbers, and both are too high.
-2. The last two lines differ in the batch size alone. The last batch is smaller and counts as much as the others, so the
-   size changes the result. With several processes, their number does.
-3. The last tokens, which fill no row, are not counted at all.
-4. A row starts where the last one stopped, so many stories are judged without their beginning. No line shows how much this
-   costs. We shall see it as soon as we have a loss that does better.
+1. In the first two lines dropout is on. The same call gives two different numbers, and both are too high.
+2. The last two lines differ only in the batch size. The last batch is smaller, but its mean counts as much as the others, so the batch
+   size changes the result. With several processes their number would change it, too.
+3. The last tokens do not fill a row and are not counted at all.
+4. A row starts where the last one stopped, so many stories are judged without their beginning. None of the lines shows how much this
+   costs. We shall see it as soon as we have a better loss.
 
-Here is what should hold. Every token is predicted once. Its context is its own document, from the beginning if that fits, else
-at least half a context. The result is a sum over tokens divided by their number.
+A correct loss should have these properties. Every token is predicted exactly once. Its context is the text of its own document, from the beginning if that fits, or
+else at least half a context. The result is the sum over all tokens divided by their number.
 """
 
 
@@ -177,20 +180,28 @@ def padded(tokens: np.ndarray, rows: list[tuple[int, int, int]]) -> tuple[torch.
 
 # %% [markdown]
 r"""
-The loss of *each* token is what everything below is made of: means, errors, bytes, kinds.
+With windows and padding we can compute the loss of *each* token. All measures below are made from these single losses.
 """
 
 
 # %%
 #| export
 @torch.no_grad()
-def token_losses(model: GPT, tokens: np.ndarray, eot: int, B=32, precision="float32") -> np.ndarray:
-    """The loss of each token of a shard but the first, in nats: (len(tokens) - 1,), float64."""
+def token_losses(
+    model: GPT, tokens: np.ndarray, eot: int, B=32, precision="float32", progress=False
+) -> np.ndarray:
+    """The loss of each token of a shard but the first, in nats: (len(tokens) - 1,), float64.
+
+    progress: show a bar on a terminal. A million tokens of a large model take minutes on a laptop.
+    """
     rows = sorted(windows(tokens, model.config.block_size, eot), key=lambda row: row[2] - row[0])
     nats = np.zeros(max(0, len(tokens) - 1))
     with evaluating(model) as device:
-        for i in range(0, len(rows), B):
-            x, y = padded(tokens, some := rows[i : i + B])
+        for i in tqdm(
+            range(0, len(rows), B), unit="batch", desc="losses", disable=None if progress else True
+        ):
+            some = rows[i : i + B]
+            x, y = padded(tokens, some)
             with autocast(precision, device):
                 logits, _ = model(x.to(device))
             loss = (
@@ -214,8 +225,8 @@ def total_loss(model: GPT, tokens: np.ndarray, eot: int, B=32, precision="float3
 
 # %% [markdown]
 r"""
-Chapter 07's `evaluate` read one document at a time, and cut a long one into pieces that know nothing of each other. The
-one that replaces it reads B windows at a time:
+Chapter 07's `evaluate` read one document at a time, and it cut a long document into pieces without any context from the piece before. The
+new version reads B windows at a time:
 """
 
 
@@ -238,16 +249,16 @@ print(f"the careless loss without dropout is {careless - evaluate(learner, [some
 
 # %% [markdown]
 r"""
-Now all three agree, and the last line shows the mistake that was hidden: what is paid for stories without a beginning. Of
-the four it is by far the largest.
+Now all three agree. The last line shows the mistake that was hidden before, the cost of judging stories without their beginning. Of
+the four mistakes it is by far the largest.
 
-## A fixed set, and how sure the number is
+## A fixed set, and how certain the number is
 
-The mean of a few documents is an estimate. *Predict.* On 200 stories, some 19,000 tokens: what is the standard error of the
+The mean loss of a few documents is only an estimate. *Predict.* On 200 stories, some 19,000 tokens, how large is the standard error of the
 mean loss, in nats per token?
 
-Documents are drawn independently; tokens of one document are not. So the error is that of a ratio of two sums over
-documents, nats and tokens (Cochran 1977, §6).
+Documents are drawn independently of each other, but the tokens of one document are not. So we must not treat the loss as a mean of 19,000 independent numbers. It is a ratio of two sums over
+documents, the nats and the tokens, and we use the standard error of such a ratio (Cochran 1977, §6).
 """
 
 # %%
@@ -273,7 +284,7 @@ def mean_and_error(nats: np.ndarray, tokens: np.ndarray, eot: int) -> tuple[floa
 
 # %% [markdown]
 r"""
-*Check.* Draw many sets of 200 stories out of all held-out ones, and look how far their means scatter.
+*Check.* We draw many sets of 200 stories from the held-out ones and look how far their means scatter.
 """
 
 # %%
@@ -306,16 +317,30 @@ print(f"so the two models are {apart / two:.1f} standard errors apart on two set
 
 # %% [markdown]
 r"""
-Look at the last line. A difference of less than about two standard errors may be chance. That is why the set is *fixed*.
-Whatever makes one set of stories harder than another makes it harder for both models, and cancels in the difference. So two
-models can be told apart on the same stories where on two sets they could not. The same holds during a run: a curve over a
-fixed set moves because the model moved.
+Look at the last line. A difference of less than about two standard errors may be chance. On two different sets of stories we could not say which of these models is better. On one set we can, because
+whatever makes one set of stories harder than another makes it harder for both models, and cancels in the difference. This is why the validation set is *fixed*. The same holds during a
+run: if the loss on a fixed set changes, the model has changed.
+
+A published log shows how much a small set scatters. Megatron-LM evaluated one model three times after step 2,500 of a run, each time on other 80 rows of text:
+"""
+
+# %%
+with open("../data/reference/megatron_validation.csv", encoding="utf-8") as file:
+    published = [row for row in csv.DictReader(file) if row["iteration"] == "2500"]
+for row in published:
+    print(f"{row['set']:10} {float(row['lm_loss']):.4f}")
+validated = [float(row["lm_loss"]) for row in published if row["set"] == "validation"]
+print(f"the two validations are {abs(validated[0] - validated[1]):.2f} nats apart")
+
+# %% [markdown]
+r"""
+The weights were the same. Somebody who compared two models in this way could easily call the worse one better.
 
 ## Perplexity, and bits per byte
 
-Perplexity is e to the loss: the number of equally likely tokens that would be as surprising. It inherits the loss's flaw: both are
-*per token*, and a token is whatever the tokenizer says. What is the same for everybody is the text, and its bytes in
-UTF-8. So: how many bytes does each token stand for?
+Perplexity is e to the power of the loss. A perplexity of 7 means that the model is as uncertain as if it had to choose among seven equally likely tokens. Both numbers have the same flaw: they are
+*per token*, and a token is whatever the tokenizer says. The text itself is the same for everybody, and so are its bytes in
+UTF-8. So we divide by bytes. How many bytes does each token stand for?
 """
 
 
@@ -337,7 +362,7 @@ def bits_per_byte(nats: np.ndarray, tokens: np.ndarray, sizes: np.ndarray) -> fl
 
 # %% [markdown]
 r"""
-*Find the bug.* Often the bytes are counted by decoding each token. *Predict.* By how much is the count wrong on a megabyte of many
+*Find the bug.* Often the bytes are counted by decoding each token. *Predict.* By which factor is this count wrong on a megabyte of several
 alphabets?
 """
 
@@ -364,11 +389,11 @@ answer("18.2", round(counted[2] / counted[0], 2))
 
 # %% [markdown]
 r"""
-This tokenizer has read English stories only, so most letters of the others are two to four tokens of one byte each. Half a
-character decodes to U+FFFD, the replacement character, whose UTF-8 has three bytes. Three times the bytes is a third
-of the bits per byte: the worse the tokenizer fits, the better the result looks.
+Our tokenizer has learned from English stories only, so most letters of the other alphabets are two to four tokens of one byte each. A single byte of such a letter
+decodes to U+FFFD, the replacement character, which has three bytes in UTF-8. If we count three times the bytes, we get a third
+of the bits per byte. So the worse a tokenizer fits the text, the better the result looks.
 
-*Two tokenizers on one text.* A table of pairs of bytes against a table of single tokens: which one is better?
+*Two tokenizers on one text.* We compare two tokenizers with the simplest models, tables of counts. Which one is better, a table of pairs of bytes or a table of single tokens?
 """
 
 # %%
@@ -398,15 +423,15 @@ for name, coder, pairs in (
 
 # %% [markdown]
 r"""
-Per token, the table of bytes is the best of the three. Per byte of the text it is the worst, three to four times as dear as pairs of tokens.
+Per token, the table of bytes has the lowest loss of the three. Per byte of text it has the highest, three to four times that of pairs of tokens.
 Never compare losses per token across tokenizers.
 
 ## Who has how many?
 
-The mean loss is mostly small talk. Whether the model uses facts is a question with answers that are right or wrong:
-every story says who has how many, in number words that can be *copied* from an earlier sentence or must be *computed*
-from two. Chapter 02 knows where they stand. Is the model's first choice the right word? Chapter 07 asked this of stories that fit
-into the context. With `windows` any story can be asked:
+Most tokens of a story are easy, so they dominate the mean loss. To see whether the model uses facts, we ask for answers that are right or wrong.
+Every story says who has how many, in number words that can be *copied* from an earlier sentence or must be *computed*
+from two. Chapter 02 knows their places. Is the model's first choice the right word? Chapter 07 asked this for stories that fit
+into the context. With `windows` we can ask it for any story:
 """
 
 
@@ -460,14 +485,14 @@ for name in (first, second):
 r"""
 ## Above the floor, by kind of decision
 
-A share of right answers says nothing of how wrong the wrong ones are, and nothing of what is no answer. The loss says
-all, in one number. For these stories it can be taken apart.
+A share of right answers does not say how wrong the wrong answers are, and it says nothing about all other words. The loss contains everything, but in
+one number. For our stories we can take this number apart.
 
-Every choice of the grammar is known, so a perfect reader can be written down: one who, of all ways to tell a story that
-agree with what was heard, knows each with its probability. What a token costs *that* reader, −ln P(token | all
-before it), is the floor token by token. The rest of what a model pays is *excess*: what it has yet to learn.
+Every choice of the grammar is known, so we can write down a perfect reader. This reader knows every continuation of the story that is consistent with the text so
+far, and its probability. The cost of a token for the perfect reader, −ln P(token | all tokens before it), is the floor of this token. What a model pays above the floor is its *excess*. That is the part that it can
+still learn.
 
-The reader goes word by word. A reading of the text so far is what is left to tell, with the facts:
+The reader goes through a text word by word. A `Reading` is one way to understand the text so far: the parts that are still to come, and the facts that were drawn.
 """
 
 
@@ -519,8 +544,8 @@ def told_on(reading: Reading) -> Iterator[Reading]:
 
 # %% [markdown]
 r"""
-Which kind of decision is a word? The part of the grammar that tells it says so. Of phrases, a word that the perfect reader had to
-choose is an *opening*: there the next sentence is decided. All others are *fixed*.
+Each word gets a kind, which depends on the part of the grammar that it comes from. Among the words of phrases we distinguish two kinds. An *opening* is a word that even the perfect reader
+cannot know in advance, because there the next sentence is decided. All others are *fixed words*.
 """
 
 
@@ -579,7 +604,7 @@ for words in ("One", "One sunny"):
 
 # %% [markdown]
 r"""
-Tokens are smaller than words. A token that begins several words has the probability of all of them; the next one then decides.
+Tokens are smaller than words. A token that several words begin with has the probability of all of them together, and the next token decides among them.
 """
 
 
@@ -662,8 +687,8 @@ class Floor(Floor):
 
 # %% [markdown]
 r"""
-*Check.* The floors of a story's tokens must add up to the story's own −ln p, which chapter 02 knows from telling it; and no
-token costs less than nothing.
+*Check.* The floors of all tokens of a story must add up to −ln p of the story, which chapter 02 computed when it generated the story. And no
+token may have a negative floor.
 """
 
 # %%
@@ -675,7 +700,7 @@ print(f"{len(floor.nats):,} tokens of {STORIES} stories: {entropy / STORIES:.3f}
 
 # %% [markdown]
 r"""
-*Predict.* Computed numbers are one or two of some ninety tokens of a story. Of what chapter 07's model pays above the floor, how much goes there?
+*Predict.* One or two of the ninety tokens of a story are computed numbers. Which share of its excess does chapter 07's model pay for them?
 """
 
 # %%
@@ -715,25 +740,27 @@ answer("18.3", 100 * row["counts, computed"] / sum(row.values()))
 
 # %% [markdown]
 r"""
-The first two models are tables, for comparison. Then come four stages of one training, from left to right, a model of one layer, and
-chapter 07's, which was trained longer. The stages show what is learned first. It is the phrases, since they are most of the tokens. Then comes
-what a free choice is made from, adjectives and openings. Those need a table, and no memory. Names and things said again and
-copied counts fall least at first, so their share rises. In chapter 07's model they have fallen to nearly nothing: that is attention, found.
-Computed counts stay.
+The first two models are tables, for comparison. Then come four stages of one training, a model of one layer, and
+chapter 07's model, which was trained longer. The stages show what is learned first. The phrases fall first, since they are most of the tokens. Adjectives and openings
+follow. A table of counts is enough for these kinds, and no memory of the story is needed. Repeated names and things and
+copied counts fall least at first, so their share rises. They need attention, because the model has to look back into the story. In chapter 07's model they have fallen to nearly nothing. The
+computed counts remain.
 
-Three seeds for each depth, 1,600 steps (chapter 07's sizes, November 2026), in nats a story above the floor:
+Is this the same for other seeds, and does a second layer help? The next cell shows recorded runs of chapter 07's length with several seeds for each depth, in nats a story above the floor (`python
+tests/bench/bench_excess.py`).
+"""
 
-| | one layer | two layers |
-|---|---|---|
-| all, at the end | 4.12 to 4.23 | 3.96 to 4.67 |
-| computed counts | 1.31 to 1.58 | 1.49 to 1.55 |
-| things, again | 1.08 to 1.30 | 1.10 to 1.72 |
-| names, again, after 400 steps | 5.5 to 6.4 | 11.3 to 14.4 |
+# %%
+recorded = json.loads(Path("../data/measurements/excess.json").read_text())
+figures.print_seeds(recorded)
 
-A third of what is missing at the end is arithmetic, paid at 1.2 of 93 tokens, and the second layer bought no part of it. Another third is toys
-and places, which few of the plots recall. On the way the depths differ more than the seeds: one layer copies names sooner.
+# %% [markdown]
+r"""
+In all runs about a third of the excess at the end is paid for arithmetic, although only about one of ninety tokens is a computed number, and the second layer does not reduce this part. Between a quarter and
+a third or more goes to toys and places that are named again, which happens in few of the plots. After 400 steps the two depths differ more than the seeds do: the model with one layer has learned to copy names
+sooner.
 
-Where in a story is it paid? Shaded by excess, with the answers framed:
+Where in a story is the excess paid? In the next figure each token is shaded by its excess, and the answers are framed:
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -762,19 +789,19 @@ r"""
 
 `course exercises release 18` writes these as a notebook to `released/`; `course check 18` runs their visible checks.
 
-- **18-1** The mean of means, 10 minutes: mend a loss that hangs on the batch size.
+- **18-1** The mean of means, 10 minutes: fix a loss that depends on the batch size.
 - **18-2** Windows over a long text, 25 minutes: write the check that finds tokens counted twice, or never.
-- **18-3** Bits of which bytes, 15 minutes: mend a measure that asks the decoder.
+- **18-3** Bits of which bytes, 15 minutes: fix a measure that asks the decoder.
 
-18b has the others. To explore:
+Chapter 18b has the other exercises. To explore:
 
 1. Take dropout off in `careless_loss` and keep the rest. How much is left of the difference between B = 7 and B = 32? Check against `evaluate`.
 2. Give `kind_of` a kind of its own for toys. Check that the rows still add up, and say how much of "things, again" they are.
 3. Excess by position: sum it over the first, second, third … sentence of the stories. Check that it adds up to the total.
 4. One layer copies names sooner than two. Is it the depth, or the learning rate? Train two layers with half and twice the LR for 400 steps, and check
    the row "names, again".
-5. Bits per byte of `gzip` and `lzma` on the held-out stories: their compressed bits, divided by the bytes. Check that the model is below both,
-   and say what they may use that it may not.
+5. Compute the bits per byte of `gzip` and `lzma` on the held-out stories: their compressed bits, divided by the bytes. Check that the model is below both,
+   and say what they may use and the model may not.
 
 ## Further reading
 

@@ -2,9 +2,9 @@
 r"""
 # 18b · HellaSwag: is the likelier ending the right one?
 
-Chapter 18 could say what a model still has to learn, because a grammar had told the text. Nobody knows the floor of a text from the
-street. There one asks questions, and counts right answers. A count looks like the simplest of numbers. It hangs on how the question
-is put, on what an answer is divided by, on how many questions there are, and on how often somebody has looked.
+Chapter 18 could say how much a model still has to learn, because its texts came from a grammar. Nobody knows the floor of ordinary
+text. There we ask questions and count right answers. A count looks like the simplest of numbers. But it depends on how the question
+is asked, on how the scores of long and short answers are compared, on the number of questions, and on how often somebody has looked at the result.
 """
 
 # %%
@@ -50,7 +50,7 @@ from nanogpt.gpt.precision import autocast
 
 # %% [markdown]
 r"""
-All sizes stand here. The model is chapter 07's; where it is absent, a short run takes its place.
+All sizes are set here. The model is chapter 07's. If it is absent, a short run takes its place.
 """
 
 # %%
@@ -82,12 +82,12 @@ if best is None or best.config.vocab_size != tokenizer.vocab_size:
 r"""
 ## A beginning and four endings
 
-A question of HellaSwag (Zellers et al. 2019) is a beginning with four endings. One goes on as the video or the article did; the others were
-written by a model, and chosen to fool another. A model that has learned to continue text can answer without having learned to
-answer: the ending that it finds likeliest is its choice.
+A question of HellaSwag (Zellers et al. 2019) is a beginning with four endings. One ending is that of the original video or article. The others were
+written by a model, and selected so that they fool another model. A language model can answer such a question although it has never learned to answer questions: we
+take the ending that it finds likeliest.
 
-Its 10,042 validation questions are 12 MB (`course data hellaswag`). For tests and offline there are 48 of the same format, written for
-this course: their wrong endings are absurd, so scores on the two sets cannot be compared.
+The 10,042 validation questions are 12 MB (`course data hellaswag`). For tests and for work offline there are 48 questions in the same format, written for
+this course. Their wrong endings are absurd, so scores on the two sets cannot be compared.
 """
 
 
@@ -137,9 +137,9 @@ for i, words in enumerate(items[ASKED]["endings"]):
 r"""
 ## One ending at a time
 
-What an ending costs is what its tokens cost, in nats, after the context: −ln P(ending | context). In its plainest form that is one
-forward pass for each ending. Two details matter: the space before an ending belongs to it, and of a context that is too long the
-*end* is kept.
+The cost of an ending is the sum of the costs of its tokens after the context, in nats: −ln P(ending | context). In the simplest form this is one
+forward pass for each ending. Two details matter. The space before an ending belongs to the ending. And if a context is too long, we keep its
+*end*.
 """
 
 
@@ -176,9 +176,9 @@ def one_at_a_time(item: dict) -> list[float]:
 
 # %% [markdown]
 r"""
-Longer endings have more tokens to pay for. So there are several accuracies, and one name is used for two of them:
-lm-evaluation-harness's `acc_norm` divides by *characters*, build-nanogpt's and llm.c's by *tokens*. The harness also has
-`acc_bytes`; on English text it is `acc_norm`.
+Longer endings have more tokens, so they cost more. Therefore there are several accuracies, and one name is used for two of them:
+the `acc_norm` of lm-evaluation-harness divides the cost by the number of *characters*, and that of build-nanogpt and llm.c by the number of *tokens*. The harness also has
+`acc_bytes`, which on English text is the same as `acc_norm`.
 """
 
 # %%
@@ -202,8 +202,8 @@ def by_measure(number: int) -> dict[str, list[float]]:
 
 # %% [markdown]
 r"""
-What the endings of a question cost. The star marks the right one; orange is the one that a measure finds cheapest. *Predict* before you
-go to another question: which of its endings does dividing by characters favour?
+The figure shows the costs of the endings of a question. The star marks the right ending, and orange is the one that a measure finds cheapest. *Predict* before you
+choose another question: which of its endings does the division by characters favour?
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -211,15 +211,16 @@ figures.endings_widget(items, by_measure, ASKED)
 
 # %% [markdown]
 r"""
-Another measure, another choice. (The tokens are dear, since this model has read stories of toys and nothing else.)
+Different measures can choose different endings. (All costs are high here, because this model has read nothing but stories about toys.)
 
 ## All endings side by side
 
-Four passes read the same context four times. Chapter 08's cache would read it once, keep its keys and values, and read the endings
-behind it. One pass can do both, and needs no copy: the four endings are laid end to end behind the context, each counting its positions from
-the context's end, and a mask lets a token see the context and its own ending alone. The context's keys and values are computed
-once and serve four endings.
-*Predict.* How many times fewer tokens go through the model?
+Four passes read the same context four times. With chapter 08's cache we could read it once, keep its keys and values, and then read the four endings.
+A single pass can do the same without a copy. We put the four endings one after another behind the context. Each ending counts its positions from
+the end of the context. A mask lets a token see the context and its own ending, but not the other endings. So the keys and values of the context are computed
+once and used by all four endings.
+
+*Predict.* By which factor does the number of tokens that go through the model fall?
 """
 
 # %%
@@ -384,7 +385,7 @@ def accuracy(
 
 # %% [markdown]
 r"""
-*Check.* It must be what one ending at a time gives, to float32's rounding, and choose the same.
+*Check.* The costs must be those of one ending at a time, up to float32's rounding, and the choices must be the same.
 """
 
 # %%
@@ -399,7 +400,7 @@ answer("18b.1", round(each / once, 2))
 
 # %% [markdown]
 r"""
-And the time? The two take turns, so that whatever else the machine does disturbs both.
+How much time does it save? We run both ways in turns, so that other work on the machine disturbs both equally.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -415,14 +416,11 @@ print("of which the tokens that are not read again explain", f"{each / once:.2f}
 
 # %% [markdown]
 r"""
-What fewer tokens do not explain is larger batches: fewer calls, weights read less often, and products of matrices large enough for
-all cores. How much that is depends on the machine and the model, which is why the cell says it. On two idle cores of an AMD EPYC
-(`tests/bench/bench_hellaswag.py`, November 2026) GPT-2's shape was 4.7 times as fast as one ending at a time, since a plain pass reads all of
-its weights for some 25 tokens. Chapter 07's model was 2.2 times as fast: its weights stay in the cache, a plain pass of 47 tokens already
-multiplies matrices at 74 of the 88 GFLOP/s that 800 tokens reach, and fewer tokens are nearly all that can be gained. Two passes
-through chapter 08's cache took 1.2 to 1.35 times as long as this one.
+The two cells print how many times fewer tokens there are, and how many times faster one pass was. If the second number is larger, the rest comes from larger batches: there are fewer calls, the weights are read less
+often, and the products of matrices are large enough for all cores. How much this brings depends on the machine and on the size of the model. `python tests/bench/bench_hellaswag.py` measures it on your machine, with `--shape
+gpt2` also for the shape of GPT-2.
 
-So how many are right, by each measure?
+How many answers are right, by each measure?
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -433,9 +431,9 @@ for name, value in accuracy(best, items, tokenizer).items():
 r"""
 ## What the number means
 
-A model that has read stories of six toys and sixteen things knows nothing of dentists: it stands at chance, 25%, within
-two standard errors. With 48 questions one such error is 6 points; with 10,042 it is 0.45. A gain of half a point is
-within the noise there, too, unless the same questions are compared.
+A model that has read only stories of toys and other small things knows nothing about dentists. Its accuracy is that of guessing, 25%, within
+two standard errors. With 48 questions a standard error is 6 points, and with 10,042 questions it is 0.45. So even there a gain of half a point is
+within the noise, unless two models are compared on the same questions.
 
 | | HellaSwag | source |
 |---|---|---|
@@ -445,14 +443,14 @@ within the noise there, too, unless the same questions are compared.
 | GPT-2 124M, harness's `acc_norm` | 31.14% | the same, citing the harness |
 | GPT-3 124M | 33.7% | build-nanogpt, `play.ipynb` |
 
-The second and third score one prompt in one way. The harness's task (`hellaswag.yaml` of version 0.4.13) puts the activity's name and a colon before the
-context, begins its last clause with a capital, takes bracketed marks out, and divides by characters. GPT-3's small model saw 300 billion tokens, and its numbers are
-from other code yet. So a number of this kind is the name of a metric, a prompt and a version, or it is nothing.
+The second and third row use the same prompt. The harness's task (`hellaswag.yaml` of version 0.4.13) puts the activity's name and a colon before the
+context, begins its last clause with a capital, removes marks in brackets, and divides by characters. GPT-3's small model saw 300 billion tokens, and its number is
+from yet another program. So a number of this kind is useful only together with its metric, its prompt and the version of the code.
 
-## The same model in lm-evaluation-harness, which may be skipped
+## The same model in lm-evaluation-harness (optional)
 
-The harness asks a model for log-likelihoods of continuations. So an adapter is short, and every task of the harness that needs no
-written answers runs on our checkpoints:
+The harness asks a model for the log-likelihoods of continuations. So a short adapter is enough to run every task of the harness on our checkpoints, except those that need
+written answers:
 """
 
 
@@ -499,14 +497,14 @@ def for_harness(model: GPT, tokenizer, *, batch=8, precision="float32"):
 
 # %% [markdown]
 r"""
-A test gives the 48 questions to the harness as a local task, and compares each: the four log-likelihoods and the three accuracies are the same.
-(`pip install lm-eval` is needed for that and nothing else. `lm_eval.simple_evaluate(model=for_harness(model, tokenizer),
+A test gives the 48 questions to the harness as a local task and compares the results: the four log-likelihoods of each question and the three accuracies are the same.
+(Only this test needs `pip install lm-eval`. `lm_eval.simple_evaluate(model=for_harness(model, tokenizer),
 tasks=["hellaswag"])` runs its own.)
 
 ## The test set is read once
 
-Whoever tries ten learning rates and keeps the best by validation loss has fitted the validation set, a little. *Predict.* Twenty checkpoints
-all guess. Each answers the same number of questions, and the best one is kept. What accuracy does it show?
+If we try ten learning rates and keep the one with the best validation loss, we have fitted the validation set a little. *Predict.* Twenty checkpoints
+all guess. Each answers the same number of questions, and we keep the best one. Which accuracy does it show?
 """
 
 # %%
@@ -519,9 +517,9 @@ answer("18b.2", round(100 * right, 1))
 
 # %% [markdown]
 r"""
-That is luck, and the more choices, the more of it is in the winner's number. So there is a third split, which no choice has seen. It stays so if it is read once, at the
-end: the second look is already a choice. The command, whose code may be skipped, refuses `--split test` without `--final`, writes
-down each reading beside the shards, and says how many there were.
+This is luck, and the more candidates there are, the more luck is in the winner's number. So there is a third split, which was not used for any choice. It must be read only once, at the
+end, because after a second look we could already choose. The command below (its code is optional) refuses `--split test` without `--final`, writes
+down each reading beside the shards, and says how many there were. All this helps only if the test questions were not in the training text. Chapter 16c searches for such questions.
 """
 
 
@@ -558,7 +556,7 @@ def val(model, tokenizer, args: Namespace) -> dict[str, float]:
         parts.append(read_shard(path)[:left])
         left -= len(parts[-1])
     tokens = np.concatenate(parts)
-    nats = token_losses(model, tokens, tokenizer.eot, args.batch * 4, args.precision)
+    nats = token_losses(model, tokens, tokenizer.eot, args.batch * 4, args.precision, progress=True)
     if not len(nats):
         raise ValueError("there is nothing to evaluate on: a loss needs at least two tokens")
     loss, error = mean_and_error(nats, tokens, tokenizer.eot)
@@ -583,7 +581,8 @@ def read_again(args: Namespace, loss: float) -> dict[str, int]:
 def excess(model, tokenizer, args: Namespace) -> dict[str, float]:
     """Nats a story above the floor, by kind of decision, on 200 stories that no shard of the course holds."""
     floor = Floor.of((story.text for story in stories(200, seed=1)), tokenizer)
-    parts = floor.excess(token_losses(model, floor.ids, tokenizer.eot, args.batch * 4, args.precision))
+    nats = token_losses(model, floor.ids, tokenizer.eot, args.batch * 4, args.precision, progress=True)
+    parts = floor.excess(nats)
     return {"all": sum(parts.values())} | parts
 
 

@@ -164,7 +164,8 @@ def test_a_folder_is_read_as_a_reader_expects(tmp_path, monkeypatch):
         ("a.txt", b"abc \xff\xfe", "byte 4 is not UTF-8"),
         ("a.parquet", b"abc", "reading needs pyarrow and a column"),
         ("a.csv", b"id,body\n1,x\n", "a.csv, line 1: no column 'text' among 'id', 'body'"),
-        ("a.csv", b"Text\nx\n", "line 1: no column 'text' among 'Text'"),
+        ("a.csv", b"Text\nx\n", "line 1: no column 'text' among 'Text'; --column names the one"),
+        ("a.csv", b"text\nx\nNaN\n", "a.csv, line 3: 'NaN' is a missing value, not a text; leave it empty"),
         (
             "a.csv",
             b"text\n" + b"x\n" * 400 + b'"a\nb"\nx,y\nx\n',
@@ -201,11 +202,29 @@ def test_a_parquet_file_without_strings_named_text_is_one_clear_sentence(tmp_pat
 
 
 def test_a_line_that_is_too_long_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("nanogpt.corpora.sources.LIMIT", 5000)
+    monkeypatch.setattr("nanogpt.corpora.cuts.LIMIT", 5000)
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "x"}\n' * 3 + json.dumps({"text": "x" * 9000}) + '\n{"text": "x"}\n')
     with pytest.raises(ValueError, match=r"a.jsonl, line 4: no place to cut in"):
         documents_of([path], 100, 100)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_the_column_that_was_named_holds_the_documents(tmp_path, kind):
+    texts, path = ["one", "two, and three"], tmp_path / f"a.{kind}"
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps({"text": "no", "content": t}) + "\n" for t in texts))
+    elif kind == "csv":
+        path.write_text("text,content\n" + "".join(f'no,"{t}"\n' for t in texts))
+    else:
+        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        pq.write_table(pa.table({"text": ["no", "no"], "content": texts}), path)
+    for column, expected in (("content", texts), ("text", ["no", "no"])):
+        spans = [span for chunk in cut_files([path], 1, column=column) for span in chunk]
+        assert [text for span in spans for _, found in blocks_in(span, 99) for text in found] == expected
+    with pytest.raises(ValueError, match="body"):
+        for span in spans:
+            list(blocks_in(replace(span, column="body"), 99))
 
 
 # Chunks

@@ -679,7 +679,7 @@ def test_a_vocabulary_without_merges_is_warned_of(tmp_path, tokenizer_path, caps
     assert held["tokens"] - held["documents"] == held["bytes"]
 
 
-TRACED = {f"nanogpt.corpora.{name}" for name in ("prepare", "chunks", "sources", "vocab")}
+TRACED = {f"nanogpt.corpora.{name}" for name in ("prepare", "chunks", "sources", "cuts", "vocab")}
 TRACED |= {"nanogpt.text.shards", "nanogpt.text.files"}
 
 
@@ -863,3 +863,63 @@ def test_it_takes_a_folder_with_gpt2s_files(tmp_path, tokenizer, tokenizer_path)
     words = [tmp_path / "a.txt", "--out", tmp_path / "out", "--tokenizer", tmp_path / "vocab"]
     assert main(words) == 0
     assert load_manifest(tmp_path / "out")["fingerprint"] == tokenizer.fingerprint
+
+
+def test_a_column_is_named_on_the_command_line(tmp_path, tokenizer, tokenizer_path, capsys):
+    (tmp_path / "a.csv").write_text("id,content\n1,Tom had a ball.\n")
+    words = [
+        tmp_path / "a.csv",
+        "--out",
+        tmp_path / "out",
+        "--tokenizer",
+        tokenizer_path,
+        "--val",
+        0,
+        "--test",
+        0,
+    ]
+    assert main(words) == 2 and "--column names the one" in capsys.readouterr().err
+    assert main([*words, "--column", "content"]) == 0
+    assert texts_in(tmp_path / "out", tokenizer)["train"] == ["Tom had a ball."]
+    assert main(words) == 2, "another column is another data set"
+    assert "whose column is content, not text" in capsys.readouterr().err
+
+
+def test_it_is_said_that_nothing_is_left_for_validation(tmp_path, tokenizer_path, capsys):
+    (tmp_path / "a.txt").write_text("Tom had a ball.\n\n" * 40)
+    words = [tmp_path / "a.txt", "--tokenizer", tokenizer_path, "--test", 0]
+    for extra, said in (([], True), (["--val", 0], False), (["--paragraphs", "--val", 0.5], False)):
+        (tmp_path / "a.txt").write_text("".join(f"Tom had {n} balls.\n\n" for n in range(40)))
+        assert main([*words, "--out", tmp_path / f"out{len(extra)}", *extra]) == 0
+        printed = capsys.readouterr().out
+        assert ("nothing is left for validation" in printed) == said
+        assert not said or ("--val" in printed and "--paragraphs" in printed)
+
+
+def test_shards_of_others_are_adopted_where_they_are(tmp_path, tokenizer, tokenizer_path, capsys):
+    """llm.c writes our format, build-nanogpt NumPy files; neither has a manifest."""
+    texts = {
+        "train_000001": "Tom had a ball.",
+        "train_000002": "Ann had two.",
+        "val_000000": "Ida won a coin.",
+    }
+    for name, text in texts.items():
+        ids = np.array([tokenizer.eot, *tokenizer.encode(text)], np.uint16)
+        if "val" in name:
+            np.save(tmp_path / f"edufineweb_{name}.npy", ids)
+        else:
+            write_shard(tmp_path / f"edufineweb_{name}.bin", ids)
+    assert main(["--adopt", tmp_path, "--tokenizer", tokenizer_path]) == 0
+    assert f"in {tmp_path}" in capsys.readouterr().out
+    assert texts_in(tmp_path, tokenizer) == {
+        "train": [texts["train_000001"], texts["train_000002"]],
+        "val": [texts["val_000000"]],
+        "test": [],
+    }
+    assert len(open_shards(tmp_path, "train", tokenizer.fingerprint)) == 2
+    BPETokenizer.train("", 257).save(tmp_path / "bytes.json")
+    assert main(["--adopt", tmp_path, "--tokenizer", tmp_path / "bytes.json"]) == 2
+    assert "has ids from 257 on; --tokenizer names another" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main(["--adopt", tmp_path / "empty", "--tokenizer", tokenizer_path]) == 2
+    assert "no .bin or .npy file with train, val or test" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from course.notebooks.source import notebook_from_text
@@ -12,7 +13,7 @@ from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, TESTS, chapters, num
 from course.site.chapters import CHAPTERS
 
 # Chapters that begin with the simplest version and add one thing at a time. 14c makes a command of 14b, and may be skipped.
-PLAIN = [chapter for chapter in source_chapters() if (chapter < "16" and chapter != "14c") or chapter == "17"]
+PLAIN = [c for c in source_chapters() if (c < "16" and c != "14c") or c in ("16", "16c", "17")]
 # Lines of code of a sitting: what it should have, what it may have until it is rewritten, and what is still to be cut or split.
 LINES = {chapter: 330 if chapter in PLAIN else 450 for chapter in source_chapters()}
 LINES |= {
@@ -20,9 +21,9 @@ LINES |= {
     "08": 340,
     "14": 350,
     "14b": 350,
-    "16": 600,
     "17d": 340,
     "17e": 525,
+    "19": 495,
     "20": 575,  # 390 to read; the rest, for later chapters, is at its end
     "21": 465,
     "21b": 460,
@@ -106,15 +107,15 @@ def sources():
 class TestChapter:
     def test_fits_one_sitting(self, chapter, sources):
         """Without its appendices: plumbing, which is exported but need not be read. It has a limit of its own."""
-        cells = main_part(sources[chapter])
-        plumbing = [
-            unmarked(cell.source) for cell in sources[chapter][len(cells) :] if cell.cell_type == "code"
-        ]
-        code = [unmarked(cell.source) for cell in cells if cell.cell_type == "code"]
+        cells = read(sources[chapter])
+        plumbing = [cell for cell in sources[chapter] if cell not in cells]
+        code, appendix = (
+            [unmarked(cell.source) for cell in part if cell.cell_type == "code"] for part in (cells, plumbing)
+        )
         prose = [cell.source for cell in cells if cell.cell_type != "code"]
         lines, appended = (
             sum(1 for source in part for line in source.split("\n") if line.strip())
-            for part in (code, plumbing)
+            for part in (code, appendix)
         )
         words = sum(len(source.split()) for source in prose)
         assert len(code) <= 60 and lines <= LINES[chapter], f"{len(code)} cells, {lines} lines"
@@ -126,8 +127,8 @@ class TestChapter:
         """At most three code cells in a row show nothing."""
         if chapter not in PLAIN:
             pytest.skip("this chapter is still to be rewritten")
-        cells = json.loads(next(NOTEBOOKS.glob(f"{chapter}_*.ipynb")).read_text(encoding="utf-8"))["cells"]
-        silent = "".join("o" if cell["outputs"] else "-" for cell in cells if cell["cell_type"] == "code")
+        cells = read(nbformat.read(next(NOTEBOOKS.glob(f"{chapter}_*.ipynb")), as_version=4).cells)
+        silent = "".join("o" if cell.outputs else "-" for cell in cells if cell.cell_type == "code")
         assert "----" not in silent, f"code cells with output (o) and without: {silent}"
 
     def test_its_saved_checkpoint_met_no_older_package(self, chapter):
@@ -170,10 +171,14 @@ class TestChapter:
         assert tables == ([chapter] if keys["predict"] else []), "predictions(NN) stands once, near the end"
 
 
-def main_part(cells: list) -> list:
-    """The cells of a chapter before its first appendix."""
-    first = (n for n, cell in enumerate(cells) if cell.source.startswith("## Appendix"))
-    return cells[: next(first, len(cells))]
+def read(cells: list) -> list:
+    """The cells that belong to the sitting: an appendix is exported, and not read."""
+    kept, appendix = [], False
+    for cell in cells:
+        if cell.cell_type == "markdown" and cell.source.startswith("## "):
+            appendix = cell.source.startswith("## Appendix")
+        kept += [] if appendix else [cell]
+    return kept
 
 
 def unmarked(source: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.sample import by_columns, generate
+from nanogpt.gpt.sample import by_columns, generate, load
 from nanogpt.gpt.train import make_optimizer, train_step
 from nanogpt.gpt.weights import load_model, save_model
 from nanogpt.run.lora import (
@@ -16,6 +16,7 @@ from nanogpt.run.lora import (
     LoRALinear,
     add_lora,
     base_digest,
+    base_of,
     freeze,
     linear_layers,
     load_adapter,
@@ -24,6 +25,7 @@ from nanogpt.run.lora import (
     save_adapter,
     weight_update,
 )
+from nanogpt.text.tokenizer import BPETokenizer
 
 CONFIG = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=32)
 
@@ -205,6 +207,48 @@ def test_an_adapter_that_is_not_there(tmp_path):
         load_adapter(new_model(), tmp_path / "nowhere")
     with pytest.raises(ValueError, match="no adapter to save"):
         save_adapter(new_model(), tmp_path)
+
+
+@pytest.fixture
+def beside(tmp_path):
+    """A base with its tokenizer, and the folder of an adapter that names it, as they lie in data/built."""
+    tokenizer = BPETokenizer.train("the cat sat on the mat. " * 9, 260)
+    base = new_model(vocab_size=tokenizer.vocab_size)
+    save_model(base, tmp_path / "model")
+    tokenizer.save(tmp_path / "model/tokenizer.json")
+    model = trained(add_lora(base, 3, generator=gen(7))).eval()
+    save_adapter(model, tmp_path / "adapter", base_model=tmp_path / "model")
+    return tmp_path, model
+
+
+def test_an_adapters_folder_is_a_checkpoint(beside, monkeypatch):
+    """Its logits are those of the merged model, from any working folder, and after both have moved."""
+    folder, model = beside
+    x, expected = batch()[0], merge(model)(batch()[0])[0]
+    (folder / "moved").mkdir()
+    for name in ("model", "adapter"):
+        (folder / name).rename(folder / "moved" / name)
+    monkeypatch.chdir(folder / "moved")
+    loaded, tokenizer = load("adapter")
+    assert torch.equal(loaded(x)[0], expected) and not lora_parameters(loaded) and not loaded.training
+    assert tokenizer.decode(tokenizer.encode("the cat")) == "the cat"
+    by_columns(loaded)  # as `sample` does, which takes plain nn.Linear only
+    torch.testing.assert_close(loaded(x[:1, :1])[0], expected[:1, :1], atol=1e-5, rtol=1e-5)
+
+
+def test_an_adapter_whose_base_is_gone_unnamed_or_another_is_one_clear_sentence(beside):
+    folder, model = beside
+    save_model(new_model(seed=1, vocab_size=260), folder / "model")
+    with pytest.raises(ValueError, match="trained beside other weights"):
+        load(str(folder / "adapter"))
+    (folder / "model").rename(folder / "gone")
+    with pytest.raises(FileNotFoundError, match="is not there, and the adapter in .* needs it as its base"):
+        load(str(folder / "adapter"))
+    save_adapter(model, folder / "adapter")
+    with pytest.raises(ValueError, match="names no base_model; save_adapter"):
+        load(str(folder / "adapter"))
+    save_adapter(model, folder / "adapter", base_model="openai-community/gpt2")
+    assert base_of(folder / "adapter") == "openai-community/gpt2"
 
 
 def test_adding_twice_is_refused():
