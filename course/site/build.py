@@ -14,16 +14,10 @@ from pathlib import Path
 from course.exercises.sets import folders, read
 from course.files import notebook_bytes, write_atomically
 from course.paths import NOTEBOOKS, ROOT, CourseError, module_path, modules, number_of, numbered, relative
+from course.site.chapters import PARTS, part
 from course.site.pages import address, chapter_page, exercise_page, page, raw_files
 
 SITE = ROOT / "build" / "site"
-PARTS = {
-    "I Text": ("00", "03"),
-    "II GPT-2": ("04", "08"),
-    "III Speed": ("09", "14z"),
-    "IV A real run": ("15", "19z"),
-    "V Many processes": ("20", "22z"),
-}
 ELSEWHERE = {  # files of the repository that are pages of another name
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -109,9 +103,9 @@ def staged() -> dict[str, bytes]:
 def contents(chapters: dict[str, Path]) -> str:
     """Sphinx's tables of contents: the parts of the course, then exercises and package."""
     text = ""
-    for part, (first, last) in PARTS.items():
-        pages = [f"notebooks/{path.stem}" for number, path in chapters.items() if first <= number <= last]
-        text += toctree(part, pages)
+    for name in PARTS:
+        pages = [f"notebooks/{chapters[number].stem}" for number in part(name, list(chapters))]
+        text += toctree(name, pages) if pages else ""
     written = sorted(path.stem for path in (ROOT / "site").glob("*.md") if path.stem != "index")
     text += toctree("Exercises", ["exercises/tasks", "exercises/instructors"])
     return text + toctree("Beside the chapters", [*written, "nanogpt/index", "contributing"])
