@@ -54,6 +54,16 @@ CHAPTERS = {
 # Sittings that a reader may leave out: the others can be read without them.
 OPTIONAL = {"16b", "17d", "18b", "19b", "21c", "21d", "22b", "22c", "22d", "23", "24", "25"}
 
+SHORT = {  # where the word above is not what a reader looks for
+    "05": "GPT-2",
+    "06": "pretrained weights",
+    "11": "torch.compile",
+    "18b": "HellaSwag",
+    "19b": "answers and rewards",
+    "20": "DDP",
+    "21c": "ring attention, pipelines",
+}
+
 PARTS = {  # name: its first chapter, its last, and what one can do after it
     "I Text": ("00", "03z", "turn any text into batches, and say how low a loss on it can get"),
     "II GPT-2": ("04", "08z", "build the model, check it against Hugging Face's, train it and let it write"),

@@ -280,4 +280,4 @@ def test_later_chapters_go_on_with_the_students_own_module_where_it_passes_its_t
     house.course("build", "05")
     assert "My own." in later.read_text() and "Wrong." not in later.read_text()
     house.module.unlink()
-    assert "tiny (not there: checkpoint the chapter)" in house.course("progress")
+    assert "a module is missing: checkpoint it again" in house.course("progress")

@@ -78,12 +78,13 @@ def test_help_says_what_a_command_does_and_gives_an_example(name, capsys):
     assert cli.main([name, "--help"]) == 0
     out = capsys.readouterr().out
     says = out.partition("\n\n")[2].partition("\n\n")[0]
-    assert out.startswith(f"usage: course {name}") and len(says.split()) >= 6
+    assert out.startswith(f"usage: course {name}") and len(says.split()) >= 5
     assert "Example: course " in out or name in ("grade", "exercises", "data")
 
 
 def test_every_command_is_in_the_one_list_of_help():
-    assert set(re.findall(r"\bcourse ([a-z]+)", cli.HELP)) == set(cli.COMMANDS)
+    listed = re.findall(r"^(?:for \w+)? +course ([a-z]+)", cli.HELP.partition("for CI")[0], re.MULTILINE)
+    assert sorted(listed) == sorted(cli.COMMANDS)
 
 
 def test_what_a_course_command_raises_is_its_message(monkeypatch, capsys):

@@ -1,0 +1,206 @@
+"""A chapter's cells as one reads them in the book: what serves the machinery is folded, or said in a few words.
+
+Directives become a badge that names the module, imports and the checkpoint are folded, a prediction is a question whose
+outcome opens, a long output shows its beginning, and a figure's alternative text is not shown as code.
+"""
+
+import ast
+import html
+import os
+import re
+
+import nbformat
+
+from course.paths import module_file
+
+DIRECTIVE = re.compile(r"^#\|.*\n?", re.MULTILINE)
+EXPORT = re.compile(r"^#\| export(?: +([\w.]+))?$", re.MULTILINE)
+DEFAULT = re.compile(r"^#\| default_exp +([\w.]+)", re.MULTILINE)
+GROWS = re.compile(r"^#\| grows +(.+)$", re.MULTILINE)
+FOLDED = {  # a call that is folded, and what the fold says
+    "checkpoint": "Checkpoint: test the chapter's code and export it",
+    "predictions": "Your predictions, and what came out",
+    "show": "Code of the figure",
+}
+SHOWN = 20  # lines of a printed output; of a longer one only the first TOP
+TOP = 10
+
+
+def cells_to_read(cells: list, page: str) -> list:
+    """The cells of a chapter, whose address on the site is `page`, as the book shows them."""
+    default = next((found[1] for cell in cells if (found := DEFAULT.search(cell.source))), "")
+    came_out = outcomes(cells)
+    made = []
+    for cell in cells:
+        made += code_to_read(cell, default, came_out, page) if cell.cell_type == "code" else [cell]
+    for number, cell in enumerate(made):
+        cell.setdefault("id", f"read-{number}")
+    return made
+
+
+def code_to_read(cell, default: str, came_out: dict[str, str], page: str) -> list:
+    """One code cell: a badge, questions, folded imports and the rest, as far as it has them."""
+    badge = exported(cell.source, default, page)
+    cell.source = DIRECTIVE.sub("", cell.source).strip("\n")
+    try:
+        body = ast.parse(cell.source).body
+    except SyntaxError:  # a cell with a magic
+        return [*badge, cell, *rest_of_output(cell)]
+    cell.source = without_alt(cell.source, body)
+    body = ast.parse(cell.source).body
+    asked = [node for node in body if called(node) == "predict"]
+    before = list(badge)
+    if asked:
+        before.append(question(asked, came_out))
+        cell.source = without(cell.source, asked)
+        body = ast.parse(cell.source).body
+    imports = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
+    if imports and len(imports) < len(body) and len(imports) > 1:
+        before.append(folded(code(source_of(cell.source, imports)), "Imports"))
+        cell.source = without(cell.source, imports)
+        body = ast.parse(cell.source).body
+    if body and all(isinstance(node, ast.Import | ast.ImportFrom) for node in body):
+        folded(cell, "Imports")
+    elif body and len(kinds := {called(node) for node in body}) == 1 and (kind := kinds.pop()) in FOLDED:
+        folded(cell, FOLDED[kind], whole=kind != "show")
+    if not cell.source.strip() and not cell.get("outputs"):
+        return before
+    if not cell.source.strip():
+        cell.metadata.setdefault("tags", []).append("remove-input")
+    return [*before, cell, *rest_of_output(cell)]
+
+
+def called(node: ast.stmt) -> str:
+    """The name of the function that a statement calls, and does nothing else; "" for any other statement."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    return call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
+
+
+def code(source: str):
+    made = nbformat.v4.new_code_cell(source)
+    del made["id"]
+    return made
+
+
+def prose(source: str):
+    made = nbformat.v4.new_markdown_cell(source)
+    del made["id"]
+    return made
+
+
+def folded(cell, says: str, whole: bool = False):
+    """The cell behind a line to click on; whole: with its outputs."""
+    cell.metadata.setdefault("tags", []).append("hide-cell" if whole else "hide-input")
+    what = "" if whole else "code_"
+    cell.metadata["mystnb"] = cell.metadata.get("mystnb", {}) | {
+        f"{what}prompt_show": says,
+        f"{what}prompt_hide": says,
+    }
+    if whole:
+        cell.metadata["mystnb"] = {
+            key.replace("code_", ""): value for key, value in cell.metadata["mystnb"].items()
+        }
+    return cell
+
+
+def exported(source: str, default: str, page: str) -> list:
+    """A badge that names the module into which a cell is exported; none for other cells."""
+    found = EXPORT.search(source)
+    module = (found[1] or default) if found else ""
+    if not module:
+        return []
+    at = os.path.relpath(f"nanogpt/{module.replace('.', '/')}.html", os.path.dirname(page)).replace(
+        os.sep, "/"
+    )
+    grows = GROWS.search(source)
+    more = f" · a new version of <code>{html.escape(grows[1])}</code>" if grows else ""
+    return [prose(f'<p class="exported"><a href="{at}">→ {module_file(module)}</a>{more}</p>')]
+
+
+def without_alt(source: str, body: list[ast.stmt]) -> str:
+    """The code, without the alternative texts of its figures."""
+    shown = [
+        node
+        for each in body
+        for node in ast.walk(each)
+        if isinstance(node, ast.stmt) and called(node) == "show"
+    ]
+    for node in sorted(shown, key=lambda node: -node.lineno):
+        call = node.value
+        kept = [word for word in call.keywords if word.arg != "alt"]
+        if len(kept) < len(call.keywords):
+            words = [ast.unparse(argument) for argument in call.args]
+            words += [f"{word.arg}={ast.unparse(word.value)}" for word in kept]
+            source = replaced(source, node, f"{' ' * node.col_offset}show({', '.join(words)})")
+    return source
+
+
+def replaced(source: str, node: ast.stmt, text: str) -> str:
+    """The source with another text in place of a statement and of what follows on its last line."""
+    lines = source.split("\n")
+    return "\n".join([*lines[: node.lineno - 1], *filter(None, [text]), *lines[node.end_lineno :]])
+
+
+def without(source: str, nodes: list[ast.stmt]) -> str:
+    for node in reversed(nodes):
+        source = replaced(source, node, "")
+    return re.sub(r"\n{3,}", "\n\n\n", source).strip("\n")
+
+
+def source_of(source: str, nodes: list[ast.stmt]) -> str:
+    lines = source.split("\n")
+    return "\n".join("\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in nodes)
+
+
+def outcomes(cells: list) -> dict[str, str]:
+    """What `answer` printed, by the prediction's key: "05.1, question: 31.6%" gives 31.6%."""
+    found = {}
+    for cell in cells:
+        for output in cell.get("outputs", ()):
+            for key, text in re.findall(
+                r"^(\d\d[a-z]?\.\d+)(?:, .*?)?: (.+)$", output.get("text", ""), re.MULTILINE
+            ):
+                found.setdefault(key, text.rpartition(": ")[2] if ": " in text else text)
+    return found
+
+
+def question(asked: list[ast.stmt], came_out: dict[str, str]):
+    """Predictions as questions, each with its outcome in a fold."""
+    lines = ['<div class="predict">', "<p><strong>Predict</strong></p>"]
+    for node in asked:
+        words = [argument.value for argument in node.value.args if isinstance(argument, ast.Constant)]
+        words += [word.value.value for word in node.value.keywords if word.arg == "question"]
+        key, text = (*map(str, words), "", "")[:2]
+        unit = next(
+            (
+                str(w.value.value)
+                for w in node.value.keywords
+                if w.arg == "unit" and isinstance(w.value, ast.Constant)
+            ),
+            "",
+        )
+        asks = f"{text}{f' ({unit})' if unit else ''}"
+        outcome = came_out.get(key)
+        lines.append(f"<p><span>{key}</span> {html.escape(asks)}</p>")
+        if outcome:
+            lines.append(f"<details><summary>What came out</summary><p>{html.escape(outcome)}</p></details>")
+    return prose("\n".join([*lines, "</div>"]))
+
+
+def rest_of_output(cell) -> list:
+    """Of a printed output that is long only the beginning stays; the rest goes into a fold behind the cell."""
+    streams = [output for output in cell.get("outputs", ()) if output.output_type == "stream"]
+    if not streams or streams[-1] is not cell.outputs[-1]:
+        return []
+    lines = streams[-1].text.rstrip("\n").split("\n")
+    if len(lines) <= SHOWN:
+        return []
+    streams[-1].text = "\n".join(lines[:TOP]) + "\n"
+    rest = html.escape("\n".join(lines[TOP:])).replace(
+        "\n\n", "\n&#8203;\n"
+    )  # an empty line would end the HTML
+    return [
+        prose(
+            f'<details class="more"><summary>{len(lines) - TOP} more lines</summary><pre>{rest}</pre></details>'
+        )
+    ]
