@@ -57,7 +57,12 @@ def test_counts_hours_times_and_the_story_are_those_of_the_repository(path):
 
 def test_the_blocks_of_readme_are_all_there_and_a_changed_one_is_noticed():
     assert set(re.findall(r"<!-- (\w+) -->", README)) == set(readme.BLOCKS)
-    assert readme.filled(README.replace("with 0.5 million parameters", "with 0.5 billion parameters"), readme.README) == README
+    assert (
+        readme.filled(
+            README.replace("with 0.5 million parameters", "with 0.5 billion parameters"), readme.README
+        )
+        == README
+    )
 
 
 def test_the_hours_of_the_sittings_add_up_to_those_of_the_parts():
