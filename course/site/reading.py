@@ -91,15 +91,8 @@ def prose(source: str):
 def folded(cell, says: str, whole: bool = False):
     """The cell behind a line to click on; whole: with its outputs."""
     cell.metadata.setdefault("tags", []).append("hide-cell" if whole else "hide-input")
-    what = "" if whole else "code_"
-    cell.metadata["mystnb"] = cell.metadata.get("mystnb", {}) | {
-        f"{what}prompt_show": says,
-        f"{what}prompt_hide": says,
-    }
-    if whole:
-        cell.metadata["mystnb"] = {
-            key.replace("code_", ""): value for key, value in cell.metadata["mystnb"].items()
-        }
+    prompts = {"code_prompt_show": says, "code_prompt_hide": says}
+    cell.metadata["mystnb"] = cell.metadata.get("mystnb", {}) | prompts
     return cell
 
 
