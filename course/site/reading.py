@@ -49,7 +49,7 @@ def code_to_read(cell, default: str, came_out: dict[str, str], page: str) -> lis
     cell.source = without_alt(cell.source, body)
     body = ast.parse(cell.source).body
     asked = [node for node in body if called(node) == "predict"]
-    before = list(badge)
+    before = []
     if asked:
         before.append(question(asked, came_out))
         cell.source = without(cell.source, asked)
@@ -59,15 +59,16 @@ def code_to_read(cell, default: str, came_out: dict[str, str], page: str) -> lis
         before.append(folded(code(source_of(cell.source, imports)), "Imports"))
         cell.source = without(cell.source, imports)
         body = ast.parse(cell.source).body
-    if body and all(isinstance(node, ast.Import | ast.ImportFrom) for node in body):
+    if body and len(imports) == len(body):
         folded(cell, "Imports")
+        badge = []
     elif body and len(kinds := {called(node) for node in body}) == 1 and (kind := kinds.pop()) in FOLDED:
         folded(cell, FOLDED[kind], whole=kind != "show")
     if not cell.source.strip() and not cell.get("outputs"):
         return before
     if not cell.source.strip():
         cell.metadata.setdefault("tags", []).append("remove-input")
-    return [*before, cell, *rest_of_output(cell)]
+    return [*before, *badge, cell, *rest_of_output(cell)]
 
 
 def called(node: ast.stmt) -> str:
