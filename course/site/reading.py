@@ -39,36 +39,48 @@ def cells_to_read(cells: list, page: str) -> list:
 
 
 def code_to_read(cell, default: str, came_out: dict[str, str], page: str) -> list:
-    """One code cell: a badge, questions, folded imports and the rest, as far as it has them."""
+    """One code cell: its questions, its imports in a fold, a badge and the rest, as far as it has them."""
     badge = exported(cell.source, default, page)
     cell.source = DIRECTIVE.sub("", cell.source).strip("\n")
     try:
-        body = ast.parse(cell.source).body
+        cell.source = without_alt(cell.source, ast.parse(cell.source).body)
     except SyntaxError:  # a cell with a magic
         return [*badge, cell, *rest_of_output(cell)]
-    cell.source = without_alt(cell.source, body)
-    body = ast.parse(cell.source).body
-    asked = [node for node in body if called(node) == "predict"]
     before = []
-    if asked:
+    if asked := taken(cell, lambda node: called(node) == "predict"):
         before.append(question(asked, came_out))
-        cell.source = without(cell.source, asked)
-        body = ast.parse(cell.source).body
-    imports = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
-    if imports and len(imports) < len(body) and len(imports) > 1:
-        before.append(folded(code(source_of(cell.source, imports)), "Imports"))
-        cell.source = without(cell.source, imports)
-        body = ast.parse(cell.source).body
+    body = ast.parse(cell.source).body
+    imports = list(filter(is_import, body))
     if body and len(imports) == len(body):
-        folded(cell, "Imports")
-        badge = []
-    elif body and len(kinds := {called(node) for node in body}) == 1 and (kind := kinds.pop()) in FOLDED:
-        folded(cell, FOLDED[kind], whole=kind != "show")
-    if not cell.source.strip() and not cell.get("outputs"):
-        return before
+        return [*before, folded(cell, "Imports")]
+    if len(imports) > 1:
+        text = source_of(cell.source, imports)
+        taken(cell, is_import)
+        before.append(folded(code(text), "Imports"))
     if not cell.source.strip():
+        if not cell.get("outputs"):
+            return before
         cell.metadata.setdefault("tags", []).append("remove-input")
+    fold(cell)
     return [*before, *badge, cell, *rest_of_output(cell)]
+
+
+def is_import(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def taken(cell, wanted) -> list[ast.stmt]:
+    """The statements of a cell that are wanted, which are taken out of it."""
+    found = list(filter(wanted, ast.parse(cell.source).body))
+    cell.source = without(cell.source, found)
+    return found
+
+
+def fold(cell) -> None:
+    """Fold a cell that does nothing but show a figure, the predictions, or the checkpoint."""
+    kinds = {called(node) for node in ast.parse(cell.source).body}
+    if len(kinds) == 1 and (kind := kinds.pop()) in FOLDED:
+        folded(cell, FOLDED[kind], whole=kind != "show")
 
 
 def called(node: ast.stmt) -> str:
