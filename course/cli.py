@@ -1,6 +1,5 @@
 """`course ...`: run, build, checkpoint, restore, doctor, data. What a command needs is imported when it is called."""
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -8,26 +7,114 @@ from course.paths import (
     CourseError,
     chapters,
     notebook_path,
-    plainly,
     source_chapters,
     source_path,
     two_digits,
 )
+from course.runner import CODES, Parser, no_command, outcome
 
+COMMANDS = {  # what each is, in full, and an example
+    "doctor": (
+        "Is this machine ready? One line for each thing that the course needs: green is fine, yellow can be improved (the\n"
+        "line says how), red has to be fixed first. The last line is the verdict.",
+        "course doctor",
+    ),
+    "run": (
+        "Execute notebooks in order, each with its checkpoint. The executed copies go to runs/; the notebooks themselves stay\n"
+        "as they are. It stops at the first cell that fails, and says which command goes on from there.",
+        "course run 04 05    or    course run --from 04",
+    ),
+    "lab": (
+        "Start JupyterLab at chapter 00. All further arguments go to JupyterLab.",
+        "course lab --no-browser --port 8889",
+    ),
+    "checkpoint": (
+        "Export a notebook's finished code into nanogpt/, if it imports and the chapter's tests pass. If not, the old modules\n"
+        "stay as they are. A chapter's last cell does the same.",
+        "course checkpoint 04",
+    ),
+    "solution": (
+        "Print our body of a function that the chapter leaves to you.",
+        "course solution 04 attention_weights",
+    ),
+    "restore": (
+        "Replace a chapter's notebook and modules by the released ones. It shows what would change and asks first. Your\n"
+        "versions stay beside them, under the same name with `yours-` and the date in front.",
+        "course restore 04",
+    ),
+    "start": (
+        "Begin with an empty nanogpt/, which your checkpoints fill. What was there is kept beside it; `course package`\n"
+        "brings the complete package back.",
+        "course start --at 07 --blank",
+    ),
+    "package": (
+        "Bring the complete nanogpt/ back, as it was released. Yours is kept beside it.",
+        "course package",
+    ),
+    "update": (
+        "Fetch the newest chapters with git. A file that you changed is kept beside the new one.",
+        "course update",
+    ),
+    "check": (
+        "Run the visible checks of your exercises, without a network, and say of each task whether it passes or why it does\n"
+        "not. Exit code 1 if a task does not pass yet.",
+        "course check 04    or    course check path/to/notebook.ipynb",
+    ),
+    "progress": (
+        "Show which checkpoints have passed and when, which tasks pass, the minutes planned for both, and your predictions\n"
+        "with their errors.",
+        "course progress",
+    ),
+    "data": ("Download a data set: course data --help.", "course data tinyshakespeare"),
+    "exercises": (
+        "For instructors: list the tasks, make what students get, and the key.",
+        "course exercises release 04",
+    ),
+    "grade": (
+        "For instructors: score submissions. course grade --help.",
+        "course grade run 04 --submissions DIR",
+    ),
+    "build": (
+        "For authors: make a notebook from its source in notebooks/src, and execute it.",
+        "course build 04 --draft    or    course build --check",
+    ),
+    "pull": ("For authors: bring an edit made in the notebook back into its source.", "course pull 04"),
+    "site": (
+        "Build the course as a book from the committed outputs, in build/site/html. Nothing is executed.",
+        "course site",
+    ),
+    "pictures": (
+        "Draw the pictures of README and site anew, from data/measurements.",
+        "course pictures",
+    ),
+    "readme": (
+        "Compare README's counts, hours, times and table of sittings with the repository. Exit code 1 if they differ.",
+        "course readme --write",
+    ),
+    "publish": (
+        "Write the repository's address into README, the notebooks' first cells and badges, and pyproject.toml. Without an\n"
+        "address, write the present one again.",
+        "course publish https://github.com/me/gpt2-course",
+    ),
+    "test": (
+        "Run what CI runs: every notebook, and all tests. With arguments, it is one pytest with these arguments.",
+        "course test -k tokenizer",
+    ),
+}
 HELP = """\
 for students      course doctor          is this machine ready? (--distributed: can two processes talk, how fast?)
+                  course lab             JupyterLab at chapter 00
                   course run             execute all notebooks (course run 04 05, course run --from 04)
-                  course lab             JupyterLab at chapter 00; further arguments go to it (--no-browser --port 8889)
                   course checkpoint 04   export a notebook's finished code into nanogpt/
-                  course solution 04 attention_weights   our body of a function that the chapter leaves to you
                   course restore 04      bring a chapter back to the released state, keeping yours beside it
                   course start           begin with an empty nanogpt/ that your checkpoints fill (--at 07: as after
                                          chapter 06; --blank: and notebooks whose main functions you write)
                   course package         the complete nanogpt/ back, keeping yours beside it
+                  course solution 04 attention_weights   our body of a function that the chapter leaves to you
+                  course check 04        the visible checks of your exercises (released/, or a path)
+                  course progress        which checkpoints and tasks have passed, and your predictions
                   course update          the newest chapters, keeping beside them what you changed (git)
                   course data NAME       download tinyshakespeare, fineweb-edu or hellaswag
-                  course check 04        the visible checks of your exercises (released/, or a path)
-                  course progress        chapters, tasks, minutes, and your predictions with their errors
 for instructors   course exercises       list (all tasks); release 04 (what students get);
                                          release --chapter 04 --blank (the chapter, its blanks empty);
                                          release --all --public FOLDER (a class's repository, without solutions);
@@ -35,115 +122,111 @@ for instructors   course exercises       list (all tasks); release 04 (what stud
                   course grade           run, regrade, marks, feedback, show, summary, totals, export, bundle, selfcheck
 for authors       course build 04        notebooks/src/04_*.py -> executed notebook
                   course pull 04         an edit made in the notebook -> its source
+                  course readme          README's counts and table, compared with the repository (--write)
                   course site            the course as a book, in build/site/html
                   course pictures        the pictures of README and site, drawn from data/measurements
                   course publish URL     the repository's address: README, badges, first cells, pyproject.toml
                   course test            all tests, every notebook, the drift check (course test -k tokenizer)
 for CI            course build --check; course checkpoint --all --check
 """
+USAGE = f"""usage: course COMMAND [options]
+
+{HELP}
+course COMMAND --help    what a command does, its options, an example
+{CODES}"""
 
 
 def main(argv: list[str] | None = None, template=None) -> int:
-    """One command. Exit code 0, 1 where it could not be done (one line says why), 2 for bad usage, 130 after Ctrl-C."""
+    """One command; its exit code, as CODES says."""
     argv, is_program = (sys.argv[1:], True) if argv is None else (argv, False)
-    try:
-        if argv[:1] == ["data"]:
-            from course.machine.data import main as data
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # not every terminal can show every character
 
-            return data(argv[1:])
-        if argv[:1] == ["grade"]:
+    def call() -> int | None:
+        name, rest = argv[0] if argv else "--help", argv[1:]
+        asks_for_help = "-h" in rest or "--help" in rest
+        if name in ("-h", "--help"):
+            print(USAGE)
+            return 0
+        if name == "data":
+            from course.machine.data import run as data
+
+            return data(rest)
+        if name == "grade":
             from course.grade.cli import main as grade
 
-            return grade(argv[1:], template, is_program)
-        if argv[:1] == ["test"]:
+            return grade(rest, template, is_program)
+        if name == "test" and not asks_for_help:
             from course.testing.run import test
 
-            return test(argv[1:])
-        if argv[:1] == ["lab"] and not {"-h", "--help"} & set(argv):
+            return test(rest)
+        if name == "lab" and not asks_for_help:
             from course.machine.lab import lab
 
-            return lab(argv[1:])
+            return lab(rest)
+        if name not in COMMANDS:
+            raise CourseError(no_command(name, COMMANDS, "course"))
         args = parser().parse_args(argv)
         return args.call(args)
-    except CourseError as error:
-        print(f"course: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:  # a full disk, a folder that cannot be written
-        print(f"course: {plainly(error)}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as stopped:
-        print(
-            f"\ncourse: stopped; {stopped.args[0] if stopped.args else 'nothing is half-written'}",
-            file=sys.stderr,
-        )
-        return 130
+
+    return outcome("course", call)
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="course", epilog=HELP, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
+def parser() -> Parser:
+    top = Parser(prog="course")
+    commands = top.commands()
 
-    run = commands.add_parser("run", help="execute the notebooks in order and checkpoint each")
+    def command(name: str, call=None) -> Parser:
+        says, example = COMMANDS[name]
+        made = commands.add_parser(name, description=says, epilog=f"Example: {example}")
+        made.set_defaults(call=call)
+        return made
+
+    run = command("run", call_run)
     run.add_argument("chapters", nargs="*", metavar="NN", help="these chapters (default: all)")
     run.add_argument("--from", dest="first", metavar="NN", help="first chapter (default 00)")
     run.add_argument("--to", dest="last", metavar="NN", help="last chapter (default: the last)")
     run.add_argument("--record", action="store_true", help="keep the times as this course's measured times")
-    run.set_defaults(call=call_run)
 
-    build = commands.add_parser("build", help="make notebooks from notebooks/src (authors)")
+    build = command("build", call_build)
     build.add_argument("chapters", nargs="*", metavar="NN", help="chapters (default: all)")
     build.add_argument("--draft", action="store_true", help="do not execute")
     build.add_argument("--check", action="store_true", help="write nothing; show differences, exit 1 if any")
-    build.set_defaults(call=call_build)
 
-    pull = commands.add_parser("pull", help="bring a notebook's edit back into notebooks/src (authors)")
-    pull.add_argument("chapter", metavar="NN")
-    pull.set_defaults(call=call_pull)
+    pull = command("pull", call_pull)
+    pull.add_argument("chapter", metavar="NN", help="the chapter's number")
 
-    checkpoint = commands.add_parser(
-        "checkpoint", help="export a notebook's code into nanogpt/, if its tests pass"
-    )
-    checkpoint.add_argument("chapters", nargs="*", metavar="NN")
+    checkpoint = command("checkpoint", call_checkpoint)
+    checkpoint.add_argument("chapters", nargs="*", metavar="NN", help="the chapters' numbers")
     checkpoint.add_argument("--all", action="store_true", help="every chapter, in order")
     checkpoint.add_argument(
         "--check", action="store_true", help="write nothing; show differences, exit 1 if any"
     )
-    checkpoint.set_defaults(call=call_checkpoint)
 
-    solution = commands.add_parser("solution", help="the released body of a function of a chapter")
-    solution.add_argument("chapter", metavar="NN")
+    solution = command("solution", call_solution)
+    solution.add_argument("chapter", metavar="NN", help="the chapter's number")
     solution.add_argument("name", metavar="NAME", help="attention_weights, or GPT.forward")
-    solution.set_defaults(call=call_solution)
 
-    restore = commands.add_parser(
-        "restore", help="bring a chapter back to the released state, keeping your version beside it"
-    )
-    restore.add_argument("chapter", metavar="NN")
+    restore = command("restore", call_restore)
+    restore.add_argument("chapter", metavar="NN", help="the chapter's number")
     restore.add_argument("--yes", action="store_true", help="do not ask")
-    restore.set_defaults(call=call_restore)
 
-    start = commands.add_parser("start", help="an empty package that your checkpoints fill; yours is kept")
+    start = command("start", call_start)
     start.add_argument("--at", metavar="NN", help="begin there, with what the chapters before it build")
     start.add_argument("--blank", action="store_true", help="notebooks in which you write the main functions")
-    start.set_defaults(call=call_start)
 
-    package = commands.add_parser("package", help="the complete package back; yours is kept beside it")
-    package.set_defaults(call=call_package)
+    command("package", call_package)
 
-    doctor = commands.add_parser("doctor", help="check this machine; one line each, with the remedy")
+    doctor = command("doctor", call_doctor)
     doctor.add_argument(
         "--distributed", action="store_true", help="can two processes here talk, and how fast?"
     )
-    doctor.set_defaults(call=call_doctor)
 
-    update = commands.add_parser("update", help="the newest chapters; what you changed is kept beside them")
-    update.set_defaults(call=call_update)
+    command("update", call_update)
 
-    exercises = commands.add_parser("exercises", help="list all tasks; release what students get")
-    which = exercises.add_subparsers(required=True, metavar="COMMAND")
-    tasks = which.add_parser("list", help="the table of tasks, and three syllabi")
+    which = command("exercises").commands()
+    tasks = which.add_parser("list", help="all tasks, three syllabi, and the hours of each sitting")
     tasks.add_argument("--write", action="store_true", help="into exercises/TASKS.md")
     tasks.set_defaults(call=call_tasks)
     release = which.add_parser("release", help="the notebooks that students get, without solutions")
@@ -164,27 +247,20 @@ def parser() -> argparse.ArgumentParser:
     key.add_argument("--to", metavar="FOLDER", help="where they go (default: build/keys/)")
     key.set_defaults(call=call_key)
 
-    check = commands.add_parser("check", help="the visible checks of your exercises, offline")
+    check = command("check", call_check)
     check.add_argument("which", metavar="NN", help="a chapter's set in released/, or the path of a notebook")
-    check.set_defaults(call=call_check)
 
-    progress = commands.add_parser("progress", help="chapters, tasks, minutes, predictions")
-    progress.set_defaults(call=call_progress)
-
-    site = commands.add_parser("site", help="the course as a book, in build/site/html")
-    site.set_defaults(call=call_site)
-
-    drawn = commands.add_parser("pictures", help="the pictures of README and site, in site/pictures")
-    drawn.set_defaults(call=call_pictures)
-
-    publish = commands.add_parser("publish", help="write the repository's address wherever it belongs")
-    publish.add_argument("url", metavar="https://github.com/NAME/REPOSITORY")
-    publish.set_defaults(call=call_publish)
-
-    commands.add_parser("grade", help="score submissions (instructors): course grade --help")
-    commands.add_parser("lab", help="JupyterLab at chapter 00; further arguments go to JupyterLab")
-    commands.add_parser("test", help="all tests and notebooks; further arguments go to pytest")
-    commands.add_parser("data", help="download a data set: course data --help")
+    command("progress", call_progress)
+    command("lab")
+    command("test")
+    command("site", call_site)
+    command("pictures", call_pictures)
+    readme = command("readme", call_readme)
+    readme.add_argument("--write", action="store_true", help="into README.md (default: show what differs)")
+    publish = command("publish", call_publish)
+    publish.add_argument(
+        "url", metavar="https://github.com/NAME/REPOSITORY", nargs="?", help="default: as it is now"
+    )
     return top
 
 
@@ -366,6 +442,12 @@ def call_pictures(args) -> int:
     from course.site.pictures import pictures
 
     return pictures()
+
+
+def call_readme(args) -> int:
+    from course.site.readme import readme
+
+    return readme(args.write)
 
 
 def call_publish(args) -> int:

@@ -24,6 +24,10 @@ STARTS_FROM = {  # all others make what they miss
 }
 NOT_HERE = {"jupyterlab"}  # Colab is the page
 ANSWER_SECONDS = 60
+LOST = (
+    "/content is deleted when this runtime ends, with nanogpt/ and all that chapters make. File → Save a copy in Drive keeps "
+    "this notebook; the course's FAQ (My work on Colab) says how to keep the rest"
+)
 
 
 def set_up(stem: str, digest: str) -> None:
@@ -45,6 +49,7 @@ def set_up(stem: str, digest: str) -> None:
     )  # for processes of a chapter
     write_command()
     print(about_gpu(stem))
+    print(LOST)
     chapter, model = STARTS_FROM.get(stem, ("", "."))
     if not (ROOT / model).exists():
         print(

@@ -41,11 +41,18 @@ def predictions(chapter: str) -> None:
         if key.startswith(f"{chapter}."):
             values = [shown(made.get(what), made["unit"]) for what in ("guess", "outcome")]
             rows.append([key, made["question"], *values, error(made)])
+    print("\n".join(aligned(rows)))
+
+
+def aligned(rows: list[list[str]]) -> list[str]:
+    """Lines of a table, as wide as its contents; two spaces between columns, numbers at the right."""
     wide = [max(map(len, column)) for column in zip(*rows)]
+    lines = []
     for key, question, *values in rows:
         texts = [key.ljust(wide[0]), question.ljust(wide[1])]
         texts += [value.rjust(width) for value, width in zip(values, wide[2:])]
-        print("  ".join(texts))
+        lines.append("  ".join(texts))
+    return lines
 
 
 def plain(value):

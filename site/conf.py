@@ -9,7 +9,7 @@ from docutils import nodes
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # nanogpt is imported for its docstrings
 
-project = "GPT-2, and make it fast"
+project = "Build GPT-2, and make it fast"
 author = "the course's authors"
 extensions = [
     "myst_nb",
@@ -49,8 +49,15 @@ html_theme_options = {
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_inherit_docstrings = False  # torch documents its own in a markup of its own
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
+CHAPTER = re.compile(r"notebooks/(\w+)\.ipynb")
 SPECIAL = re.compile(r"([*_|\\<])")
+
+
+def special(text: str) -> str:
+    """Text without a mark that means something, but for the names of chapters, which become links."""
+    kept = re.split(f"({CHAPTER.pattern.replace('(', '(?:')})", text)
+    return "".join(part if i % 2 else SPECIAL.sub(r"\\\1", part) for i, part in enumerate(kept))
 
 
 def plain(app, what, name, obj, options, lines: list[str]) -> None:
@@ -58,9 +65,10 @@ def plain(app, what, name, obj, options, lines: list[str]) -> None:
     text = []
     for line in lines:
         parts = re.split(r"(`[^`]+`)", line.rstrip())
-        parts = [f"`{part}`" if i % 2 else SPECIAL.sub(r"\\\1", part) for i, part in enumerate(parts)]
+        parts = [f"`{part}`" if i % 2 else special(part) for i, part in enumerate(parts)]
         indent = len(line) - len(line.lstrip())
-        text.append(f"| {' ' * indent}{''.join(parts).strip()}" if line.strip() else "")
+        said = CHAPTER.sub(r":doc:`\g<0> </notebooks/\1>`", "".join(parts).strip())
+        text.append(f"| {' ' * indent}{said}" if line.strip() else "")
     lines[:] = [*text, ""]
 
 

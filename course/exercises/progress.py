@@ -1,22 +1,66 @@
-"""`course progress`: chapters, tasks passed, minutes, and how far the predictions were off."""
+"""`course progress`: which checkpoints and tasks have passed, the minutes planned for them, and the predictions."""
 
 import json
 import subprocess
 
 from course.exercises.check import progress
+from course.exercises.hours import in_hours, minutes
 from course.package.cells import claimed_modules
+from course.package.passed import passed
 from course.paths import ROOT, CourseError, chapters, module_path, notebook_path
-from course.predictions import KEPT, error, shown
+from course.predictions import KEPT, aligned, error, shown
 from course.states.started import described, is_there
 
 
 def call_progress() -> int:
-    print(
-        "\n".join(
-            [f"package: {described()}", "", *chapter_lines(), "", *task_lines(), "", *prediction_lines()]
-        )
-    )
+    parts = [[f"package: {described()}"], chapter_lines(), task_lines(), prediction_lines()]
+    print("\n\n".join("\n".join(lines) for lines in parts))
     return 0
+
+
+def chapter_lines() -> list[str]:
+    """A line for each chapter: whether its checkpoint has passed, its title, and the minutes planned for it."""
+    done, planned, changed = passed(), minutes(), changed_modules()
+    rows = [(chapter, state(chapter, done.get(chapter), changed)) for chapter in chapters()]
+    wide = max(len(says) for _, says in rows)
+    lines = [
+        f"{chapter:4} {says:{wide}}  {title(chapter)}, {in_hours(planned.get(chapter, 0))}"
+        for chapter, says in rows
+    ]
+    mine = [chapter for chapter, _ in rows if chapter in done]
+    spent, whole = sum(planned.get(chapter, 0) for chapter in mine), sum(planned.values())
+    head = f"{len(mine)} of {len(rows)} checkpoints have passed, planned for {in_hours(spent)} of {in_hours(whole)}"
+    return [head, *lines]
+
+
+def title(chapter: str) -> str:
+    """A chapter's heading without its number; its file's name where it has none."""
+    path = notebook_path(chapter)
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        first = "".join(cells[0]["source"]).splitlines()[0]
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return path.stem
+    return first.removeprefix("# ").partition(" · ")[2] or first.removeprefix("# ")
+
+
+def state(chapter: str, made: dict | None, changed: set[str] | None) -> str:
+    """What is known of a chapter: whether its checkpoint has passed, by whom it was run, and whose code it exports."""
+    try:
+        exported = claimed_modules(notebook_path(chapter))
+    except CourseError as problem:
+        return str(problem)
+    there = [module for module in exported if module_path(module).is_file()]
+    if not is_there(chapter):
+        return "–"
+    says = f"passed {made.get('when', '')}" if made else "–"
+    if made and made.get("executed"):
+        says += ", by course run"
+    if changed and changed & set(exported):
+        says += ", your own code"
+    if len(there) < len(exported):
+        says += ", a module is missing: checkpoint it again"
+    return says
 
 
 def changed_modules() -> set[str] | None:
@@ -35,29 +79,6 @@ def changed_modules() -> set[str] | None:
     return None
 
 
-def chapter_lines() -> list[str]:
-    changed, lines = changed_modules(), ["chapter  modules"]
-    for chapter in chapters():
-        try:
-            modules = sorted(claimed_modules(notebook_path(chapter)))
-        except CourseError as problem:
-            lines.append(f"{chapter:7}  {problem}")
-            continue
-        if modules:
-            lines.append(f"{chapter:7}  {', '.join(f'{m} {state(m, chapter, changed)}' for m in modules)}")
-    return lines
-
-
-def state(module: str, chapter: str, changed: set[str] | None) -> str:
-    if not module_path(module).is_file():
-        return "(not there: checkpoint the chapter)"
-    if not is_there(chapter):
-        return "(as earlier chapters have it)"
-    if changed is None:
-        return ""
-    return "(your own)" if module in changed else "(as released)"
-
-
 def task_lines() -> list[str]:
     passed = progress()
     lines = [f"{task}  {made['title']}" for task, made in passed.items()]
@@ -74,9 +95,8 @@ def prediction_lines() -> list[str]:
         kept = {}
     if not kept:
         return ["no prediction yet: chapters ask for them"]
-    wide = max(len(made["question"]) for made in kept.values())
-    lines = [f"{'':6}{'your predictions':{wide}}{'guess':>13}{'outcome':>15}{'error':>9}"]
+    rows = [["", "your predictions", "guess", "outcome", "error"]]
     for key, made in sorted(kept.items()):
         values = [shown(made.get(what), made.get("unit", "")) for what in ("guess", "outcome")]
-        lines.append(f"{key:6}{made['question']:{wide}}{values[0]:>13}{values[1]:>15}{error(made):>9}")
-    return lines
+        rows.append([key, made["question"], *values, error(made)])
+    return aligned(rows)

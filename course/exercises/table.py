@@ -1,12 +1,12 @@
 """The table of all tasks, and three syllabi whose minutes are summed from the sets. exercises/TASKS.md is made of both."""
 
 from course.exercises.checks import CheckOfCheck
+from course.exercises.hours import minutes
 from course.exercises.sets import EXERCISES, ExerciseSet, Task, folders, read
 from course.files import write_atomically
 from course.paths import SOURCES, number_of, numbered, relative
 
 TABLE = EXERCISES / "TASKS.md"
-SITTING = 90  # minutes for one chapter: reading, running and changing it
 
 # Chapters, and the least importance of the tasks that belong to it.
 SYLLABI = {
@@ -18,7 +18,9 @@ SYLLABI = {
     "a quarter": (None, 1),
 }
 # The quarter, week by week. Letters belong to their number: 17 is 17 and 17b to 17e.
-WEEKS = ["00 01", "02 03", "04", "05 06", "07 08", "09 10", "11 12", "13 14", "15 16", "17", "18 19", "20"]
+WEEKS = [
+    "00 01", "02 03", "04", "05 06", "07 08", "09 10", "11 12", "13 14", "15 16", "17", "18 19", "20", "21", "22",
+]  # fmt: skip
 
 
 def wrong_ones(made: ExerciseSet, task: str) -> int:
@@ -65,9 +67,8 @@ def syllabi(sets: list[ExerciseSet]) -> str:
             if (chapters is None or made.number in chapters) and task.importance >= importance
         ]
         points = sum(made.points(task.id) for made, task in chosen)
-        minutes = sum(task.minutes for _, task in chosen)
-        hours = [f"{len(wanted) * SITTING / 60:g}", f"{minutes / 60:.1f}"]
-        rows.append([name, str(len(wanted)), str(len(chosen)), f"{points:g}", *hours])
+        rows.append([name, str(len(wanted)), str(len(chosen)), f"{points:g}"])
+        rows[-1] += [hours_of(wanted), f"{sum(task.minutes for _, task in chosen) / 60:.1f}"]
         if chapters:
             parts.append(
                 f"**{name}**: chapters {', '.join(wanted)}; tasks {', '.join(t.id for _, t in chosen)}."
@@ -86,18 +87,25 @@ def weeks(sets: list[ExerciseSet]) -> str:
         chosen = [made for made in sets if made.number in numbers.split()]
         tasks = [task for made in chosen for task in made.tasks.values()]
         points = sum(made.points(task) for made in chosen for task in made.tasks)
-        hours = [f"{len(sittings) * SITTING / 60:g}", f"{sum(t.minutes for t in tasks) / 60:.1f}"]
-        rows.append([str(week), " ".join(sittings), str(len(tasks)), f"{points:g}", *hours])
+        rows.append([str(week), " ".join(sittings), str(len(tasks)), f"{points:g}"])
+        rows[-1] += [hours_of(sittings), f"{sum(t.minutes for t in tasks) / 60:.1f}"]
     return aligned(rows)
+
+
+def hours_of(sittings: list[str]) -> str:
+    """What these sittings together are planned for."""
+    planned = minutes()
+    return f"{sum(planned.get(chapter, 0) for chapter in sittings) / 60:.1f}"
 
 
 def page() -> str:
     sets = [read(folder) for folder in folders()]
     return (
-        "# All tasks\n\nMade by `course exercises list --write`; a test compares. A wrong one is an implementation that students"
-        " write;\ntests/repository/test_exercises.py proves that each is caught and named.\n\n"
-        f"{table(sets)}\n\n## Three syllabi\n\nA chapter, with its reading, running and changing, is planned as {SITTING} minutes (an estimate);"
-        f" tasks as their sets say.\n\n{syllabi(sets)}\n\n### The quarter, week by week\n\n{weeks(sets)}\n"
+        "# All tasks\n\nThree ways through the course come first, then every task. Difficulty and importance go from 1 to 5."
+        " The last column\ncounts the wrong solutions that the checks are known to recognise.\n\n## Three syllabi\n\n"
+        "The hours of a chapter are an estimate, from its words, lines of code, cells and predictions; those of the tasks are what\n"
+        f"each task states.\n\n{syllabi(sets)}\n\n### The quarter, week by week\n\n{weeks(sets)}\n\n"
+        f"## Every task\n\n{table(sets)}\n"
     )
 
 
@@ -107,5 +115,11 @@ def list_tasks(write: bool) -> int:
         write_atomically(TABLE, text.encode())
         print(f"{relative(TABLE)} written")
     else:
-        print(text, end="")
+        print(plain(text), end="")
     return 0
+
+
+def plain(text: str) -> str:
+    """The page for a terminal, without Markdown's marks."""
+    lines = [line for line in text.splitlines() if not line.startswith("|-")]
+    return "".join(line.strip("#| ").replace("**", "").replace(" | ", "  ") + "\n" for line in lines)

@@ -6,13 +6,18 @@ from pathlib import Path
 
 from course.grade.results.page import clean
 from course.paths import CourseError, relative
+from course.runner import Parser
 
 
 def parser() -> argparse.ArgumentParser:
     from course.grade.desk import add_commands
 
-    top = argparse.ArgumentParser(prog="course grade")
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    top = Parser(
+        prog="course grade",
+        description="Score submissions, and hand back what came of it; exercises/README.md has the whole cycle.",
+        epilog="Example: course grade run 04 --submissions collected/",
+    )
+    commands = top.commands()
     for name, words in {
         "run": "grade submissions; what is graded already stays",
         "regrade": "grade submissions, also those that are graded",

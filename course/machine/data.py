@@ -4,7 +4,6 @@ A download goes to NAME.part, is continued there after an interruption, and gets
 SHA-256 are right.
 """
 
-import argparse
 import contextlib
 import errno
 import hashlib
@@ -20,7 +19,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from course.paths import ROOT, CourseError, plainly, relative
+from course.paths import ROOT, CourseError, relative
+from course.runner import Parser, outcome
 
 FOLDER = ROOT / "data" / "downloads"
 RAW = "https://raw.githubusercontent.com"
@@ -234,27 +234,27 @@ def count(text: str) -> float:
     return float(text[:-1]) * unit if unit else float(text)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """`course data NAME`. Exit code 0, 1 where the download failed, 2 for bad usage, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(
-        "course data", description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("name", choices=[*FILES, "fineweb-edu"])
-    parser.add_argument(
-        "--tokens", type=count, default=500e6, metavar="N", help="fineweb-edu: how many (500M)"
-    )
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where to (default: data/downloads)")
-    args = parser.parse_args(argv)
+def parser() -> Parser:
+    made = Parser("course data", description=HELP, epilog="Example: course data tinyshakespeare")
+    made.add_argument("name", metavar="NAME", choices=[*FILES, "fineweb-edu"], help="one of the above")
+    made.add_argument("--tokens", type=count, default=500e6, metavar="N", help="fineweb-edu: how many (500M)")
+    made.add_argument("--folder", type=Path, default=FOLDER, help="where to (default: data/downloads)")
+    return made
+
+
+def run(argv: list[str]) -> int:
+    args = parser().parse_args(argv)
     try:
         if args.name == "fineweb-edu":
             print(fineweb_edu(args.tokens, args.folder / args.name))
         else:
             file, url, sha256, limit = FILES[args.name]
             print(download(url, args.folder / file, sha256, limit))
-    except (CourseError, OSError) as error:
-        print(f"course data: {plainly(error) if isinstance(error, OSError) else error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
-        print("\ncourse data: stopped; the same command goes on from here", file=sys.stderr)
-        return 130
+        raise KeyboardInterrupt("the same command goes on from here") from None
     return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`course data NAME`. Exit code 0, 2 where something is wrong, 130 after Ctrl-C."""
+    return outcome("course data", lambda: run(sys.argv[1:] if argv is None else argv))

@@ -11,21 +11,34 @@ from urllib.parse import urlsplit
 
 from course.machine.finding import GREEN, RED, YELLOW, Finding
 from course.machine.places import place
-from course.machine.resources import arithmetic, device, resources, speed_features
+from course.machine.resources import arithmetic, device, other_work, resources, speed_features
 from course.package.remedies import remedy_for
 from course.paths import BUILT, ROOT
 from course.states.started import not_built_yet, package
 
 
 def doctor(checks=None) -> int:
-    """Make the checks, all of CHECKS if none are given, and print what they find; 1 if something is red."""
+    """Make the checks, or all of CHECKS and a verdict if none are given, and print what they find; 1 if one is red."""
     terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    worst = GREEN
+    found = []
     for check in checks or CHECKS:
         for finding in guarded(check):
             print(finding.line(terminal), flush=True)
-            worst = RED if finding.colour == RED else worst
-    return 1 if worst == RED else 0
+            found.append(finding)
+    if checks is None:
+        print("\n" + verdict(found))
+    return 1 if RED in {finding.colour for finding in found} else 0
+
+
+def verdict(found: list[Finding]) -> str:
+    """What all findings come to, and what to do next."""
+    red = [finding.topic for finding in found if finding.colour == RED]
+    yellow = [finding.topic for finding in found if finding.colour == YELLOW]
+    if red:
+        return f"not ready: first repair what is red ({', '.join(red)}); the line says how"
+    if yellow:
+        return f"ready. What is yellow can be better ({', '.join(yellow)}). Begin with `course lab`"
+    return "ready: begin with `course lab`"
 
 
 def guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -122,10 +135,10 @@ def vocabulary() -> Iterator[Finding]:
         yield Finding(GREEN, "GPT-2 vocab", "readable")
     except Exception:
         yield Finding(
-            YELLOW,
+            GREEN,
             "GPT-2 vocab",
-            "neither cached nor to be downloaded",
-            "the course runs on its own tokenizer; set TIKTOKEN_CACHE_DIR, or go online once",
+            "neither cached nor to be downloaded: the course runs on its own tokenizer",
+            "for GPT-2's ids go online once, or set TIKTOKEN_CACHE_DIR",
         )
 
 
@@ -148,8 +161,7 @@ def data_sets() -> Finding:
         socket.create_connection((host, address.port or (80 if address.scheme == "http" else 443)), 3).close()
         return Finding(GREEN, "data sets", f"{host} can be reached")
     except OSError:
-        remedy = "fine: the embedded corpus needs no network"
-        return Finding(YELLOW, "data sets", f"{host} cannot be reached", remedy)
+        return Finding(GREEN, "data sets", f"{host} cannot be reached: the embedded corpus needs no network")
 
 
 CHECKS = (
@@ -159,6 +171,7 @@ CHECKS = (
     package,
     kernel,
     resources,
+    other_work,
     device,
     speed_features,
     vocabulary,

@@ -16,6 +16,8 @@ from course.paths import ROOT, CourseError
 
 SETTINGS = Path(__file__).parent / "jupyter"
 HOMES = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
+# Not in the list of files; students never need notebooks/src.
+HIDDEN = ["src", "__pycache__", "*.pyc", ".DS_Store", "*~"]
 WAIT = 300  # seconds until it answers, or has ended, on a busy machine
 
 
@@ -27,6 +29,7 @@ def lab(more: list[str]) -> int:
 
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}"]
     command += ["--LabApp.default_url=/lab/tree/notebooks/00_setup.ipynb"]
+    command.append(f"--ContentsManager.hide_globs={HIDDEN}")
     command += ["--LabApp.extension_manager=readonly"]  # the other one asks the package index
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")  # a container, a rented machine

@@ -47,6 +47,18 @@ def cores(share: float) -> Iterator[Finding]:
         yield Finding(YELLOW, "cores", text, f"set OMP_NUM_THREADS={enough}")
 
 
+def other_work(seconds: float = 0.5) -> Iterator[Finding]:
+    """Whether other programs use the processor now: whatever is timed beside them is slower than it has to be."""
+    import psutil
+
+    cores, share = psutil.cpu_count() or 1, psutil.cpu_percent(interval=seconds) / 100
+    if share * cores >= max(0.5, 0.3 * cores):
+        text = f"other programs use {share * cores:.1f} of {cores} cores now"
+        yield Finding(YELLOW, "busy", text, "close them before you time anything, or chapters take longer")
+    else:
+        yield Finding(GREEN, "busy", "no: other programs leave the processor free")
+
+
 def shared_memory(gpus: int, folder: Path = Path("/dev/shm")) -> Iterator[Finding]:
     """NCCL's processes talk through it; gloo's, on CPUs, through sockets."""
     if gpus > 1 and folder.is_dir() and (size := shutil.disk_usage(folder).total) < 2**30:
@@ -161,18 +173,17 @@ def speed_features() -> Iterator[Finding]:
 
     if (chosen := device_if_there()) is None:
         return
+    # Nobody can change what a processor is made for: these two lines inform, and are never yellow.
     tf32 = why_not("tf32", chosen)
-    yield Finding(
-        YELLOW if tf32 else GREEN, "TF32", tf32 or "yes", "chapter 10 shows recorded runs" if tf32 else ""
-    )
+    without = "not on this device; chapter 10 shows recorded runs"
+    yield Finding(GREEN, "TF32", without if tf32 else "yes")
     best = best_precision(chosen)
+    words = {
+        "bf16": "faster than float32 here",
+        "fp16": "not here; chapter 10 takes fp16 with loss scaling instead",
+    }
     yield Finding(
-        YELLOW if best == "float32" else GREEN,
-        "bf16",
-        {"bf16": "faster than float32 here", "fp16": "not here, fp16 with loss scaling instead"}.get(
-            best, "no faster than float32 here: correct, not fast"
-        ),
-        "keep float32 for speed" if best == "float32" else "",
+        GREEN, "bf16", words.get(best, "correct, and no faster than float32 here: float32 is the choice")
     )
     from nanogpt.speed.rungs import why_not_compiled
 

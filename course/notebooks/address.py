@@ -1,4 +1,5 @@
-"""The repository's address, and what each notebook says of it: a badge below its heading, and a first cell for Colab.
+"""The repository's address, and what each notebook says of it: a first cell for Colab, and, once the repository has an
+address, a badge below its heading that opens it there.
 
 Both are made by `course build`; no source has them, and `undressed` takes them off again.
 """
@@ -15,10 +16,10 @@ IMAGE, TAG = "open-in-colab.svg", "colab"
 BADGE = re.compile(rf"\n\n\[!\[Open in Colab\]\({re.escape(IMAGE)}\)\]\([^)]*\)")
 FETCH = """\
     if not os.path.isdir(folder) and os.system(f"git clone --quiet {address} {folder}"):
-        raise SystemExit(f"git cannot fetch {address}: is the network there? Then run this cell again.")"""
+        raise Stopped(f"git cannot fetch {address}. Is the repository private, or its name misspelt? Ask whoever gave you this notebook; if the address is right, run this cell again.")"""
 UNPUBLISHED = """\
     if not os.path.isdir(folder):
-        raise SystemExit(f"This copy of the course has no address yet ({address}): its owner runs `course publish URL`.")"""
+        raise Stopped("This copy of the course has no public address yet, so Colab cannot fetch it. Ask whoever gave you this notebook for the address, or run the notebook on the computer where the course is. (For its owner: `course publish URL`.)")"""
 FIRST_CELL = """\
 #@title On Colab this cell fetches the course; elsewhere it sets one variable, before PyTorch is loaded
 import os, sys
@@ -26,6 +27,10 @@ import os, sys
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait sleep instead of spinning
 if "google.colab" in sys.modules:
     import runpy
+
+    class Stopped(Exception):
+        def _render_traceback_(self):
+            return [str(self)]
 
     address, folder = "{address}", "/content/gpt2-course"
 {fetch}
@@ -57,11 +62,13 @@ def first_cell(address: str, stem: str, digest: str) -> nbformat.NotebookNode:
 
 
 def dressed(nb: nbformat.NotebookNode, stem: str) -> nbformat.NotebookNode:
-    """The notebook with badge and first cell, both new where it has them already. Execution counts move on by one."""
+    """The notebook with first cell and, if published, badge; both new where it has them. Execution counts move on by one."""
     nb, address, at = undressed(nb), repository(), 0
     if nb.cells and nb.cells[0].cell_type == "markdown":
-        heading, line_end, rest = nb.cells[0].source.partition("\n")
-        nb.cells[0].source, at = f"{heading}\n\n{badge(address, stem)}{line_end}{rest}", 1
+        at = 1
+        if is_published(address):
+            heading, line_end, rest = nb.cells[0].source.partition("\n")
+            nb.cells[0].source = f"{heading}\n\n{badge(address, stem)}{line_end}{rest}"
     cell = first_cell(address, stem, nb.metadata.get("course", {}).get("source", ""))
     cell.execution_count = 1 if shift_counts(nb, +1) else None
     nb.cells.insert(at, cell)

@@ -50,7 +50,7 @@ def settle_checkpoint(nb: nbformat.NotebookNode) -> None:
         for output in cell.get("outputs", []):
             if output.output_type == "stream":
                 output.text = re.sub(
-                    r"^(nanogpt/\w+\.py) updated:", r"\1 unchanged:", output.text, flags=re.MULTILINE
+                    r"^(nanogpt/[\w/]+\.py) updated:", r"\1 unchanged:", output.text, flags=re.MULTILINE
                 )
 
 

@@ -35,7 +35,7 @@ def restore(chapter: str, ask: bool = True) -> int:
             f"Without git's history the cells come back without their outputs; `course run {number_of(source)}` makes them."
         )
     if ask and not agreed(
-        f"Bring back {', '.join(map(relative, changed))}? Your version is kept beside it. [y/N] "
+        f"Replace your {', '.join(map(relative, changed))} by the released version? Yours is kept beside it. [y/N] "
     ):
         print("nothing changed")
         return 1

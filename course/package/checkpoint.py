@@ -13,6 +13,7 @@ from pathlib import Path
 
 from course import paths
 from course.files import diff, write_atomically
+from course.package import passed
 from course.package.as_of import Chapter, current
 from course.package.blame import excerpt, first_line, likely_cell
 from course.package.blank import refuse_empty
@@ -52,6 +53,7 @@ def checkpoint_chapter(
         compare_with_run(exports.cells, executed, by_id or {})
     if not modules:
         after_checkpoint(exports.number, {})
+        passed.note(exports.number)
         return [f"{exports.path.name} exports nothing"]
     for module in modules:
         if module_path(module, PACKAGE).is_dir():
@@ -64,6 +66,7 @@ def checkpoint_chapter(
     grown = [f"{name} ({notebook})" for name, notebook in exports.replaced().items()]
     install(changed)
     after_checkpoint(exports.number, modules)
+    passed.note(exports.number)
     said = [describe(m, text, "updated" if m in changed else "unchanged") for m, text in modules.items()]
     said += (
         [f"later chapters have grown {', '.join(grown)}: the package keeps their versions"] if grown else []

@@ -11,19 +11,15 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from course.exercises.hours import in_hours, minutes
+from course.exercises.progress import title
 from course.exercises.sets import folders, read
 from course.files import notebook_bytes, write_atomically
 from course.paths import NOTEBOOKS, ROOT, CourseError, module_path, modules, number_of, numbered, relative
+from course.site.chapters import CHAPTERS, OPTIONAL, PARTS, SHORT, part
 from course.site.pages import address, chapter_page, exercise_page, page, raw_files
 
 SITE = ROOT / "build" / "site"
-PARTS = {
-    "I Text": ("00", "03"),
-    "II GPT-2": ("04", "08"),
-    "III Speed": ("09", "14z"),
-    "IV A real run": ("15", "19z"),
-    "V Many processes": ("20", "22z"),
-}
 ELSEWHERE = {  # files of the repository that are pages of another name
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -33,30 +29,53 @@ ELSEWHERE = {  # files of the repository that are pages of another name
 
 
 def site(folder: Path = SITE) -> int:
-    """Stage the pages and let Sphinx make them, each warning an error; 0, or CourseError with what Sphinx said."""
+    """Stage the pages and let Sphinx make them, each warning an error; 0, or CourseError with what Sphinx said.
+
+    Pages are made aside, in a copy of the last book. It takes the book's place when it is complete.
+    """
     source, html, doctrees = folder / "source", folder / "html", folder / "doctrees"
     if missing := [name for name in ("sphinx", "myst_nb", "sphinx_book_theme") if find_spec(name) is None]:
         raise CourseError(f"the site needs {', '.join(missing)}: pip install -c constraints.txt -e '.[site]'")
     start, files = time.monotonic(), staged()
     changed = settle(files, folder)
     print(
-        f"{changed} of {len(files)} pages and pictures to be made; all of them take about a minute",
-        flush=True,
+        f"{changed} of {len(files)} pages and pictures to be made; all of them take some minutes", flush=True
     )
+    new = copied_aside(html)
     options = ["-W", "--keep-going", "-jauto", "-b", "html", "-c", str(ROOT / "site"), "-d", str(doctrees)]
     if url := address():
         theme = "-Dhtml_theme_options"
         options += [f"{theme}.repository_url={url}", f"{theme}.use_repository_button=true"]
     if not sys.stdout.isatty():  # a line for each page is for a screen alone
         options.append("-q")
-    if subprocess.run([sys.executable, "-m", "sphinx", *options, str(source), str(html)]).returncode:
+    if subprocess.run([sys.executable, "-m", "sphinx", *options, str(source), str(new)]).returncode:
         shutil.rmtree(doctrees, ignore_errors=True)  # a page that is kept would not say its warning again
         raise CourseError("Sphinx has found something wrong, as it says above; a warning counts")
     for path in numbered(NOTEBOOKS, ".ipynb"):
         for name, data in raw_files(path).items():
-            write_atomically(html / name, data)
+            write_atomically(new / name, data)
+    take_place(new, html)
     print(f"{relative(html / 'index.html')}: open it in a browser ({time.monotonic() - start:.0f} s)")
     return 0
+
+
+def copied_aside(html: Path) -> Path:
+    """A copy of the last book, in which Sphinx makes the pages that have changed. What an interrupted call left is gone."""
+    new = html.with_name("html-new")
+    shutil.rmtree(new, ignore_errors=True)
+    if html.exists():
+        shutil.copytree(html, new)  # with the times of its files, by which Sphinx knows what has changed
+    return new
+
+
+def take_place(new: Path, html: Path) -> None:
+    """Put the new book where the old one was."""
+    old = html.with_name("html-old")
+    shutil.rmtree(old, ignore_errors=True)
+    if html.exists():
+        html.rename(old)
+    new.rename(html)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def settle(files: dict[str, bytes], folder: Path) -> int:
@@ -101,20 +120,50 @@ def staged() -> dict[str, bytes]:
         name = where[f"exercises/{made.name}"]
         files[name] = notebook_bytes(exercise_page(made, chapters[made.number].stem, where))
     files |= {f"nanogpt/{name}.md": text.encode() for name, text in module_pages().items()}
+    files |= {f"{name}.md": text.encode() for name, text in part_pages(chapters).items()}
     files["exercises/tasks.md"] += toctree("", [folder.name for folder in folders()]).encode()
     files["index.md"] += contents(chapters).encode()
     return files
 
 
 def contents(chapters: dict[str, Path]) -> str:
-    """Sphinx's tables of contents: the parts of the course, then exercises and package."""
-    text = ""
-    for part, (first, last) in PARTS.items():
-        pages = [f"notebooks/{path.stem}" for number, path in chapters.items() if first <= number <= last]
-        text += toctree(part, pages)
+    """Sphinx's tables of contents: a page for each part, which the navigation folds, then exercises and package."""
     written = sorted(path.stem for path in (ROOT / "site").glob("*.md") if path.stem != "index")
+    text = toctree("Chapters", list(part_pages(chapters)))
     text += toctree("Exercises", ["exercises/tasks", "exercises/instructors"])
     return text + toctree("Beside the chapters", [*written, "nanogpt/index", "contributing"])
+
+
+def part_pages(chapters: dict[str, Path]) -> dict[str, str]:
+    """A page for each part: what one can do after it, and its chapters, with short names for the navigation."""
+    planned, pages = minutes(), {}
+    for name, (_, _, can) in PARTS.items():
+        inside = part(name, list(chapters))
+        if not inside:
+            continue
+        lines = [
+            f"# {name}",
+            "",
+            f"After this part you can {can}.",
+            "",
+            "| | chapter | takes |",
+            "|---|---|---|",
+        ]
+        for number in inside:
+            mark = " ◇" if number in OPTIONAL else ""
+            link = f"[{title(number)}](../notebooks/{chapters[number].name})"
+            lines.append(f"| {number}{mark} | {link} | {in_hours(planned.get(number, 0))} |")
+        if OPTIONAL & set(inside):
+            lines += ["", "Chapters marked ◇ are optional."]
+        short = [f"{number} {short_title(number)} </notebooks/{chapters[number].stem}>" for number in inside]
+        pages[f"parts/{name.split()[0].lower()}"] = "\n".join(lines) + "\n" + toctree("", short)
+    return pages
+
+
+def short_title(number: str) -> str:
+    """A chapter in the navigation: a few words."""
+    name = SHORT.get(number) or CHAPTERS.get(number, "")
+    return name[:1].upper() + name[1:]
 
 
 def toctree(caption: str, pages: list[str]) -> str:

@@ -54,3 +54,35 @@ CHAPTERS = {
     "24": "llama",
     "25": "speedrun",
 }
+
+# Sittings that a reader may leave out: the others can be read without them.
+OPTIONAL = {"16b", "17d", "18b", "19b", "21c", "21d", "22b", "22c", "22d", "23", "24", "25"}
+
+SHORT = {  # where the word above is not what a reader looks for
+    "05": "GPT-2",
+    "06": "pretrained weights",
+    "11": "torch.compile",
+    "18b": "HellaSwag",
+    "19b": "answers and rewards",
+    "20": "DDP",
+    "21c": "ring attention, pipelines",
+}
+
+PARTS = {  # name: its first chapter, its last, and what one can do after it
+    "I Text": ("00", "03z", "turn any text into batches, and say how low a loss on it can get"),
+    "II GPT-2": ("04", "08z", "build the model, check it against Hugging Face's, train it and let it write"),
+    "III Speed": ("09", "14z", "find what limits a training step, and make it faster"),
+    "IV A real run": ("15", "19z", "train for days and through crashes, evaluate, fine-tune"),
+    "V Many processes": (
+        "20",
+        "22z",
+        "split a run over GPUs and machines, and plan its memory, time and cost",
+    ),
+    "VI Further": ("23", "25z", "go on from GPT-2"),
+}
+
+
+def part(name: str, chapters: list[str]) -> list[str]:
+    """The chapters of a part, of those that are given."""
+    first, last, _ = PARTS[name]
+    return [chapter for chapter in chapters if first <= chapter <= last]

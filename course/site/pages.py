@@ -12,6 +12,7 @@ from course.files import read_notebook
 from course.notebooks.address import is_published, repository, undressed
 from course.notebooks.source import METADATA
 from course.paths import ROOT, SOURCES, CourseError, number_of, relative
+from course.site.reading import cells_to_read
 
 PROSE = re.compile(
     r"(?P<kept>^ *```[\s\S]*?^ *```|`[^`\n]*`|\$[^$\n]*\$|^#[^\n]*)"  # code, mathematics, headings
@@ -78,6 +79,10 @@ def with_tasks(text: str) -> str:
 def page(file: str, name: str, places: dict[str, str]) -> str:
     """A Markdown file as a page. <picture>, which follows the system's colours, becomes a picture for each of the page's."""
     text = (ROOT / file).read_text(encoding="utf-8")
+    if name == "index.md" and (url := address()):
+        text = text.replace(
+            "</p>", f' <a href="{url}">GitHub</a> <a href="{colab(url, "00_setup.ipynb")}">Colab</a></p>', 1
+        )
     each = r"\n```{image} \3\n:class: only-light\n:alt: \2\n```\n```{image} \1\n:class: only-dark\n:alt: \2\n```\n"
     return with_tasks(linked(PICTURE.sub(each, text), file, name, places))
 
@@ -94,6 +99,7 @@ def chapter_page(path: Path, places: dict[str, str]) -> nbformat.NotebookNode:
         ]
         if shown:
             cell.metadata["mystnb"] = {"image": {"alt": "; ".join(each["alt"] for each in shown)}}
+    nb.cells = cells_to_read(nb.cells, relative(path))
     first = next(cell for cell in nb.cells if cell.source.startswith("# "))
     first.source = re.sub(
         r"\A#[^\n]*\n", lambda found: f"{found[0]}\n{buttons(path)}\n\n", first.source + "\n"
@@ -107,9 +113,13 @@ def buttons(path: Path) -> str:
     links = [(f"{url}/blob/main/notebooks/{source}" if url else f"{source}.txt", "", "View source")]
     links.insert(0, (path.name, " download", "Download notebook"))
     if url:
-        colab = url.replace("https://github.com", "https://colab.research.google.com/github")
-        links.insert(0, (f"{colab}/blob/main/notebooks/{path.name}", "", "Open in Colab"))
+        links.insert(0, (colab(url, path.name), "", "Open in Colab"))
     return f'<p class="buttons">{" ".join(f"""<a href="{to}"{more}>{says}</a>""" for to, more, says in links)}</p>'
+
+
+def colab(url: str, name: str) -> str:
+    """Where a notebook opens on Colab."""
+    return f"{url.replace('https://github.com', 'https://colab.research.google.com/github')}/blob/main/notebooks/{name}"
 
 
 def raw_files(chapter: Path) -> dict[str, bytes]:

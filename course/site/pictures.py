@@ -13,6 +13,7 @@ from course.files import read_notebook
 from course.paths import ROOT, notebook_path, relative
 
 PICTURES = ROOT / "site" / "pictures"
+FIRST = ROOT / "data" / "measurements" / "readme-model.json"
 LADDER = ROOT / "data" / "measurements" / "amd-epyc-2-threads.json"
 NAMES = {  # of the recording, as a reader knows them before chapter 14
     "float32": "PyTorch, float32",
@@ -82,14 +83,92 @@ def shown(path: Path) -> str:
 
 def drawings() -> dict:
     """The pictures by name, each a function that draws it."""
-    steps = staircase_steps(json.loads(LADDER.read_text(encoding="utf-8")))
-    return {f"staircase-{theme}": lambda theme=theme: staircase(steps, PALETTES[theme]) for theme in PALETTES}
+    steps, first = staircase_steps(recorded(LADDER)), first_run(recorded(FIRST))
+    made = {f"staircase-{theme}": lambda theme=theme: staircase(steps, PALETTES[theme]) for theme in PALETTES}
+    return made | {f"loss-{theme}": lambda theme=theme: loss(first, PALETTES[theme]) for theme in PALETTES}
+
+
+def recorded(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def digest(name: str) -> str:
     """Of what a picture shows: another value, another digest."""
-    shown = [staircase_steps(json.loads(LADDER.read_text(encoding="utf-8"))), PALETTES[name.split("-")[1]]]
-    return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:16]
+    kind, theme = name.split("-")
+    values = staircase_steps(recorded(LADDER)) if kind == "staircase" else first_run(recorded(FIRST))
+    return hashlib.sha256(json.dumps([values, PALETTES[theme]], sort_keys=True).encode()).hexdigest()[:16]
+
+
+# The first model's loss, and its floor
+
+
+def first_run(record: dict) -> dict:
+    """Of the recorded run what the picture shows."""
+    return {key: record[key] for key in ("losses", "steps", "parameters", "val_loss", "floor")} | {
+        "start": record["lines"]["ln V: knows nothing"]
+    }
+
+
+def loss_in_words(first: dict) -> str:
+    """The picture for who does not see it: the alternative text of README and site."""
+    return (
+        f"Loss of the first model, {first['parameters']:,} parameters, over {first['steps']:,} training steps: from"
+        f" {first['losses'][0]:.2f} nats a token down to {first['losses'][-1]:.2f}. A dashed line marks the floor,"
+        f" {first['floor']:.3f}, which no model can go below; another marks {first['start']:.2f}, the loss of a model"
+        " that knows nothing."
+    )
+
+
+def loss(first: dict, colors: dict):
+    """A figure: the training loss, the line where it begins, and the floor that it ends on."""
+    from matplotlib.figure import Figure
+
+    fig = Figure(figsize=(7.2, 3.6), facecolor=colors["page"])
+    ax = fig.add_axes((0.09, 0.16, 0.88, 0.78), facecolor=colors["page"])
+    ink, soft, losses, steps = colors["ink"], colors["soft"], first["losses"], first["steps"]
+    at = [steps * i / (len(losses) - 1) for i in range(len(losses))]
+    ax.plot(at, losses, color=colors["edge"], lw=2.5)
+    for value, color in ((first["start"], soft), (first["floor"], ink)):
+        ax.axhline(value, color=color, lw=1.5, ls=(0, (5, 4)))
+    ax.text(
+        steps,
+        first["start"] + 0.12,
+        f"a model that knows nothing: {first['start']:.2f}",
+        color=soft,
+        fontsize=13.5,
+        ha="right",
+    )
+    ax.text(
+        steps,
+        first["floor"] - 0.16,
+        f"the floor, {first['floor']:.3f}: no model can do better",
+        color=ink,
+        fontsize=13.5,
+        ha="right",
+        va="top",
+    )
+    ax.text(
+        steps,
+        first["val_loss"] + 0.32,
+        f"this model on new stories: {first['val_loss']:.3f}",
+        color=colors["edge"],
+        fontsize=13.5,
+        ha="right",
+        weight="bold",
+    )
+    ax.set(xlim=(-0.01 * steps, steps * 1.005), ylim=(-0.15, 7.6), xlabel="training step")
+    ax.set_ylabel("loss, nats a token")
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_color(soft)
+    ax.tick_params(colors=soft, labelsize=12)
+    ax.xaxis.label.set(color=soft, fontsize=13)
+    ax.yaxis.label.set(color=soft, fontsize=13)
+    return fig
+
+
+# The staircase
 
 
 def staircase_steps(recorded: dict) -> list[dict]:

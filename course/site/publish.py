@@ -11,8 +11,14 @@ ADDRESS = re.compile(r"https://github\.com/[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z
 TEXTS = ("README.md", "CITATION.cff", "CONTRIBUTING.md", "site/*.md", ".devcontainer/*", "binder/*")
 
 
-def publish(url: str) -> int:
-    """Write this address in place of the present one; CourseError for one that Colab could not open."""
+def publish(url: str | None) -> int:
+    """Write this address in place of the present one; CourseError for one that Colab could not open.
+
+    Without an address the notebooks' first cells and badges are written again for the present one.
+    """
+    if url is None:
+        print(f"{len(dress_notebooks())} notebooks have a new first cell")
+        return 0
     old, new = repository(), url.strip().removesuffix("/").removesuffix(".git")
     if not ADDRESS.fullmatch(new):
         raise CourseError(
@@ -26,13 +32,27 @@ def publish(url: str) -> int:
         changed
     ):  # pyproject.toml after all that it tells the old address of: so an interrupted call can be repeated
         write_atomically(path, replaced(path.read_text(encoding="utf-8"), old, new).encode())
+    changed += dress_notebooks()
+    print(f"{new} is the address in {len(changed)} files; commit them, then push")
+    return 0
+
+
+def dress_notebooks() -> list[Path]:
+    """Write first cell and badge of every notebook for the present address; the notebooks that changed."""
+    changed = []
     for path in numbered(NOTEBOOKS, ".ipynb"):
         made = notebook_bytes(dressed(read_notebook(path), path.stem))
         if made != path.read_bytes():
             write_atomically(path, made)
             changed.append(path)
-    print(f"{new} is the address in {len(changed)} files; commit them, then push")
-    return 0
+    return changed
+
+
+def release_problem(tag: str, address: str) -> str:
+    """Why a commit with this tag ("" if it has none) is not to be released; "" if it may be."""
+    if not tag or is_published(address):
+        return ""
+    return f"the release {tag} has no address: its first command would fail ({address}). `course publish URL`, then tag"
 
 
 def texts_with(address: str) -> list[Path]:

@@ -125,7 +125,10 @@ it depends on the machine, so you will measure them on yours.
 
 ## How to use a notebook
 
-Run the cells from top to bottom with Shift+Enter. Some things are the same in every chapter:
+Run the cells from top to bottom with Shift+Enter. The circle in the upper right corner is full while a cell runs.
+JupyterLab saves the outputs in the notebook's file, so git lists a notebook that you have only run as changed. You need not
+care: `course update` fetches newer chapters and keeps yours beside them. On Colab, the files disappear when the runtime
+ends, and the [FAQ](../site/faq.md#my-work-on-colab) says how to keep them. Some things are the same in every chapter:
 
 - **Predict.** Before an experiment you are asked for a guess. Write it into the cell in place of `None`, and run the cell.
   A wrong guess is worth more than no guess: it shows you where you still have something to learn.

@@ -1,15 +1,21 @@
-"""Record what chapter 07's run made, for chapter 00, which shows it before anything is built.
+"""Record what chapter 07's run made, for chapter 00 and README, which show it before anything is built.
+
+For README's story and loss, whose text need not be the one that chapter 00 talks about:
+
+    course run 07 && python tests/bench/bench_first_model.py --out data/measurements/readme-model.json
 
     course run 07 && python tests/bench/bench_first_model.py [--model data/built/model] [--out data/measurements/first-model.json]
 
 Chapter 07 trains the course's first model and leaves its weights, its losses and the floor in data/built/model. This command
 copies losses and floor from there, and lets the model continue one opening twice: as it was drawn, before training, and as
-chapter 07 left it.
+chapter 07 left it. Last, it gives README's command, STORY, and keeps the story that the trained model writes.
 """
 
 import argparse
 import json
 import platform
+import shlex
+import subprocess
 import sys
 from datetime import date
 from pathlib import Path
@@ -17,14 +23,16 @@ from pathlib import Path
 import torch
 
 from course.files import write_atomically
-from course.paths import ROOT
+from course.paths import ROOT, relative
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.sample import generate
 from nanogpt.gpt.weights import load_model
 from nanogpt.text.tokenizer import BPETokenizer
 
 OPENING = "It was a sunny morning at the market. Rosa was there with Sam."
+STORY = 'python -m nanogpt sample --checkpoint data/built/model --prompt "One sunny day," --temperature 0.5'
 COPIED = ("steps", "tokens", "seconds", "val_loss", "floor", "device")  # of train.json
+OUT = ROOT / "data/measurements/first-model.json"
 COMMAND = "course run 07 && python tests/bench/bench_first_model.py"
 
 
@@ -33,7 +41,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path, default=ROOT / "data/built/model")
-    parser.add_argument("--out", type=Path, default=ROOT / "data/measurements/first-model.json")
+    parser.add_argument("--out", type=lambda name: Path(name).resolve(), default=OUT)
     args = parser.parse_args()
     if not (args.model / "train.json").exists():
         print(f"no train.json in {args.model}; `course run 07` writes it", file=sys.stderr)
@@ -44,21 +52,29 @@ def main() -> int:
     untrained = GPT(trained.config, torch.Generator().manual_seed(0))
     record = {
         "what": "chapter 07's run: training losses at equal distances, the floor, and one opening continued",
-        "command": COMMAND,
+        "command": COMMAND + (f" --out {relative(args.out)}" if args.out != OUT else ""),
         "date": date.today().isoformat(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "parameters": sum(p.numel() for p in trained.parameters()),
-        **{name: round(run[name], 4) if isinstance(run[name], float) else run[name] for name in COPIED},
-        "lines": {name: round(loss, 4) for name, loss in run["lines"].items()},
+        **{name: round(run[name], 5) if isinstance(run[name], float) else run[name] for name in COPIED},
+        "lines": {name: round(loss, 5) for name, loss in run["lines"].items()},
         "losses": [round(loss, 4) for loss in run["losses"]],
         "opening": OPENING,
         "before": continued(untrained, tokenizer),
         "after": continued(trained, tokenizer),
+        "story": {"command": STORY, "text": told(args.model)},
     }
     write_atomically(args.out, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
     print(record["before"], record["after"], sep="\n---\n")
     return 0
+
+
+def told(model: Path) -> str:
+    """What README's command prints, for the model in this folder."""
+    words = [str(model) if word == "data/built/model" else word for word in shlex.split(STORY)[1:]]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def continued(model: GPT, tokenizer: BPETokenizer) -> str:

@@ -257,7 +257,7 @@ def test_the_checkpoint_says_which_one_is_empty_and_takes_what_is_written(blank_
     module = blank_house.module.read_text(encoding="utf-8")
     blank = blank_notebook(blank_house).read_text(encoding="utf-8")
     blank_house.notebook.write_text(blank, encoding="utf-8")
-    said = blank_house.course("checkpoint", "04", code=1)
+    said = blank_house.course("checkpoint", "04", code=2)
     assert "04_tiny.ipynb, cell 4: area is still blank (your turn: area: π and the radius): write" in said
     assert len(said.strip().splitlines()) == 1
     assert blank_house.module.read_text(encoding="utf-8") == module
@@ -269,7 +269,7 @@ def test_the_checkpoint_says_which_one_is_empty_and_takes_what_is_written(blank_
 def test_a_wrong_body_fails_the_chapter_s_tests(blank_house):
     blank_house.notebook.write_bytes(blank_notebook(blank_house).read_bytes())
     blank_house.edit('raise NotImplementedError("your turn: area: π and the radius")', "return 3 * r")
-    said = blank_house.course("checkpoint", "04", code=1)
+    said = blank_house.course("checkpoint", "04", code=2)
     assert "twice the radius, four times the area" in said and "likely 04_tiny.ipynb, cell 4" in said
 
 
@@ -284,7 +284,7 @@ def test_what_is_handed_out_again_keeps_a_student_s_own(blank_house):
 
 def test_a_chapter_without_blanks_is_not_handed_out(house):
     assert "04_tiny.ipynb has no blanks" in house.course(
-        "exercises", "release", "--chapter", "04", "--blank", code=1
+        "exercises", "release", "--chapter", "04", "--blank", code=2
     )
 
 
@@ -293,7 +293,7 @@ def test_a_chapter_without_blanks_is_not_handed_out(house):
               ["--blank", "--chapter", "04", "--nbgrader", "x"]],
 )  # fmt: skip
 def test_blank_and_chapter_go_together(words, capsys):
-    assert main(["exercises", "release", *words]) == 1
+    assert main(["exercises", "release", *words]) == 2
     assert capsys.readouterr().err == (
         "course: a chapter with blanks is `course exercises release --chapter 04 --blank`, with --to FOLDER if need be\n"
     )
@@ -310,7 +310,7 @@ def test_solution_shows_the_released_body(capsys):
 
 
 def test_an_unknown_name_is_told_with_the_chapter_s_blanks(capsys):
-    assert main(["solution", "04", "atention_weights"]) == 1
+    assert main(["solution", "04", "atention_weights"]) == 2
     assert capsys.readouterr().err == (
         "course: chapter 04 exports no function 'atention_weights'; its blanks are attention_weights, split_heads, "
         "CausalSelfAttention.forward\n"

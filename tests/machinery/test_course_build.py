@@ -30,10 +30,10 @@ def test_a_failing_build_leaves_the_old_notebook(house):
     before = house.notebook.read_bytes()
     text = house.source.read_text(encoding="utf-8")
     house.source.write_text(text.replace("area(2)", "area('two')"), encoding="utf-8")
-    said = house.course("build", "04", code=1)
+    said = house.course("build", "04", code=2)
     assert "04_tiny.ipynb, cell 5 fails:" in said and "TypeError" in said
     house.source.write_text(text.replace("area(2)", "__import__('os')._exit(3)"), encoding="utf-8")
-    said = house.course("build", "04", code=1)
+    said = house.course("build", "04", code=2)
     assert "04_tiny.ipynb, cell 5 ends Python" in said and "_exit(3)" in said
     assert house.notebook.read_bytes() == before
 
@@ -110,13 +110,13 @@ def test_pull_refuses_where_the_source_has_an_unbuilt_edit(house):
     text = house.source.read_text(encoding="utf-8").replace("Half of", "A third of")
     house.source.write_text(text, encoding="utf-8")
     house.edit("LIMIT = 3", "LIMIT = 4")
-    said = house.course("pull", "04", code=1)
+    said = house.course("pull", "04", code=2)
     assert "is not the source that 04_tiny.ipynb was built from" in said
     assert house.source.read_text(encoding="utf-8") == text
     nb = nbformat.read(house.notebook, as_version=4)
     del nb.metadata["course"]
     nbformat.write(nb, house.notebook)
-    assert "is not the source" in house.course("pull", "04", code=1)
+    assert "is not the source" in house.course("pull", "04", code=2)
 
 
 def test_restore_shows_what_would_be_lost_and_keeps_it(house):
@@ -158,19 +158,19 @@ def test_update_goes_forward_and_keeps_what_both_changed(house, tmp_path, monkey
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@b")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(house.path.parent))
     assert "is no git clone, so nothing can be fetched into it: git clone the course" in house.course(
-        "update", code=1
+        "update", code=2
     )
     monkeypatch.delenv("GIT_CEILING_DIRECTORIES")
     subprocess.run(
         ["git", "init", "-q", house.path.parent], check=True
     )  # an archive, unpacked in another repository
-    assert "is no git clone" in house.course("update", code=1)
+    assert "is no git clone" in house.course("update", code=2)
     shutil.rmtree(house.path.parent / ".git")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(house.path.parent))
     (house.path / ".gitignore").write_text("yours-*\n__pycache__/\n")
     for command in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "first"]):
         house.git(*command)
-    assert "follows none" in house.course("update", code=1)
+    assert "follows none" in house.course("update", code=2)
     subprocess.run(["git", "clone", "-q", house.path, tmp_path / "student"], check=True)
     student = type(house)(tmp_path / "student")
     assert "newest state" in student.course("update")
@@ -188,6 +188,6 @@ def test_update_goes_forward_and_keeps_what_both_changed(house, tmp_path, monkey
     assert [path.read_bytes() for path in student.path.glob("notebooks/yours-*")] == [mine]
     assert "LIMIT = 4" in student.module.read_text(), "what upstream did not touch stays as it is"
     student.git("commit", "-qam", "mine")
-    assert "commits of your own" in student.course("update", code=1)
+    assert "commits of your own" in student.course("update", code=2)
     shutil.rmtree(house.path / ".git")
-    assert "cannot be fetched" in student.course("update", code=1)
+    assert "cannot be fetched" in student.course("update", code=2)

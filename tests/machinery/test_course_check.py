@@ -1,6 +1,7 @@
 """`course check` and `course progress`: a student's own work, in a line a task."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from small_set import small_set
 
 import course.exercises.check
 import course.exercises.progress
+import course.package.passed
 from course.cli import main
 from course.exercises.release import release
 from course.exercises.try_tasks import said_of
@@ -69,8 +71,10 @@ def checked(path, capsys, seconds=60.0) -> tuple[int, dict[str, str], str]:
 def test_what_is_handed_out_passes_nothing(notebook, capsys):
     code, lines, out = checked(notebook, capsys)
     assert code == 1 and list(lines) == ["04-1", "04-2", "04-3", "04-4"]
-    assert lines["04-1"].endswith("not begun; twice the radius, four times the area")
-    assert lines["04-2"].endswith("  not begun") and lines["04-4"].endswith("a person reads this answer")
+    begun = [task for task in ("04-1", "04-2", "04-3") if not lines[task].endswith("  not begun")]
+    assert not begun, "what the checks say of our own code would answer a repair task"
+    assert lines["04-4"].endswith("a person reads this answer")
+    assert "0 of 3 tasks pass their visible checks; a person reads 1 more" in out
     assert "is your work saved?" in out and "Traceback" not in out
     assert not course.exercises.check.progress()
 
@@ -202,7 +206,7 @@ def test_a_file_that_is_not_there_or_no_notebook_is_one_sentence(tmp_path, monke
         str(tmp_path / "list.ipynb"): "is not a readable notebook",
         str(tmp_path / "empty.ipynb"): "holds no task",
     }.items():
-        assert main(["check", which]) == 1
+        assert main(["check", which]) == 2
         err = capsys.readouterr().err
         assert said in err and err.count("\n") == 1 and "Traceback" not in err
 
@@ -217,9 +221,17 @@ def test_the_chapter_number_finds_the_notebook_in_released(handed_out, tmp_path,
 def test_progress_tells_tasks_minutes_and_predictions(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(course.exercises.check, "PASSED", tmp_path / "progress.json")
     monkeypatch.setattr(course.exercises.progress, "KEPT", tmp_path / "predictions.json")
+    monkeypatch.setattr(course.package.passed, "FILE", tmp_path / "built" / "checkpoints.json")
     assert main(["progress"]) == 0
     out = capsys.readouterr().out
-    assert "no task passes yet" in out and "no prediction yet" in out and "04       gpt.attention" in out
+    assert "no task passes yet" in out and "no prediction yet" in out and "\n0 of " in out
+    assert re.search(r"^04   –  Attention: .*, (\d h )?\d+( min)?$", out, re.MULTILINE), (
+        "a title, and its time"
+    )
+    course.package.passed.note("04")
+    assert main(["progress"]) == 0
+    out = capsys.readouterr().out
+    assert "\n1 of " in out and re.search(r"^04   passed \d{4}-\d\d-\d\d +Attention: ", out, re.MULTILINE)
     course.exercises.check.record({"04-1": ("The mask", 10), "04-2": ("Heads", 25)}, ["04-1", "04-2"])
     made = {"question": "loss", "guess": 8.0, "unit": "nats", "outcome": 10.0}
     (tmp_path / "predictions.json").write_text(
@@ -251,20 +263,21 @@ def test_later_chapters_go_on_with_the_students_own_module_where_it_passes_its_t
     house.course("checkpoint", "04")
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "released"]):
         house.git(*command)
-    assert "tiny (as released)" in house.course("progress")
+    assert "1 of 1 checkpoints have passed" in house.course("progress")
+    assert "your own code" not in house.course("progress")
     house.edit(
         '"""The area of a circle."""\n    return math.pi*r**2', '"""My own."""\n    return r*r*math.pi'
     )
-    assert "tiny (as released)" in house.course("progress"), "edited, and not yet checkpointed"
+    assert "your own code" not in house.course("progress"), "edited, and not yet checkpointed"
     house.course("checkpoint", "04")
-    assert "tiny (your own)" in house.course("progress")
+    assert ", your own code" in house.course("progress")
     (house.path / "notebooks/src/05_later.py").write_text(LATER)
     house.course("build", "05")
     later = house.path / "notebooks/05_later.ipynb"
     assert "My own." in later.read_text()
     house.edit('"""My own."""\n    return r*r*math.pi', '"""Wrong."""\n    return r*math.pi')
-    house.course("checkpoint", "04", code=1)
+    house.course("checkpoint", "04", code=2)
     house.course("build", "05")
     assert "My own." in later.read_text() and "Wrong." not in later.read_text()
     house.module.unlink()
-    assert "tiny (not there: checkpoint the chapter)" in house.course("progress")
+    assert "a module is missing: checkpoint it again" in house.course("progress")

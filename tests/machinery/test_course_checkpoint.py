@@ -86,14 +86,14 @@ def test_a_checkpoint_says_whether_anything_changed(house):
 def test_a_broken_cell_is_named_and_the_old_module_stays(house, old, new, message):
     before = house.module.read_bytes(), modules_of(house)
     house.edit(old, new)
-    said = house.course("checkpoint", "04", code=1)
+    said = house.course("checkpoint", "04", code=2)
     assert message in said and "Traceback" not in said.split("\n")[0]
     assert (house.module.read_bytes(), modules_of(house)) == before, "nothing is left aside"
 
 
 def test_a_failing_test_is_told_student_first(house):
     house.edit("return math.pi*r**2", "return math.pi*r")
-    said = house.course("checkpoint", "04", code=1).split("\n")
+    said = house.course("checkpoint", "04", code=2).split("\n")
     assert said[0] == ("course: test_area_grows_with_the_square: twice the radius, four times the area")
     assert said[1] == "likely 04_tiny.ipynb, cell 4 (area); nanogpt/tiny.py unchanged"
     assert "    tests/test_ch04_tiny.py:5: in test_area_grows_with_the_square" in said, said
@@ -106,14 +106,14 @@ def test_hypothesis_says_its_example_on_the_first_line(house):
         "@given(st.integers(0, 99), st.text(), st.sampled_from(['a, b']))\ndef test_small(r, text, word):\n"
         "    assert area(r) < 10, 'too large'\n    assert 'x' not in text\n"
     )
-    said = house.course("checkpoint", "04", code=1)
+    said = house.course("checkpoint", "04", code=2)
     assert said.startswith("course: test_small: too large (r=2, text='', word='a, b')\n")
     assert "Failing" not in said and "Falsifying" not in said and "\x1b" not in said
 
 
 def test_a_test_file_that_cannot_be_read_is_told(house):
     (house.path / "tests/test_ch04_tiny.py").write_text("from nanogpt.tiny import missing\n")
-    said = house.course("checkpoint", "04", code=1)
+    said = house.course("checkpoint", "04", code=2)
     assert said.startswith(
         "course: test_ch04_tiny.py needs missing, which no cell exports to nanogpt/tiny.py; keep"
     )
@@ -121,7 +121,7 @@ def test_a_test_file_that_cannot_be_read_is_told(house):
         "pytest's words about a name of its own"
     )
     (house.path / "tests/test_ch04_tiny.py").write_text("from nanogpt.device import missing\n")
-    assert "nanogpt/device.py has no missing; " in house.course("checkpoint", "04", code=1), (
+    assert "nanogpt/device.py has no missing; " in house.course("checkpoint", "04", code=2), (
         "another's module"
     )
 
@@ -136,7 +136,7 @@ def test_what_never_ends_is_ended(house, where):
     settings.write_text(text)
     cell = 6 if "LIMIT" in where else 4
     house.edit(where, where.replace("3", "max(iter(int, 1))").replace("math.pi*r**2", "max(iter(int, 1))"))
-    said = house.course("checkpoint", "04", code=1)
+    said = house.course("checkpoint", "04", code=2)
     assert "does not end within 4 s" in said and f"likely 04_tiny.ipynb, cell {cell} (" in said
     assert "LIMIT = 3" in house.module.read_text()
 
@@ -160,12 +160,12 @@ def test_modules_are_replaced_together_or_not_at_all(tmp_path, monkeypatch):
 def test_a_system_error_is_one_line(house, monkeypatch):
     house.module.unlink()
     house.module.mkdir()
-    assert house.course("checkpoint", "04", code=1) == (
+    assert house.course("checkpoint", "04", code=2) == (
         "course: nanogpt/tiny.py is a folder; remove it, then checkpoint\n"
     )
     house.module.rmdir()
     monkeypatch.setattr("os.fsync", no_space)
-    assert house.course("checkpoint", "04", code=1) == (
+    assert house.course("checkpoint", "04", code=2) == (
         "course: the disk is full (No space left on device); free some of it and do the same again\n"
     )
     assert not house.module.exists() and modules_of(house) == ["__init__.py", "device.py"]
@@ -179,7 +179,7 @@ def test_a_second_notebook_cannot_make_a_module_anew(house):
     text = house.source.read_text(encoding="utf-8").replace("04", "05")
     (house.path / "notebooks/src/05_other.py").write_text(text, encoding="utf-8")
     house.course("build", "05", "--draft")
-    said = house.course("checkpoint", "05", code=1)
+    said = house.course("checkpoint", "05", code=2)
     assert "05_other.ipynb, cell 3: `#| doc tiny` belongs in 04_tiny.ipynb, the first notebook" in said
     house.course("checkpoint", "04")  # a later chapter's mistake is not this one's
     (house.path / "notebooks/05_other.ipynb").write_text("{")
@@ -199,7 +199,7 @@ def test_a_module_in_a_folder(house):
     assert (house.path / "nanogpt/gpt/__init__.py").read_text() == f'"""{ROOMS["gpt"]}"""\n'
     assert "-LIMIT = 3" not in house.course("checkpoint", "04", "--check")
     house.edit("return math.pi*r**2", "return math.pi*r")
-    said = house.course("checkpoint", "04", code=1).split("\n")
+    said = house.course("checkpoint", "04", code=2).split("\n")
     assert said[1] == "likely 04_tiny.ipynb, cell 4 (area); nanogpt/gpt/shapes.py unchanged"
     assert "    tests/gpt/test_ch04_tiny.py:5: in test_area_grows_with_the_square" in said, said
 
@@ -324,14 +324,14 @@ def test_the_trial_does_not_see_the_students_colours_or_pytest_settings(monkeypa
 
 def test_an_unreadable_notebook_names_its_remedy(house):
     house.notebook.write_text("{")
-    said = house.course("checkpoint", "04", code=1)
+    said = house.course("checkpoint", "04", code=2)
     assert "not a readable notebook" in said and "`course restore 04` brings it back" in said
 
 
 @pytest.mark.parametrize("name", ["tiny.ipynb", "4_tiny.ipynb", "04-tiny.ipynb", "4. tiny.ipynb"])
 def test_a_renamed_notebook_gets_a_hint(house, name):
     house.notebook.rename(house.notebook.with_name(name))
-    assert "a name begins with the number, as 04_tiny.ipynb does" in house.course("checkpoint", "04", code=1)
+    assert "a name begins with the number, as 04_tiny.ipynb does" in house.course("checkpoint", "04", code=2)
 
 
 def change_cells(house, change) -> None:
@@ -366,5 +366,5 @@ def test_what_is_no_longer_exported_is_told(house, change, code, note):
 def test_a_folder_with_spaces_is_not_half_a_path(house):
     spaced = house.copied(house.path.parent / "my co urse")
     spaced.edit("return math.pi*r**2", "return math.pi*r")
-    said = spaced.course("checkpoint", "04", code=1)
+    said = spaced.course("checkpoint", "04", code=2)
     assert "\n    tests/test_ch04_tiny.py:5: in" in said and "urse" not in said.replace("course", ""), said

@@ -18,6 +18,7 @@ import torch
 
 from course import colab
 from course.files import read_notebook
+from course.notebooks import address
 from course.notebooks.address import dressed, first_cell, is_published, repository, undressed
 from course.notebooks.source import notebook_from_source, notebook_from_text
 from course.paths import NOTEBOOKS, ROOT, SOURCES, CourseError, numbered
@@ -30,17 +31,29 @@ MODULE = "nanogpt/tiny.py"
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_every_chapter_has_a_badge_and_a_first_cell_that_does_nothing_elsewhere(path):
+def test_every_chapter_has_a_first_cell_that_does_nothing_elsewhere(path):
     nb = read_notebook(path)
-    badge = nb.cells[0].source.split("\n")[2]
-    owner_and_name = repository().removeprefix("https://github.com/")
-    assert f"colab.research.google.com/github/{owner_and_name}/blob/main/notebooks/{path.name})" in badge
     first = next(cell for cell in nb.cells if cell.cell_type == "code")
     assert f'"{path.stem}", "{nb.metadata["course"]["source"]}"' in first.source
     names: dict = {}
     exec(first.source, names)
     assert set(names) - {"__builtins__"} <= {"os", "sys"}
     assert (path.parent / "open-in-colab.svg").exists()
+    if not is_published(repository()):
+        assert "colab.research.google.com" not in nb.cells[0].source, "the badge would lead nowhere"
+
+
+def test_a_badge_appears_with_the_address_and_goes_with_it(monkeypatch):
+    path = next(SOURCES.glob("04_*.py"))
+    plain = notebook_from_text(path.read_text(encoding="utf-8"))
+    badge = "colab.research.google.com/github/me/c/blob/main/notebooks/04_attention.ipynb)"
+    for url, wanted in (("https://github.com/me/c", True), ("https://github.com/OWNER/c", False)):
+        monkeypatch.setattr(address, "repository", lambda url=url: url)
+        made = dressed(nbformat.from_dict(plain), path.stem)
+        assert (badge in made.cells[0].source.split("\n")[2]) == wanted
+        assert ("git clone" in made.cells[1].source) == wanted
+        plain = undressed(made)
+    assert plain == notebook_from_text(path.read_text(encoding="utf-8"))
 
 
 def test_a_dressed_notebook_undresses_to_what_its_source_says():
@@ -70,18 +83,21 @@ def fake_google(monkeypatch, reply=None) -> None:
 
 
 @pytest.mark.parametrize(
-    "address, said",
+    "url, said",
     [
-        ("https://github.com/OWNER/gpt2-course", "has no address yet"),
+        ("https://github.com/OWNER/gpt2-course", "Ask whoever gave you this notebook for the address"),
         ("file:///nowhere/gpt2-course", "git cannot fetch file:///nowhere/gpt2-course"),
     ],
 )
-def test_what_cannot_be_fetched_is_one_sentence(monkeypatch, tmp_path, address, said):
-    assert is_published(address) == ("OWNER" not in address)
+def test_what_cannot_be_fetched_is_one_sentence(monkeypatch, tmp_path, url, said):
+    assert is_published(url) == ("OWNER" not in url)
     fake_google(monkeypatch)
-    text = first_cell(address, "04_tiny", "0" * 16).source.replace("/content", str(tmp_path))
-    with pytest.raises(SystemExit, match=said):
+    text = first_cell(url, "04_tiny", "0" * 16).source.replace("/content", str(tmp_path))
+    with pytest.raises(Exception, match=said) as stopped:
         exec(text, {})
+    assert stopped.value._render_traceback_() == [str(stopped.value)], (
+        "one sentence is all that IPython prints"
+    )
 
 
 # Which commit
@@ -368,6 +384,7 @@ def test_a_chapter_runs_and_checkpoints_with_colabs_packages(tmp_path):
     assert first[2:] == [
         f"PyTorch {torch.__version__}, as Colab has it",
         "no GPU: this chapter is sized for a CPU",
+        colab.LOST,
     ]
     assert again == [first[0], *first[2:]], "the second run installs nothing"
     assert before <= runtime.versions(), "every version that Colab has is the one that it had"

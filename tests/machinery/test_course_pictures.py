@@ -29,6 +29,14 @@ def test_other_data_are_another_picture(change, tmp_path, monkeypatch):
     assert pictures.digest("staircase-light") != before
 
 
+def test_another_loss_is_another_picture(tmp_path, monkeypatch):
+    first = json.loads(pictures.FIRST.read_text(encoding="utf-8"))
+    (tmp_path / "first.json").write_text(json.dumps(first | {"val_loss": 1.0}), encoding="utf-8")
+    before = pictures.digest("loss-dark"), pictures.digest("staircase-dark")
+    monkeypatch.setattr(pictures, "FIRST", tmp_path / "first.json")
+    assert pictures.digest("loss-dark") != before[0] and pictures.digest("staircase-dark") == before[1]
+
+
 def test_a_step_is_told_as_slower_or_not_measurable_where_it_is():
     rung = {"name": "bf16", "predicted_ms": 100.0}
     first = rung | {"ms": 100.0, "q1_ms": 95.0, "q3_ms": 105.0}

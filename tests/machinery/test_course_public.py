@@ -70,7 +70,7 @@ def test_the_class_has_the_course_and_its_sets(public):
 )
 def test_a_folder_that_is_none_is_one_sentence(words, says, tmp_path, capsys):
     (tmp_path / "thesis.txt").write_text("mine")
-    assert main(["exercises", "release", *(word.format(tmp=tmp_path) for word in words)]) == 1
+    assert main(["exercises", "release", *(word.format(tmp=tmp_path) for word in words)]) == 2
     assert says in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 

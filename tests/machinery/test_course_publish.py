@@ -1,10 +1,15 @@
 """`course publish URL` writes the address wherever it belongs, and nothing else changes."""
 
+import os
+import subprocess
+
 import nbformat
 import pytest
 
 from course.files import notebook_bytes
-from course.notebooks.address import PLACEHOLDER, undressed
+from course.notebooks.address import PLACEHOLDER, repository, undressed
+from course.paths import ROOT
+from course.site.publish import release_problem, texts_with
 
 NEW = "https://github.com/a-teacher/gpt2-course.2027"
 README = "git clone https://github.com/OWNER/gpt2-course\n[Colab](https://colab.research.google.com/github/OWNER/gpt2-course/blob/main/x.ipynb)\nOWNER/gpt2-course-of-another\n"
@@ -60,7 +65,7 @@ def test_an_address_is_moved_and_said_again(texts):
 )  # fmt: skip
 def test_what_is_no_address_changes_nothing(texts, url):
     before = {path: path.read_bytes() for path in texts.path.rglob("*") if path.is_file()}
-    said = texts.course("publish", url, code=1)
+    said = texts.course("publish", url, code=2)
     assert "https://github.com/NAME/gpt2-course" in said or "the owner's name" in said
     assert said.count("\n") == 1
     assert {path: path.read_bytes() for path in before} == before
@@ -98,3 +103,36 @@ def test_restore_brings_back_a_chapter_of_before_the_address(house):
     house.course("restore", "04", "--yes")
     nb = nbformat.read(house.notebook, as_version=4)
     assert NEW in nb.cells[1].source and nb.cells[4].outputs[0].text == "12.566\n", "with outputs"
+
+
+def test_without_an_address_the_notebooks_are_dressed_again(texts):
+    nb = nbformat.read(texts.notebook, as_version=4)
+    nb.cells[1].source += "\n# an older first cell"
+    texts.notebook.write_bytes(notebook_bytes(nb))
+    assert texts.course("publish") == "1 notebooks have a new first cell\n"
+    assert "an older first cell" not in texts.notebook.read_text(encoding="utf-8")
+    assert texts.course("publish") == "0 notebooks have a new first cell\n"
+
+
+@pytest.mark.parametrize(
+    ("tag", "address", "fine"),
+    [
+        ("", f"https://github.com/{PLACEHOLDER}/gpt2-course", True),
+        ("v1.0", f"https://github.com/{PLACEHOLDER}/gpt2-course", False),
+        ("v1.0", NEW, True),
+    ],
+)
+def test_a_tagged_release_needs_an_address(tag, address, fine):
+    assert (release_problem(tag, address) == "") == fine
+
+
+def test_this_commit_if_tagged_has_an_address():
+    """In CI for a tag, and in a clone whose commit has one: the first command of README must work."""
+    tag = os.environ.get("GITHUB_REF_NAME", "") if os.environ.get("GITHUB_REF_TYPE") == "tag" else ""
+    command = ["git", "tag", "--points-at", "HEAD"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8")
+    tag = tag or done.stdout.partition("\n")[0]
+    assert release_problem(tag, repository()) == ""
+    if tag:
+        named = [path for path in texts_with(repository()) if PLACEHOLDER in path.read_text(encoding="utf-8")]
+        assert not named, f"the release {tag} names {PLACEHOLDER}"

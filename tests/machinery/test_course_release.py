@@ -14,9 +14,11 @@ pytest.importorskip("nbgrader")
 from small_set import small_set
 
 from course.cli import main
+from course.exercises import hours
+from course.exercises.hours import minutes
 from course.exercises.release import RELEASED, agents_text, leaked, release, secret_lines, source_notebook
 from course.exercises.sets import SOLUTION, folders, read
-from course.exercises.table import SITTING, SYLLABI, TABLE, page, syllabi, wrong_ones
+from course.exercises.table import SYLLABI, TABLE, page, syllabi, wrong_ones
 from course.paths import CourseError
 
 NAMES = [folder.name for folder in folders()]
@@ -229,7 +231,9 @@ def test_the_syllabi_sum_what_the_sets_say():
         ]
         row = next(line.split("|") for line in lines if line.startswith(f"| {name} "))
         assert [int(row[3]), float(row[6])] == [len(tasks), round(sum(t.minutes for t in tasks) / 60, 1)]
-        assert float(row[5]) == int(row[2]) * SITTING / 60
+        planned = minutes()
+        wanted = chapters or list(planned)
+        assert float(row[5]) == round(sum(planned[chapter] for chapter in wanted) / 60, 1)
         if chapters:
             assert f"**{name}**: chapters {', '.join(chapters)};" in "\n".join(lines)
 
@@ -240,10 +244,23 @@ def test_the_count_of_wrong_ones(small):
 
 
 def test_an_unknown_chapter_is_one_sentence(capsys):
-    assert main(["exercises", "release", "99"]) == 1
+    assert main(["exercises", "release", "99"]) == 2
     assert capsys.readouterr().err.startswith("course: no exercises for chapter '99'")
 
 
 def test_the_released_folder_is_not_committed():
     ignored = subprocess.run(["git", "check-ignore", "-q", str(RELEASED / "x.ipynb")], cwd=RELEASED.parent)
     assert ignored.returncode in (0, 128)  # 128: no git here
+
+
+@pytest.mark.parametrize(
+    ("cell", "minutes"),
+    [
+        ({"cell_type": "markdown", "source": ["word " * 300]}, 2.0),
+        ({"cell_type": "code", "source": ["import torch\n", "#| export\n", "\n"] + ["x = 1\n"] * 10}, 2.25),
+        ({"cell_type": "code", "source": ['predict("07.1", "loss", guess=None)\n']}, 2.45),
+        ({"cell_type": "code", "source": ["#@title On Colab\n", "x = 1\n"]}, 0.0),
+    ],
+)
+def test_the_hours_of_a_sitting_come_from_words_lines_cells_and_predictions(cell, minutes):
+    assert hours.planned([cell]) == pytest.approx(minutes)

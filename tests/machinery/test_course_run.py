@@ -22,7 +22,7 @@ def test_run_names_the_failing_cell_and_leaves_the_rest_whole(house):
     (house.path / "notebooks/src/06_after.py").write_text("# %%\nx = 1\n", encoding="utf-8")
     house.course("build", "05", "06", "--draft")
     before = {p.name: p.read_bytes() for p in house.path.glob("notebooks/*.ipynb")}
-    said = house.course("run", code=1)
+    said = house.course("run", code=2)
     assert "05_bad.ipynb, cell 3 fails:" in said and "print(x / 0)" in said and "ZeroDivisionError" in said
     assert "mend notebooks/05_bad.ipynb; 04 done; `course run --from 05` goes on" in said
     assert said.count("04_tiny") == 1 and "|" not in said.split("fails")[0], "no terminal: one line a chapter"
@@ -39,11 +39,11 @@ def test_a_missing_module_names_its_chapter(house):
     source = house.path / "notebooks/src/05_uses.py"
     source.write_text("# %%\nfrom nanogpt.tiny import area, volume\n", encoding="utf-8")
     house.course("build", "05", "--draft")
-    said = house.course("run", "05", code=1)
+    said = house.course("run", "05", code=2)
     assert "nanogpt/tiny.py has no volume; `course restore 04` brings it back" in said and "mend" not in said
     house.module.unlink()
     assert "nanogpt/tiny.py is missing; `course restore 04` brings it back" in house.course(
-        "run", "5", code=1
+        "run", "5", code=2
     )
 
 
@@ -53,7 +53,7 @@ def test_a_full_disk_is_not_the_notebooks_fault(house):
         "# %%\nimport errno, os\nraise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))\n", encoding="utf-8"
     )
     house.course("build", "05", "--draft")
-    said = house.course("run", "05", code=1)
+    said = house.course("run", "05", code=2)
     assert "the disk is full or cannot be written; `course doctor`" in said and "mend" not in said
     assert "the disk is full (" in plainly(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
@@ -70,7 +70,7 @@ def test_a_full_disk_is_not_the_notebooks_fault(house):
     ],
 )
 def test_bad_arguments_are_one_sentence(house, args, message):
-    said = house.course(*args, code=1)
+    said = house.course(*args, code=2)
     assert message in said and said.count("\n") == 1
 
 
@@ -98,7 +98,7 @@ def test_going_on_runs_what_was_asked_for_and_no_more(monkeypatch):
 
 def test_a_notebook_without_its_number_is_told_also_by_run(house):
     house.notebook.rename(house.notebook.with_name("tiny.ipynb"))
-    said = house.course("run", "04", code=1)
+    said = house.course("run", "04", code=2)
     assert "a name begins with the number, as 04_tiny.ipynb does" in said and said.count("\n") == 1
 
 
@@ -151,9 +151,9 @@ def test_a_lab_that_does_not_start_says_its_last_words(tmp_path):
 
 def test_tests_without_nbval_say_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert cli.main(["test"]) == 1
+    assert cli.main(["test"]) == 2
     assert "the tests need pytest and nbval: pip install" in capsys.readouterr().err
-    assert cli.main(["lab"]) == 1
+    assert cli.main(["lab"]) == 2
     assert "JupyterLab is not installed" in capsys.readouterr().err
 
 

@@ -6,8 +6,10 @@ tests/machinery/test_course_site_browser.py opens its pages in a browser.
 import re
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, urldefrag, urljoin
 
+import nbformat
 import pytest
 from built_site import FOLDER, HTML, REPOSITORY, built, needs_sphinx, published
 
@@ -17,6 +19,7 @@ from course.files import read_notebook
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, CourseError, modules, number_of, numbered
 from course.site import build as site
 from course.site import pages
+from course.site.reading import code_to_read
 
 FILES = {number_of(path): path for path in numbered(NOTEBOOKS, ".ipynb")}
 PLACES = site.places()
@@ -75,8 +78,116 @@ def test_a_chapter_has_buttons(address):
 
 
 def test_every_chapter_stands_once_in_the_contents():
-    listed = re.findall(r"^notebooks/(\S+)$", site.contents(FILES), re.MULTILINE)
+    pages = site.part_pages(FILES)
+    listed = re.findall(r"^\d\d[a-z]? .+ </notebooks/(\S+)>$", "\n".join(pages.values()), re.MULTILINE)
     assert listed == [path.stem for path in FILES.values()]
+    assert re.findall(r"^parts/\S+$", site.contents(FILES), re.MULTILINE) == list(pages)
+    names = re.findall(r"^(\d\d[a-z]? .+) </notebooks/", "\n".join(pages.values()), re.MULTILINE)
+    assert all(5 < len(name) <= 30 for name in names), "short enough for one line of the navigation"
+
+
+CELL = """\
+#| default_exp gpt.model
+#| doc gpt.model: What it is.
+import math
+import torch
+
+predict("05.1", "the first loss", guess=None, unit="nats")
+show(
+    figures.plan(1),
+    alt="a very long text, which says what the figure shows",
+)
+x = 1  # kept
+"""
+
+
+def test_a_cell_reads_in_the_book_without_what_serves_the_machinery():
+    made = code_to_read(
+        nbformat.v4.new_code_cell(CELL), "gpt.model", {"05.1": "10.98 nats"}, "notebooks/05_gpt.ipynb"
+    )
+    question, imports, rest = made
+    assert question.cell_type == "markdown" and "the first loss (nats)" in question.source
+    assert "<summary>What came out</summary><p>10.98 nats</p>" in question.source
+    assert imports.source == "import math\nimport torch" and imports.metadata.tags == ["hide-input"]
+    assert rest.source == "show(figures.plan(1))\nx = 1  # kept"
+
+
+@pytest.mark.parametrize(
+    ("source", "tags", "badge"),
+    [
+        ("import torch\nfrom torch import nn", ["hide-input"], ""),
+        ("import torch\nfrom torch import nn\nx = 1\ny = 2", None, ""),
+        ('checkpoint("05")', ["hide-cell"], ""),
+        ('show(figures.plan(1), alt="words")', ["hide-input"], ""),
+        ("#| export\ndef f():\n    return 1", None, "→ nanogpt/gpt/model.py</a></p>"),
+        (
+            "#| export text.data\n#| grows g\ndef g():\n    pass",
+            None,
+            "data.py</a> · a new version of <code>g</code></p>",
+        ),
+        ("%timeit x", None, ""),
+        ("print(1)", None, ""),
+    ],
+)
+def test_plumbing_is_folded_and_an_exported_cell_has_a_badge(source, tags, badge):
+    *before, cell = code_to_read(nbformat.v4.new_code_cell(source), "gpt.model", {}, "notebooks/05_gpt.ipynb")
+    assert cell.metadata.get("tags") == tags and "#|" not in cell.source
+    badges = [each.source for each in before if each.cell_type == "markdown"]
+    assert [each.endswith(badge) for each in badges] == [True] * bool(badge)
+    if badge:
+        assert 'href="../nanogpt/' in before[0].source
+
+
+def test_a_wall_of_output_shows_its_beginning_and_the_rest_opens():
+    cell = nbformat.v4.new_code_cell("print(x)")
+    text = "".join(f"line <{i}>\n" for i in range(52))
+    cell.outputs = [nbformat.v4.new_output("stream", text=text)]
+    cell, rest = code_to_read(cell, "", {}, "notebooks/22_planner.ipynb")
+    assert cell.outputs[0].text.count("\n") == 10 and "<summary>42 more lines</summary>" in rest.source
+    assert "line &lt;51&gt;" in rest.source and "line &lt;9&gt;" not in rest.source
+
+
+def test_every_chapter_reads_without_directives_and_its_predictions_are_questions():
+    for path in FILES.values():
+        nb = pages.chapter_page(path, PLACES)
+        codes = [cell.source for cell in nb.cells if cell.cell_type == "code"]
+        assert not [code for code in codes if re.search(r"^#\||^predict\(|alt=\"", code, re.MULTILINE)], (
+            path.name
+        )
+        asked = len(
+            re.findall(r"^predict\(", "\n".join(c.source for c in read_notebook(path).cells), re.MULTILINE)
+        )
+        shown = sum(cell.source.count("<p><span>") for cell in nb.cells if cell.cell_type == "markdown")
+        assert shown == asked, path.name
+        assert len({cell.id for cell in nb.cells}) == len(nb.cells)
+
+
+def test_the_book_is_made_aside_and_takes_its_place_when_it_is_complete(tmp_path, monkeypatch):
+    """A page that Sphinx refuses leaves the old book; what an interrupted call left does not get into the new one."""
+    (tmp_path / "html").mkdir(), (tmp_path / "html-new").mkdir()
+    (tmp_path / "html/index.html").write_text("old")
+    (tmp_path / "html-new/half.html").write_text("half")
+    monkeypatch.setattr(site, "staged", lambda: {"index.md": b"x"})
+    monkeypatch.setattr(site, "find_spec", lambda name: True)
+    monkeypatch.setattr(site, "numbered", lambda folder, suffix: [])
+    code = 1
+
+    def sphinx(command, **_):
+        folder = Path(command[-1])
+        assert (folder / "index.html").read_text() == "old" and not (folder / "half.html").exists()
+        (folder / "index.html").write_text("new")
+        return SimpleNamespace(returncode=code)
+
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/index.md").write_text("w")
+    monkeypatch.setattr(site.subprocess, "run", sphinx)
+    with pytest.raises(CourseError):
+        site.site(tmp_path)
+    assert (tmp_path / "html/index.html").read_text() == "old"
+    code = 0
+    assert site.site(tmp_path) == 0
+    assert (tmp_path / "html/index.html").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["html", "source"]
 
 
 def test_every_module_has_a_page():
@@ -97,17 +208,6 @@ def test_a_set_that_would_show_a_solution_is_refused():
     made.cells.append(type(made.cells[0])("text", "", secret_lines(made)[0]))
     with pytest.raises(CourseError, match=f"{made.name} is not on the site, since it would show"):
         pages.exercise_page(made, "01_tokenizer", PLACES)
-
-
-def test_the_staircase_says_on_the_site_what_it_says_in_the_readme():
-    says = re.compile(
-        r'staircase-light.png"[^>]* alt="([^"]+)"|alt="([^"]+)"[^>]* src="pictures/staircase-light.png"'
-    )
-    (readme, _), (_, index) = (
-        says.search((ROOT / name).read_text(encoding="utf-8")).groups()
-        for name in ("README.md", "site/index.md")
-    )
-    assert readme and readme == index
 
 
 def test_pages_are_settled_once(tmp_path):

@@ -1,0 +1,58 @@
+"""How long a sitting takes to read, run and think about: an estimate, computed from what the notebook holds.
+
+The speeds are assumptions, chosen so that a chapter of 2,400 words, 280 lines of code, 50 cells and five predictions takes
+about an hour and a half.
+"""
+
+import json
+import re
+
+from course.paths import TIMES, chapters, notebook_path
+
+WORDS = 150  # words of prose read in a minute
+LINES = 5  # lines of code read and understood in a minute
+CELL = 0.25  # minutes to run a cell and to look at its output
+PREDICTION = 2.0  # minutes to think about a prediction
+ROUND = 5  # minutes
+
+
+def minutes() -> dict[str, int]:
+    """The planned minutes of each chapter; a notebook that cannot be read has none."""
+    try:
+        seconds = json.loads(TIMES.read_text(encoding="utf-8"))["seconds"]
+    except (OSError, ValueError, KeyError):
+        seconds = {}
+    found = {}
+    for chapter in chapters():
+        try:
+            cells = json.loads(notebook_path(chapter).read_text(encoding="utf-8"))["cells"]
+        except (OSError, ValueError, KeyError):
+            continue
+        found[chapter] = rounded(planned(cells) + seconds.get(chapter, 0) / 60)
+    return found
+
+
+def planned(cells: list[dict]) -> float:
+    """The minutes of a notebook's cells, without the time that the machine computes."""
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    codes = [code for code in codes if not code.startswith("#@title")]  # Colab's, which nobody reads
+    words = sum(len(text.split()) for text in texts)
+    lines = sum(is_read(line) for code in codes for line in code.splitlines())
+    predictions = sum(len(re.findall(r"^predict\(", code, re.MULTILINE)) for code in codes)
+    return words / WORDS + lines / LINES + len(codes) * CELL + predictions * PREDICTION
+
+
+def is_read(line: str) -> bool:
+    """Whether a line of code is one that a reader thinks about: no empty line, no import, no directive."""
+    return bool(line.strip()) and not re.match(r"\s*(import |from \S+ import|#\|)", line)
+
+
+def rounded(time: float) -> int:
+    return max(ROUND, ROUND * round(time / ROUND))
+
+
+def in_hours(time: float) -> str:
+    """Minutes as hours and minutes: 85 is 1 h 25."""
+    whole, rest = divmod(round(time), 60)
+    return f"{whole} h {rest:02}" if whole else f"{rest} min"

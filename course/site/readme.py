@@ -1,0 +1,209 @@
+"""`course readme`: what README counts. Each block between two comments is made here, from the repository as it is."""
+
+import json
+import re
+import textwrap
+from pathlib import Path
+
+from course.exercises import table as tasks
+from course.exercises.hours import in_hours, minutes
+from course.exercises.progress import title
+from course.exercises.sets import folders, read
+from course.files import diff, write_atomically
+from course.paths import (
+    PACKAGE,
+    ROOT,
+    TIMES,
+    chapters,
+    module_file,
+    notebook_path,
+    relative,
+)
+from course.site import pictures
+from course.site.chapters import OPTIONAL, PARTS, part
+from course.states.released import owners
+
+README, INDEX = ROOT / "README.md", ROOT / "site" / "index.md"
+BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+DIAMOND = "◇"
+
+
+def readme(write: bool) -> int:
+    """Write the blocks of README and the site's first page, or show what differs; 1 where something does."""
+    changed = 0
+    for path in (README, INDEX):
+        old = path.read_text(encoding="utf-8")
+        new = filled(old, path)
+        if old == new:
+            print(f"{relative(path)} agrees with the repository")
+        elif write:
+            write_atomically(path, new.encode())
+            print(f"{relative(path)} written")
+        else:
+            changed = 1
+            print(diff(old, new, relative(path), "as the repository is"))
+    return changed
+
+
+def filled(text: str, path: Path) -> str:
+    """The text of README or index with every block as it has to be now."""
+
+    def block(found: re.Match) -> str:
+        made = BLOCKS[found[2]]()
+        if path == INDEX:  # which lies beside the pictures
+            made = made.replace('"site/pictures/', '"pictures/')
+        return f"{found[1]}{made}\n{found[3]}"
+
+    return BLOCK.sub(block, text)
+
+
+def story() -> str:
+    """What the first model writes, and the commands that make it."""
+    made = pictures.recorded(pictures.FIRST)
+    quoted = textwrap.fill(made["story"]["text"], width=110, initial_indent="> ", subsequent_indent="> ")
+    return (
+        f"{quoted}\n\n"
+        f"*Written by a model with {made['parameters'] / 1e6:.1f} million parameters, after {made['seconds']:.0f} seconds of"
+        " training on two CPU cores. You can train it before you read anything, in about two minutes after the installation:*\n\n"
+        "```\nmake course ARGS=07      # installs, and runs chapter 07, which trains the model\n"
+        f".venv/bin/{made['story']['command']}\n```"
+    )
+
+
+def loss_picture() -> str:
+    return picture("loss", 540, pictures.loss_in_words(pictures.first_run(pictures.recorded(pictures.FIRST))))
+
+
+def staircase_picture() -> str:
+    return picture(
+        "staircase", 540, pictures.in_words(pictures.staircase_steps(pictures.recorded(pictures.LADDER)))
+    )
+
+
+def picture(name: str, width: int, alt: str) -> str:
+    """A picture for a light page, and one for a dark page."""
+    return (
+        f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="site/pictures/{name}-dark.png">\n'
+        f'  <img src="site/pictures/{name}-light.png" width="{width}" alt="{alt}">\n</picture>'
+    )
+
+
+def package() -> str:
+    files = list(PACKAGE.rglob("[a-z]*.py"))
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+    return (
+        f"- **The package `nanogpt/`**: {len(files)} modules with about {round(lines, -2):,} lines, each exported by a notebook. It"
+        " reads GPT-2's weights,\n  trains on one core or in many processes, and goes on after `kill -9`."
+    )
+
+
+def seconds() -> dict[str, float]:
+    return json.loads(TIMES.read_text(encoding="utf-8"))["seconds"]
+
+
+def exercise_minutes() -> dict[str, int]:
+    """The minutes that the tasks of each set state, by chapter."""
+    return {made.number: sum(task.minutes for task in made.tasks.values()) for made in map(read, folders())}
+
+
+def roads() -> str:
+    """A row for each part: its sittings on the main road and beside it, and their hours."""
+    planned, tasks_of = minutes(), exercise_minutes()
+    rows = ["| part | afterwards you can | main road | ◇ optional | exercises |", "|---|---|---|---|---|"]
+    for name, (_, _, can) in PARTS.items():
+        inside = part(name, chapters())
+        if not inside:
+            continue
+        main = [chapter for chapter in inside if chapter not in OPTIONAL]
+        beside = [chapter for chapter in inside if chapter in OPTIONAL]
+        exercises = sum(tasks_of.get(chapter, 0) for chapter in inside)
+        first = relative(notebook_path(inside[0]))
+        cells = [
+            f"[{name}]({first})",
+            can,
+            sittings(main, planned),
+            sittings(beside, planned),
+            hours(exercises),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def sittings(some: list[str], planned: dict[str, int]) -> str:
+    if not some:
+        return "–"
+    return f"{len(some)} sitting{'s' if len(some) > 1 else ''}, {hours(sum(planned.get(c, 0) for c in some))}"
+
+
+def hours(time: float) -> str:
+    return f"{time / 60:.0f} h" if time else "–"
+
+
+def asked() -> str:
+    """How long the course takes."""
+    planned, tasks_of = minutes(), exercise_minutes()
+    sets = [read(folder) for folder in folders()]
+    main = [chapter for chapter in chapters() if chapter not in OPTIONAL]
+    road = sum(planned.get(chapter, 0) for chapter in main) / 60
+    return (
+        f"About {road:.0f} hours for the {len(main)} sittings of the main road,"
+        f" {sum(planned.values()) / 60 - road:.0f} for the {len(planned) - len(main)} optional ones (◇), and"
+        f" {sum(tasks_of.values()) / 60:.0f} for the {sum(len(made.tasks) for made in sets)} exercises. The hours of a"
+        f" sitting are an estimate\nfrom its words, code, cells and predictions. Running everything takes"
+        f" {sum(seconds().values()) / 60:.0f} minutes on two CPU cores. There are"
+        f" [shorter ways](exercises/TASKS.md#three-syllabi): a weekend\nof {syllabus('a weekend', sets)} hours takes you to"
+        f" stories of your own model, three weeks of {syllabus('three weeks', sets)} hours to a GPT that you have trained and"
+        " evaluated."
+    )
+
+
+def syllabus(name: str, sets: list) -> int:
+    line = next(line for line in tasks.syllabi(sets).splitlines() if line.startswith(f"| {name} "))
+    return round(sum(float(cell) for cell in line.strip("| ").split("|")[-2:]))
+
+
+def table() -> str:
+    """A row for each sitting: title, hours to read it, minutes of its exercises, modules it writes, time to run."""
+    planned, tasks_of, ran = minutes(), exercise_minutes(), seconds()
+    written = {chapter: [m for m, owner in owners().items() if owner == chapter] for chapter in chapters()}
+    rows = ["| | sitting | takes | exercises | writes | runs in |", "|---|---|---|---|---|---|"]
+    for chapter in chapters():
+        mark = f" {DIAMOND}" if chapter in OPTIONAL else ""
+        files = " ".join(f"`{module_file(m).removeprefix('nanogpt/')}`" for m in written[chapter]) or "–"
+        name = f"[{title(chapter)}]({relative(notebook_path(chapter))})"
+        time = f"{ran[chapter]:.0f} s" if chapter in ran else "?"
+        tasks_time = in_hours(tasks_of[chapter]) if chapter in tasks_of else "–"
+        cells = [f"{chapter}{mark}", name, in_hours(planned.get(chapter, 0)), tasks_time, files, time]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def count() -> str:
+    return f"<details><summary>All {len(chapters())} sittings: how long each takes, what it writes, and how long it runs</summary>\n"
+
+
+def steps_in_words() -> str:
+    """The caption of the staircase."""
+    steps = pictures.staircase_steps(pictures.recorded(pictures.LADDER))
+    slower = sum(step["slower"] for step in steps)
+    nothing = sum(step["says"].startswith("not measurable") for step in steps)
+    return (
+        "*Chapter 14, recorded on two cores of an AMD EPYC: each change to the program is predicted from bytes and FLOPs before it"
+        f" is measured.\nOn this machine {in_letters(slower)} made the step slower and {in_letters(nothing)} changed nothing"
+        " measurable. `python -m nanogpt ladder` measures yours.*"
+    )
+
+
+def in_letters(number: int) -> str:
+    return ("none", "one", "two", "three", "four")[number] if number < 5 else str(number)
+
+
+BLOCKS = {
+    "story": story,
+    "loss": loss_picture,
+    "staircase": lambda: f"{staircase_picture()}\n\n{steps_in_words()}",
+    "package": package,
+    "asked": asked,
+    "roads": roads,
+    "sittings": lambda: f"{count()}\n{table()}\n</details>",
+}

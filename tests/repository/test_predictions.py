@@ -1,0 +1,71 @@
+"""A prediction is alone in its cell: who runs the cell must not see the answer before they have written a guess."""
+
+import ast
+
+import pytest
+
+from course.notebooks.source import notebook_from_text
+from course.paths import SOURCES, number_of, numbered
+
+# How many cells of a chapter, in all its sittings, still ask and go on. The numbers may only fall; others have none.
+MIXED = {
+    "04": 1,
+    "07": 3,
+    "08": 1,
+    "11": 3,
+    "15": 7,
+    "16": 4,
+    "17": 14,
+    "18": 3,
+    "19": 5,
+    "20": 4,
+    "21": 8,
+    "22": 3,
+}
+
+
+def mixed(text: str) -> list[str]:
+    """The cells of a source that call `predict` and do something else, each by its first line that does."""
+    found = []
+    for cell in notebook_from_text(text).cells:
+        if cell.cell_type != "code":
+            continue
+        body = ast.parse(cell.source).body
+        others = [node for node in body if not is_prediction(node)]
+        if others and len(others) < len(body):
+            found.append(cell.source.splitlines()[others[0].lineno - 1].strip())
+    return found
+
+
+def is_prediction(node: ast.stmt) -> bool:
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "predict"
+
+
+@pytest.mark.parametrize(
+    ("cell", "wrong"),
+    [
+        ('predict("07.1", "loss", guess=None)', []),
+        ('predict("07.1", "loss")\npredict("07.2", "norm")', []),
+        ('predict("07.1", "loss")\nanswer("07.1", loss)', ['answer("07.1", loss)']),
+        ('from x import y\n\npredict("07.1", "loss")', ["from x import y"]),
+        ("print(1)", []),
+    ],
+)
+def test_a_cell_that_asks_and_goes_on_is_found(cell, wrong):
+    assert mixed(f"# %%\n{cell}\n") == wrong
+
+
+NUMBERS = sorted({number_of(path)[:2] for path in numbered(SOURCES, ".py")})
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_prediction_is_alone_in_its_cell(number):
+    found = [
+        f"{path.name}: {line}"
+        for path in sorted(SOURCES.glob(f"{number}*_*.py"))
+        for line in mixed(path.read_text(encoding="utf-8"))
+    ]
+    assert len(found) <= MIXED.get(number, 0), (
+        "put `predict` into a cell of its own; beside it are:\n" + "\n".join(found)
+    )
