@@ -155,6 +155,10 @@ for split, ids, n, size in list(encode(chunks[0]))[:3]:
 
 # %% [markdown]
 r"""
+The generator yields small portions: the ids of one split in one block, with the number of documents and of bytes of text. It never holds more than a block in memory. The counts
+go into the manifest, and at the end they give the bytes per token of chapter 16. Note that the split does not depend on the chunk. A document that moves to another chunk, because text was added
+before it, still goes to the same split.
+
 ## A chunk is complete, or absent
 
 A chunk becomes a folder in the form of chapter 03. It has a shard for each split, and a manifest with the hashes of the shards and of the
@@ -273,6 +277,11 @@ except ValueError as error:
 
 # %% [markdown]
 r"""
+After the interruption the folder of chunks is empty. The half-made folder had another name, and `finally` removed it. (After `kill -9` it would stay, under a name that
+begins with a dot, and nobody would read it.) The chunk that was made again is equal to the first one, which is no accident: the same text and the same options always give the same bytes. That is why a chunk may be thrown away
+without a loss whenever something looks wrong with it. The last line shows the other side. A chunk that was made with another option is *not* thrown away silently, because
+then two runs with different options would destroy each other's work for ever.
+
 ## Merging
 
 To merge, we take a split's tokens from all chunks in order and cut them into shards of equal size. A chunk's file is deleted as soon
@@ -334,6 +343,12 @@ for shard in shards:
     print(f"{shard['file']}: {shard['tokens']:,} tokens")
 after = np.concatenate([read_shard(folder / "few" / shard["file"]) for shard in shards])
 assert np.array_equal(before, after), "the shards are not the chunks in order"
+
+# %% [markdown]
+r"""
+The shards together contain exactly the tokens of the chunks, in the same order. Where one shard ends and the next begins is decided by the number of tokens alone, so a shard
+may end in the middle of a document. Chapter 03's streams allow this, because they read all shards of a split as one long text.
+"""
 
 # %% [markdown]
 r"""
@@ -733,6 +748,10 @@ show(figures.kills([len(names) for names in done], len(chunks)), alt=alt)
 
 # %% [markdown]
 r"""
+The curve never falls: no kill destroys a finished chunk. What a kill costs is the work on the chunks that were not finished, one for each process. So smaller chunks lose less. But each chunk also costs a little time of its own,
+for opening files, hashing and renaming, so there is a best size, and exploration 2 asks for it. Checking a finished folder is much faster than making it, because hashing is much faster than encoding. So it is safe to
+put the command into a script that runs every night.
+
 ## Parts for many machines
 
 It does not matter which process makes a chunk, or when. So we can divide the work: *part* p of n is every n-th chunk, from the p-th on. Sixteen machines
@@ -752,6 +771,9 @@ assert_same("parts")
 
 # %% [markdown]
 r"""
+The parts ran in any order, and one chunk was deleted as if its machine had died. The merged files are still the same to the byte. This is the law that makes this chapter simple to test: there is only one right result, however
+it came about.
+
 ## Your predictions, and the checkpoint
 """
 

@@ -277,6 +277,8 @@ print(f"took {time.perf_counter() - start:.2f} s")
 
 # %% [markdown]
 r"""
+No good page is lost. But most near copies are still there, because with several changed words they are less similar than the threshold. That is the cost of our decision, and exploration 1 looks for better numbers.
+
 Is it worth the trouble? Lee et al. 2022 deduplicated several data sets and trained models on both versions. In one of them a single sentence of 61 words was repeated more than 60,000
 times. With duplicates removed, the models repeated memorised text ten times less often, and they needed fewer steps for the same accuracy. They also found that over 4% of
 the validation texts of standard data sets had a near copy in the training text. We come back to this under "Contamination".
