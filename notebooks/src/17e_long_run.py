@@ -885,6 +885,24 @@ Nothing here fails, and no single loss looks wrong; a forgotten place in the dat
 that was not stopped shows it. That is why the tests do it:
 in each of four precisions they kill a run five times, ten times in all within a step or a look, and ten times at a change of the disk.
 
+## Longer than planned
+
+The run has ended, the loss is still falling, and there is money for as many steps again. May we simply set `train.max_steps` to twice the number? Let us see which rate each schedule has for a short run and for one that is twice as long.
+"""
+
+# %%
+updates = (STEPS // 3, STEPS // 2, STEPS - 1)
+for schedule in ("cosine", "wsd"):
+    print(schedule, "at updates", *updates)
+    for steps in (STEPS, 2 * STEPS):
+        planned = tiny("plan", f"optim.schedule={schedule}", f"train.max_steps={steps}")
+        print(f"  {steps:3} steps:", *(f"{learning_rate(planned, n):.1e}" for n in updates))
+
+# %% [markdown]
+r"""
+With the cosine the two runs part right after the warm-up. A run of 60 steps is never the first half of a run of 120. To go on with it means to jump from a low rate to a high one, and the trainer prints a warning (`say_rate`). With wsd (chapter 15: warm up, stay, decay) both runs have the same rate until the shorter one begins
+to decay, after 70% of its steps. So keep a checkpoint from the constant part. To extend the run, go back to it: move the later checkpoints away and start again with more steps. No step of the constant part is wasted, and the decay is made once, at the end.
+
 ## Is every tenth step too often?
 
 A checkpoint costs its own c seconds, every t seconds. A failure costs the steps since the last one, t/2 on average, every M seconds. So the share of time that is lost is
