@@ -520,8 +520,51 @@ answer("18b.2", round(100 * right, 1))
 # %% [markdown]
 r"""
 That is luck, and the more choices, the more of it is in the winner's number. So there is a third split, which no choice has seen. It stays so if it is read once, at the
-end: the second look is already a choice. The command, whose code may be skipped, refuses `--split test` without `--final`, writes
+end: the second look is already a choice. The command `eval` refuses `--split test` without `--final`, writes
 down each reading beside the shards, and says how many there were.
+"""
+
+
+# %% [markdown]
+r"""
+## During a run
+
+The trainer of chapter 17e looks at its model now and then. What it looks at is a table, `LOOKS`: a key of the configuration's section `eval`, and a function. HellaSwag becomes a row of it, and then `eval.hellaswag_every=1000` asks the questions after every thousandth step.
+"""
+
+# %%
+from types import SimpleNamespace
+
+from nanogpt.run.config import load_config
+from nanogpt.run.looks import validate, write_sample
+from nanogpt.run.training import Training
+
+
+# %%
+#| export run.looks
+#| grows LOOKS
+def score_hellaswag(training: Training, model: GPT) -> dict:
+    """The accuracies on HellaSwag."""
+    precision = training.config.train.dtype
+    scores = accuracy(model, load_items(), training.tokenizer, precision=precision)
+    return {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
+
+
+LOOKS = {  # a key of `eval`: what is done so often
+    "every": validate,
+    "sample_every": write_sample,
+    "hellaswag_every": score_hellaswag,
+}
+
+
+# %% tags=["nbval-ignore-output"]
+print(score_hellaswag(SimpleNamespace(tokenizer=tokenizer, config=load_config("tiny")), best))
+
+# %% [markdown]
+r"""
+## Appendix: the command `eval`
+
+The command does what this chapter and the one before have shown: losses, answers, the excess by kind of decision, and HellaSwag. It takes the shards that the run was trained on, unless `--data` names others.
 """
 
 
@@ -710,41 +753,6 @@ with tempfile.TemporaryDirectory() as folder:
     save_model(best, folder)
     tokenizer.save(Path(folder) / "tokenizer.json")
     command("--tasks", "val,answers,excess,hellaswag", "--tokens", "20000", "--items", str(COURSE))
-
-# %% [markdown]
-r"""
-## During a run
-
-The trainer of chapter 17e looks at its model now and then. What it looks at is a table, `LOOKS`: a key of the configuration's section `eval`, and a function. HellaSwag becomes a row of it, and then `eval.hellaswag_every=1000` asks the questions after every thousandth step.
-"""
-
-# %%
-from types import SimpleNamespace
-
-from nanogpt.run.config import load_config
-from nanogpt.run.looks import validate, write_sample
-from nanogpt.run.training import Training
-
-
-# %%
-#| export run.looks
-#| grows LOOKS
-def score_hellaswag(training: Training, model: GPT) -> dict:
-    """The accuracies on HellaSwag."""
-    precision = training.config.train.dtype
-    scores = accuracy(model, load_items(), training.tokenizer, precision=precision)
-    return {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
-
-
-LOOKS = {  # a key of `eval`: what is done so often
-    "every": validate,
-    "sample_every": write_sample,
-    "hellaswag_every": score_hellaswag,
-}
-
-
-# %% tags=["nbval-ignore-output"]
-print(score_hellaswag(SimpleNamespace(tokenizer=tokenizer, config=load_config("tiny")), best))
 
 # %% [markdown]
 r"""
