@@ -17,8 +17,18 @@ from nanogpt.evals.excess import Floor
 from nanogpt.evals.hellaswag import accuracy, default_items, load_items
 from nanogpt.evals.losses import answer_accuracy, bits_per_byte, mean_and_error, token_bytes, token_losses
 from nanogpt.gpt.sample import load
+from nanogpt.run.checkpoint import chosen
+from nanogpt.run.config import load_config
 from nanogpt.text.files import save_json
 from nanogpt.text.shards import open_shards, read_shard
+
+
+def data_of(args: Namespace) -> str:
+    """The folder of shards: the one that --data names, else the run's own, else the stories."""
+    kept = chosen(args.checkpoint).parent / "config.yaml"
+    if args.data is None and kept.is_file():
+        return load_config(kept).data.dir
+    return args.data or "data/built/stories"
 
 
 def val(model, tokenizer, args: Namespace) -> dict[str, float]:
@@ -77,7 +87,7 @@ HELP = """How good is a checkpoint? Of the course, or a Hugging Face GPT-2.
 OPTIONS = {
     "checkpoint": (None, "a run's folder, or its best as runs/x/best; a model's folder; or a hub name"),
     "tasks": ("val", f"some of {','.join(TASKS)} (val)"),
-    "data": ("data/built/stories", "folder of shards (data/built/stories)"),
+    "data": (None, "folder of shards (the run's own, else data/built/stories)"),
     "split": ("val", "val, or test, which needs --final, too"),
     "tokens": (1_000_000, "of the split, at most its first so many (1,000,000)"),
     "items": (None, "HellaSwag's questions (default: the downloaded ones, or else the course's)"),
@@ -106,6 +116,7 @@ def run(args: Namespace) -> None:
         raise ValueError(f"no task is named {wrong[0]!r}; choose from {', '.join(TASKS)}")
     if args.batch < 1 or args.tokens < 2:
         raise ValueError("--batch must be at least 1, --tokens at least 2")
+    args.data = data_of(args)
     model, tokenizer = load(args.checkpoint, args.tokenizer)
     model, results = model.to(pick_device(args.device)).eval(), {}
     for name in names:

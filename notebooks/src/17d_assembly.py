@@ -188,7 +188,7 @@ print("another manifest:", tokenizer_of(config.data, manifest | {"fingerprint": 
 
 # %% [markdown]
 r"""
-Two more readers of the configuration, three lines each. `stream_of` opens the training shards as batches. `held_out` takes the first tokens of the validation shards, as many as `eval.tokens` says.
+Two more short readers of the configuration. `stream_of` opens the training shards as batches. `held_out` takes the first tokens of the validation shards, as many as `eval.tokens` says.
 """
 
 

@@ -885,6 +885,24 @@ Nothing here fails, and no single loss looks wrong; a forgotten place in the dat
 that was not stopped shows it. That is why the tests do it:
 in each of four precisions they kill a run five times, ten times in all within a step or a look, and ten times at a change of the disk.
 
+## Longer than planned
+
+The run has ended, the loss is still falling, and there is money for as many steps again. May we simply set `train.max_steps` to twice the number? Let us see which rate each schedule has for a short run and for one that is twice as long.
+"""
+
+# %%
+updates = (STEPS // 3, STEPS // 2, STEPS - 1)
+for schedule in ("cosine", "wsd"):
+    print(schedule, "at updates", *updates)
+    for steps in (STEPS, 2 * STEPS):
+        planned = tiny("plan", f"optim.schedule={schedule}", f"train.max_steps={steps}")
+        print(f"  {steps:3} steps:", *(f"{learning_rate(planned, n):.1e}" for n in updates))
+
+# %% [markdown]
+r"""
+With the cosine the two runs part right after the warm-up. A run of 60 steps is never the first half of a run of 120. To go on with it means to jump from a low rate to a high one, and the trainer prints a warning (`say_rate`). With wsd (chapter 15: warm up, stay, decay) both runs have the same rate until the shorter one begins
+to decay, after 70% of its steps. So keep a checkpoint from the constant part. To extend the run, go back to it: move the later checkpoints away and start again with more steps. No step of the constant part is wasted, and the decay is made once, at the end.
+
 ## Is every tenth step too often?
 
 A checkpoint costs its own c seconds, every t seconds. A failure costs the steps since the last one, t/2 on average, every M seconds. So the share of time that is lost is
@@ -913,8 +931,39 @@ show(
 # %% [markdown]
 r"""
 Yes, by far: this run is saved often only so that a kill finds something new. The valley is wide, though, and twice too often costs little: at half or double the best interval a quarter more is
-lost than at best. c grows with the model: a checkpoint of 124 million parameters has 1.5 GB to copy, hash and write. For runs on many machines
-people write checkpoints from memory, in the background, so that the steps need not wait.
+lost than at best.
+
+What is c made of? One thinks of the disk first. But before the disk has anything to do, the tensors are copied, so that the next step cannot change them, the copies are joined into one block of bytes, the block is written, and it is read again for its hash. Here is each part for 80 MB, which are the moments of ten million
+parameters:
+"""
+
+
+# %%
+from nanogpt.run.checkpoint import pack, serialize, to_disk
+from nanogpt.text.shards import file_sha256
+
+
+def took(call: Callable, *args) -> tuple:
+    """What a call returns, and its milliseconds."""
+    began = time.perf_counter()
+    result = call(*args)
+    return result, 1000 * (time.perf_counter() - began)
+
+
+# %% tags=["nbval-ignore-output"]
+tensors, block = {}, RUNS / "block"
+_, copied = took(pack, {"moments": torch.zeros(20_000_000)}, "state", tensors)
+data, joined = took(serialize, tensors)
+_, written = took(block.write_bytes, data)
+_, hashed = took(file_sha256, block)
+_, flushed = took(to_disk, block)
+print(f"copied {copied:.0f} ms, joined {joined:.0f} ms, written {written:.0f} ms", end=", ")
+print(f"hashed {hashed:.0f} ms, on the disk {flushed:.0f} ms")
+block.unlink()
+
+# %% [markdown]
+r"""
+Each part grows with the model. A checkpoint of 124 million parameters has 1.5 GB to go through all five of them. For runs on many machines people make the copies, let the steps go on, and do the rest in the background.
 
 """
 

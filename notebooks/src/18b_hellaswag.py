@@ -523,6 +523,49 @@ down each reading beside the shards, and says how many there were. All this help
 """
 
 
+# %% [markdown]
+r"""
+## During a run
+
+The trainer of chapter 17e looks at its model now and then. What it looks at is a table, `LOOKS`: a key of the configuration's section `eval`, and a function. HellaSwag becomes a row of it, and then `eval.hellaswag_every=1000` asks the questions after every thousandth step.
+"""
+
+# %%
+from types import SimpleNamespace
+
+from nanogpt.run.config import load_config
+from nanogpt.run.looks import validate, write_sample
+from nanogpt.run.training import Training
+
+
+# %%
+#| export run.looks
+#| grows LOOKS
+def score_hellaswag(training: Training, model: GPT) -> dict:
+    """The accuracies on HellaSwag."""
+    precision = training.config.train.dtype
+    scores = accuracy(model, load_items(), training.tokenizer, precision=precision)
+    return {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
+
+
+LOOKS = {  # a key of `eval`: what is done so often
+    "every": validate,
+    "sample_every": write_sample,
+    "hellaswag_every": score_hellaswag,
+}
+
+
+# %% tags=["nbval-ignore-output"]
+print(score_hellaswag(SimpleNamespace(tokenizer=tokenizer, config=load_config("tiny")), best))
+
+# %% [markdown]
+r"""
+## Appendix: the command `eval`
+
+The command does what this chapter and the one before have shown: losses, answers, the excess by kind of decision, and HellaSwag. It takes the shards that the run was trained on, unless `--data` names others.
+"""
+
+
 # %%
 #| export evals.command
 import json
@@ -538,8 +581,20 @@ from nanogpt.device import pick_device
 from nanogpt.evals.excess import Floor
 from nanogpt.evals.losses import answer_accuracy, bits_per_byte, mean_and_error, token_bytes, token_losses
 from nanogpt.gpt.sample import load
+from nanogpt.run.checkpoint import chosen
+from nanogpt.run.config import load_config
 from nanogpt.text.files import save_json
 from nanogpt.text.shards import open_shards, read_shard
+
+
+# %%
+#| export evals.command
+def data_of(args: Namespace) -> str:
+    """The folder of shards: the one that --data names, else the run's own, else the stories."""
+    kept = chosen(args.checkpoint).parent / "config.yaml"
+    if args.data is None and kept.is_file():
+        return load_config(kept).data.dir
+    return args.data or "data/built/stories"
 
 
 # %%
@@ -608,7 +663,7 @@ HELP = """How good is a checkpoint? Of the course, or a Hugging Face GPT-2.
 OPTIONS = {
     "checkpoint": (None, "a run's folder, or its best as runs/x/best; a model's folder; or a hub name"),
     "tasks": ("val", f"some of {','.join(TASKS)} (val)"),
-    "data": ("data/built/stories", "folder of shards (data/built/stories)"),
+    "data": (None, "folder of shards (the run's own, else data/built/stories)"),
     "split": ("val", "val, or test, which needs --final, too"),
     "tokens": (1_000_000, "of the split, at most its first so many (1,000,000)"),
     "items": (None, "HellaSwag's questions (default: the downloaded ones, or else the course's)"),
@@ -641,6 +696,7 @@ def run(args: Namespace) -> None:
         raise ValueError(f"no task is named {wrong[0]!r}; choose from {', '.join(TASKS)}")
     if args.batch < 1 or args.tokens < 2:
         raise ValueError("--batch must be at least 1, --tokens at least 2")
+    args.data = data_of(args)
     model, tokenizer = load(args.checkpoint, args.tokenizer)
     model, results = model.to(pick_device(args.device)).eval(), {}
     for name in names:
@@ -686,41 +742,6 @@ with tempfile.TemporaryDirectory() as folder:
     save_model(best, folder)
     tokenizer.save(Path(folder) / "tokenizer.json")
     command("--tasks", "val,answers,excess,hellaswag", "--tokens", "20000", "--items", str(COURSE))
-
-# %% [markdown]
-r"""
-## During a run
-
-The trainer of chapter 17e looks at its model now and then. What it looks at is a table, `LOOKS`: a key of the configuration's section `eval`, and a function. HellaSwag becomes a row of it, and then `eval.hellaswag_every=1000` asks the questions after every thousandth step.
-"""
-
-# %%
-from types import SimpleNamespace
-
-from nanogpt.run.config import load_config
-from nanogpt.run.looks import validate, write_sample
-from nanogpt.run.training import Training
-
-
-# %%
-#| export run.looks
-#| grows LOOKS
-def score_hellaswag(training: Training, model: GPT) -> dict:
-    """The accuracies on HellaSwag."""
-    precision = training.config.train.dtype
-    scores = accuracy(model, load_items(), training.tokenizer, precision=precision)
-    return {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
-
-
-LOOKS = {  # a key of `eval`: what is done so often
-    "every": validate,
-    "sample_every": write_sample,
-    "hellaswag_every": score_hellaswag,
-}
-
-
-# %% tags=["nbval-ignore-output"]
-print(score_hellaswag(SimpleNamespace(tokenizer=tokenizer, config=load_config("tiny")), best))
 
 # %% [markdown]
 r"""

@@ -31,7 +31,7 @@ from nanogpt.text.shards import open_shards
 # %%
 STEPS, TOKENS = 40, 1024  # of the run: its steps, and the tokens of a batch, which are two micro-batches
 assert STEPS > 20, f"STEPS={STEPS}: the first five are not timed, and the warm-up takes 20"
-DATA, RUNS = "../data/built/stories", "../data/built/ranks"
+DATA, RUNS = "../data/built/stories", "../data/built/together"
 shutil.rmtree(RUNS, ignore_errors=True)
 manifest = ensure_corpus(DATA)
 

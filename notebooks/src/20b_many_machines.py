@@ -60,7 +60,7 @@ print(f"{len(held[0]):,} tokens to validate on, in documents that end with id {e
 
 # %% [markdown]
 r"""
-## All are there, and all wait
+## Finding a deadlock
 
 A rank that is gone is named (chapter 20). Worse is a group of which nobody is gone and everybody waits, each for something else. It
 takes one line. Chapter 20 advised to compare the weights of all ranks now and then. Only rank 0 prints, so somebody lets only

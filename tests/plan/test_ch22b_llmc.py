@@ -21,7 +21,6 @@ from nanogpt.gpt.pretrained import from_hf, to_hf
 from nanogpt.plan import llmc
 from nanogpt.plan.llmc import (
     from_llmc,
-    read_log,
     read_state,
     read_tokenizer,
     to_llmc,
@@ -29,6 +28,7 @@ from nanogpt.plan.llmc import (
     write_tokenizer,
 )
 from nanogpt.run import metrics, plot
+from nanogpt.run.metrics import read_log
 from nanogpt.text.shards import write_shard
 from nanogpt.text.tokenizer import EOT, BPETokenizer
 

@@ -22,7 +22,8 @@ LINES |= {
     "14": 350,
     "14b": 350,
     "17d": 340,
-    "17e": 525,
+    "17e": 555,
+    "18b": 310,
     "19": 495,
     "20": 575,  # 390 to read; the rest, for later chapters, is at its end
     "21": 465,
