@@ -42,7 +42,9 @@ class Processes:
         self.close()
         self.edited = self.edits()
         folder = package_so_far(self.number, RUN)
-        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.store = dist.TCPStore(
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=os.name != "nt"
+        )
         self.lines: Queue[tuple[int, str]] = Queue()
         self.log = tempfile.TemporaryFile()  # noqa: SIM115, what the ranks say on stderr
         for rank in range(self.size):

@@ -93,9 +93,10 @@ rank put into the two collectives?
 
 # %%
 predict("20.1", "bytes that a rank puts in", guess=None)
-batch, target = torch.randn(2, 2 * LOCAL, 16, generator=torch.Generator().manual_seed(0)).unbind()
 layer = nn.Linear(16, 4)
-target = target[:, : layer.out_features]
+generator = torch.Generator().manual_seed(0)
+batch = torch.randn(2 * LOCAL, layer.in_features, generator=generator)
+target = torch.randn(2 * LOCAL, layer.out_features, generator=generator)
 loss = nn.functional.mse_loss(layer(batch), target)
 whole = torch.autograd.grad(loss, list(layer.parameters()))  # the gradient of the whole batch
 with local_ranks(LOCAL) as ranked:
@@ -607,14 +608,14 @@ print(two("table_text", DATA))
 # %% [markdown]
 r"""
 Does overlap help here? Compare "one bucket", which sends everything at the end of backward, with "buckets", which differs from it in one number, the cap. To understand the result, we
-look at one step on a time axis. `timeline` trains a deeper model, of six layers, so that backward has more stages. It gives the buckets a network of our own making: a thread that carries one message at a time, by `all_reduce`, and notes when.
+look at one step on a time axis. `timeline` trains a deeper model, of six layers, so that backward has more stages. It shows the fastest of ten steps. It gives the buckets a network of our own making: a thread that carries one message at a time, by `all_reduce`, and notes when.
 
 First with gloo as it is. The upper picture has one bucket, so no overlap; the lower has buckets of 1 MB, named by their numbers.
 """
 
 # %% tags=["nbval-ignore-output"]
-ALL, BUCKETS = float("inf"), 1e6  # bytes of a bucket
-seen = {name: two("timeline", DATA, cap, 0.0) for name, cap in (("one bucket", ALL), ("1 MB", BUCKETS))}
+CAPS = {"one bucket": float("inf"), "buckets of 1 MB": 1e6}  # in bytes
+seen = {name: two("timeline", DATA, cap, 0.0) for name, cap in CAPS.items()}
 show(figures.timelines(seen), alt=figures.timelines_in_words(seen))
 cost = two("cost_of_averaging", weights / 1e6)
 print(f"all gradients at once: {cost['wall']:.1f} ms, and {cost['processor']:.1f} ms of processor time")
@@ -629,7 +630,7 @@ Between machines this is different, because network cards carry bytes without th
 
 # %% tags=["nbval-ignore-output"]
 SLOW = 0.004  # seconds for a MB: a network of about 2 Gb/s
-seen = {name: two("timeline", DATA, cap, SLOW) for name, cap in (("one bucket", ALL), ("1 MB", BUCKETS))}
+seen = {name: two("timeline", DATA, cap, SLOW) for name, cap in CAPS.items()}
 show(figures.timelines(seen), alt=figures.timelines_in_words(seen))
 
 # %% [markdown]
@@ -896,8 +897,8 @@ print(who_is_missing(Ranks(rank=0, size=4), store, seconds=0.2))
 
 # %% [markdown]
 r"""
-Second, a rank leaves the group *after success only*. It is tempting to write `destroy_process_group` into a `finally`, so that it always runs. On NCCL this hangs: a rank that failed
-waits there for ranks that wait for it in a collective, and its error is never printed. Three projects had this `finally` and removed it (torchtitan#1342, fairseq2#1024, SpecForge#781). Gloo does not wait there. So after an error
+Second, a rank leaves the group *after success only*. It is tempting to write `destroy_process_group` into a `finally`, so that it always runs. On NCCL this can hang: leaving is itself a collective, so the rank that failed
+waits for ranks that wait for it elsewhere, and its error is never printed. Three projects had this `finally` and removed it (torchtitan#1342, fairseq2#1024, fairchem#884). Gloo does not wait there. So after an error
 `process_group` leaves a gloo group, and lets the process end without leaving an NCCL group; then `torchrun` sees the failure and ends the others.
 
 Leaving has a trap of its own, described in the comment at `LEFT`.
