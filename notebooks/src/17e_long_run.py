@@ -1166,7 +1166,7 @@ def key_lines(kind: type, before: str = "") -> list[str]:
 
 
 # %%
-print(*key_lines(Config)[:3], "  ...", *key_lines(Config)[-4:], sep="\n")
+print(*key_lines(Config)[8:12], sep="\n")
 
 
 # %%
