@@ -128,15 +128,8 @@ def trade_off(recorded: list[dict], live: dict[str, dict], start: dict, best: di
     for i, (_, found) in enumerate(live.items()):
         ax.plot(found["new"], found["old"], "kx", ms=7, label=None if i else "this run of the chapter")
     ax.axhline(start["old"], color="0.5", lw=1, ls=":")
-    ax.text(
-        1,
-        start["old"],
-        f"before; new ones at {start['new']:.1f}",
-        ha="right",
-        va="bottom",
-        fontsize=8,
-        color="0.4",
-    )
+    said = f"before; new ones at {start['new']:.1f}"
+    ax.text(0.05, start["old"], said, ha="left", va="bottom", fontsize=8, color="0.4")
     if best:
         ax.plot(best["new"], best["old"], "*", color="0.3", ms=10, label="knows both towns")
     ax.set(xlim=(0, 1), xlabel="new stories, above their floor (nats a token): less is better adapted")

@@ -654,7 +654,7 @@ A merged model is a GPT like any other. `save_model`, the sampler and the evalua
 
 So far only this notebook can use our adapter. `python -m nanogpt sample` and `eval` load their model with `load`, which chapter 17d grew last. It has to
 learn one thing more. If the folder has an `adapter.json`, load the base that it names, put the adapter beside it, and merge. The base may be a folder or a name on the
-hub, so `load` calls itself for it. This also brings the base's tokenizer.
+hub, so `load` calls itself for it. This also brings the base's tokenizer. Below, the loaded model continues "One sunny day".
 
 """
 

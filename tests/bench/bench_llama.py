@@ -28,6 +28,12 @@ from nanogpt.text.data import DocumentStream
 from nanogpt.text.shards import open_shards
 from nanogpt.text.tokenizer import BPETokenizer
 
+RATE = 2e-3  # chapter 07's
+CONTROLS = [
+    (1, 1e-3),
+    (1, 4e-3),
+    (2, 2e-3),
+]  # times as many steps, rate: is the row of SwiGLU one of its rate or of its length?
 T95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78}  # Student's t for 95%, by degrees of freedom
 
 
@@ -43,14 +49,18 @@ def main() -> None:
     told = stories(150, seed=1)
     held = np.array([i for s in told for i in (tokenizer.eot, *tokenizer.encode(s.text))] + [tokenizer.eot])
     shape = GPTConfig(block_size=128, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=8, n_embd=128)
+
+    def run(name: str, seed: int, steps: int, rate: float) -> float:
+        model = changed(name, shape, llama, seed)
+        parameters[name] = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        stream = DocumentStream(open_shards(folder, "train"), 4, 128, seed=seed)
+        train(model, stream, steps, rate, decay=0.5, generator=torch.Generator().manual_seed(seed))
+        return evaluate(model, [held], tokenizer.eot)
+
     losses, parameters = {name: [] for name in CHANGES}, {}
     for seed in range(args.seeds):
         for name in CHANGES:
-            model = changed(name, shape, llama, seed)
-            parameters[name] = sum(p.numel() for p in model.parameters() if p.requires_grad)
-            stream = DocumentStream(open_shards(folder, "train"), 4, 128, seed=seed)
-            train(model, stream, args.steps, 2e-3, decay=0.5, generator=torch.Generator().manual_seed(seed))
-            losses[name].append(evaluate(model, [held], tokenizer.eot))
+            losses[name].append(run(name, seed, args.steps, RATE))
             print(
                 f"seed {seed} {name:18} {parameters[name]:9,} parameters, loss {losses[name][-1]:.3f}",
                 flush=True,
@@ -77,6 +87,11 @@ def main() -> None:
         "device": platform.processor() or platform.machine(),
         "torch": torch.__version__,
     }
+    record["controls"] = []
+    for times, rate in CONTROLS:
+        pair = {name: run(name, 0, times * args.steps, rate) for name in ("GPT-2", "SwiGLU")}
+        record["controls"].append({"steps": times * args.steps, "rate": rate, "losses": pair})
+        print(f"{times * args.steps} steps at {rate:g}: {pair}", flush=True)
     if args.out:
         args.out.write_text(json.dumps(record | {"rows": rows}, indent=1) + "\n", encoding="utf-8")
 
