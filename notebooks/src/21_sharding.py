@@ -461,7 +461,7 @@ def shard(model: GPT, mesh: DeviceMesh | None = None, precision="float32") -> GP
     """FSDP2, in place: this rank keeps a part of each tensor. Make the optimizer afterwards. wte stays lm_head.
 
     mesh: of one dimension, or copies × parts; by default all ranks; without a process group nothing happens. precision:
-    chapter 10's word. Weights are gathered and used in it, so train_step needs none; parts and mean gradients are float32.
+    chapter 10's word. Weights are gathered and used in it, and autocast is off; parts and mean gradients stay float32.
     """
     if precision not in PRECISIONS or precision == "bf16-masters":
         raise ValueError(
@@ -475,6 +475,8 @@ def shard(model: GPT, mesh: DeviceMesh | None = None, precision="float32") -> GP
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
     for part in *model.transformer.h, model:
         fully_shard(part, mesh=mesh, mp_policy=policy)
+    if policy.param_dtype:  # autocast has nothing left to cast
+        model.forward = torch.autocast(mesh.device_type, enabled=False)(model.forward)
     return model
 
 
@@ -721,7 +723,7 @@ Read the columns one after the other.
 - **Copies.** Under *autocast* each rank keeps a bf16 copy of nearly every matrix from forward to backward: two bytes a parameter, *not divided by the ranks*. On 64 ranks these copies are eight times as large as the rank's share of all sixteen bytes. FSDP2 frees
   what it has gathered, but it knows nothing of the copies that autocast makes of it. With FSDP2's own policy the weights arrive in bf16 and are freed as such, and gathering moves half the bytes.
 
-So shards are never trained under autocast: `shard` gets the run's precision, and `train_step` is left at float32. The trainer does this for you (chapter 21d).
+So a run that trains in bf16 tells `shard` its precision. `shard` then turns autocast off for the model, so `train_step` may ask for it as ever. The trainer does this for you (chapter 21d).
 """
 
 # %% tags=["nbval-ignore-output"]

@@ -158,7 +158,7 @@ Our mesh has three dimensions, *copies × parts × tp*, of which one or two may 
 no code of its own; it is many copies of one part each. The order matters. First layers are cut, then what a rank has of them is put into parts, since FSDP gathers what a layer
 needs *on this rank*.
 
-`shard` gets the run's precision. Weights are then gathered in 16 bits, and chapter 21 has shown that autocast must be left off.
+`shard` gets the run's precision, because autocast would keep 16-bit copies of all weights on every rank (chapter 21).
 """
 
 
@@ -174,7 +174,7 @@ from torch import Tensor, nn
 from nanogpt.evals.losses import evaluating, padded, windows
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.optim import decay_groups, make_optimizer
-from nanogpt.gpt.precision import PRECISIONS, autocast
+from nanogpt.gpt.precision import autocast
 from nanogpt.gpt.weights import WEIGHTS
 from nanogpt.parallel.distributed import Ranks, replicate
 from nanogpt.parallel.layout import data_parallel
@@ -212,12 +212,6 @@ def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
 
 # %%
 #| export
-def step_precision(model: nn.Module, precision: str) -> str:
-    """The precision that train_step and evaluate need for a run's: none for weights that are gathered in 16 bits."""
-    gathers = hasattr(model, "unshard")  # FSDP2's method, without its import
-    return "float32" if gathers and PRECISIONS[precision] else precision
-
-
 def compile_laid_out(stepper: nn.Module, model: GPT) -> nn.Module:
     """torch.compile what a step calls: of a model that is laid out the blocks, between which ranks talk; in place."""
     if not is_laid_out(model):
@@ -864,7 +858,7 @@ r"""
 
 1. Start the grid with `NANOGPT_PATIENCE=10` and let only rank 0 call `run.model` in `look`, in place of the gathered one. Which collective does rank 0 wait in? Check with chapter 20b's `flight`.
 2. Log the norm of this rank's part: let `global_norm` leave its `all_reduce` out. By which factor is the curve of norms too small on two ranks and on four, and from which step do losses differ? Check with `compare`.
-3. Train `tiny` with `train.dtype=bf16 parallel.shard=true`, and let `step_precision` return the run's word. How many bytes of 16-bit copies are alive after forward? Check with chapter 21's `copies_kept`.
+3. Train `tiny` with `train.dtype=bf16 parallel.shard=true`, and let `lay_out` call `shard` without the precision. How many bytes of 16-bit copies are alive after forward? Check with chapter 21's `copies_kept`.
 4. Save a model on *cuts* with `save_parts`, and read it with one process. Which weights are wrong, and does anything complain? Check: `by_part` puts them right.
 5. Set `EACH` to 1 and to 64 rows. Which layouts' ratios change, and which do not? Check against the formula: what travels for copies does not depend on the rows.
 

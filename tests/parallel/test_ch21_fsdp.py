@@ -59,7 +59,10 @@ def curve(ranks: Ranks, seed, how: str = "plain", steps=range(STEPS), start=None
     if start:
         load_parts(start, model, optimizer)
     tell = {"accept": lambda loss, norm: norms.append(norm.item()) or True, "clip": CLIP, "mean": ranks.mean}
-    losses = [train_step(model, optimizer, rows(step, ranks), scaler=scaler, **tell).item() for step in steps]
+    losses = [
+        train_step(model, optimizer, rows(step, ranks), precision, scaler=scaler, **tell).item()
+        for step in steps
+    ]
     return {"losses": losses, "norms": norms, "model": model, "optimizer": optimizer}
 
 
@@ -108,7 +111,7 @@ def overflow(ranks: Ranks, seed) -> tuple:
     if ranks.rank == 1:
         weight = model.transformer.h[0].mlp.c_fc.weight
         weight.register_post_accumulate_grad_hook(lambda p: p.grad.to_local().fill_(math.inf))
-    train_step(model, optimizer, rows(0, ranks)[:1], scaler=scaler, mean=ranks.mean)
+    train_step(model, optimizer, rows(0, ranks)[:1], "fp16", scaler=scaler, mean=ranks.mean)
     after = [p.to_local() for p in model.parameters()]
     return scaler.scale, all(map(torch.equal, before, after))
 

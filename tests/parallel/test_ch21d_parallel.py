@@ -31,7 +31,6 @@ from nanogpt.parallel.laid_out import (
     made_in_parts,
     optimizer_for,
     saved_weights,
-    step_precision,
 )
 from nanogpt.parallel.layout import Parallel, data_parallel
 from nanogpt.run import checkpoint, trainer
@@ -194,19 +193,19 @@ def steps_in(ranks: Ranks, layout: Parallel, folder: Path, compiled=False, dtype
     model, readers = made_in_parts(SHAPE, weights, config, ranks)
     stepper = compile_laid_out(model, model) if compiled else model
     optimizer = optimizer_for(model, 1e-2, dtype, betas=(0.9, 0.98), weight_decay=0.01)
-    precision, losses, val = step_precision(model, dtype), [], []
+    losses, val = [], []
     for step in range(4):
-        loss = train_step(stepper, optimizer, batch(step, readers), precision, clip=0.5, mean=ranks.mean)
+        loss = train_step(stepper, optimizer, batch(step, readers), dtype, clip=0.5, mean=ranks.mean)
         losses.append(loss.item())
-        val.append(evaluate_together(model, HELD, 0, readers, 2, precision))
-    copies = copies_after_forward(model, stepper, batch(9, readers)[0], precision)
+        val.append(evaluate_together(model, HELD, 0, readers, 2, dtype))
+    copies = copies_after_forward(model, stepper, batch(9, readers)[0], dtype)
     gathered = gathered_model(model)
     assert (gathered is None) == (ranks.rank > 0), "not rank 0 alone has the complete model"
     if gathered:
         save_model(gathered, folder)
     dist.barrier()
     fill(model, saved_weights(folder))  # in place of themselves
-    again = evaluate_together(model, HELD, 0, readers, 7, precision)
+    again = evaluate_together(model, HELD, 0, readers, 7, dtype)
     return {"losses": losses, "val": val, "again": again, "copies": copies}
 
 
