@@ -1,4 +1,4 @@
-"""llm.c's own test program, compiled from a clone at $LLMC_DIR, as a judge of files that `nanogpt.plan.llmc` wrote."""
+"""llm.c's own test program, compiled from a clone at $LLMC_DIR, as a judge of files in its format."""
 
 import copy
 import os
@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanogpt.gpt.model import GPT
-from nanogpt.plan.llmc import to_llmc, write_state
+
+WANTED = "gpt2_124M.bin", "gpt2_124M_debug_state.bin"  # the files that test_gpt2.c looks for: model and state
 
 
 def why_no_judge() -> str | None:
@@ -49,12 +50,10 @@ def ten_losses(model: GPT, x: Tensor, y: Tensor) -> list[float]:
 
 
 def judge(model: GPT, x: Tensor, y: Tensor, folder: Path) -> str:
-    """What llm.c's test_gpt2.c prints about a model and a debug state, which are written to `folder`.
+    """What llm.c's test_gpt2.c prints about a model and a debug state, which `folder` holds under the names WANTED.
 
     All of the program is as it is but for the ten losses that it expects: they are this model's.
     """
-    to_llmc(model, folder / "gpt2_124M.bin", torch.float32)  # the names that it looks for
-    write_state(model, x, y, folder / "gpt2_124M_debug_state.bin")
     program = Path(os.environ["LLMC_DIR"], "test_gpt2.c").read_text(encoding="utf-8")
     losses = ", ".join(f"{loss:.9f}f" for loss in ten_losses(model, x, y))
     program, n = re.subn(r"(expected_losses\[10\] = \{)[^}]*", rf"\g<1>{losses}", program)

@@ -5,6 +5,7 @@ Exported from notebooks/17d_assembly.ipynb.
 
 import difflib
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -27,6 +28,14 @@ USAGE = """usage: python -m nanogpt COMMAND [options]
 
   python -m nanogpt COMMAND --help    options and examples of a command
 Exit codes: 0 all went well, 2 something is wrong (one line says what), 130 or 143 stopped by Ctrl-C or SIGTERM."""
+
+
+def is_there(module: str) -> bool:
+    """Whether a command's module has been written. It is not imported here: help must need no PyTorch."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is its folder there
+        return False
 
 
 def in_one_line(error: BaseException) -> str:
@@ -100,7 +109,7 @@ def main(argv: list[str] | None = None) -> int:
     if name in COMMANDS:
         code = run_command(name, rest)
     elif name in ("-h", "--help"):
-        lines = [f"  {name:10} {what}" for name, (_, what) in COMMANDS.items()]
+        lines = [f"  {name:10} {what}" for name, (module, what) in COMMANDS.items() if is_there(module)]
         code = outcome("nanogpt", lambda: print(USAGE.format(commands="\n".join(lines))))
     else:
         near = difflib.get_close_matches(name, COMMANDS, n=1) or ["--help"]

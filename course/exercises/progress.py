@@ -8,9 +8,6 @@ from course.package.cells import claimed_modules
 from course.paths import ROOT, CourseError, chapters, module_path, notebook_path
 from course.predictions import KEPT, error, shown
 from course.states.started import described, is_there
-from course.states.state import grows
-
-LENT = " (lent: an earlier chapter needs it; your checkpoint takes its place)"
 
 
 def call_progress() -> int:
@@ -39,7 +36,7 @@ def changed_modules() -> set[str] | None:
 
 
 def chapter_lines() -> list[str]:
-    changed, lines = changed_modules(), [f"chapter  modules{LENT if grows() else ''}"]
+    changed, lines = changed_modules(), ["chapter  modules"]
     for chapter in chapters():
         try:
             modules = sorted(claimed_modules(notebook_path(chapter)))
@@ -55,7 +52,7 @@ def state(module: str, chapter: str, changed: set[str] | None) -> str:
     if not module_path(module).is_file():
         return "(not there: checkpoint the chapter)"
     if not is_there(chapter):
-        return "(lent)"
+        return "(as earlier chapters have it)"
     if changed is None:
         return ""
     return "(your own)" if module in changed else "(as released)"

@@ -15,7 +15,7 @@ from course.notebooks.build import clean, execute
 from course.notebooks.summary import first_story, summary
 from course.notebooks.trust import trusted_environment
 from course.paths import RUNS, TIMES, CourseError, chapters, notebook_path, relative
-from course.states.started import prepared
+from course.states.state import grows
 
 UNKNOWN_SECONDS = 30.0  # for a chapter that nobody has timed yet
 STORYTELLER = "08"  # after this chapter there is a model, and what it takes to let it write
@@ -33,7 +33,7 @@ def run(chosen: list[str], record: bool = False) -> int:
     with Bar(sum(expected.get(chapter, UNKNOWN_SECONDS) for chapter in chosen)) as bar:
         for chapter, nb in notebooks.items():
             start = time.perf_counter()
-            if prepared(chapter):
+            if grows():
                 env = trusted_environment()
             goes_on = how_to_go_on(chosen, chapter)
             run_one(chapter, nb, expected.get(chapter, UNKNOWN_SECONDS), bar, env, goes_on)

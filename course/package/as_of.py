@@ -13,7 +13,6 @@ from course.package.compose import all_notebooks, cells_of, compose, exporting, 
 from course.package.export import export_all, writers
 from course.package.rooms import make_rooms
 from course.paths import PACKAGE, ROOT, module_path, modules, number_of
-from course.states.forward import lend
 
 BESIDE = ("configs/*", "data/grammar.txt")  # what nanogpt looks for beside itself
 
@@ -59,10 +58,7 @@ class Chapter:
         }
 
     def lay_out(self, folder: Path) -> dict[str, str]:
-        """Make `folder`/nanogpt, the package as of this chapter; the chapter's modules in it.
-
-        What only later chapters export is left out, but for what this chapter is lent.
-        """
+        """Make `folder`/nanogpt, the package as of this chapter, without what only later ones export; the chapter's modules in it."""
         package, own = folder / "nanogpt", self.as_of()
         shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
         for path in (path for beside in BESIDE for path in ROOT.glob(beside)):
@@ -74,7 +70,6 @@ class Chapter:
         put(made, package)
         for module in [m for m in ahead - set(made) if min(chapters_of(m)) > self.number]:
             module_path(module, package).unlink()
-        lend(self.number, package)
         return own
 
 

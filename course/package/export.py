@@ -8,9 +8,10 @@ import ast
 import json
 import re
 import subprocess
+import symtable
 import sys
 import textwrap
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -120,7 +121,7 @@ def imports_from(others: list[ExportedCell], cells: list[ExportedCell]) -> dict[
     for notebook in dict.fromkeys(cell.notebook for cell in cells):
         mine = [cell for cell in cells if cell.notebook == notebook]
         own = {name for cell in mine for name in [*cell.names(), *dict(imported_names(cell.tree))]}
-        used = {leaf.id for cell in mine for leaf in ast.walk(cell.tree) if isinstance(leaf, ast.Name)}
+        used = {name for cell in mine for name in global_names(symtable.symtable(cell.source, "", "exec"))}
         for cell in [cell for cell in others if cell.notebook == notebook]:
             for name in used.intersection(cell.names()) - own:
                 if homes.setdefault(name, cell.module) != cell.module:
@@ -129,6 +130,15 @@ def imports_from(others: list[ExportedCell], cells: list[ExportedCell]) -> dict[
                         f"and {module_file(cells[0].module)} uses it; rename one"
                     )
     return homes
+
+
+def global_names(table: symtable.SymbolTable) -> Iterator[str]:
+    """The names of a module that a text uses: not a function's own, such as a parameter that is called alike."""
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (table.get_type() == "module" or symbol.is_global()):
+            yield symbol.get_name()
+    for inner in table.get_children():
+        yield from global_names(inner)
 
 
 def split_imports(cell: ExportedCell) -> tuple[str, str]:

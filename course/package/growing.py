@@ -1,12 +1,13 @@
 """A module's cells as one program: a class that goes on in later cells is joined, and what a later chapter grows takes
 the place of what was there.
 
-`class GPT(GPT):` adds methods, in the notebook by inheritance, in the module by joining the bodies. `#| grows NAME` in
-a cell's head replaces a definition of an earlier chapter where it stands. Where the module would be another program
+`class GPT(GPT):` adds methods, in the notebook by inheritance, in the module by joining the bodies. A dataclass goes on
+below its own decorator, and may add fields with defaults at its head. `#| grows NAME` in a cell's head replaces a definition of an earlier chapter where it stands. Where the module would be another program
 than the cells, the cell is refused.
 """
 
 import ast
+import itertools
 import re
 from dataclasses import replace
 
@@ -123,25 +124,46 @@ def join_classes(joined: list[ExportedCell], cell: ExportedCell) -> ExportedCell
     for node in filter(continues_itself, reversed(cell.tree.body)):
         home, first = begun(joined, cell, node)
         lines, text = cell.source.split("\n"), home.source.split("\n")
-        text[first.end_lineno : first.end_lineno] = ["", *lines[node.lineno : node.end_lineno]]
+        new = leading_fields(node) if first.decorator_list else []
+        after = new[-1].end_lineno if new else node.lineno
+        if after < node.end_lineno:
+            text[first.end_lineno : first.end_lineno] = ["", *lines[after : node.end_lineno]]
+        if new:  # behind the old ones, where whoever reads the class looks for them
+            fields = (part.end_lineno for part in first.body if isinstance(part, ast.AnnAssign))
+            place = max(fields, default=first.body[0].end_lineno)
+            text[place:place] = lines[node.lineno : after]
         joined[joined.index(home)] = with_source(home, "\n".join(text))
-        cell = with_source(cell, "\n".join(lines[: node.lineno - 1] + lines[node.end_lineno :]))
+        cell = with_source(cell, "\n".join(lines[: first_line(node) - 1] + lines[node.end_lineno :]))
     return cell
+
+
+def leading_fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
+    """The fields of a dataclass that stand at the head of its body."""
+    return list(itertools.takewhile(lambda part: isinstance(part, ast.AnnAssign), node.body))
 
 
 def refuse_continuation(cell: ExportedCell, node: ast.ClassDef, first: ast.ClassDef) -> None:
     """Joined bodies must mean what inheritance meant in the notebook."""
     header = cell.source.split("\n")[node.lineno - 1]
     problem = ""
-    if node.decorator_list:
+    fields = leading_fields(node) if first.decorator_list else []
+    again = [ast.unparse(d) for d in node.decorator_list] == [ast.unparse(d) for d in first.decorator_list]
+    if node.decorator_list and not (fields and again):
         problem = "has a decorator; decorate the first"
+    elif fields and not node.decorator_list:
+        problem = "adds fields without the decorator of the first; write it above"
+    elif any(part.value is None for part in fields):
+        problem = "adds a field without a default, which cannot follow those that have one; give it one"
     elif not re.fullmatch(rf"class {node.name}\({node.name}\):\s*(#.*)?", header):
         problem = "goes on with a class: it names itself alone, and its body begins on the next line"
     elif first.body[0].lineno == first.lineno:
         problem = "goes on with a class written on one line; begin that body on a line of its own"
     elif any(isinstance(leaf, ast.Name) and leaf.id == "super" for leaf in ast.walk(node)):
         problem = "uses super(), which means another class once the two are one; call the base by its name"
-    elif first.decorator_list and not all(isinstance(n, Function) and n.name[:2] != "__" for n in node.body):
+    elif first.decorator_list and not all(
+        isinstance(n, Function) and (n.name[:2] != "__" or f"{node.name}.{n.name}" in cell.grows)
+        for n in node.body[len(fields) :]
+    ):
         problem = "adds more than plain methods to a decorated class; write them where it begins"
     if problem:
         raise CourseError(f"{cell.where}: `{header.strip()}` {problem}")

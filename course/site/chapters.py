@@ -37,6 +37,7 @@ CHAPTERS = {
     "19": "fine-tuning",
     "19b": "rewards",
     "20": "ddp",
+    "20a": "many processes",
     "20b": "many machines",
     "21": "sharding",
     "21b": "tensor parallel",

@@ -23,7 +23,6 @@ from course.paths import (
     two_digits,
 )
 from course.states.by_hand import refuse_edits_by_hand, uncommitted
-from course.states.forward import lend
 from course.states.released import owners, released
 from course.states.state import FILE, built, file_text, grows, in_words
 from course.states.swap import Swap, swap_all
@@ -42,7 +41,7 @@ def start(at: str | None = None, blank: bool = False) -> int:
     before = [chapter for chapter in every if chapter < at]
     texts = released(before)
     notebooks = with_blanks([chapter for chapter in every if chapter >= at]) if blank else {}
-    put_in_place(texts, notebooks, file_text("blank" if blank else "started", before, texts), first=at)
+    put_in_place(texts, notebooks, file_text("blank" if blank else "started", before, texts))
     print(f"nanogpt/ is started; {in_words(before, every)}")
     if blank:
         print("what is yours to write in the notebooks says `your turn`")
@@ -66,8 +65,8 @@ def text_of(module: str) -> str | None:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
 
-def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: bytes | None, first: str = ""):
-    """A package of these modules, with what chapter `first` borrows, these notebooks and this state, in place of what stands."""
+def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: bytes | None):
+    """A package of these modules, these notebooks and this state, in place of what stands."""
     if not PACKAGE.is_dir():
         raise CourseError(
             "there is no nanogpt/: `git checkout nanogpt` brings it, or rename the one that was kept"
@@ -81,7 +80,7 @@ def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: byt
         return Swap(path, made, kept_name(path) if is_yours else old / path.name)
 
     try:
-        made = new_package(new / "nanogpt", texts, first)
+        made = new_package(new / "nanogpt", texts)
         swaps = [swap(PACKAGE, made, any(path.is_relative_to(PACKAGE) for path in changed))]
         for path, data in notebooks.items():
             if not path.exists() or path.read_bytes() != data:
@@ -106,8 +105,8 @@ def kept_name(path: Path) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def new_package(folder: Path, texts: dict[str, str], first: str) -> Path:
-    """A package with these modules and those that `first` borrows, and all else that stands in nanogpt/."""
+def new_package(folder: Path, texts: dict[str, str]) -> Path:
+    """A package with these modules, and all else that stands in nanogpt/."""
     ours = {module_path(module) for module in owners()}
 
     def left_out(place: str, names: list[str]) -> list[str]:
@@ -116,8 +115,6 @@ def new_package(folder: Path, texts: dict[str, str], first: str) -> Path:
     shutil.copytree(PACKAGE, folder, ignore=left_out)
     for module, text in texts.items():
         write_atomically(module_path(module, folder), text.encode())
-    if first:
-        lend(first, folder)
     return folder
 
 

@@ -1,31 +1,20 @@
-"""What the rest of the course does otherwise while the package grows: lending, what is not built yet, how far it is."""
+"""What the rest of the course does otherwise while the package grows: what is not built yet, and how far it is."""
 
 import re
 from collections.abc import Iterator
 
 from course.machine.finding import GREEN, Finding
 from course.paths import chapters, module_path, modules, source_chapters
-from course.states.forward import lend
 from course.states.released import owners
 from course.states.state import built, grows, in_words, kept, note
 
 MISSING = re.compile(r"No module named 'nanogpt\.([\w.]+)'")
 
 
-def prepared(chapter: str) -> bool:
-    """Whether the package grows; then the chapter finds in it what it borrows from later ones."""
-    if grows():
-        lend(chapter)
-    return grows()
-
-
 def after_checkpoint(chapter: str, texts: dict[str, str]) -> None:
-    """Note it in a growing package, and lend what the next chapter borrows, for its notebook may be opened now."""
-    if not grows():
-        return
-    note(chapter, texts)
-    for following in [other for other in source_chapters() if other > chapter][:1]:
-        lend(following)
+    """Note it in a growing package."""
+    if grows():
+        note(chapter, texts)
 
 
 def not_built_yet(error: BaseException | None) -> str:

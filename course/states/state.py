@@ -36,7 +36,7 @@ def grows() -> bool:
 
 
 def built() -> list[str]:
-    """The chapters whose modules are in a growing package, in order; what others made of it is lent."""
+    """The chapters whose modules are in a growing package, in order."""
     return sorted(kept().get("chapters", []))
 
 

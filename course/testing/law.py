@@ -1,7 +1,7 @@
 """The law: after chapter N the package is what notebooks 00…N have exported, and at the end it is the committed one.
 
-`course test` runs the notebooks in a clone whose package is empty; this module is then pytest's plugin. A chapter gets what
-course/states/forward.toml lists, and has to give it back. tests/student_way.py, which runs last, compares the packages.
+`course test` runs the notebooks in a clone whose package is empty; this module is then pytest's plugin. tests/student_way.py, which
+runs last, compares the packages.
 """
 
 import os
@@ -10,8 +10,7 @@ import subprocess
 from pathlib import Path
 
 from course.package.cells import claimed_modules
-from course.paths import NOTEBOOKS, PACKAGE, ROOT, module_path, number_of, numbered
-from course.states.forward import lend
+from course.paths import NOTEBOOKS, PACKAGE, ROOT, module_path, numbered
 
 CLONE = "COURSE_STUDENT_CLONE"  # the folder in which the notebooks run
 MADE = ("build", "runs", "released", "results")  # folders of the course's own that git does not know
@@ -84,28 +83,8 @@ def contents(package: Path) -> dict[str, bytes]:
 # As pytest's plugin
 
 
-class Lender:
-    """Lends each chapter, before its first cell, what it needs of later ones, and takes it back after its last cell."""
-
-    def __init__(self, clone: Path):
-        self.package, self.chapter, self.lent = clone / "nanogpt", "", []
-
-    def pytest_runtest_protocol(self, item, nextitem) -> None:
-        chapter = number_of(item.path) if item.path.suffix == ".ipynb" else ""
-        if chapter != self.chapter:
-            self.take_back()
-            self.chapter, self.lent = chapter, lend(chapter, self.package) if chapter else []
-
-    def take_back(self) -> None:
-        """Remove what was lent, but for what the chapter has exported itself."""
-        own = {name for path in NOTEBOOKS.glob(f"{self.chapter}_*.ipynb") for name in claimed_modules(path)}
-        for name in set(self.lent) - own:
-            module_path(name, self.package).unlink(missing_ok=True)
-
-
 def pytest_configure(config) -> None:
     clone = Path(os.environ[CLONE])
     os.environ["PYTHONPATH"] = str(
         clone
     )  # kernels, and what they start, find the clone's nanogpt and course first
-    config.pluginmanager.register(Lender(clone))

@@ -1,6 +1,6 @@
 """The command `prepare`: any text at any size into shards, in parallel, resumable, in parts.
 
-Exported from notebooks/16b_preparing.ipynb.
+Exported from notebooks/16b_preparing.ipynb, grown by notebooks/22b_formats.ipynb.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from nanogpt.corpora.chunks import CHUNKS, alone_in, finished, make_chunk, merge, shards_in
+from nanogpt.corpora.megatron import shards_to_megatron
 from nanogpt.corpora.sources import Span, blocks_in, cut_files, find_files
 from nanogpt.corpora.vocab import bytes_per_token, encode_texts, load_tokenizer
 from nanogpt.text.shards import identity, split_of
@@ -130,12 +131,20 @@ disk goes on where it was when the same command is given again. The shards are i
   python -m nanogpt prepare shakespeare.txt --paragraphs --val 0.1
   python -m nanogpt prepare data/downloads/fineweb-edu --out data/built/fineweb-edu
   python -m nanogpt prepare notes/ --tokenizer data/built/tokenizer.json
-  python -m nanogpt prepare notes/ --format megatron --val 0 --test 0    also train_text_document.bin and .idx
 
 Where one machine would take days: give the command with --part 1/16 ... --part 16/16, in any order, to machines that
 share the folder --out, or to a Slurm array (--part $SLURM_ARRAY_TASK_ID/16); those that failed again. Then the command
 without --part makes what is missing, and merges: the same bytes as from one run.
 """
+
+
+def as_megatron(folder: Path, manifest: dict) -> None:
+    """Write Megatron's files beside the shards, and say which."""
+    for prefix, tokens in shards_to_megatron(folder, manifest).items():
+        print(f"{prefix}.bin and .idx: {tokens:,} tokens")
+
+
+FORMATS = {"shards": None, "megatron": as_megatron}  # what is made of the shards besides
 
 
 def parser() -> argparse.ArgumentParser:
@@ -152,12 +161,7 @@ def parser() -> argparse.ArgumentParser:
     add("--workers", type=int, help="processes that tokenize (default: one a core)")
     add("--part", metavar="P/N", help="only the P-th of N parts, for many machines (see above)")
     add("--shard-tokens", type=int, default=100_000_000, help="where a new shard begins (100000000)")
-    add(
-        "--format",
-        choices=["shards", "megatron"],
-        default="shards",
-        help="also .bin and .idx for Megatron-LM",
-    )
+    add("--format", choices=list(FORMATS), default="shards", help="also files of another program (shards)")
     return parser
 
 
@@ -169,14 +173,11 @@ def run(args: argparse.Namespace) -> None:
     source = args.source.resolve()
     out = args.out or Path("data/built", source.name if source.is_dir() else source.stem)
     options = vars(args) | {"out": out}
-    megatron = options.pop("format") == "megatron"
+    also = FORMATS[options.pop("format")]
     try:
         manifest = prepare(**options)
-        if manifest and megatron:
-            from nanogpt.corpora.megatron import shards_to_megatron  # chapter 22b
-
-            for prefix, tokens in shards_to_megatron(out, manifest).items():
-                print(f"{prefix}.bin and .idx: {tokens:,} tokens")
+        if manifest and also:
+            also(out, manifest)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the same command goes on from here, and what is in {out} is kept") from None
     except OSError as error:

@@ -10,15 +10,35 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 from nanogpt.corpora.corpus import stories
 from nanogpt.device import pick_device
-from nanogpt.evals import hellaswag
 from nanogpt.evals.excess import Floor
+from nanogpt.evals.hellaswag import accuracy, default_items, load_items
 from nanogpt.evals.losses import answer_accuracy, bits_per_byte, mean_and_error, token_bytes, token_losses
 from nanogpt.gpt.sample import load
+from nanogpt.run.checkpoint import chosen
+from nanogpt.run.config import load_config
 from nanogpt.text.files import save_json
-from nanogpt.text.shards import open_shards, read_shard
+from nanogpt.text.shards import document_starts, open_shards, read_shard
+
+
+def data_of(args: Namespace) -> str:
+    """The folder of shards: the one that --data names, else the run's own, else the stories."""
+    kept = chosen(args.checkpoint).parent / "config.yaml"
+    if args.data is None and kept.is_file():
+        return load_config(kept).data.dir
+    return args.data or "data/built/stories"
+
+
+def losses_with_bar(model, tokens: np.ndarray, eot: int, args: Namespace) -> np.ndarray:
+    """The loss of each token but the first, in nats, some documents after the other, with a bar."""
+    starts = document_starts(tokens, eot)[::64].tolist()
+    pieces = list(zip(starts, [*starts[1:], len(tokens) - 1]))
+    how = eot, args.batch * 4, args.precision
+    bar = tqdm(pieces, unit="piece", disable=None, leave=False)
+    return np.concatenate([token_losses(model, tokens[a : b + 1], *how) for a, b in bar])
 
 
 def val(model, tokenizer, args: Namespace) -> dict[str, float]:
@@ -33,7 +53,7 @@ def val(model, tokenizer, args: Namespace) -> dict[str, float]:
         parts.append(read_shard(path)[:left])
         left -= len(parts[-1])
     tokens = np.concatenate(parts)
-    nats = token_losses(model, tokens, tokenizer.eot, args.batch * 4, args.precision)
+    nats = losses_with_bar(model, tokens, tokenizer.eot, args)
     if not len(nats):
         raise ValueError("there is nothing to evaluate on: a loss needs at least two tokens")
     loss, error = mean_and_error(nats, tokens, tokenizer.eot)
@@ -60,8 +80,8 @@ def excess(model, tokenizer, args: Namespace) -> dict[str, float]:
 
 TASKS = {
     "val": val,
-    "hellaswag": lambda model, tokenizer, args: hellaswag.accuracy(
-        model, hellaswag.load_items(args.items), tokenizer, batch=args.batch, precision=args.precision
+    "hellaswag": lambda model, tokenizer, args: accuracy(
+        model, load_items(args.items), tokenizer, batch=args.batch, precision=args.precision
     ),
     "answers": lambda model, tokenizer, args: answer_accuracy(model, stories(200, seed=1), tokenizer),
     "excess": excess,
@@ -76,7 +96,7 @@ HELP = """How good is a checkpoint? Of the course, or a Hugging Face GPT-2.
 OPTIONS = {
     "checkpoint": (None, "a run's folder, or its best as runs/x/best; a model's folder; or a hub name"),
     "tasks": ("val", f"some of {','.join(TASKS)} (val)"),
-    "data": ("data/built/stories", "folder of shards (data/built/stories)"),
+    "data": (None, "folder of shards (the run's own, else data/built/stories)"),
     "split": ("val", "val, or test, which needs --final, too"),
     "tokens": (1_000_000, "of the split, at most its first so many (1,000,000)"),
     "items": (None, "HellaSwag's questions (default: the downloaded ones, or else the course's)"),
@@ -105,11 +125,12 @@ def run(args: Namespace) -> None:
         raise ValueError(f"no task is named {wrong[0]!r}; choose from {', '.join(TASKS)}")
     if args.batch < 1 or args.tokens < 2:
         raise ValueError("--batch must be at least 1, --tokens at least 2")
+    args.data = data_of(args)
     model, tokenizer = load(args.checkpoint, args.tokenizer)
     model, results = model.to(pick_device(args.device)).eval(), {}
     for name in names:
         of = f"{args.data}, {args.split}" if name == "val" else "stories that the course's shards do not hold"
-        of = Path(args.items or hellaswag.default_items()).name if name == "hellaswag" else of
+        of = Path(args.items or default_items()).name if name == "hellaswag" else of
         print(f"{name} ({of})", flush=True)
         results[name] = TASKS[name](model, tokenizer, args)
         for key, value in results[name].items():

@@ -18,6 +18,7 @@ from nanogpt.gpt.cache import KVCache, next_logits
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.pretrained import from_hf, read_json
 from nanogpt.gpt.weights import load_model
+from nanogpt.run.checkpoint import chosen
 from nanogpt.text.tokenizer import EOT, BPETokenizer
 
 
@@ -124,8 +125,6 @@ def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: i
 
 def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
     """Model and tokenizer of a checkpoint, a run's folder, a Hugging Face GPT-2 folder or a name on the hub."""
-    from nanogpt.run.checkpoint import chosen  # here: a model alone needs no run
-
     folder = chosen(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
         raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")

@@ -1,6 +1,6 @@
 """A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
 
-Exported from notebooks/17c_config.ipynb.
+Exported from notebooks/17c_config.ipynb, grown by notebooks/21d_layouts.ipynb.
 """
 
 import difflib
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from nanogpt.parallel.layout import Parallel, check_layout  # chapter 21d
+from nanogpt.parallel.layout import Parallel, check_layout
 from nanogpt.run.configfile import parsed, read_config
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # text is no number, 3.5 no integer
@@ -133,8 +133,8 @@ class Config:
     train: Train = field(default_factory=Train)
     eval: Eval = field(default_factory=Eval)
     run: Run = field(default_factory=Run)
-    parallel: Parallel = field(default_factory=Parallel)
     init_from: str | None = None  # a folder of save_model, or a Hugging Face folder or name
+    parallel: Parallel = field(default_factory=Parallel)  # how processes share the run
 
     def __post_init__(self):
         check_together(self.model, self.optim, self.train)

@@ -1,9 +1,12 @@
 """A YAML file as plain data: numbers as people write them, no key twice, each error one line.
 
-Exported from notebooks/17c_config.ipynb.
+Exported from notebooks/17c_config.ipynb, grown by notebooks/17e_long_run.ipynb.
 """
 
+import inspect
+import json
 import re
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +66,15 @@ def read_config(name_or_path: str | Path) -> tuple[dict, str]:
     if not isinstance(given, dict):
         raise ValueError(f"{where}: holds no keys; a line of it reads `train: {{max_steps: 100}}`")
     return given, where
+
+
+def key_lines(kind: type, before: str = "") -> list[str]:
+    """A line for each key of a configuration: its default, and what the comment behind the field says."""
+    meanings = dict(re.findall(r"^    (\w+):.*?  # (.*)$", inspect.getsource(kind), re.MULTILINE))
+    lines = []
+    for f in fields(kind):
+        if is_dataclass(f.default_factory):
+            lines += key_lines(f.default_factory, f"{f.name}.")
+        else:
+            lines.append(f"  {before}{f.name}={json.dumps(f.default)}  {meanings.get(f.name, '')}".rstrip())
+    return lines

@@ -1,6 +1,6 @@
 """The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and what a run came to.
 
-Exported from notebooks/17e_long_run.ipynb.
+Exported from notebooks/17e_long_run.ipynb, grown by notebooks/20a_many_processes.ipynb.
 """
 
 import json
@@ -15,13 +15,32 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
+import yaml
 
 import nanogpt
 from nanogpt.gpt.model import num_params
-from nanogpt.run.assemble import Training
 from nanogpt.run.config import Config, config_dict
 from nanogpt.run.metrics import span, step_line
+from nanogpt.run.training import Training
 from nanogpt.speed.roofline import peak_of
+from nanogpt.speed.work import mfu, step_flops
+from nanogpt.text.files import atomically
+
+
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """FLOP/s by the GPU's data sheet, where there is one."""
+    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
+    return rate and 1e12 * rate
+
+
+def pace(run: Training, seconds: float) -> dict:
+    """Of a step that took so long: milliseconds, tokens a second, and MFU where the device's peak is known."""
+    tokens, T = run.config.train.batch_tokens, run.config.model.block_size
+    said = {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
+    if peak := peak_flops(run.device, run.config.train.dtype):
+        said["mfu"] = mfu(step_flops(run.model.config, tokens // T, T) / run.ranks.size, seconds, peak)
+    return said
 
 
 def say(text: str, end: str = "\n") -> None:
@@ -35,6 +54,12 @@ def introduce(training: Training) -> None:
     tokens = f"{train.max_steps:,} steps of {train.batch_tokens:,} tokens, {train.max_steps * train.batch_tokens:,} in all"
     what = f"{num_params(training.model.config):,} parameters in {train.dtype} on {training.device}"
     say(f"{c.run.dir}: {what}; {tokens}, from {c.data.dir}")
+
+
+def keep_config(training: Training) -> None:
+    """Write config.yaml into the run's folder: `train FOLDER` goes on with it."""
+    with atomically(training.folder / "config.yaml") as file:
+        file.write(yaml.safe_dump(config_dict(training.config), sort_keys=False).encode())
 
 
 def note_start(training: Training, command: str) -> None:
@@ -73,11 +98,16 @@ def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], obj
         yield wandb(config)
 
 
-def peak_flops(device: torch.device, precision: str) -> float | None:
-    """FLOP/s by the GPU's data sheet, where there is one."""
-    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-    rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
-    return rate and 1e12 * rate
+def report(training: Training) -> None:
+    """What the run came to, and what it spent its time on."""
+    total = sum(training.seconds.values())
+    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in training.seconds.items())
+    skipped = ", ".join(f"{n} {why}" for why, n in training.skipped.items()) or "none"
+    print(f"{training.step} steps, {spent}; skipped: {skipped}")
+    if training.best:
+        print(f"best val loss {training.best['val_loss']:.6f} at step {training.best['step']}")
+    place = training.folder / "best" if training.best else training.folder
+    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(place))}")
 
 
 def numbers(line: dict) -> dict:
@@ -110,15 +140,3 @@ def wandb(config: Config) -> Callable[[dict], object]:
     options = {"id": file.read_text(), "name": folder.resolve().name, "resume": "allow"}
     wandb.init(project="nanogpt", dir=config.run.dir, config=config_dict(config), **options)
     return lambda line: wandb.log(numbers(line), step=line["step"])
-
-
-def report(training: Training) -> None:
-    """What the run came to, and what it spent its time on."""
-    total = sum(training.seconds.values())
-    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in training.seconds.items())
-    skipped = ", ".join(f"{n} {why}" for why, n in training.skipped.items()) or "none"
-    print(f"{training.step} steps, {spent}; skipped: {skipped}")
-    if training.best:
-        print(f"best val loss {training.best['val_loss']:.6f} at step {training.best['step']}")
-    place = training.folder / "best" if training.best else training.folder
-    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(place))}")

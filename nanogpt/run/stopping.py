@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from nanogpt.corpora.prepare import DISK_FULL
-from nanogpt.parallel.distributed import first_reason  # chapter 20
-from nanogpt.run.assemble import Training
+from nanogpt.run.training import Training
 
 
 def last_good(training: Training) -> str:
@@ -30,13 +29,13 @@ def asked_to_stop(training: Training) -> Iterator[Callable[[], str | None]]:
         noted.append(signal.Signals(number).name)
 
     def reason() -> str | None:
-        if training.ranks.rank == 0 and file.exists():
-            file.unlink()
+        if file.exists():
+            file.unlink(missing_ok=True)
             noted.append(f"the file {file}")
         reserve = 1.5 * sum(training.longest.values())  # a step, a checkpoint, an evaluation
         if time.monotonic() - began + reserve > 60 * (minutes or math.inf):
             noted.append(f"run.minutes={minutes:g}")
-        return first_reason(training.ranks, noted[0] if noted else None)
+        return noted[0] if noted else None
 
     with ExitStack() as at_the_end:
         for number in (signal.SIGINT, signal.SIGTERM):

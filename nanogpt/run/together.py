@@ -1,6 +1,6 @@
 """What a run on several ranks needs beside DDP: one that speaks and writes, hashes compared, evaluation shared.
 
-Exported from notebooks/20b_many_machines.ipynb.
+Exported from notebooks/20a_many_processes.ipynb, grown by notebooks/21d_layouts.ipynb.
 """
 
 import hashlib
@@ -26,8 +26,8 @@ from nanogpt.parallel.distributed import (
 )
 from nanogpt.parallel.layout import data_parallel
 from nanogpt.run.config import Config, config_dict
-from nanogpt.text.data import BatchStream, DocumentStream
-from nanogpt.text.shards import document_starts, open_shards, read_shard
+from nanogpt.text.data import BatchStream
+from nanogpt.text.shards import document_starts
 
 
 def patience() -> float:
@@ -36,6 +36,21 @@ def patience() -> float:
     if not said.isdecimal() or int(said) < 1:
         raise ValueError(f"NANOGPT_PATIENCE is {said!r}; it must be a whole number of seconds")
     return float(said)
+
+
+@contextmanager
+def one_run(config: Config) -> Iterator[Ranks]:
+    """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
+    ranks = torchrun_ranks(config.run.device)
+    check_run(config, ranks)
+    with ExitStack() as stack:
+        stack.enter_context(process_group(ranks, patience()))
+        if ranks.rank == 0:
+            stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
+        else:
+            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            stack.enter_context(redirect_stdout(nowhere))
+        yield ranks
 
 
 def too_large(config: Config, device: torch.device, ranks: int) -> str:
@@ -58,21 +73,11 @@ def too_large(config: Config, device: torch.device, ranks: int) -> str:
     return f"{said}; {device} has {there // 10**9:,} GB: lower the largest" if needed > there else ""
 
 
-@contextmanager
-def one_run(config: Config) -> Iterator[Ranks]:
-    """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
-    ranks = torchrun_ranks(config.run.device)
-    data_parallel(config.parallel, ranks.size)  # chapter 21d: is this the number of processes it needs?
+def check_run(config: Config, ranks: Ranks) -> None:
+    """ValueError for a run that these ranks cannot do, before they meet."""
+    data_parallel(config.parallel, ranks.size)  # is this the number of processes that the layout needs?
     if config.init_from is None and (reason := too_large(config, ranks.device, ranks.size)):
         raise ValueError(reason)
-    with ExitStack() as stack:
-        stack.enter_context(process_group(ranks, patience()))
-        if ranks.rank == 0:
-            stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
-        else:
-            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
-            stack.enter_context(redirect_stdout(nowhere))
-        yield ranks
 
 
 def first_alone(ranks: Ranks, call: Callable, *args):
@@ -83,14 +88,6 @@ def first_alone(ranks: Ranks, call: Callable, *args):
     if ranks.size > 1 and ranks.rank == 0:
         dist.barrier()
     return made
-
-
-def stream_of(config: Config, ranks: Ranks) -> BatchStream:
-    """The run's batches; several ranks take the micro-batches in turn, so that all together read what one would."""
-    kind = DocumentStream if config.data.documents else BatchStream
-    shards = open_shards(config.data.dir, "train")
-    dealt = {"rank": ranks.rank, "world_size": ranks.size, "seed": config.run.seed, "device": ranks.device}
-    return kind(shards, config.train.micro_batch, config.model.block_size, **dealt)
 
 
 def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: str) -> None:
@@ -105,24 +102,17 @@ def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: 
             f"train.batch_tokens={c.train.batch_tokens} is {c.micro_batches} × {each}: not to be dealt to {stream.world_size} ranks"
         )
     same = config_dict(c) | {"run": config_dict(c)["run"] | {"device": None}}
-    hashes = {"configuration": same, "data": stream.state_dict()["shards"]}
-    hashes = {k: hashlib.sha256(json.dumps(v).encode()).hexdigest()[:12] for k, v in hashes.items()}
+    facts = {"configuration": same, "data": stream.state_dict()["shards"]}
+    hashes = {
+        name: hashlib.sha256(json.dumps(fact).encode()).hexdigest()[:12] for name, fact in facts.items()
+    }
     refuse_differences(ranks, **hashes, code=code_hash(), checkpoint=found)
 
 
-def seed_step(ranks: Ranks, seed: int, step: int) -> None:
-    """Let dropout differ by rank and step; a run of one process goes on with the state that its checkpoints keep."""
-    if ranks.size > 1:
-        torch.manual_seed(hash((seed, step, ranks.rank)) % 2**63)
-
-
-def held_out(folder: str, tokens: int) -> list[np.ndarray]:
-    """The first so many tokens of the validation shards."""
-    held = []
-    for path in open_shards(folder, "val"):
-        held.append(read_shard(path)[:tokens])
-        tokens -= len(held[-1])
-    return held
+def seed_step(seed: int, step: int, stream: BatchStream) -> None:
+    """Let dropout differ by step and by rank, where several ranks read different rows."""
+    if stream.world_size > 1:
+        torch.manual_seed(hash((seed, step, stream.rank)) % 2**63)
 
 
 def my_documents(tokens: np.ndarray, eot: int, ranks: Ranks) -> np.ndarray:
@@ -138,5 +128,5 @@ def held_loss(ranks: Ranks, evaluate: Callable, model, held: list[np.ndarray], e
         return evaluate(model, held, eot, **how)
     mine = [part for tokens in held if len(part := my_documents(tokens, eot, ranks)) > 1]
     count = sum(len(part) - 1 for part in mine)
-    told = gathered(ranks, (count, evaluate(model, mine, eot, **how) if count else 0.0))
-    return sum(count * loss for count, loss in told) / sum(count for count, _ in told)
+    reports = gathered(ranks, (count, evaluate(model, mine, eot, **how) if count else 0.0))
+    return sum(count * loss for count, loss in reports) / sum(count for count, _ in reports)

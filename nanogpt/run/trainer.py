@@ -1,6 +1,7 @@
 """The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
 
-Exported from notebooks/17e_long_run.ipynb.
+Exported from notebooks/17e_long_run.ipynb, grown by notebooks/20a_many_processes.ipynb and
+notebooks/21d_layouts.ipynb.
 """
 
 import argparse
@@ -10,26 +11,27 @@ import shlex
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
-from nanogpt.evals.losses import evaluate
 from nanogpt.gpt import optim
-from nanogpt.gpt.sample import complete
 from nanogpt.gpt.train import train_step
-from nanogpt.parallel.laid_out import whole_model  # chapter 21d
-from nanogpt.run.assemble import Training, resume
-from nanogpt.run.checkpoint import prune, random_states, save, set_random_states
+from nanogpt.parallel.distributed import first_reason
+from nanogpt.parallel.laid_out import whole_model
+from nanogpt.run.assemble import resume
+from nanogpt.run.checkpoint import prune, save
 from nanogpt.run.config import Config, from_depth, load_config
+from nanogpt.run.configfile import key_lines
 from nanogpt.run.dryrun import dry_run
-from nanogpt.run.log import introduce, note_start, peak_flops, report, say, writers
+from nanogpt.run.log import introduce, keep_config, note_start, pace, report, say, writers
+from nanogpt.run.looks import due_looks, look
 from nanogpt.run.simple import due
 from nanogpt.run.stopping import asked_to_stop, naming_last_good
-from nanogpt.run.together import held_loss, one_run, seed_step  # chapter 20b
+from nanogpt.run.together import one_run, seed_step
+from nanogpt.run.training import Training
 from nanogpt.speed.roofline import synchronize
-from nanogpt.speed.work import mfu, step_flops
-from nanogpt.text.files import atomically
-from nanogpt.text.shards import load_manifest, write_shard
+from nanogpt.text.shards import write_shard
 
 
 def learning_rate(config: Config, updates: int) -> float:
@@ -53,106 +55,90 @@ def judged(run: Training, loss: float, norm: float) -> dict:
 
 
 def update(run: Training) -> tuple[float, dict, list]:
-    """Take a batch, and update the weights by it if it is judged fit: its loss, what was judged, its micro-batches."""
+    """Take a batch, and update the weights by it if it is judged fit: its loss, what was judged, its micro-batches.
+
+    Of several ranks each takes a part of the micro-batches, and all judge the same mean loss and norm.
+    """
     c, lr = run.config, learning_rate(run.config, run.updates)
     for group in run.optimizer.param_groups:
         group["lr"] = lr
     if c.data.overfit:
         run.stream.position = 0  # the first batch, again
-    said, batches = {"lr": lr}, [run.stream.next_batch() for _ in range(c.micro_batches // run.readers.size)]
-    seed_step(run.readers, c.run.seed, run.step)
+    mine = c.micro_batches // run.stream.world_size
+    said, batches = {"lr": lr}, [run.stream.next_batch() for _ in range(mine)]
+    seed_step(c.run.seed, run.step, run.stream)
 
     def accept(loss, norm) -> bool:  # not asked where fp16's scaler has found an overflow
         said.update(judged(run, loss.item(), norm.item()))
         return "skipped" not in said
 
-    shared = {"mean": run.ranks.mean} if run.ranks.size > 1 else {}  # chapter 20's
     how = c.train.dtype, c.optim.clip, run.scaler, accept
-    loss = train_step(run.stepper, run.optimizer, batches, *how, **shared)
+    loss = train_step(run.stepper, run.optimizer, batches, *how, mean=run.ranks.mean)
     if "norm" not in said:
         said |= {"norm": math.inf, "skipped": "overflow" if loss.isfinite() else "not finite"}
     synchronize(run.device)
     return loss.item(), said, batches
 
 
-def one_step(run: Training) -> dict:
-    """A step: the line of metrics.jsonl that tells of it."""
-    began, T, tokens = time.perf_counter(), run.config.model.block_size, run.config.train.batch_tokens
-    with run.timed("steps"):
-        loss, said, batches = update(run)
-    seconds = time.perf_counter() - began
-    run.step, skipped = run.step + 1, said.get("skipped")
+def count(run: Training, skipped: str | None) -> None:
+    """One more step, and one more update unless there is a reason why it was skipped."""
+    run.step += 1
     if skipped is None:
         run.updates += 1
     else:
         run.skipped[skipped] += 1
     run.bad = run.bad + 1 if skipped == "not finite" else 0
-    if skipped in ("not finite", "spike"):  # its batch, to be looked at: rows of T tokens
-        ids = torch.cat([x.flatten() for x, _ in batches]).cpu().numpy()
-        rank = f".rank{run.ranks.rank}" if run.ranks.rank else ""
-        write_shard(run.folder / f"skipped/step_{run.step:06d}{rank}.bin", ids)
-    line = {"step": run.step, "loss": loss} | said | {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
-    if peak := peak_flops(run.device, run.config.train.dtype):
-        line["mfu"] = mfu(step_flops(run.model.config, tokens // T, T) / run.ranks.size, seconds, peak)
+
+
+def keep_batch(run: Training, batches: list) -> None:
+    """Write the ids of a step that was left out, to be looked at: rows of T tokens, each rank its own."""
+    ids = torch.cat([x.flatten() for x, _ in batches]).cpu().numpy()
+    rank = f".rank{run.ranks.rank}" if run.ranks.rank else ""
+    write_shard(run.folder / f"skipped/step_{run.step:06d}{rank}.bin", ids)
+
+
+def one_step(run: Training) -> dict:
+    """A step: the line of metrics.jsonl that tells of it."""
+    began = time.perf_counter()
+    with run.timed("steps"):
+        loss, said, batches = update(run)
+    seconds = time.perf_counter() - began
+    count(run, said.get("skipped"))
+    if said.get("skipped") in ("not finite", "spike"):
+        keep_batch(run, batches)
+    line = {"step": run.step, "loss": loss} | said | pace(run, seconds)
     return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
 
 
-def look(run: Training, last: bool) -> dict:
-    """Validate, score HellaSwag and write a sample, as far as due; for the step's line. No later step notices it."""
-    e, found, before, first = run.config.eval, {}, random_states(run.device), run.ranks.rank == 0
-    model = whole_model(run.model).to(run.device)  # one that a rank can ask alone
-    if due(e.every, run.step, last):
-        precision = run.config.train.dtype
-        found["val_loss"] = held_loss(run.ranks, evaluate, model, *run.held, precision=precision)
-        found |= {k: v for k, v in load_manifest(run.config.data.dir).items() if k == "floor"}  # for `plot`
-        if found["val_loss"] < run.best.get("val_loss", math.inf):
-            run.best = {"step": run.step, "val_loss": found["val_loss"]}
-    if first and due(e.hellaswag_every, run.step, last):
-        from nanogpt.evals import hellaswag  # chapter 18b
-
-        items = hellaswag.load_items()
-        scores = hellaswag.accuracy(model, items, run.tokenizer, precision=run.config.train.dtype)
-        found |= {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
-    if first and due(e.sample_every, run.step, last):
-        text = e.prompt + complete(model, run.tokenizer, e.prompt, 200)
-        say(f"--- step {run.step}: {text}")
-        with atomically(run.folder / f"samples/step_{run.step:06d}.txt") as file:
-            file.write(text.encode())
-    set_random_states(before, run.device)
-    return found
-
-
 def keep_run(run: Training, metrics) -> None:
-    """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
-    if run.kept == run.folder / f"step_{run.step:06d}":
-        return
-    model, state = whole_model(run.model), run.state_dict()  # all ranks: what was cut is gathered
-    if run.ranks.rank == 0:
-        os.fsync(metrics.fileno())
-        save(run.folder, run.step, model, state, run.tokenizer)
-    run.kept = run.folder / f"step_{run.step:06d}"
+    """Write a checkpoint of this step, if there is none yet, and flush the lines before it. Rank 0 writes."""
+    folder = run.folder / f"step_{run.step:06d}"
+    if run.kept != folder:
+        model, state = whole_model(run.model), run.state_dict()  # all ranks: what was cut is gathered
+        if run.ranks.rank == 0:
+            os.fsync(metrics.fileno())
+            save(run.folder, run.step, model, state, run.tokenizer)
+        run.kept = folder
 
 
-def finish_step(run: Training, metrics) -> None:
-    """What is due after a step. A checkpoint comes first: an evaluation may end for want of memory."""
-    e, stop, last = run.config.eval, run.stopped, run.step >= run.config.train.max_steps
-    looking = not stop and any(due(n, run.step, last) for n in (e.every, e.sample_every, e.hellaswag_every))
-    if stop or last or looking or (due(run.config.run.checkpoint_every, run.step) and not run.bad):
-        with run.timed("checkpoints"):
-            keep_run(run, metrics)
-    if looking:
-        with run.timed("evaluation"):
-            run.record |= look(run, last)
+def tidy(run: Training) -> None:
+    """Remove old checkpoints, but for the newest ones and the best. Rank 0 does."""
     if run.ranks.rank == 0:
         prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
 
 
-def begin(run: Training, metrics, command: str) -> list[Callable]:
-    """Say and note what is about to run; what is called with each step's line."""
-    note_start(run, command)
-    introduce(run)
-    say_rate(run)
-    return list(writers(run.config, metrics, run.step))
+def finish_step(run: Training, metrics) -> None:
+    """What is due after a step. A checkpoint comes first: an evaluation may end for want of memory."""
+    last = run.step >= run.config.train.max_steps
+    looks = [] if run.stopped else due_looks(run)
+    often = due(run.config.run.checkpoint_every, run.step) and not run.bad
+    if run.stopped or last or looks or often:
+        with run.timed("checkpoints"):
+            keep_run(run, metrics)
+    if looks:
+        with run.timed("evaluation"):
+            run.record |= look(run, looks)
+    tidy(run)
 
 
 def say_rate(run: Training) -> None:
@@ -164,29 +150,46 @@ def say_rate(run: Training) -> None:
         )
 
 
+def make_steps(run: Training, metrics, why: Callable, write: list[Callable]) -> None:
+    """Step after step, to the last one or until why() gives a reason to stop. FloatingPointError if it is hopeless."""
+    steps, bad = run.config.train.max_steps, run.config.train.bad_steps
+    while (run.step < steps and not run.stopped) or run.record:
+        run.record = run.record or one_step(run)
+        run.stopped = why()
+        finish_step(run, metrics)
+        for each in write:
+            each(run.record)
+        run.record = None
+        if run.bad >= bad:
+            raise FloatingPointError(f"loss or gradient were not finite {run.bad} times in a row")
+
+
+def begin(run: Training, metrics, command: str) -> list[Callable]:
+    """Say and note what is about to run; what is called with each step's line."""
+    note_start(run, command)
+    keep_config(run)
+    introduce(run)
+    say_rate(run)
+    return list(writers(run.config, metrics, run.step))
+
+
+def say_end(run: Training, command: str) -> None:
+    """Why it stopped and how to go on, or what it came to."""
+    if run.step < run.config.train.max_steps:
+        say(f"stopped by {run.stopped} after step {run.step}; to go on: {command}")
+    else:
+        report(run)
+
+
 def fit(config: Config, command: str = "the same call") -> Training:
-    """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
-    with one_run(config) as ranks:  # one, unless torchrun has started several: chapter 20b
-        run, steps = resume(config, ranks), config.train.max_steps
-        with (
-            open(run.folder / "metrics.jsonl" if ranks.rank == 0 else os.devnull, "ab", 0) as metrics,
-            asked_to_stop(run) as why,
-            naming_last_good(run),
-        ):
-            write = begin(run, metrics, command) if ranks.rank == 0 else []
-            while (run.step < steps and not run.stopped) or run.record:
-                run.record = run.record or one_step(run)
-                run.stopped = why()
-                finish_step(run, metrics)
-                for each in write:
-                    each(run.record)
-                run.record = None
-                if run.bad >= config.train.bad_steps:
-                    raise FloatingPointError(f"loss or gradient were not finite {run.bad} times in a row")
-        if run.step < steps:
-            say(f"stopped by {run.stopped} after step {run.step}; to go on: {command}")
-        else:
-            report(run)
+    """Start the run in config.run.dir, or go on with it, to its last step or until a rank is asked to stop."""
+    with one_run(config) as ranks:
+        run, first = resume(config, ranks), ranks.rank == 0
+        path = run.folder / "metrics.jsonl" if first else os.devnull
+        with open(path, "ab", 0) as metrics, asked_to_stop(run) as why, naming_last_good(run):
+            write = begin(run, metrics, command) if first else []
+            make_steps(run, metrics, lambda: first_reason(ranks, why()), write)
+        say_end(run, command)
     return run
 
 
@@ -195,6 +198,7 @@ HELP = """Start a run, or go on with it where its newest checkpoint is: the same
   python -m nanogpt train tiny
   python -m nanogpt train shakespeare data.source=../shared/data/tinyshakespeare.txt
   python -m nanogpt train gpt2-124M train.micro_batch=8 --dry-run
+  python -m nanogpt train runs/tiny                              go on with the run in this folder
 
 Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint. After
 Ctrl-C the exit code is 130, after SIGTERM 143.
@@ -203,8 +207,10 @@ Ctrl-C the exit code is 130, after SIGTERM 143.
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", help="a YAML file, or the name of one in configs/")
+    every_key = "\n".join(["keys and their defaults:", *key_lines(Config)])
+    looks = {"description": HELP, "epilog": every_key}
+    parser = argparse.ArgumentParser(**looks, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", help="a YAML file, the name of one in configs/, or the folder of a run")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as train.max_steps=100")
     parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
     parser.add_argument(
@@ -215,12 +221,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def config_of(args: argparse.Namespace) -> Config:
-    """The run that the options ask for."""
+    """The run that the options ask for; of a run's folder, the one that was begun there."""
+    file, place = args.config, []
+    if Path(args.config, "config.yaml").is_file():
+        file, place = Path(args.config, "config.yaml"), [f"run.dir={args.config}"]
     dial = []
     if args.depth is not None:  # a width of its own may not suit the file's heads
         others = [override for override in args.overrides if not override.startswith("model.n_")]
-        dial = from_depth(args.depth, load_config(args.config, others).train.batch_tokens)
-    return load_config(args.config, [*dial, *args.overrides])
+        dial = from_depth(args.depth, load_config(file, others).train.batch_tokens)
+    return load_config(file, [*place, *dial, *args.overrides])
 
 
 def run(args: argparse.Namespace) -> None:

@@ -512,7 +512,6 @@ disk goes on where it was when the same command is given again. The shards are i
   python -m nanogpt prepare shakespeare.txt --paragraphs --val 0.1
   python -m nanogpt prepare data/downloads/fineweb-edu --out data/built/fineweb-edu
   python -m nanogpt prepare notes/ --tokenizer data/built/tokenizer.json
-  python -m nanogpt prepare notes/ --format megatron --val 0 --test 0    also train_text_document.bin and .idx
 
 Where one machine would take days: give the command with --part 1/16 ... --part 16/16, in any order, to machines that
 share the folder --out, or to a Slurm array (--part $SLURM_ARRAY_TASK_ID/16); those that failed again. Then the command
@@ -522,6 +521,9 @@ without --part makes what is missing, and merges: the same bytes as from one run
 
 # %%
 #| export
+FORMATS = {"shards": None}  # what is made of the shards besides; chapter 22b adds Megatron's files
+
+
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
     parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -536,12 +538,7 @@ def parser() -> argparse.ArgumentParser:
     add("--workers", type=int, help="processes that tokenize (default: one a core)")
     add("--part", metavar="P/N", help="only the P-th of N parts, for many machines (see above)")
     add("--shard-tokens", type=int, default=100_000_000, help="where a new shard begins (100000000)")
-    add(
-        "--format",
-        choices=["shards", "megatron"],
-        default="shards",
-        help="also .bin and .idx for Megatron-LM",
-    )
+    add("--format", choices=list(FORMATS), default="shards", help="also files of another program (shards)")
     return parser
 
 
@@ -555,14 +552,11 @@ def run(args: argparse.Namespace) -> None:
     source = args.source.resolve()
     out = args.out or Path("data/built", source.name if source.is_dir() else source.stem)
     options = vars(args) | {"out": out}
-    megatron = options.pop("format") == "megatron"
+    also = FORMATS[options.pop("format")]
     try:
         manifest = prepare(**options)
-        if manifest and megatron:
-            from nanogpt.corpora.megatron import shards_to_megatron  # chapter 22b
-
-            for prefix, tokens in shards_to_megatron(out, manifest).items():
-                print(f"{prefix}.bin and .idx: {tokens:,} tokens")
+        if manifest and also:
+            also(out, manifest)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the same command goes on from here, and what is in {out} is kept") from None
     except OSError as error:

@@ -7,7 +7,7 @@ yesterday's run is gone. So all of them go into one file, and what was read from
 
 ```
 tiny.yaml ───┐                                                                     ┌─> --dry-run: what would it take?
-key=value ───┼─> keys and values ──> seven sections ──────> together ──> Config ───┤
+key=value ───┼─> keys and values ──> six sections ────────> together ──> Config ───┤
 --depth 4 ───┘   known? once?        type? possible?        whole batches?         └─> a run (17d, 17e)
 ```
 
@@ -59,8 +59,6 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-
-from nanogpt.parallel.layout import Parallel, check_layout  # chapter 21d
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # text is no number, 3.5 no integer
 Count, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
@@ -229,12 +227,10 @@ class Config:
     train: Train = field(default_factory=Train)
     eval: Eval = field(default_factory=Eval)
     run: Run = field(default_factory=Run)
-    parallel: Parallel = field(default_factory=Parallel)
     init_from: str | None = None  # a folder of save_model, or a Hugging Face folder or name
 
     def __post_init__(self):
         check_together(self.model, self.optim, self.train)
-        check_layout(self.parallel, self.model, self.train)
 
     @property
     def micro_batches(self) -> int:

@@ -2,14 +2,19 @@
 r"""
 # 17d · Assembly: from a file to a run (may be skipped)
 
-Chapter 17 built its run by hand: a model, an optimizer, a stream. Chapter 17c turned the sizes into a file. This sitting connects the two: a function that makes a run from
-a configuration, one that goes on with it, and the program `python -m nanogpt` that calls them. Most of it is plumbing, which the long run of chapter 17e needs and
-which you may skip when you read. Two ideas are worth your time: how far out a loss can be (the next section), and which keys may change while a run is on its way.
+Chapter 17 built its run by hand: a model, an optimizer, a stream. Chapter 17c turned the sizes into a file. This sitting connects the two. At its end, one call makes a run
+from a configuration, the same call goes on with a run that was interrupted, and the program `python -m nanogpt` can be told to do it.
+
+Much of this is plumbing, which the long run of chapter 17e needs and which you may skip when you read. Two ideas are worth your time. First, how can a program know that a loss is
+unusual, if good losses change during the run? Second, which numbers of a configuration may change while a run is on its way, and which may not?
+
+Everything here is one process. How several processes share a run is the subject of part V, and chapter 20a lets these functions grow for it.
 """
 
 # %%
 #| default_exp run.assemble
-#| doc run.assemble: What a run is made of: data, model, optimizer, and all that its steps change.
+#| doc run.assemble: From a configuration to a run: data, model and optimizer made, and a checkpoint gone on with.
+#| doc run.training: A run in memory: its parts, all that its steps change, and both as a checkpoint has them.
 #| doc run.plot: Several runs in one figure: loss, norm, rate, throughput; the command `plot`.
 #| doc cli: `python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
 import contextlib
@@ -22,16 +27,18 @@ from nanogpt.gpt.train import train_step
 from nanogpt.run.checkpoint import save
 from nanogpt.run.config import load_config
 
-
 # %% [markdown]
 r"""
 ## How far out is a loss?
 
-A run has one more part that steps change: a memory of its last losses. Chapter 17e leaves out a step whose loss is unusual, so the run must know
-what is usual. A fixed limit does not work for long: a loss of 4 nats is good at step 100 and an alarm at step 10,000. So `Window` keeps the last 128 values, as llm.c does. Its method `z` takes a new value in and
-says how far the value is from the mean of all that are kept, in standard deviations.
+A long run meets bad batches: a page of digits, a file in another encoding. The gradient of such a batch can undo hours of work, so chapter 17e will leave out a step whose loss is
+unusual. For this the run must know what is usual. A fixed limit does not work for long: a loss of 4 nats is good at step 100 and an alarm at step 10,000.
 
-The new value is part of its own window, so it moves the mean and the deviation that it is compared with.
+So the run remembers its last 128 losses, as llm.c does. When a new loss comes, it is compared with their mean. The distance is measured in standard deviations; statisticians call this number the
+z-score. A z-score of 1 is ordinary, and one of 6 is not.
+
+`Window` is this memory. It is a list that drops its oldest value when it is full (Python's `deque`), with one method `z` that takes a new value in and returns its z-score. The new value is part of its own window, so it moves
+the mean and the deviation that it is compared with.
 
 *Predict.* Then one value cannot be arbitrarily far out. How far at most, among 128?
 """
@@ -64,9 +71,11 @@ class Window(deque):
         if not math.isfinite(value):
             return None
         self.append(value)
+        if len(self) < WINDOW:
+            return None
         mean = fmean(self)
         deviation = math.sqrt(fmean((v - mean) ** 2 for v in self))
-        return None if len(self) < WINDOW else (value - mean) / deviation if deviation else 0.0
+        return (value - mean) / deviation if deviation else 0.0
 
 
 # %%
@@ -77,73 +86,71 @@ answer("17d.1", largest)
 
 # %% [markdown]
 r"""
-So the usual limit of 6 is about half of what is possible. A value that is not finite stays out of the window: otherwise every later mean would be NaN.
-"""
+127 zeros and a million: the million is 11.27 deviations from the mean, and a billion would be just as far. So the usual limit of 6 is about half of what is possible. A value that is not
+finite stays out of the window. Otherwise every later mean would be NaN.
 
+## From the file to the data
 
-# %% [markdown]
-r"""
-## What a run is made of
-
-From the configuration to shards, a model, an optimizer. All that steps change is in one place, `Training`, and what of it a checkpoint holds is
-a list of names. Two orders matter. The seed is set *last*, so that nothing before it (a benchmark, a sample, a model of another size) shifts dropout; and the model has a
-generator of its own.
+Now the run. Its configuration names a folder of shards, and says what they are made of if they are not there yet: the course's stories, or a text, which chapter 16b's `prepare` cuts into shards.
+If the file asks for a tokenizer by its size, that tokenizer is trained on the beginning of the text first.
 """
 
 
 # %%
 #| export run.assemble
 import shutil
-import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.corpora.prepare import prepare
+from nanogpt.corpora.sources import blocks_in, cut_files, find_files
 from nanogpt.device import pick_device, seed_everything
-from nanogpt.parallel.distributed import Ranks
-from nanogpt.text.data import BatchStream
+from nanogpt.gpt.model import GPT, GPTConfig
 
 # %%
 #| export run.assemble
-from nanogpt.corpora.prepare import prepare
-from nanogpt.corpora.sources import blocks_in, cut_files, find_files
-from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.precision import LossScaler, why_not
 from nanogpt.gpt.pretrained import from_hf, read_json
 from nanogpt.gpt.train import scale_init
 from nanogpt.gpt.weights import load_model
-from nanogpt.parallel.laid_out import fill, lay_out, optimizer_for  # chapter 21d
-from nanogpt.run.checkpoint import latest, load, random_states, repair, set_random_states
+from nanogpt.run.checkpoint import latest, load, repair
 from nanogpt.run.config import Config, Data, Model, config_dict, keys
-from nanogpt.run.together import first_alone, held_out, refuse_other_runs, stream_of  # chapter 20b
-from nanogpt.text.shards import load_manifest
+from nanogpt.text.data import BatchStream, DocumentStream
+from nanogpt.text.shards import load_manifest, open_shards, read_shard
 from nanogpt.text.tokenizer import BPETokenizer
 
 
 # %%
 #| export run.assemble
+def make_data(data: Data) -> None:
+    """Make the shards of data.dir from data.source: the course's stories, or a text with a tokenizer of its own."""
+    folder, tokenizer = Path(data.dir), data.tokenizer
+    if data.source == "stories":
+        ensure_corpus(folder)
+        return
+    source = Path(data.source)
+    if isinstance(tokenizer, int):  # one of so many tokens, learned from the text's first 16 MB
+        spans = next(cut_files(find_files(source), 1 << 24, data.paragraphs))
+        texts = (text for span in spans for _, block in blocks_in(span, 1 << 20) for text in block)
+        BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
+    prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
+
+
 def ensure_data(data: Data) -> dict:
-    """The manifest of data.dir, whose shards are made from data.source where there are none."""
-    folder = Path(data.dir)
-    if not (folder / "manifest.json").exists():
+    """The manifest of data.dir, whose shards are made first where there are none."""
+    if not Path(data.dir, "manifest.json").exists():
         if data.source is None:
             raise FileNotFoundError(
                 f"data.dir={data.dir} has no shards; `python -m nanogpt prepare` makes some"
             )
-        if data.source == "stories":
-            return ensure_corpus(folder)
-        tokenizer, source = data.tokenizer, Path(data.source)
-        if isinstance(tokenizer, int):  # one of so many tokens, learned from the text's first 16 MB
-            spans = next(cut_files(find_files(source), 1 << 24, data.paragraphs))
-            texts = (text for span in spans for _, told in blocks_in(span, 1 << 20) for text in told)
-            BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
-        prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
-    return load_manifest(folder)
+        make_data(data)
+    return load_manifest(data.dir)
 
 
 # %%
@@ -155,6 +162,12 @@ mine = [f"data.dir={RUNS}/stories", f"run.dir={RUNS}/run", "run.device=cpu", "mo
 config = load_config("tiny", mine)
 manifest = ensure_data(config.data)
 print(f"{manifest['splits']['train']['tokens']:,} tokens of a vocabulary of {manifest['vocab_size']:,}")
+
+# %% [markdown]
+r"""
+Samples need the tokenizer that made the shards. It may be beside them, or the configuration may name it. Chapter 16 has shown how quietly a wrong one does its damage: the ids fit, and every id
+means another word. So a tokenizer is accepted only if its fingerprint is the one in the shards' manifest.
+"""
 
 
 # %%
@@ -170,69 +183,110 @@ def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
 
 
 # %%
+print(tokenizer_of(config.data, manifest).vocab_size, "tokens, with the right fingerprint")
+print("another manifest:", tokenizer_of(config.data, manifest | {"fingerprint": "of another text"}))
+
+# %% [markdown]
+r"""
+Two more readers of the configuration, three lines each. `stream_of` opens the training shards as batches. `held_out` takes the first tokens of the validation shards, as many as `eval.tokens` says.
+"""
+
+
+# %%
 #| export run.assemble
-def refuse_other_words(config: Config, manifest: dict) -> None:
-    """ValueError if init_from keeps a tokenizer, and it is not the one that made the shards: every id meant another word."""
-    file = Path(config.init_from, "tokenizer.json")
-    if file.exists() and (theirs := BPETokenizer.load(file).fingerprint) != manifest["fingerprint"]:
-        made = f"{config.data.dir} was made with tokenizer {manifest['fingerprint'][:8]}"
-        raise ValueError(
-            f"{made}, init_from={config.init_from} learned {theirs[:8]}; set data.tokenizer={file} and a new data.dir"
-        )
+def stream_of(config: Config, device: torch.device) -> BatchStream:
+    """The run's batches, of data.dir's training shards."""
+    kind = DocumentStream if config.data.documents else BatchStream
+    shards, B, T = open_shards(config.data.dir, "train"), config.train.micro_batch, config.model.block_size
+    return kind(shards, B, T, seed=config.run.seed, device=device)
+
+
+def held_out(folder: str, tokens: int) -> list[np.ndarray]:
+    """The first so many tokens of the validation shards."""
+    held = []
+    for path in open_shards(folder, "val"):
+        held.append(read_shard(path)[:tokens])
+        tokens -= len(held[-1])
+    return held
+
+
+# %%
+x, y = stream_of(config, "cpu").next_batch()
+held = held_out(config.data.dir, 3000)
+print(f"a micro-batch of {tuple(x.shape)}; {sum(map(len, held)):,} tokens to validate on")
+
+# %% [markdown]
+r"""
+## The model
+
+A new model has the configuration's shape and the data's vocabulary. Its generator is its own, so that its first weights depend on the seed and on nothing that ran before. A run can also begin with a
+model that is already trained (`init_from`, chapter 19). The function `given_model` for that case is in the appendix.
+"""
 
 
 # %%
 #| export run.assemble
 def first_model(config: Config, manifest: dict) -> GPT:
     """The model before its first step: new, or init_from's with this run's dropout, in float32, on the CPU."""
-    vocab_size = manifest["vocab_size"]
-    if config.init_from is None:
-        shape = GPTConfig(**vars(config.model), vocab_size=vocab_size)
-        return scale_init(GPT(shape, torch.Generator().manual_seed(config.run.seed)))
-    file = Path(config.init_from, "config.json")
-    if ours := file.exists() and "model_type" not in read_json(file):
-        refuse_other_words(config, manifest)
-    there = load_model(config.init_from) if ours else from_hf(config.init_from)
-    for name in ("n_layer", "n_head", "n_embd"):
-        given, has = getattr(config.model, name), getattr(there.config, name)
-        if given not in (has, getattr(Model, name)):  # at its default nobody has asked for it
-            raise ValueError(f"init_from={config.init_from} has {name}={has}; leave out model.{name}={given}")
-    if there.config.vocab_size < vocab_size or there.config.block_size < config.model.block_size:
-        has = f"{there.config.vocab_size} tokens and a context of {there.config.block_size}"
-        needs = f"{vocab_size} and model.block_size={config.model.block_size}"
-        raise ValueError(f"init_from={config.init_from} has {has}; the run needs {needs}")
-    model = GPT(replace(there.config, dropout=config.model.dropout, flash=config.model.flash))
-    model.load_state_dict(there.float().state_dict())
-    return model
+    if config.init_from is not None:
+        return given_model(config, manifest)
+    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
+    return scale_init(GPT(shape, torch.Generator().manual_seed(config.run.seed)))
+
+
+def optimizer_of(config: Config, model: GPT) -> torch.optim.Optimizer:
+    """Chapter 15's optimizer, as the configuration has it."""
+    o, train = config.optim, config.train
+    options = {"betas": o.betas, "weight_decay": o.weight_decay, "compiled": train.compile}
+    return make_optimizer(model, o.lr, train.dtype, **options)
 
 
 # %%
 model = first_model(config, manifest)
-print(
-    f"{model.config.n_layer} layers of width {model.config.n_embd}; {tokenizer_of(config.data, manifest).vocab_size} tokens"
-)
+groups = optimizer_of(config, model).param_groups
+print(f"{model.config.n_layer} layers of width {model.config.n_embd}; weight decay", end=" ")
+print(*(f"{group['weight_decay']:g} for {len(group['params'])} tensors" for group in groups), sep=", ")
 
 # %% [markdown]
 r"""
-The data are made where they are not there, and a tokenizer counts as theirs only if its fingerprint is the one in their manifest. The same holds for
-a model that a run begins with (`init_from`): on ids of another vocabulary it would train without an error, and all it had learned would be wrong. Now the run
-itself: what is made once, then what changes.
+## The run in memory
+
+Chapter 17's dataclass `Training` held the four things that a step changes. A long run changes more: how many updates were made and how many steps were left out, the windows of losses and norms, the best
+validation loss so far, the seconds spent. All of it is in one dataclass again. Fields without a default are made once, when the run is put together. Fields with a default begin empty and change on the way.
 """
 
 
 # %%
-#| export run.assemble
+#| export run.training
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.precision import LossScaler
+from nanogpt.run.checkpoint import random_states, set_random_states
+from nanogpt.run.config import Config, config_dict
+from nanogpt.text.data import BatchStream
+from nanogpt.text.tokenizer import BPETokenizer
+
+
+# %%
+#| export run.training
 @dataclass
 class Training:
     """A run in memory. What `state_dict` names is what steps change: with it and the weights, a run goes on bit for bit."""
 
     config: Config
-    ranks: Ranks  # the run's processes: chapter 20
-    readers: Ranks  # those of them that read different rows: all, but for chapter 21d's tp
+    device: torch.device
     tokenizer: BPETokenizer | None
     held: tuple  # the first eval.tokens of the validation shards, and the id between their documents
     model: GPT
-    stepper: torch.nn.Module  # the model, or the same replicated or compiled
+    stepper: torch.nn.Module  # what a step calls: the model, or the same compiled
     optimizer: torch.optim.Optimizer
     stream: BatchStream
     scaler: LossScaler | None
@@ -249,27 +303,6 @@ class Training:
 
 
 # %%
-#| export run.assemble
-class Training(Training):
-    @property
-    def device(self) -> torch.device:
-        return self.ranks.device
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.config.run.dir)
-
-    @contextmanager
-    def timed(self, what: str) -> Iterator[None]:
-        """Count the block's seconds."""
-        began = time.perf_counter()
-        yield
-        seconds = time.perf_counter() - began
-        self.seconds[what] += seconds
-        self.longest[what] = max(seconds, self.longest.get(what, 0))
-
-
-# %%
 changing = [
     part.name
     for part in fields(Training)
@@ -277,9 +310,54 @@ changing = [
 ]
 print("begins empty, and changes on the way:", *changing)
 
+# %% [markdown]
+r"""
+`assemble` makes the parts and puts them together. The order matters in one place. The seed is set *last*, so that nothing before it can shift dropout: a benchmark that draws random numbers, a sample, a model of another size.
+From this point on, only dropout draws from PyTorch's global generator.
+"""
+
 
 # %%
 #| export run.assemble
+def begun(config: Config, manifest: dict, model: GPT, stepper, optimizer, stream: BatchStream) -> Training:
+    """A run of these parts, before its first step."""
+    c, tokenizer = config, tokenizer_of(config.data, manifest)
+    if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
+        raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
+    held = held_out(c.data.dir, c.eval.tokens) if c.eval.every else []
+    stepper = torch.compile(stepper) if c.train.compile else stepper
+    scaler = LossScaler() if c.train.dtype == "fp16" else None
+    seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
+    device = next(model.parameters()).device
+    return Training(c, device, tokenizer, (held, manifest["eot"]), model, stepper, optimizer, stream, scaler)
+
+
+# %%
+#| export run.assemble
+def assemble(config: Config) -> Training:
+    """All that a run needs, before its first step."""
+    device = pick_device(config.run.device)
+    if reason := why_not(config.train.dtype, device):
+        raise ValueError(f"train.dtype: {reason}")
+    manifest = ensure_data(config.data)
+    model = first_model(config, manifest).to(device).train()
+    return begun(config, manifest, model, model, optimizer_of(config, model), stream_of(config, device))
+
+
+# %%
+run = assemble(config)
+losses = [train_step(run.model, run.optimizer, [run.stream.next_batch()]).item() for _ in range(4)]
+print(f"a run on {run.device}, and its first losses:", [round(loss, 3) for loss in losses])
+
+# %% [markdown]
+r"""
+A configuration has become a run that trains. Next it must be possible to write the run down. `state_dict` collects everything that steps change, beside the weights, and `load_state_dict` puts it back. Both follow
+the list `KEPT`. In the same class are two small helpers for chapter 17e: the run's folder, and `timed`, which adds up the seconds spent on something.
+"""
+
+
+# %%
+#| export run.training
 KEPT = "step", "updates", "bad", "record", "best", "skipped", "seconds", "windows"
 
 
@@ -305,92 +383,122 @@ class Training(Training):
 
 
 # %%
-#| export run.assemble
-def assemble(config: Config, ranks: Ranks | None = None) -> Training:
-    """All that a run needs, before its first step. ranks: those that share each batch, chapter 20; else there is one."""
-    c, o, ranks = config, config.optim, ranks or Ranks(device=pick_device(config.run.device))
-    if reason := why_not(c.train.dtype, ranks.device):
-        raise ValueError(f"train.dtype: {reason}")
-    manifest = first_alone(ranks, ensure_data, c.data)
-    tokenizer = tokenizer_of(c.data, manifest)
-    if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
-        raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
-    model = first_model(c, manifest).to(ranks.device).train()
-    stepper, readers = lay_out(model, c, ranks)
-    optim = {"betas": o.betas, "weight_decay": o.weight_decay, "compiled": c.train.compile}
-    parts = {
-        "tokenizer": tokenizer,
-        "held": (held_out(c.data.dir, c.eval.tokens) if c.eval.every else [], manifest["eot"]),
-        "model": model,
-        "stepper": torch.compile(stepper) if c.train.compile else stepper,
-        "optimizer": optimizer_for(model, o.lr, c.train.dtype, **optim),
-        "stream": stream_of(c, readers),
-        "scaler": LossScaler() if c.train.dtype == "fp16" else None,
-    }
-    seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
-    return Training(c, ranks, readers, **parts)
+#| export run.training
+class Training(Training):
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.run.dir)
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Count the block's seconds."""
+        began = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began
+        self.seconds[what] += seconds
+        self.longest[what] = max(seconds, self.longest.get(what, 0))
 
 
 # %%
 run = assemble(config)
-print(f"step {run.step} on {run.device}; a checkpoint holds the weights and:", *run.state_dict())
+print("a checkpoint holds the weights and:", *run.state_dict())
 
 # %% [markdown]
 r"""
-## Going on
+## What may change on the way
 
-The same command starts and resumes, so it may come with another configuration. What belongs to the run's identity cannot change on its way: a loss
-curve of two learning rates belongs to neither. Where it is saved and how often it is looked at may change, and that is said. How long it runs
-may change too, but a schedule that falls towards the last step then has another rate from here on. Chapter 17e's trainer prints both rates if it rises.
+The same command starts a run and goes on with it. So it can come with another configuration than the first time: somebody has edited the file, or added a word to the command line. What should happen then?
+
+Some keys belong to the run's identity: the model's shape, the learning rate, the seed. A loss curve whose first half has one learning rate and whose second half has another is the curve of no run that anybody can
+repeat. Such a change is refused. Other keys do not touch the training: where the run is stored, how often it is validated. They may change, and the run prints that they did.
+
+One key is in between. The number of steps may change, because a run that goes well is often extended. But a schedule that falls towards the last step then has another rate from here on. Chapter 17e's trainer prints both
+rates if the rate rises.
 """
 
 
 # %%
 #| export run.assemble
-FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
+FREE = "run.", "eval.", "train.", "data.dir", "data.source"  # may change on a run's way
 FIXED = "run.seed", "train.batch_tokens", "train.dtype"  # though not these
+
+
+def value_of(config: dict, key: str):
+    """What a configuration, as a dictionary, has under a key with dots; None where it has no such key."""
+    section, _, name = key.rpartition(".")
+    inner = config.get(section, {}) if section else config
+    return inner.get(name)
 
 
 def compare(config: Config, saved: dict) -> None:
     """ValueError for a key that cannot change within a run; one printed line for those that can, and did."""
-
-    def value(of: dict, key: str):
-        section, _, name = key.rpartition(".")
-        return (of.get(section, {}) if section else of).get(name)
-
-    pairs = {key: (value(config_dict(config), key), value(saved, key)) for key in keys()}
-    changed = {key: f"{key}={now} (was {then})" for key, (now, then) in pairs.items() if now != then}
-    if fixed := [text for key, text in changed.items() if key in FIXED or not key.startswith(FREE)]:
-        raise ValueError(f"the run in {config.run.dir} cannot go on with {fixed[0]}; choose another run.dir")
+    changed = {}
+    for key in keys():
+        now, then = value_of(config_dict(config), key), value_of(saved, key)
+        if now != then:
+            changed[key] = f"{key}={now} (was {then})"
+    for key, text in changed.items():
+        if key in FIXED or not key.startswith(FREE):
+            raise ValueError(f"the run in {config.run.dir} cannot go on with {text}; choose another run.dir")
     if changed:
         print("changed since the checkpoint:", ", ".join(changed.values()))
 
 
 # %%
+saved = config_dict(config)
+compare(load_config("tiny", [*mine, "eval.every=10"]), saved)
+for change in ("optim.lr=1e-3", "run.seed=7"):
+    try:
+        compare(load_config("tiny", [*mine, change]), saved)
+    except ValueError as error:
+        print("refused:", str(error).replace(str(RUNS), "…"))
+
+# %% [markdown]
+r"""
+## Going on
+
+`resume` finds the newest checkpoint that is whole (chapter 17b), compares the configurations, assembles the run, and puts the state back. If there is no checkpoint, the run is at its beginning. It also tidies up what a kill left behind: a
+folder that was half written, and lines of steps that will be made again.
+"""
+
+
+# %%
 #| export run.assemble
-def resume(config: Config, ranks: Ranks | None = None) -> Training:
-    """The run as its newest whole checkpoint has it, or at its beginning."""
-    folder, ranks = Path(config.run.dir), ranks or Ranks(device=pick_device(config.run.device))
-    for aside in folder.glob(".step_*.tmp") if ranks.rank == 0 else ():  # what kill -9 left
+def take_weights(run: Training, folder: Path) -> None:
+    """Give the run's model the weights of a checkpoint."""
+    run.model.load_state_dict(load_model(folder).state_dict())
+
+
+def clean(folder: Path, step: int) -> None:
+    """Remove what a kill has left: half a checkpoint, and lines after the step."""
+    for aside in folder.glob(".step_*.tmp"):
         shutil.rmtree(aside)
-    if found := latest(folder):
+    repair(folder / "metrics.jsonl", step)
+
+
+# %%
+#| export run.assemble
+#| blank resume: the newest checkpoint, if there is one: compare the configurations, assemble, take weights and state
+def resume(config: Config) -> Training:
+    """The run as its newest whole checkpoint has it, or at its beginning."""
+    folder = Path(config.run.dir)
+    found = latest(folder)
+    if found:
         state = load(found)
         compare(config, state["config"])
-    run = assemble(config, ranks)
-    refuse_other_runs(ranks, config, run.stream, str(found))
+    run = assemble(config)
     if found:
-        fill(run.model, load_model(found))
+        take_weights(run, found)
         run.load_state_dict(state)
         run.kept = found
         print(f"going on after step {run.step}, from {found}")
-    if ranks.rank == 0:
-        repair(folder / "metrics.jsonl", run.step)
+    clean(folder, run.step)
     return run
 
 
 # %% [markdown]
 r"""
-*Check.* The law of chapter 17b holds for a run from a file: some steps, a checkpoint, some steps more; and the same steps from the checkpoint. Dropout is on, or nothing would be random.
+*Check.* The law of chapter 17b must hold for a run from a file. We make some steps, write a checkpoint, and make four steps more. Then we make the same four steps from the checkpoint. Dropout is on, or nothing would be random.
 """
 
 
@@ -408,19 +516,10 @@ went_on = steps(run, 4)
 assert steps(resume(config), 4) == went_on, "the resumed run is not the one that went on"
 print([round(loss, 3) for loss in went_on])
 
-
 # %% [markdown]
 r"""
-A key that belongs to the run's identity is refused, and the message names it. One that may change is reported:
+The four losses are equal to the last bit: the weights, the optimizer, the place in the data and dropout's generator all came back.
 """
-
-# %%
-for change in ("optim.lr=1e-3", "train.max_steps=99"):
-    try:
-        resume(load_config("tiny", [*mine, change]))
-    except ValueError as error:
-        print("refused:", str(error).replace(str(RUNS), "…"))
-
 
 # %% [markdown]
 r"""
@@ -468,8 +567,6 @@ from nanogpt.text.tokenizer import BPETokenizer
 #| grows load
 def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
     """Model and tokenizer of a checkpoint, a run's folder, a Hugging Face GPT-2 folder or a name on the hub."""
-    from nanogpt.run.checkpoint import chosen  # here: a model alone needs no run
-
     folder = chosen(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
         raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
@@ -489,7 +586,64 @@ grown("load", "17d")
 
 # %% [markdown]
 r"""
-## Several runs in one figure
+## Appendix: beginning with a trained model
+
+The rest of this sitting is plumbing. A run may begin with a model that is already trained: one of ours, or one of Hugging Face's. Two mistakes would train without an error and ruin everything, so they are refused. If the model
+learned another vocabulary, every id means another word. And if the configuration asks for four layers and the model has two, the run would have two.
+"""
+
+
+# %%
+#| export run.assemble
+def refuse_other_words(config: Config, manifest: dict) -> None:
+    """ValueError if init_from keeps a tokenizer, and it is not the one that made the shards: every id meant another word."""
+    file = Path(config.init_from, "tokenizer.json")
+    if file.exists() and (theirs := BPETokenizer.load(file).fingerprint) != manifest["fingerprint"]:
+        made = f"{config.data.dir} was made with tokenizer {manifest['fingerprint'][:8]}"
+        raise ValueError(
+            f"{made}, init_from={config.init_from} learned {theirs[:8]}; set data.tokenizer={file} and a new data.dir"
+        )
+
+
+def refuse_other_shape(config: Config, shape: GPTConfig, vocab_size: int) -> None:
+    """ValueError if init_from's model is not what the configuration asks for, or too small for the data."""
+    for name in ("n_layer", "n_head", "n_embd"):
+        given, has = getattr(config.model, name), getattr(shape, name)
+        if given not in (has, getattr(Model, name)):  # at its default nobody has asked for it
+            raise ValueError(f"init_from={config.init_from} has {name}={has}; leave out model.{name}={given}")
+    if shape.vocab_size < vocab_size or shape.block_size < config.model.block_size:
+        has = f"{shape.vocab_size} tokens and a context of {shape.block_size}"
+        needs = f"{vocab_size} and model.block_size={config.model.block_size}"
+        raise ValueError(f"init_from={config.init_from} has {has}; the run needs {needs}")
+
+
+# %%
+#| export run.assemble
+def given_model(config: Config, manifest: dict) -> GPT:
+    """The model of init_from with this run's dropout, in float32. ValueError if the run cannot begin with it."""
+    file = Path(config.init_from, "config.json")
+    ours = file.exists() and "model_type" not in read_json(file)
+    if ours:
+        refuse_other_words(config, manifest)
+    there = load_model(config.init_from) if ours else from_hf(config.init_from)
+    refuse_other_shape(config, there.config, manifest["vocab_size"])
+    model = GPT(replace(there.config, dropout=config.model.dropout, flash=config.model.flash))
+    model.load_state_dict(there.float().state_dict())
+    return model
+
+
+# %%
+begins = replace(config, init_from=str(latest(run.folder)))
+print(first_model(begins, manifest).config.n_layer, "layers, as the checkpoint has")
+try:
+    first_model(replace(begins, model=replace(config.model, n_layer=7)), manifest)
+except ValueError as error:
+    print(str(error).replace(str(RUNS), "…"))
+
+
+# %% [markdown]
+r"""
+## Appendix: several runs in one figure
 
 A curve alone says little, so `python -m nanogpt plot RUN RUN` draws what several runs have in common. Each step is drawn faintly, and the means of short stretches are
 bold. A mean alone would hide a single step that took ten times as long.
@@ -584,11 +738,12 @@ def run(args: argparse.Namespace) -> None:
 
 # %% [markdown]
 r"""
-## The command line, which may be skipped
+## Appendix: the command line
 
-A command is a module with a `parser()` and a `run(args)`; `python -m nanogpt NAME` finds it here. All commands end
-alike, so that a script can go by the exit code: 0 when all went well, 2 after one line that says what is wrong. A command's module is
-imported only when that command is given: help needs no PyTorch.
+Each command is a module with two functions: `parser()` says which options it has, and `run(args)` does the work. `python -m nanogpt NAME` finds the module in a table. A module is imported only when its command is
+given, so that help needs no PyTorch. The table names all commands of the course, and the help lists those whose module is already there: after this sitting, `train` is still missing.
+
+All commands end alike, so that a script can go by the exit code: 0 when all went well, 2 after one line that says what is wrong.
 
 *Predict.* Which exit code does a shell expect of a program that Ctrl-C has ended? (The signal is SIGINT, number 2.)
 """
@@ -597,11 +752,14 @@ imported only when that command is given: help needs no PyTorch.
 #| export cli
 import difflib
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+# %%
+#| export cli
 COMMANDS = {
     "prepare": ("nanogpt.corpora.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)"),
     "plot": ("nanogpt.run.plot", "draw loss, norm, rate and throughput of runs together (chapter 17e)"),
@@ -619,6 +777,20 @@ USAGE = """usage: python -m nanogpt COMMAND [options]
 
   python -m nanogpt COMMAND --help    options and examples of a command
 Exit codes: 0 all went well, 2 something is wrong (one line says what), 130 or 143 stopped by Ctrl-C or SIGTERM."""
+
+
+# %%
+#| export cli
+def is_there(module: str) -> bool:
+    """Whether a command's module has been written. It is not imported here: help must need no PyTorch."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is its folder there
+        return False
+
+
+# %%
+print("there are:", *(name for name in ("prepare", "sample", "ladder") if is_there(COMMANDS[name][0])))
 
 
 # %%
@@ -712,7 +884,7 @@ def main(argv: list[str] | None = None) -> int:
     if name in COMMANDS:
         code = run_command(name, rest)
     elif name in ("-h", "--help"):
-        lines = [f"  {name:10} {what}" for name, (_, what) in COMMANDS.items()]
+        lines = [f"  {name:10} {what}" for name, (module, what) in COMMANDS.items() if is_there(module)]
         code = outcome("nanogpt", lambda: print(USAGE.format(commands="\n".join(lines))))
     else:
         near = difflib.get_close_matches(name, COMMANDS, n=1) or ["--help"]

@@ -2,9 +2,8 @@
 r"""
 # 17e · A long run: judged, looked at, ended
 
-Nobody watches a run at three in the morning. A batch of garbage, a loss that is NaN, a machine that is wanted back in ten minutes, an evaluation that
-needs more memory than there is: whatever comes, the run must do by itself what somebody would do who knew it well. This sitting builds the
-loop that does, from chapter 17's loop, checkpoints that forget nothing (17b) and a run as a file (17c).
+Nobody watches a run at three in the morning. A batch of garbage arrives, a loss becomes NaN, somebody needs the machine back in ten minutes, an evaluation runs out of memory. Whatever happens, the run must act as its operator
+would. This sitting builds a loop that does. It has chapter 17's loop inside, checkpoints that forget nothing (17b), and a run that comes from a file (17c, 17d).
 
 ```
 batch ─> loss and norm ─> judged ── fit ────> update ──────────┬─> due? ─> checkpoint ─> evaluation, samples ─> the step's line ─> next
@@ -20,19 +19,20 @@ saved?
 #| default_exp run.trainer
 #| doc run.compare: Where two runs part; the command `compare`.
 #| doc run.log: The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and what a run came to.
+#| doc run.looks: What is measured and written on the way, which no later step notices.
 #| doc run.stopping: What asks a run to end, and what it says when it ends for good.
 #| doc run.trainer: The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
 import contextlib
 import csv
+import io
 import shutil
 import warnings
 
 from course.figures import long_run as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.run.metrics import WINDOW
+from nanogpt.run.metrics import WINDOW, read_metrics
 from nanogpt.text.shards import read_shard
-
 
 # %%
 STEPS, EVERY, KILLS = 60, 10, 3  # of the small run; from checkpoint to checkpoint; how often it is killed
@@ -48,18 +48,245 @@ predict("17e.4", f"best steps between checkpoints, a failure every {FAILS} h", g
 
 # %% [markdown]
 r"""
-## Two readers that grow
+## A run to try it on
 
-A run of days is not watched; somebody reads it afterwards. `step_line` and `read_metrics` of chapter 17 do that already. They grow by what a long run has more of: a line that
-was torn by a kill, a loss that is not a number, a step that was left out, and the logs of llm.c, which chapter 22b reads.
+All experiments of this sitting are short runs of the ready configuration `tiny`, on a small corpus, with dropout, each in a folder of its own. `tiny` makes their configurations.
 """
 
+
 # %%
-#| export run.metrics
-import json
+#| export run.trainer
+import argparse
 import math
-import sys
+import os
+import shlex
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
+
+import torch
+
+from nanogpt.corpora.chunks import alone_in
+from nanogpt.gpt import optim
+from nanogpt.gpt.train import train_step
+from nanogpt.run.assemble import resume
+
+
+# %%
+#| export run.trainer
+from nanogpt.run.checkpoint import prune, save
+from nanogpt.run.config import Config, from_depth, load_config
+from nanogpt.run.dryrun import dry_run
+from nanogpt.run.simple import due
+from nanogpt.run.training import Training
+from nanogpt.speed.roofline import synchronize
+from nanogpt.text.shards import write_shard
+
+
+# %%
+def tiny(name: str, *changes: str) -> Config:
+    """The ready configuration, shorter, with dropout, in a folder of its own."""
+    here = [f"data.dir={RUNS}/stories", f"run.dir={RUNS}/{name}", "run.device=cpu"]
+    often = [f"run.checkpoint_every={EVERY}", "run.keep=99", f"eval.every={2 * EVERY}", "eval.tokens=2000"]
+    steps = [f"train.max_steps={STEPS}", f"optim.warmup={STEPS // 6}", f"run.log_every={STEPS}"]
+    return load_config("tiny", [*here, *often, *steps, "model.dropout=0.1", *changes])
+
+
+threads = torch.get_num_threads()
+torch.set_num_threads(1)  # sums in another order have other bits, and a forked child can have no more
+shutil.rmtree(RUNS := Path("../data/built/long_run"), ignore_errors=True)
+_ = ensure_corpus(RUNS / "stories", n=1000)
+print(len(resume(tiny("first")).tokenizer.tokens), "tokens; the run is at its beginning")
+
+
+# %% [markdown]
+r"""
+## A step, and whether it counts
+
+Chapter 07's `train_step` makes the update. Before it does, it asks a function `accept` whether this loss and this gradient should be used (chapter 10b). So far the answer was always yes, unless they were not finite. Now there are
+three reasons to leave an update out.
+
+- *Not finite.* The loss or the gradient is NaN or infinite. The batch is kept, so that somebody can look at it, and after `train.bad_steps` such steps in a row the run ends.
+- *A spike.* The loss or the norm is, say, 6 standard deviations above the last 128 steps. Such a step is left out if `train.skip_spikes` asks for it. Its batch is kept, too.
+- *An overflow of float16.* This is no error. The loss scaler is looking for its scale (chapter 10b).
+
+A step that is left out is no update, and so the learning rate must not move on. Does it matter? Look at the log of a Megatron-LM run in float16. Its warm-up adds 1e-5 to the rate with each update:
+"""
+
+
+# %%
+log = csv.DictReader(Path("../data/reference/megatron_124m.csv").read_text().splitlines())
+skipped = 0
+for line in [dict(line) for line in log][:3]:
+    skipped += int(line["skipped"])
+    updates = int(line["iteration"]) - skipped
+    print(
+        f"iteration {line['iteration']}: {skipped} skipped so far, {updates} updates, lr {float(line['learning_rate']):.0e}"
+    )
+    assert abs(float(line["learning_rate"]) - 1e-5 * updates) < 1e-9, "the rate does not follow the updates"
+
+# %% [markdown]
+r"""
+Megatron-LM counts updates and not iterations. If it counted iterations, the rate would rise while nothing is learned. So our rate, too, is a function of the updates. The three schedules are chapter 15's.
+"""
+
+
+# %%
+#| export run.trainer
+#| blank learning_rate: ask the schedule of chapter 15 and multiply by the configured rate
+def learning_rate(config: Config, updates: int) -> float:
+    """The rate of the update that follows so many: steps that were skipped do not count."""
+    o, steps = config.optim, config.train.max_steps
+    if o.schedule == "cosine":
+        return o.lr * optim.cosine(updates, steps, warmup=o.warmup, minimum=o.minimum)
+    if o.schedule == "wsd":
+        return o.lr * optim.wsd(updates, steps, warmup=o.warmup, decay=o.decay, minimum=o.minimum)
+    return o.lr * optim.warm_up(updates, o.warmup)
+
+
+# %%
+falls = tiny("falls", "optim.schedule=wsd")
+print("wsd:", *(f"update {n}: {learning_rate(falls, n):.1e}" for n in (0, STEPS // 2, STEPS - 1)), sep="  ")
+
+# %% [markdown]
+r"""
+`judged` decides. It compares the loss and the norm with the last 128 of their kind (`Window`, chapter 17d). No absolute limit would do: a norm of 2 is usual in one run and a catastrophe in another. What it returns goes into the
+step's line; a line with the word "skipped" belongs to a step without an update.
+"""
+
+
+# %%
+#| export run.trainer
+#| blank judged: not finite first; then how unusual loss and norm are, and the limit if there is one
+def judged(run: Training, loss: float, norm: float) -> dict:
+    """What the step's line says of loss and norm; with "skipped" where the update is not to be made."""
+    if not math.isfinite(loss + norm):
+        return {"norm": norm, "skipped": "not finite"}
+    z = {"loss_z": run.windows["loss"].z(loss), "norm_z": run.windows["norm"].z(norm)}
+    limit = run.config.train.skip_spikes
+    spike = limit and max(value or 0 for value in z.values()) > limit
+    return {"norm": norm} | z | ({"skipped": "spike"} if spike else {})
+
+
+# %%
+run = resume(tiny("first"))
+print({name: z if z is None else round(z, 2) for name, z in judged(run, 7.0, 2.0).items()})
+print(judged(run, math.nan, 2.0))
+
+# %% [markdown]
+r"""
+The first number of a run cannot be judged, because its window is not full; NaN is always refused. Now the step itself. `update` sets the rate, takes the micro-batches of one update, and gives `judged` to `train_step` as its
+`accept`. `one_step` calls it, counts, and makes the step's line.
+"""
+
+
+# %%
+#| export run.trainer
+def update(run: Training) -> tuple[float, dict, list]:
+    """Take a batch, and update the weights by it if it is judged fit: its loss, what was judged, its micro-batches."""
+    c, lr = run.config, learning_rate(run.config, run.updates)
+    for group in run.optimizer.param_groups:
+        group["lr"] = lr
+    if c.data.overfit:
+        run.stream.position = 0  # the first batch, again
+    said, batches = {"lr": lr}, [run.stream.next_batch() for _ in range(c.micro_batches)]
+
+    def accept(loss, norm) -> bool:  # not asked where fp16's scaler has found an overflow
+        said.update(judged(run, loss.item(), norm.item()))
+        return "skipped" not in said
+
+    loss = train_step(run.stepper, run.optimizer, batches, c.train.dtype, c.optim.clip, run.scaler, accept)
+    if "norm" not in said:
+        said |= {"norm": math.inf, "skipped": "overflow" if loss.isfinite() else "not finite"}
+    synchronize(run.device)
+    return loss.item(), said, batches
+
+
+# %%
+#| export run.trainer
+def count(run: Training, skipped: str | None) -> None:
+    """One more step, and one more update unless there is a reason why it was skipped."""
+    run.step += 1
+    if skipped is None:
+        run.updates += 1
+    else:
+        run.skipped[skipped] += 1
+    run.bad = run.bad + 1 if skipped == "not finite" else 0
+
+
+def keep_batch(run: Training, batches: list) -> None:
+    """Write the ids of a step that was left out, to be looked at: rows of T tokens."""
+    ids = torch.cat([x.flatten() for x, _ in batches]).cpu().numpy()
+    write_shard(run.folder / f"skipped/step_{run.step:06d}.bin", ids)
+
+
+# %%
+#| export run.trainer
+def one_step(run: Training) -> dict:
+    """A step: the line of metrics.jsonl that tells of it."""
+    began = time.perf_counter()
+    with run.timed("steps"):
+        loss, said, batches = update(run)
+    seconds = time.perf_counter() - began
+    count(run, said.get("skipped"))
+    if said.get("skipped") in ("not finite", "spike"):
+        keep_batch(run, batches)
+    line = {"step": run.step, "loss": loss} | said | pace(run, seconds)
+    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
+
+
+# %% [markdown]
+r"""
+The MFU needs the peak of the device, which is known for GPUs whose data sheet chapter 09 has. And the step's line becomes text in llm.c's form. `step_line` of chapter 17 grows by what a long run has more of: z-scores, a loss that is
+not a number, a step that was left out.
+"""
+
+
+# %%
+#| export run.log
+import json
+import platform
+import secrets
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+import yaml
+
+import nanogpt
+from nanogpt.gpt.model import num_params
+from nanogpt.run.training import Training
+from nanogpt.run.config import Config, config_dict
+from nanogpt.run.metrics import span, step_line
+from nanogpt.speed.roofline import peak_of
+from nanogpt.speed.work import mfu, step_flops
+from nanogpt.text.files import atomically
+
+
+# %%
+#| export run.log
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """FLOP/s by the GPU's data sheet, where there is one."""
+    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
+    return rate and 1e12 * rate
+
+
+# %%
+#| export run.log
+def pace(run: Training, seconds: float) -> dict:
+    """Of a step that took so long: milliseconds, tokens a second, and MFU where the device's peak is known."""
+    tokens, T = run.config.train.batch_tokens, run.config.model.block_size
+    said = {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
+    if peak := peak_flops(run.device, run.config.train.dtype):
+        said["mfu"] = mfu(step_flops(run.model.config, tokens // T, T), seconds, peak)
+    return said
 
 
 # %%
@@ -89,345 +316,8 @@ def step_line(line: dict, steps: int) -> str:
     return " | ".join([text, *more])
 
 
-# %%
-#| export run.metrics
-#| grows read_metrics
-def read_metrics(path: str | Path) -> list[dict]:
-    """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it.
-
-    A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
-    """
-    path = Path(path) / "metrics.jsonl" if Path(path).is_dir() else Path(path)
-    if path.suffix == ".log":
-        from nanogpt.plan.llmc import read_log  # chapter 22b
-
-        return read_log(path)
-    lines, steps = path.read_text(encoding="utf-8", errors="replace").splitlines(), {}
-    for number, text in enumerate(lines, 1):
-        try:
-            line = json.loads(text)
-            steps[line["step"]] = line
-        except (ValueError, TypeError, KeyError):
-            if number < len(lines):
-                raise ValueError(f"{path}, line {number}: not a step of a run: {text[:40]}") from None
-            print(f"{path}: the last line is torn and left out", file=sys.stderr)
-    if not steps:
-        raise ValueError(f"{path} holds no step yet")
-    return [steps[step] for step in sorted(steps)]
-
-
-# %%
-folder = Path("../data/built/on_paper")
-folder.mkdir(parents=True, exist_ok=True)
-lines = [{"step": n, "loss": 5.0 - n, "norm": 1.0, "lr": 1e-3} for n in (1, 2, 3)]
-whole = "".join(json.dumps(line) + "\n" for line in lines)
-(folder / "metrics.jsonl").write_text(whole[:-20], encoding="utf-8")  # killed while it wrote the third line
-with contextlib.redirect_stderr(sys.stdout):
-    found = read_metrics(folder)
-print(step_line(found[-1], 3))
-assert [line["step"] for line in found] == [1, 2], "a torn line counts, or a whole one does not"
-
-
-# %%
-grown("read_metrics", "17e")
-
-
-# %% [markdown]
-r"""
-## One line a step
-
-A line for each step goes into `metrics.jsonl`, at once and unbuffered, so that a kill loses none that was written.
-The same line goes to the screen in llm.c's form (`step_line`); its rate is this step's, as a moving mean hides a slow-down.
-The MFU stands there where the GPU's data sheet is known.
-On a terminal every step is shown in one place, in a log file only each `run.log_every`-th. TensorBoard and wandb are imported only if asked for.
-"""
-
-
-# %%
-#| export run.log
-import json
-import platform
-import secrets
-import shlex
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
-
-import torch
-
-import nanogpt
-from nanogpt.gpt.model import num_params
-from nanogpt.run.assemble import Training
-from nanogpt.run.config import Config, config_dict
-from nanogpt.run.metrics import span, step_line
-from nanogpt.speed.roofline import peak_of
-
-
-# %%
-#| export run.log
-def say(text: str, end: str = "\n") -> None:
-    """Print a line; on a terminal in the place of a step's line that does not stay."""
-    print(("\r\033[K" if sys.stdout.isatty() else "") + text, end=end, flush=True)
-
-
-def introduce(training: Training) -> None:
-    """One line: what is about to run, on what, and where it is kept."""
-    c, train = training.config, training.config.train
-    tokens = f"{train.max_steps:,} steps of {train.batch_tokens:,} tokens, {train.max_steps * train.batch_tokens:,} in all"
-    what = f"{num_params(training.model.config):,} parameters in {train.dtype} on {training.device}"
-    say(f"{c.run.dir}: {what}; {tokens}, from {c.data.dir}")
-
-
-# %%
-#| export run.log
-def note_start(training: Training, command: str) -> None:
-    """One more line in started.jsonl: with which software, and by which command, the run was begun or resumed."""
-    git = ["git", "-C", str(Path(nanogpt.__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
-    git += ["--exclude=*"]  # the commit, no tag; with -dirty where files have been edited since
-    commit = None  # where there is no git
-    with suppress(OSError):
-        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
-    line = {"step": training.step, "time": time.strftime("%Y-%m-%d %H:%M:%S"), "torch": torch.__version__}
-    line |= {"python": platform.python_version(), "commit": commit, "command": command}
-    with open(training.folder / "started.jsonl", "a", encoding="utf-8") as file:
-        print(json.dumps(line), file=file)
-
-
-# %%
-#| export run.log
-def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], object]]:
-    """What is called with each step's line, from `step` on: for the screen, metrics.jsonl, TensorBoard, wandb."""
-    options, steps, began = config.run, config.train.max_steps, time.monotonic()
-
-    def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
-        done, left = line["step"] - step, steps - line["step"]
-        stays = not left or line["step"] % options.log_every == 0 or "val_loss" in line or "skipped" in line
-        text = step_line(line, steps)
-        if done and left:
-            text += f" | {span(left * (time.monotonic() - began) / done)} left"
-        if stays or sys.stdout.isatty():
-            say(text, end="\n" if stays else "")
-
-    def append(line: dict) -> None:
-        metrics.write(json.dumps(line).encode() + b"\n")  # unbuffered: what is written survives the process
-
-    yield from (show, append)
-    if options.tensorboard:
-        yield tensorboard(Path(options.dir), step)
-    if options.wandb:
-        yield wandb(config)
-
-
-# %%
-#| export run.log
-def peak_flops(device: torch.device, precision: str) -> float | None:
-    """FLOP/s by the GPU's data sheet, where there is one."""
-    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-    rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
-    return rate and 1e12 * rate
-
-
-def numbers(line: dict) -> dict:
-    """What can be drawn."""
-    return {key: value for key, value in line.items() if isinstance(value, int | float)}
-
-
-def tensorboard(folder: Path, step: int) -> Callable[[dict], object]:
-    """Writes lines for TensorBoard, which forgets what it had from `step` on."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    board = SummaryWriter(folder / "tensorboard", purge_step=step)
-
-    def write(line: dict) -> None:
-        for name, value in numbers(line).items():
-            board.add_scalar(name, value, line["step"])
-        board.flush()
-
-    return write
-
-
-# %%
-#| export run.log
-def wandb(config: Config) -> Callable[[dict], object]:
-    """Sends lines to wandb, which goes on with the run that was begun in this folder."""
-    import wandb
-
-    folder = Path(config.run.dir)
-    file = folder / "wandb-id"  # not the folder's name: two runs may have the same
-    if not file.exists():
-        file.write_text(secrets.token_hex(4))
-    options = {"id": file.read_text(), "name": folder.resolve().name, "resume": "allow"}
-    wandb.init(project="nanogpt", dir=config.run.dir, config=config_dict(config), **options)
-    return lambda line: wandb.log(numbers(line), step=line["step"])
-
-
-# %% [markdown]
-r"""
-At its end a run says what it came to, and what its time was spent on: training, checkpoints, evaluation.
-"""
-
-
-# %%
-#| export run.log
-def report(training: Training) -> None:
-    """What the run came to, and what it spent its time on."""
-    total = sum(training.seconds.values())
-    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in training.seconds.items())
-    skipped = ", ".join(f"{n} {why}" for why, n in training.skipped.items()) or "none"
-    print(f"{training.step} steps, {spent}; skipped: {skipped}")
-    if training.best:
-        print(f"best val loss {training.best['val_loss']:.6f} at step {training.best['step']}")
-    place = training.folder / "best" if training.best else training.folder
-    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(place))}")
-
-
-# %%
-#| export run.trainer
-import argparse
-import math
-import os
-import shlex
-import signal
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-
-import torch
-
-
-# %%
-#| export run.trainer
-from nanogpt.evals.losses import evaluate
-from nanogpt.gpt import optim
-from nanogpt.gpt.sample import complete
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.laid_out import whole_model  # chapter 21d
-from nanogpt.run.assemble import Training, resume
-from nanogpt.run.checkpoint import prune, random_states, save, set_random_states
-from nanogpt.run.config import Config, from_depth, load_config
-from nanogpt.run.dryrun import dry_run
-from nanogpt.run.simple import due
-from nanogpt.run.together import held_loss, one_run, seed_step  # chapter 20b
-from nanogpt.speed.roofline import synchronize
-from nanogpt.speed.work import mfu, step_flops
-from nanogpt.text.files import atomically
-from nanogpt.text.shards import load_manifest, write_shard
-
-
-# %% [markdown]
-r"""
-Months later somebody asks with which version of the code a run was made. So each start also adds a line to `started.jsonl`: the step, the versions, git's commit and the command.
-
-## A step, and whether it counts
-
-Chapter 07's `train_step` is the step. New is what stands around it: the loss and the gradient's norm are judged before the update is made.
-
-- *Not finite.* The update is left out, its batch is kept to be looked at, and after `train.bad_steps` of them in a row the run ends.
-- *A spike.* 6 standard deviations above the last 128 steps, say: left out if `train.skip_spikes` asks for it. Its batch is kept, too.
-- *float16's overflow.* No error: the scaler is looking for its scale (chapter 10).
-
-None of these is an update, so the learning rate does not move. Megatron-LM does the same, as one of its logs shows:
-"""
-
-
-# %%
-log = csv.DictReader(Path("../data/reference/megatron_124m.csv").read_text().splitlines())
-skipped = 0
-for line in [dict(line) for line in log][:3]:
-    skipped += int(line["skipped"])
-    updates = int(line["iteration"]) - skipped
-    print(
-        f"iteration {line['iteration']}: {skipped} skipped so far, {updates} updates, lr {float(line['learning_rate']):.0e}"
-    )
-    assert abs(float(line["learning_rate"]) - 1e-5 * updates) < 1e-9, "the rate does not follow the updates"
-
-
-# %%
-#| export run.trainer
-#| blank learning_rate: ask the schedule of chapter 15 and multiply by the configured rate
-def learning_rate(config: Config, updates: int) -> float:
-    """The rate of the update that follows so many: steps that were skipped do not count."""
-    o, steps = config.optim, config.train.max_steps
-    if o.schedule == "cosine":
-        return o.lr * optim.cosine(updates, steps, warmup=o.warmup, minimum=o.minimum)
-    if o.schedule == "wsd":
-        return o.lr * optim.wsd(updates, steps, warmup=o.warmup, decay=o.decay, minimum=o.minimum)
-    return o.lr * optim.warm_up(updates, o.warmup)
-
-
-# %% [markdown]
-r"""
-`judged` looks at a number beside the last 128 of its kind (`Window`). No absolute limit would do: a norm of 2 is usual in one run and a catastrophe in
-another.
-"""
-
-
-# %%
-#| export run.trainer
-#| blank judged: not finite first; then how unusual loss and norm are, and the limit if there is one
-def judged(run: Training, loss: float, norm: float) -> dict:
-    """What the step's line says of loss and norm; with "skipped" where the update is not to be made."""
-    if not math.isfinite(loss + norm):
-        return {"norm": norm, "skipped": "not finite"}
-    z = {"loss_z": run.windows["loss"].z(loss), "norm_z": run.windows["norm"].z(norm)}
-    limit = run.config.train.skip_spikes
-    spike = limit and max(value or 0 for value in z.values()) > limit
-    return {"norm": norm} | z | ({"skipped": "spike"} if spike else {})
-
-
-# %%
-#| export run.trainer
-def update(run: Training) -> tuple[float, dict, list]:
-    """Take a batch, and update the weights by it if it is judged fit: its loss, what was judged, its micro-batches."""
-    c, lr = run.config, learning_rate(run.config, run.updates)
-    for group in run.optimizer.param_groups:
-        group["lr"] = lr
-    if c.data.overfit:
-        run.stream.position = 0  # the first batch, again
-    said, batches = {"lr": lr}, [run.stream.next_batch() for _ in range(c.micro_batches // run.readers.size)]
-    seed_step(run.readers, c.run.seed, run.step)
-
-    def accept(loss, norm) -> bool:  # not asked where fp16's scaler has found an overflow
-        said.update(judged(run, loss.item(), norm.item()))
-        return "skipped" not in said
-
-    shared = {"mean": run.ranks.mean} if run.ranks.size > 1 else {}  # chapter 20's
-    how = c.train.dtype, c.optim.clip, run.scaler, accept
-    loss = train_step(run.stepper, run.optimizer, batches, *how, **shared)
-    if "norm" not in said:
-        said |= {"norm": math.inf, "skipped": "overflow" if loss.isfinite() else "not finite"}
-    synchronize(run.device)
-    return loss.item(), said, batches
-
-
-# %%
-#| export run.trainer
-def one_step(run: Training) -> dict:
-    """A step: the line of metrics.jsonl that tells of it."""
-    began, T, tokens = time.perf_counter(), run.config.model.block_size, run.config.train.batch_tokens
-    with run.timed("steps"):
-        loss, said, batches = update(run)
-    seconds = time.perf_counter() - began
-    run.step, skipped = run.step + 1, said.get("skipped")
-    if skipped is None:
-        run.updates += 1
-    else:
-        run.skipped[skipped] += 1
-    run.bad = run.bad + 1 if skipped == "not finite" else 0
-    if skipped in ("not finite", "spike"):  # its batch, to be looked at: rows of T tokens
-        ids = torch.cat([x.flatten() for x, _ in batches]).cpu().numpy()
-        rank = f".rank{run.ranks.rank}" if run.ranks.rank else ""
-        write_shard(run.folder / f"skipped/step_{run.step:06d}{rank}.bin", ids)
-    line = {"step": run.step, "loss": loss} | said | {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
-    if peak := peak_flops(run.device, run.config.train.dtype):
-        line["mfu"] = mfu(step_flops(run.model.config, tokens // T, T) / run.ranks.size, seconds, peak)
-    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
-
+# %% tags=["nbval-ignore-output"]
+print(step_line(one_step(run), STEPS))
 
 # %% [markdown]
 r"""
@@ -435,27 +325,6 @@ r"""
 
 *Predict* (17e.1). How many of the six are left out?
 """
-
-
-# %%
-def tiny(name: str, *changes: str) -> Config:
-    """The ready configuration, shorter, with dropout, in a folder of its own."""
-    here = [f"data.dir={RUNS}/stories", f"run.dir={RUNS}/{name}", "run.device=cpu"]
-    often = [f"run.checkpoint_every={EVERY}", "run.keep=99", f"eval.every={2 * EVERY}", "eval.tokens=2000"]
-    mine = [
-        f"train.max_steps={STEPS}",
-        f"optim.warmup={STEPS // 6}",
-        "model.dropout=0.1",
-        f"run.log_every={STEPS}",
-        *changes,
-    ]
-    return load_config("tiny", [*here, *often, *mine])
-
-
-threads = torch.get_num_threads()
-torch.set_num_threads(1)  # sums in another order have other bits, and a forked child can have no more
-shutil.rmtree(RUNS := Path("../data/built/long_run"), ignore_errors=True)
-_ = ensure_corpus(RUNS / "stories", n=1000)
 
 
 # %%
@@ -488,10 +357,10 @@ show(
 
 # %% [markdown]
 r"""
-Not all, and the reason is arithmetic. A window takes in what it judges, as llm.c's does, and of n values none can lie further from their mean than $\sqrt{n-1}$
-deviations (Samuelson 1968): 11.3 for 128. Of k equal spikes among them each lies $\sqrt{(n-k)/k}$ out: 11.3, 7.9, 6.5, and 5.6 for the fourth. So the first hide the
-later ones, and 6 deviations mean: up to three spikes in 128 steps. From the fourth on the garbage is learned, as the falling loss of it shows. A run that meets more of them has
-another trouble than its batches. The kept batches say which:
+Not all of them, and the reason is arithmetic. A window takes in what it judges, as llm.c's does, and no value among n can be further from their mean than $\sqrt{n-1}$
+deviations (Samuelson 1968): 11.3 for 128. If k of the values are equal spikes, each of them is $\sqrt{(n-k)/k}$ deviations from the mean: 11.3 for one spike, then 7.9, 6.5, and 5.6 for the fourth. So the first spikes hide the
+later ones, and a limit of 6 means up to three spikes in 128 steps. From the fourth on, the model learns the garbage: its loss on it falls. A run that meets more of them has a
+problem that skipping does not solve. The batches that were kept show what it is:
 """
 
 
@@ -505,50 +374,137 @@ assert len(ids) == run.config.train.batch_tokens, "what is kept is not a batch"
 r"""
 ## Looking, without being noticed
 
-Validation, HellaSwag and samples use the plain model, not the compiled one, which would be compiled again for every new length; and they give the
-random state back. A checkpoint is written *before*: an evaluation that runs out of memory has cost people days.
+Every now and then the run is validated and writes a sample. Two rules hold for every look. It gives the random state back, or dropout would continue with other numbers and the run would be another one. And it uses the plain model and not
+the compiled one, which would be compiled again for every new length.
+
+What is looked at, and how often, is a table: a key of the configuration's section `eval`, and the function that is called when it is due. A later chapter can add a row.
 """
 
 
 # %%
-#| export run.trainer
-def look(run: Training, last: bool) -> dict:
-    """Validate, score HellaSwag and write a sample, as far as due; for the step's line. No later step notices it."""
-    e, found, before, first = run.config.eval, {}, random_states(run.device), run.ranks.rank == 0
-    model = whole_model(run.model).to(run.device)  # one that a rank can ask alone
-    if due(e.every, run.step, last):
-        precision = run.config.train.dtype
-        found["val_loss"] = held_loss(run.ranks, evaluate, model, *run.held, precision=precision)
-        found |= {k: v for k, v in load_manifest(run.config.data.dir).items() if k == "floor"}  # for `plot`
-        if found["val_loss"] < run.best.get("val_loss", math.inf):
-            run.best = {"step": run.step, "val_loss": found["val_loss"]}
-    if first and due(e.hellaswag_every, run.step, last):
-        from nanogpt.evals import hellaswag  # chapter 18b
+#| export run.looks
+import math
+from collections.abc import Callable
 
-        items = hellaswag.load_items()
-        scores = hellaswag.accuracy(model, items, run.tokenizer, precision=run.config.train.dtype)
-        found |= {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
-    if first and due(e.sample_every, run.step, last):
-        text = e.prompt + complete(model, run.tokenizer, e.prompt, 200)
-        say(f"--- step {run.step}: {text}")
-        with atomically(run.folder / f"samples/step_{run.step:06d}.txt") as file:
-            file.write(text.encode())
+from nanogpt.evals.losses import evaluate
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.sample import complete
+from nanogpt.run.checkpoint import random_states, set_random_states
+from nanogpt.run.simple import due
+from nanogpt.run.training import Training
+from nanogpt.text.files import atomically
+from nanogpt.text.shards import load_manifest
+
+
+# %%
+#| export run.looks
+def validate(run: Training, model: GPT) -> dict:
+    """The validation loss, and the floor where the data have one. Notes which step was the best."""
+    loss = evaluate(model, *run.held, precision=run.config.train.dtype)
+    if loss < run.best.get("val_loss", math.inf):
+        run.best = {"step": run.step, "val_loss": loss}
+    floor = {key: value for key, value in load_manifest(run.config.data.dir).items() if key == "floor"}
+    return {"val_loss": loss} | floor  # for `plot`
+
+
+def write_sample(run: Training, model: GPT) -> dict:
+    """Print a sample and write it to a file; the step's line says nothing of it."""
+    prompt = run.config.eval.prompt
+    text = prompt + complete(model, run.tokenizer, prompt, 200)
+    say(f"--- step {run.step}: {text}")
+    with atomically(run.folder / f"samples/step_{run.step:06d}.txt") as file:
+        file.write(text.encode())
+    return {}
+
+
+# %%
+#| export run.looks
+#| blank look: remember the random states, make the looks, and put the states back
+LOOKS = {"every": validate, "sample_every": write_sample}  # a key of `eval`: what is done so often
+
+
+def due_looks(run: Training) -> list[Callable]:
+    """The looks that are due after this step. At the last step all are due that are done at all."""
+    last = run.step >= run.config.train.max_steps
+    return [each for key, each in LOOKS.items() if due(getattr(run.config.eval, key), run.step, last)]
+
+
+def look(run: Training, looks: list[Callable]) -> dict:
+    """What the looks find, for the step's line. No later step notices them."""
+    before, found = random_states(run.device), {}
+    for each in looks:
+        found |= each(run, run.model)
     set_random_states(before, run.device)
     return found
+
+
+# %% [markdown]
+r"""
+`say` prints. On a terminal the line of a step is overwritten by the next one, so everything else must first clear it.
+"""
+
+
+# %%
+#| export run.log
+def say(text: str, end: str = "\n") -> None:
+    """Print a line; on a terminal in the place of a step's line that does not stay."""
+    print(("\r\033[K" if sys.stdout.isatty() else "") + text, end=end, flush=True)
+
+
+# %%
+run = resume(tiny("first"))
+run.step = 2 * EVERY
+print("due:", *(each.__name__ for each in due_looks(run)))
+torch.manual_seed(0)
+before = torch.get_rng_state()
+print({name: round(value, 3) for name, value in look(run, due_looks(run)).items()})
+assert torch.equal(before, torch.get_rng_state()), "the look has drawn from the run's generator"
+
+# %% [markdown]
+r"""
+A checkpoint is written *before* the looks. An evaluation that runs out of memory must not cost the hours since the last checkpoint.
+"""
 
 
 # %%
 #| export run.trainer
 def keep_run(run: Training, metrics) -> None:
     """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
-    if run.kept == run.folder / f"step_{run.step:06d}":
-        return
-    model, state = whole_model(run.model), run.state_dict()  # all ranks: what was cut is gathered
-    if run.ranks.rank == 0:
+    folder = run.folder / f"step_{run.step:06d}"
+    if run.kept != folder:
         os.fsync(metrics.fileno())
-        save(run.folder, run.step, model, state, run.tokenizer)
-    run.kept = run.folder / f"step_{run.step:06d}"
+        save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
+        run.kept = folder
 
+
+def tidy(run: Training) -> None:
+    """Remove old checkpoints, but for the newest ones and the best."""
+    prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
+
+
+# %%
+#| export run.trainer
+def finish_step(run: Training, metrics) -> None:
+    """What is due after a step. A checkpoint comes first: an evaluation may end for want of memory."""
+    last = run.step >= run.config.train.max_steps
+    looks = [] if run.stopped else due_looks(run)
+    often = due(run.config.run.checkpoint_every, run.step) and not run.bad
+    if run.stopped or last or looks or often:
+        with run.timed("checkpoints"):
+            keep_run(run, metrics)
+    if looks:
+        with run.timed("evaluation"):
+            run.record |= look(run, looks)
+    tidy(run)
+
+
+# %%
+run = resume(tiny("one-step"))
+run.record, run.stopped = one_step(run), "somebody who asked"
+run.folder.mkdir(exist_ok=True)
+with open(run.folder / "metrics.jsonl", "ab") as metrics:
+    finish_step(run, metrics)
+print(*sorted(path.name for path in run.folder.iterdir()))
 
 # %% [markdown]
 r"""
@@ -569,8 +525,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from nanogpt.corpora.prepare import DISK_FULL
-from nanogpt.parallel.distributed import first_reason  # chapter 20
-from nanogpt.run.assemble import Training
+from nanogpt.run.training import Training
 
 
 def last_good(training: Training) -> str:
@@ -591,13 +546,13 @@ def asked_to_stop(training: Training) -> Iterator[Callable[[], str | None]]:
         noted.append(signal.Signals(number).name)
 
     def reason() -> str | None:
-        if training.ranks.rank == 0 and file.exists():
-            file.unlink()
+        if file.exists():
+            file.unlink(missing_ok=True)
             noted.append(f"the file {file}")
         reserve = 1.5 * sum(training.longest.values())  # a step, a checkpoint, an evaluation
         if time.monotonic() - began + reserve > 60 * (minutes or math.inf):
             noted.append(f"run.minutes={minutes:g}")
-        return first_reason(training.ranks, noted[0] if noted else None)
+        return noted[0] if noted else None
 
     with ExitStack() as at_the_end:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -605,12 +560,15 @@ def asked_to_stop(training: Training) -> Iterator[Callable[[], str | None]]:
         yield reason
 
 
+# %%
+with asked_to_stop(run) as why:
+    print("after a step:", why())
+    signal.raise_signal(signal.SIGTERM)
+    print("after a signal:", why())
+
 # %% [markdown]
 r"""
-## The loop
-
-A checkpoint stands between a step and what is done after it, and holds the line that is not yet written. So whichever moment a run is killed at, the step's
-evaluation and its line are made once more, and nothing is missing or double.
+Some errors end a run for good: no finite loss any more, or no room on the disk. Then the last line on the screen must say from where it can go on.
 """
 
 
@@ -634,31 +592,56 @@ def naming_last_good(training: Training) -> Iterator[None]:
 
 
 # %%
-#| export run.trainer
-def finish_step(run: Training, metrics) -> None:
-    """What is due after a step. A checkpoint comes first: an evaluation may end for want of memory."""
-    e, stop, last = run.config.eval, run.stopped, run.step >= run.config.train.max_steps
-    looking = not stop and any(due(n, run.step, last) for n in (e.every, e.sample_every, e.hellaswag_every))
-    if stop or last or looking or (due(run.config.run.checkpoint_every, run.step) and not run.bad):
-        with run.timed("checkpoints"):
-            keep_run(run, metrics)
-    if looking:
-        with run.timed("evaluation"):
-            run.record |= look(run, last)
-    if run.ranks.rank == 0:
-        prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
+try:
+    with naming_last_good(run):
+        raise FloatingPointError("loss or gradient were not finite 10 times in a row")
+except FloatingPointError as error:
+    print(str(error).replace(str(RUNS), "…"))
+
+# %% [markdown]
+r"""
+## The screen and the files
+
+Before the first step, `introduce` says what is about to run, and `note_start` adds a line to `started.jsonl`: the step, the versions, git's commit and the command. Months later somebody will ask with which version of the code the
+run was made. `keep_config` writes the complete configuration into the folder, so that the folder is enough to go on: `python -m nanogpt train runs/tiny`. If the schedule has become longer, `say_rate` warns that the rate rises.
+"""
+
+
+# %%
+#| export run.log
+def introduce(training: Training) -> None:
+    """One line: what is about to run, on what, and where it is kept."""
+    c, train = training.config, training.config.train
+    tokens = f"{train.max_steps:,} steps of {train.batch_tokens:,} tokens, {train.max_steps * train.batch_tokens:,} in all"
+    what = f"{num_params(training.model.config):,} parameters in {train.dtype} on {training.device}"
+    say(f"{c.run.dir}: {what}; {tokens}, from {c.data.dir}")
+
+
+# %%
+#| export run.log
+def keep_config(training: Training) -> None:
+    """Write config.yaml into the run's folder: `train FOLDER` goes on with it."""
+    with atomically(training.folder / "config.yaml") as file:
+        file.write(yaml.safe_dump(config_dict(training.config), sort_keys=False).encode())
+
+
+# %%
+#| export run.log
+def note_start(training: Training, command: str) -> None:
+    """One more line in started.jsonl: with which software, and by which command, the run was begun or resumed."""
+    git = ["git", "-C", str(Path(nanogpt.__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    git += ["--exclude=*"]  # the commit, no tag; with -dirty where files have been edited since
+    commit = None  # where there is no git
+    with suppress(OSError):
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
+    line = {"step": training.step, "time": time.strftime("%Y-%m-%d %H:%M:%S"), "torch": torch.__version__}
+    line |= {"python": platform.python_version(), "commit": commit, "command": command}
+    with open(training.folder / "started.jsonl", "a", encoding="utf-8") as file:
+        print(json.dumps(line), file=file)
 
 
 # %%
 #| export run.trainer
-def begin(run: Training, metrics, command: str) -> list[Callable]:
-    """Say and note what is about to run; what is called with each step's line."""
-    note_start(run, command)
-    introduce(run)
-    say_rate(run)
-    return list(writers(run.config, metrics, run.step))
-
-
 def say_rate(run: Training) -> None:
     """Say that the learning rate rises: behind the warm-up no schedule does, so the run has another one than before."""
     before, now = run.optimizer.param_groups[0]["lr"], learning_rate(run.config, run.updates)
@@ -668,82 +651,121 @@ def say_rate(run: Training) -> None:
         )
 
 
-# %%
-#| export run.trainer
-def fit(config: Config, command: str = "the same call") -> Training:
-    """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
-    with one_run(config) as ranks:  # one, unless torchrun has started several: chapter 20b
-        run, steps = resume(config, ranks), config.train.max_steps
-        with (
-            open(run.folder / "metrics.jsonl" if ranks.rank == 0 else os.devnull, "ab", 0) as metrics,
-            asked_to_stop(run) as why,
-            naming_last_good(run),
-        ):
-            write = begin(run, metrics, command) if ranks.rank == 0 else []
-            while (run.step < steps and not run.stopped) or run.record:
-                run.record = run.record or one_step(run)
-                run.stopped = why()
-                finish_step(run, metrics)
-                for each in write:
-                    each(run.record)
-                run.record = None
-                if run.bad >= config.train.bad_steps:
-                    raise FloatingPointError(f"loss or gradient were not finite {run.bad} times in a row")
-        if run.step < steps:
-            say(f"stopped by {run.stopped} after step {run.step}; to go on: {command}")
-        else:
-            report(run)
-    return run
+# %% tags=["nbval-ignore-output"]
+introduce(run)
+note_start(run, "python -m nanogpt train tiny")
+keep_config(run)
+print("started.jsonl:", *json.loads((run.folder / "started.jsonl").read_text()))
+
+# %% [markdown]
+r"""
+Each step's line goes into `metrics.jsonl`, at once and unbuffered, so that a kill loses no line that was written. The same line goes to the screen in llm.c's form; its rate is this step's, because a moving mean hides a slow-down. On a
+terminal every step is shown in one place, in a log file only each `run.log_every`-th. (TensorBoard and wandb get the lines too if the configuration asks for it. That code is in the appendix.)
+"""
 
 
 # %%
-#| export run.trainer
-HELP = """Start a run, or go on with it where its newest checkpoint is: the same command does both.
+#| export run.log
+def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], object]]:
+    """What is called with each step's line, from `step` on: for the screen, metrics.jsonl, TensorBoard, wandb."""
+    options, steps, began = config.run, config.train.max_steps, time.monotonic()
 
-  python -m nanogpt train tiny
-  python -m nanogpt train shakespeare data.source=../shared/data/tinyshakespeare.txt
-  python -m nanogpt train gpt2-124M train.micro_batch=8 --dry-run
+    def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
+        done, left = line["step"] - step, steps - line["step"]
+        stays = not left or line["step"] % options.log_every == 0 or "val_loss" in line or "skipped" in line
+        text = step_line(line, steps)
+        if done and left:
+            text += f" | {span(left * (time.monotonic() - began) / done)} left"
+        if stays or sys.stdout.isatty():
+            say(text, end="\n" if stays else "")
 
-Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint. After
-Ctrl-C the exit code is 130, after SIGTERM 143.
+    def append(line: dict) -> None:
+        metrics.write(json.dumps(line).encode() + b"\n")  # unbuffered: what is written survives the process
+
+    yield from (show, append)
+    if options.tensorboard:
+        yield tensorboard(Path(options.dir), step)
+    if options.wandb:
+        yield wandb(config)
+
+
+# %% [markdown]
+r"""
+At its end a run prints what it came to and where its time went: training, checkpoints, evaluation.
+"""
+
+
+# %%
+#| export run.log
+def report(training: Training) -> None:
+    """What the run came to, and what it spent its time on."""
+    total = sum(training.seconds.values())
+    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in training.seconds.items())
+    skipped = ", ".join(f"{n} {why}" for why, n in training.skipped.items()) or "none"
+    print(f"{training.step} steps, {spent}; skipped: {skipped}")
+    if training.best:
+        print(f"best val loss {training.best['val_loss']:.6f} at step {training.best['step']}")
+    place = training.folder / "best" if training.best else training.folder
+    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(place))}")
+
+
+# %% tags=["nbval-ignore-output"]
+report(run)
+
+# %% [markdown]
+r"""
+## The loop
+
+Now everything is called in its order. A checkpoint is written between a step and what follows the step, and it holds the step's line, which is not in the file yet. So at whichever moment a run is killed, the step's evaluation and
+its line are made once more, and no line is missing or there twice.
 """
 
 
 # %%
 #| export run.trainer
-def parser() -> argparse.ArgumentParser:
-    """The command's options."""
-    parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", help="a YAML file, or the name of one in configs/")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as train.max_steps=100")
-    parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
-    parser.add_argument(
-        "--depth", type=int, metavar="N", help="layers; width, heads, lr and max_steps follow"
-    )
-    parser.parse_args = parser.parse_intermixed_args  # an override may stand after an option
-    return parser
+#| blank make_steps: a step unless its line is already there; ask why; finish the step; hand the line to the writers
+def make_steps(run: Training, metrics, why: Callable, write: list[Callable]) -> None:
+    """Step after step, to the last one or until why() gives a reason to stop. FloatingPointError if it is hopeless."""
+    steps, bad = run.config.train.max_steps, run.config.train.bad_steps
+    while (run.step < steps and not run.stopped) or run.record:
+        run.record = run.record or one_step(run)
+        run.stopped = why()
+        finish_step(run, metrics)
+        for each in write:
+            each(run.record)
+        run.record = None
+        if run.bad >= bad:
+            raise FloatingPointError(f"loss or gradient were not finite {run.bad} times in a row")
+
+
+def begin(run: Training, metrics, command: str) -> list[Callable]:
+    """Say and note what is about to run; what is called with each step's line."""
+    note_start(run, command)
+    keep_config(run)
+    introduce(run)
+    say_rate(run)
+    return list(writers(run.config, metrics, run.step))
 
 
 # %%
 #| export run.trainer
-def config_of(args: argparse.Namespace) -> Config:
-    """The run that the options ask for."""
-    dial = []
-    if args.depth is not None:  # a width of its own may not suit the file's heads
-        others = [override for override in args.overrides if not override.startswith("model.n_")]
-        dial = from_depth(args.depth, load_config(args.config, others).train.batch_tokens)
-    return load_config(args.config, [*dial, *args.overrides])
+def say_end(run: Training, command: str) -> None:
+    """Why it stopped and how to go on, or what it came to."""
+    if run.step < run.config.train.max_steps:
+        say(f"stopped by {run.stopped} after step {run.step}; to go on: {command}")
+    else:
+        report(run)
 
 
-def run(args: argparse.Namespace) -> None:
-    """`python -m nanogpt train`, its options parsed."""
-    config = config_of(args)
-    if args.dry_run:
-        return dry_run(config)
-    depth = [] if args.depth is None else ["--depth", str(args.depth)]
-    done = fit(config, f"python -m nanogpt train {shlex.join([args.config, *args.overrides, *depth])}")
-    if done.step < config.train.max_steps and done.stopped in ("SIGINT", "SIGTERM"):
-        raise SystemExit(128 + signal.Signals[done.stopped])
+def fit(config: Config, command: str = "the same call") -> Training:
+    """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
+    with alone_in(Path(config.run.dir), "trainer", "choose another run.dir"):
+        run = resume(config)
+        path = run.folder / "metrics.jsonl"
+        with open(path, "ab", 0) as metrics, asked_to_stop(run) as why, naming_last_good(run):
+            make_steps(run, metrics, why, begin(run, metrics, command))
+        say_end(run, command)
+    return run
 
 
 # %% [markdown]
@@ -824,40 +846,6 @@ def verdict(a: list[dict], b: list[dict], name: str) -> tuple[float, str]:
 
 
 # %%
-#| export run.compare
-HELP = """Where do two runs part? The steps that both have are compared, number by number.
-
-  python -m nanogpt compare runs/a runs/b                 are they equal to the last bit?
-  python -m nanogpt compare runs/a runs/b --bound 1e-3    do their losses differ by at most 0.001 nats?
-
-Exit code 0: within the bound; 2: beyond it, and one line says by how much and where.
-"""
-
-
-def parser() -> argparse.ArgumentParser:
-    """The options of `python -m nanogpt compare`."""
-    parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "runs", nargs=2, metavar="RUN", help="a folder, its metrics.jsonl, or a main.log of llm.c"
-    )
-    parser.add_argument("--bound", type=float, default=0.0, help="how far losses may differ, in nats (0)")
-    return parser
-
-
-# %%
-#| export run.compare
-def run(args: argparse.Namespace) -> None:
-    """`python -m nanogpt compare`, its options parsed. ValueError if the losses differ by more than the bound."""
-    if not args.bound >= 0:
-        raise ValueError(f"--bound {args.bound} is a difference, at least 0")
-    a, b = map(read_metrics, args.runs)
-    (worst, loss), *others = (verdict(a, b, name) for name in ("loss", "norm", "lr"))
-    if worst > args.bound:
-        raise ValueError(f"{loss}: beyond the bound of {args.bound:g}")
-    print(loss, *(sentence for _, sentence in others), f"within the bound of {args.bound:g}", sep="\n")
-
-
-# %%
 print(verdict(a, b, "loss")[1])
 for name in ("loss", "norm", "lr", "val_loss"):
     assert not verdict(a, b, name)[0], f"after being killed the run has another {name}"
@@ -897,6 +885,24 @@ Nothing here fails, and no single loss looks wrong; a forgotten place in the dat
 that was not stopped shows it. That is why the tests do it:
 in each of four precisions they kill a run five times, ten times in all within a step or a look, and ten times at a change of the disk.
 
+## Longer than planned
+
+The run has ended, the loss is still falling, and there is money for as many steps again. May we simply set `train.max_steps` to twice the number? Let us see which rate each schedule has for a short run and for one that is twice as long.
+"""
+
+# %%
+updates = (STEPS // 3, STEPS // 2, STEPS - 1)
+for schedule in ("cosine", "wsd"):
+    print(schedule, "at updates", *updates)
+    for steps in (STEPS, 2 * STEPS):
+        planned = tiny("plan", f"optim.schedule={schedule}", f"train.max_steps={steps}")
+        print(f"  {steps:3} steps:", *(f"{learning_rate(planned, n):.1e}" for n in updates))
+
+# %% [markdown]
+r"""
+With the cosine the two runs part right after the warm-up. A run of 60 steps is never the first half of a run of 120. To go on with it means to jump from a low rate to a high one, and the trainer prints a warning (`say_rate`). With wsd (chapter 15: warm up, stay, decay) both runs have the same rate until the shorter one begins
+to decay, after 70% of its steps. So keep a checkpoint from the constant part. To extend the run, go back to it: move the later checkpoints away and start again with more steps. No step of the constant part is wasted, and the decay is made once, at the end.
+
 ## Is every tenth step too often?
 
 A checkpoint costs its own c seconds, every t seconds. A failure costs the steps since the last one, t/2 on average, every M seconds. So the share of time that is lost is
@@ -928,9 +934,260 @@ Yes, by far: this run is saved often only so that a kill finds something new. Th
 lost than at best. c grows with the model: a checkpoint of 124 million parameters has 1.5 GB to copy, hash and write. For runs on many machines
 people write checkpoints from memory, in the background, so that the steps need not wait.
 
+"""
+
+# %% [markdown]
+r"""
+## Appendix: a torn line
+
+The rest is plumbing. A kill can tear the last line of `metrics.jsonl`. The trainer repairs it when it goes on; a reader that looks at the file before must not fail either, so `read_metrics` of chapter 17 grows.
+"""
+
+
+# %%
+#| export run.metrics
+import json
+import math
+import sys
+from pathlib import Path
+
+
+# %%
+#| export run.metrics
+def steps_in(path: Path) -> list[dict]:
+    """The steps of a metrics.jsonl, in order. ValueError for what is no step, but a torn last line is left out."""
+    lines, steps = path.read_text(encoding="utf-8", errors="replace").splitlines(), {}
+    for number, text in enumerate(lines, 1):
+        try:
+            line = json.loads(text)
+            steps[line["step"]] = line
+        except (ValueError, TypeError, KeyError):
+            if number < len(lines):
+                raise ValueError(f"{path}, line {number}: not a step of a run: {text[:40]}") from None
+            print(f"{path}: the last line is torn and left out", file=sys.stderr)
+    if not steps:
+        raise ValueError(f"{path} holds no step yet")
+    return [steps[step] for step in sorted(steps)]
+
+
+# %%
+#| export run.metrics
+#| grows read_metrics
+def read_metrics(path: str | Path) -> list[dict]:
+    """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it.
+
+    A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
+    """
+    path = Path(path)
+    return steps_in(path / "metrics.jsonl" if path.is_dir() else path)
+
+
+# %%
+folder = Path("../data/built/on_paper")
+folder.mkdir(parents=True, exist_ok=True)
+lines = [{"step": n, "loss": 5.0 - n, "norm": 1.0, "lr": 1e-3} for n in (1, 2, 3)]
+whole = "".join(json.dumps(line) + "\n" for line in lines)
+(folder / "metrics.jsonl").write_text(whole[:-20], encoding="utf-8")  # killed while it wrote the third line
+with contextlib.redirect_stderr(sys.stdout):
+    found = read_metrics(folder)
+print(step_line(found[-1], 3))
+assert [line["step"] for line in found] == [1, 2], "a torn line counts, or a whole one does not"
+
+
+# %%
+grown("read_metrics", "17e")
+
+# %% [markdown]
+r"""
+## Appendix: TensorBoard and wandb
+
+Both are imported only if the configuration asks for them.
+"""
+
+
+# %%
+#| export run.log
+def numbers(line: dict) -> dict:
+    """What can be drawn."""
+    return {key: value for key, value in line.items() if isinstance(value, int | float)}
+
+
+# %%
+#| export run.log
+def tensorboard(folder: Path, step: int) -> Callable[[dict], object]:
+    """Writes lines for TensorBoard, which forgets what it had from `step` on."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    board = SummaryWriter(folder / "tensorboard", purge_step=step)
+
+    def write(line: dict) -> None:
+        for name, value in numbers(line).items():
+            board.add_scalar(name, value, line["step"])
+        board.flush()
+
+    return write
+
+
+# %%
+#| export run.log
+def wandb(config: Config) -> Callable[[dict], object]:
+    """Sends lines to wandb, which goes on with the run that was begun in this folder."""
+    import wandb
+
+    folder = Path(config.run.dir)
+    file = folder / "wandb-id"  # not the folder's name: two runs may have the same
+    if not file.exists():
+        file.write_text(secrets.token_hex(4))
+    options = {"id": file.read_text(), "name": folder.resolve().name, "resume": "allow"}
+    wandb.init(project="nanogpt", dir=config.run.dir, config=config_dict(config), **options)
+    return lambda line: wandb.log(numbers(line), step=line["step"])
+
+
+# %%
+print(numbers({"step": 3, "loss": 1.5, "norm": None, "skipped": "spike"}))
+
+# %% [markdown]
+r"""
+## Appendix: the commands `compare` and `train`
+"""
+
+
+# %%
+#| export run.compare
+HELP = """Where do two runs part? The steps that both have are compared, number by number.
+
+  python -m nanogpt compare runs/a runs/b                 are they equal to the last bit?
+  python -m nanogpt compare runs/a runs/b --bound 1e-3    do their losses differ by at most 0.001 nats?
+
+Exit code 0: within the bound; 2: beyond it, and one line says by how much and where.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of `python -m nanogpt compare`."""
+    parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "runs", nargs=2, metavar="RUN", help="a folder, its metrics.jsonl, or a main.log of llm.c"
+    )
+    parser.add_argument("--bound", type=float, default=0.0, help="how far losses may differ, in nats (0)")
+    return parser
+
+
+# %%
+#| export run.compare
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt compare`, its options parsed. ValueError if the losses differ by more than the bound."""
+    if not args.bound >= 0:
+        raise ValueError(f"--bound {args.bound} is a difference, at least 0")
+    a, b = map(read_metrics, args.runs)
+    (worst, loss), *others = (verdict(a, b, name) for name in ("loss", "norm", "lr"))
+    if worst > args.bound:
+        raise ValueError(f"{loss}: beyond the bound of {args.bound:g}")
+    print(loss, *(sentence for _, sentence in others), f"within the bound of {args.bound:g}", sep="\n")
+
+
+# %%
+with contextlib.redirect_stdout(io.StringIO()) as said:
+    run(parser().parse_args([str(RUNS / "whole"), str(RUNS / "killed")]))
+print(said.getvalue().splitlines()[0])
+
+
+# %%
+#| export run.trainer
+HELP = """Start a run, or go on with it where its newest checkpoint is: the same command does both.
+
+  python -m nanogpt train tiny
+  python -m nanogpt train shakespeare data.source=../shared/data/tinyshakespeare.txt
+  python -m nanogpt train gpt2-124M train.micro_batch=8 --dry-run
+  python -m nanogpt train runs/tiny                              go on with the run in this folder
+
+Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint. After
+Ctrl-C the exit code is 130, after SIGTERM 143.
+"""
+
+
+# %% [markdown]
+r"""
+A run has about fifty keys, and nobody knows them by heart. Each is a field of a dataclass in chapter 17c, with a comment behind it that says what it means. So the source itself can be the list: `key_lines` reads the comments, and `--help` prints them.
+"""
+
+
+# %%
+#| export run.configfile
+import inspect
+import json
+import re
+from dataclasses import fields, is_dataclass
+
+
+# %%
+#| export run.configfile
+def key_lines(kind: type, before: str = "") -> list[str]:
+    """A line for each key of a configuration: its default, and what the comment behind the field says."""
+    meanings = dict(re.findall(r"^    (\w+):.*?  # (.*)$", inspect.getsource(kind), re.MULTILINE))
+    lines = []
+    for f in fields(kind):
+        if is_dataclass(f.default_factory):
+            lines += key_lines(f.default_factory, f"{f.name}.")
+        else:
+            lines.append(f"  {before}{f.name}={json.dumps(f.default)}  {meanings.get(f.name, '')}".rstrip())
+    return lines
+
+
+# %%
+print(*key_lines(Config)[:3], "  ...", *key_lines(Config)[-4:], sep="\n")
+
+
+# %%
+#| export run.trainer
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    every_key = "\n".join(["keys and their defaults:", *key_lines(Config)])
+    looks = {"description": HELP, "epilog": every_key}
+    parser = argparse.ArgumentParser(**looks, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", help="a YAML file, the name of one in configs/, or the folder of a run")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as train.max_steps=100")
+    parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
+    parser.add_argument(
+        "--depth", type=int, metavar="N", help="layers; width, heads, lr and max_steps follow"
+    )
+    parser.parse_args = parser.parse_intermixed_args  # an override may stand after an option
+    return parser
+
+
+# %%
+#| export run.trainer
+def config_of(args: argparse.Namespace) -> Config:
+    """The run that the options ask for; of a run's folder, the one that was begun there."""
+    file, place = args.config, []
+    if Path(args.config, "config.yaml").is_file():
+        file, place = Path(args.config, "config.yaml"), [f"run.dir={args.config}"]
+    dial = []
+    if args.depth is not None:  # a width of its own may not suit the file's heads
+        others = [override for override in args.overrides if not override.startswith("model.n_")]
+        dial = from_depth(args.depth, load_config(file, others).train.batch_tokens)
+    return load_config(file, [*place, *dial, *args.overrides])
+
+
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt train`, its options parsed."""
+    config = config_of(args)
+    if args.dry_run:
+        return dry_run(config)
+    depth = [] if args.depth is None else ["--depth", str(args.depth)]
+    done = fit(config, f"python -m nanogpt train {shlex.join([args.config, *args.overrides, *depth])}")
+    if done.step < config.train.max_steps and done.stopped in ("SIGINT", "SIGTERM"):
+        raise SystemExit(128 + signal.Signals[done.stopped])
+
+
+# %% tags=["nbval-ignore-output"]
+run(parser().parse_args(["tiny", f"data.dir={RUNS}/stories", "--dry-run"]))
+
+# %% [markdown]
+r"""
 ## Checkpoint
 
-Four commands belong together now: `train` makes a run, `plot` and `compare` read it, `sample` and `eval` take one of its checkpoints.
+Four commands belong together now: `train` makes a run, `plot` and `compare` read it, `sample` takes one of its checkpoints.
 """
 
 

@@ -1,50 +1,23 @@
 # %% [markdown]
 r"""
-# 20b · Many machines: the same run on any number of GPUs
+# 20b · Many machines: what goes wrong between ranks, and what more of them bring
 
-Chapter 20 made one step of many processes. A run is more than steps: one configuration, one log, one checkpoint, one
-decision to stop, and next week another number of GPUs. And whoever has eight of them wants to know what sixteen would bring.
-This chapter lets the trainer run on any number of ranks, measures what the second process brings here, and predicts the thousandth.
+Chapter 20a has let the trainer run on any number of ranks. Two questions are left. What if ranks wait for each other and none of them has failed? This sitting finds such a deadlock in a list that PyTorch keeps of all collectives. And what would
+more GPUs bring? A model of the step predicts it, from the second GPU to the thousandth.
 """
 
 # %%
-#| default_exp run.together
-#| doc run.together: What a run on several ranks needs beside DDP: one that speaks and writes, hashes compared, evaluation shared.
+#| default_exp drills.flight
 #| doc drills.flight: Where ranks wait for different things: each one's collectives from PyTorch's flight recorder, and a deadlock.
 #| doc plan.budget: What a step takes on n GPUs: collectives, seconds, the largest batch; GPUs by their data sheets.
 import csv
 import json
-import shutil
+
+import numpy as np
 
 from course.figures import ddp as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
-from nanogpt.run.compare import verdict
-from nanogpt.run.config import load_config
-from nanogpt.run.metrics import read_metrics
-from nanogpt.run.trainer import fit
-
-# %%
-#| export
-import hashlib
-import json
-import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
-from pathlib import Path
-
-import numpy as np
-import torch
-import torch.distributed as dist
-
-from nanogpt.corpora.chunks import alone_in
-from nanogpt.gpt.model import GPTConfig, num_params
-from nanogpt.parallel.distributed import Ranks, code_hash, gathered, process_group, refuse_differences
-from nanogpt.parallel.distributed import torchrun_ranks
-from nanogpt.parallel.layout import data_parallel
-from nanogpt.run.config import Config, config_dict
-from nanogpt.text.data import BatchStream, DocumentStream
-from nanogpt.text.shards import document_starts, open_shards, read_shard
 
 # %%
 #| export drills.flight
@@ -63,163 +36,6 @@ from nanogpt.gpt.train import train_step
 from nanogpt.parallel.distributed import Ranks, process_group, replicate, torchrun_ranks
 from nanogpt.text.files import save_json
 
-# %% [markdown]
-r"""
-## One that speaks
-
-All ranks run the same program; the differences are few, and all of them stand here. Rank 0 alone prints, holds the lock on the
-run's folder, writes log, checkpoints and samples. A thing that is made once, such as shards that are not there yet, is made by rank 0
-while the others wait. They wait ten minutes at most; where that is not enough, `NANOGPT_PATIENCE` says how many seconds.
-"""
-
-
-# %%
-#| export
-def patience() -> float:
-    """Seconds that a rank of a run waits for the others: the variable NANOGPT_PATIENCE, else ten minutes."""
-    said = os.environ.get("NANOGPT_PATIENCE", "600")
-    if not said.isdecimal() or int(said) < 1:
-        raise ValueError(f"NANOGPT_PATIENCE is {said!r}; it must be a whole number of seconds")
-    return float(said)
-
-
-# %%
-#| export run.together
-def too_large(config: Config, device: torch.device, ranks: int) -> str:
-    """Why a run cannot fit into the device's memory, however it is cut over its ranks; "" where it may.
-
-    Counted is what every run keeps: 16 bytes a parameter, the vocabulary's aside, and each block's input in 16 bits.
-    """
-    m, B = config.model, config.train.micro_batch
-    P = num_params(GPTConfig(**vars(m), vocab_size=1))
-    needed = (16 * P + 2 * m.n_layer * B * m.block_size * m.n_embd) // ranks
-    if device.type == "cuda":
-        there = torch.cuda.get_device_properties(device).total_memory
-    elif hasattr(os, "sysconf"):  # not on Windows
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    else:
-        return ""
-    names = ["n_layer", "n_embd", "block_size"] + ["padded_vocab_size"] * (m.padded_vocab_size is not None)
-    given = ", ".join(f"model.{name}={getattr(m, name)}" for name in names)
-    said = f"{given} and train.micro_batch={B} need at least {needed // 10**9:,} GB a process for {P:,} parameters"
-    return f"{said}; {device} has {there // 10**9:,} GB: lower the largest" if needed > there else ""
-
-
-# %%
-#| export
-
-
-# %%
-#| export run.together
-@contextmanager
-def one_run(config: Config) -> Iterator[Ranks]:
-    """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
-    ranks = torchrun_ranks(config.run.device)
-    data_parallel(config.parallel, ranks.size)  # chapter 21d: is this the number of processes it needs?
-    if config.init_from is None and (reason := too_large(config, ranks.device, ranks.size)):
-        raise ValueError(reason)
-    with ExitStack() as stack:
-        stack.enter_context(process_group(ranks, patience()))
-        if ranks.rank == 0:
-            stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
-        else:
-            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
-            stack.enter_context(redirect_stdout(nowhere))
-        yield ranks
-
-
-# %%
-#| export run.together
-def first_alone(ranks: Ranks, call: Callable, *args):
-    """call(*args) on rank 0, and then on the others, who find what it has made."""
-    if ranks.size > 1 and ranks.rank > 0:
-        dist.barrier()
-    made = call(*args)
-    if ranks.size > 1 and ranks.rank == 0:
-        dist.barrier()
-    return made
-
-
-# %% [markdown]
-r"""
-The batch of the configuration is that of *all* ranks together: `train.batch_tokens` does not change with their number, so neither
-does the run. Its micro-batches are dealt in turn, by the stream of chapter 03, and must come out even. Before the first step hashes are
-compared: of the configuration, the shards, the code, and the checkpoint that each rank has found.
-"""
-
-
-# %%
-#| export
-def stream_of(config: Config, ranks: Ranks) -> BatchStream:
-    """The run's batches; several ranks take the micro-batches in turn, so that all together read what one would."""
-    kind = DocumentStream if config.data.documents else BatchStream
-    shards = open_shards(config.data.dir, "train")
-    dealt = {"rank": ranks.rank, "world_size": ranks.size, "seed": config.run.seed, "device": ranks.device}
-    return kind(shards, config.train.micro_batch, config.model.block_size, **dealt)
-
-
-# %%
-#| export
-def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: str) -> None:
-    """ValueError if the micro-batches cannot be dealt, or if the ranks would not do the same run.
-
-    found: the checkpoint that this rank would go on from.
-    """
-    c = config
-    if c.micro_batches % stream.world_size:
-        each = f"train.micro_batch={c.train.micro_batch} × model.block_size={c.model.block_size}"
-        raise ValueError(
-            f"train.batch_tokens={c.train.batch_tokens} is {c.micro_batches} × {each}: not to be dealt to {stream.world_size} ranks"
-        )
-    same = config_dict(c) | {"run": config_dict(c)["run"] | {"device": None}}
-    hashes = {"configuration": same, "data": stream.state_dict()["shards"]}
-    hashes = {k: hashlib.sha256(json.dumps(v).encode()).hexdigest()[:12] for k, v in hashes.items()}
-    refuse_differences(ranks, **hashes, code=code_hash(), checkpoint=found)
-
-
-def seed_step(ranks: Ranks, seed: int, step: int) -> None:
-    """Let dropout differ by rank and step; a run of one process goes on with the state that its checkpoints keep."""
-    if ranks.size > 1:
-        torch.manual_seed(hash((seed, step, ranks.rank)) % 2**63)
-
-
-# %% [markdown]
-r"""
-Why is dropout seeded anew in each step? With one generator a rank, a checkpoint would have to keep as many states as there are ranks, and could
-not go on with another number. A seed made of run, step and rank needs no keeping.
-
-*Evaluation.* Every rank takes a part of the held-out documents; sums and counts are added up. Not means of means, and no document cut.
-"""
-
-
-# %%
-#| export
-def held_out(folder: str, tokens: int) -> list[np.ndarray]:
-    """The first so many tokens of the validation shards."""
-    held = []
-    for path in open_shards(folder, "val"):
-        held.append(read_shard(path)[:tokens])
-        tokens -= len(held[-1])
-    return held
-
-
-def my_documents(tokens: np.ndarray, eot: int, ranks: Ranks) -> np.ndarray:
-    """A rank's part of a shard: whole documents, and the token behind the last, which is to be predicted too."""
-    starts = np.array_split(document_starts(tokens, eot), ranks.size)
-    bounds = [part[0] if len(part) else len(tokens) - 1 for part in starts] + [len(tokens) - 1]
-    return tokens[bounds[ranks.rank] : bounds[ranks.rank + 1] + 1]
-
-
-def held_loss(ranks: Ranks, evaluate: Callable, model, held: list[np.ndarray], eot: int, **how) -> float:
-    """evaluate(model, held, eot, **how), chapter 18's mean loss, with the documents dealt to all ranks."""
-    if ranks.size == 1:
-        return evaluate(model, held, eot, **how)
-    mine = [part for tokens in held if len(part := my_documents(tokens, eot, ranks)) > 1]
-    count = sum(len(part) - 1 for part in mine)
-    told = gathered(ranks, (count, evaluate(model, mine, eot, **how) if count else 0.0))
-    return sum(count * loss for count, loss in told) / sum(count for count, _ in told)
-
-
 # %%
 from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.evals.losses import evaluate
@@ -227,7 +43,9 @@ from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.train import scale_init, train_step
 from nanogpt.speed.roofline import PEAKS
-from nanogpt.text.shards import load_manifest
+from nanogpt.text.data import DocumentStream
+from nanogpt.run.assemble import held_out
+from nanogpt.text.shards import load_manifest, open_shards
 
 DATA, RUNS = Path("../data/built/stories"), Path("../data/built/ranks")
 _ = ensure_corpus(DATA)
@@ -238,75 +56,10 @@ small = GPTConfig(block_size=T, vocab_size=V, n_layer=1, n_head=4, n_embd=WIDTH)
 
 # %%
 held = held_out(DATA, 3000)
-model = GPT(small, torch.Generator().manual_seed(SEED))
-whole = evaluate(model, held, eot)
-parts = [my_documents(held[0], eot, Ranks(rank, rank, 3)) for rank in range(3)]
-sums = sum((len(part) - 1) * evaluate(model, [part], eot) for part in parts)
-assert abs(sums / sum(len(part) - 1 for part in parts) - whole) < 1e-5, (
-    "the parts' losses are not the whole's"
-)
-print(
-    *(len(part) - 1 for part in parts),
-    "tokens on three ranks; together",
-    len(held[0]) - 1,
-    "and the same loss",
-)
+print(f"{len(held[0]):,} tokens to validate on, in documents that end with id {eot}")
 
 # %% [markdown]
 r"""
-In the trainer (chapters 17d and 17e) this takes a dozen lines: the replica, the dealt stream, `mean`, and "if rank 0". Signals reach
-one rank or all; after each step all ask for the first reason to stop, and stop after the same step, with one checkpoint. The
-command does not change:
-
-```
-python -m nanogpt train gpt2-124M                                    one process
-torchrun --standalone --nproc-per-node 8 -m nanogpt train gpt2-124M   eight GPUs of one machine
-```
-
-*Predict.* The same run on one process and on two: after 40 steps, how far are the losses apart, in nats? And how much faster is the second?
-"""
-
-# %%
-predict("20b.1", "two processes are faster than one by a factor", guess=None, unit="×")
-STEPS, TOKENS = 40, 1024  # tokens of a batch, whatever the number of ranks: two micro-batches
-assert STEPS > 20, f"STEPS={STEPS}: the first five are not timed, and the warm-up takes 20"
-
-
-def train_on(processes: int) -> list[dict]:
-    """The run `tiny`, a short one, on so many processes of one thread each: the lines of its log. One: this kernel."""
-    shutil.rmtree(folder := RUNS / f"on-{processes}", ignore_errors=True)
-    keys = {"train.max_steps": STEPS, "train.batch_tokens": TOKENS, "eval.every": 0, "run.log_every": 20}
-    keys |= {"data.dir": DATA.as_posix(), "run.dir": folder.as_posix(), "run.device": "cpu"}
-    said = [f"{key}={value}" for key, value in keys.items()]
-    if processes > 1:
-        torchrun("20b", processes, "train", "tiny", *said)
-    else:
-        fit(load_config("tiny", said))
-    return read_metrics(folder)
-
-
-# %% tags=["nbval-ignore-output"]
-one, two = train_on(1), train_on(2)
-print(verdict(one, two, "loss")[1])
-
-# %%
-apart = verdict(one, two, "loss")[0]
-assert apart < 1e-3, f"two processes have another loss than one, by {apart}"
-print(f"{STEPS} steps on one process and on two: the losses agree to 0.001")
-
-# %% tags=["nbval-ignore-output"]
-ms = [float(np.median([line["ms"] for line in run[5:]])) for run in (one, two)]
-print(
-    f"{ms[0]:.0f} ms a step on one, {ms[1]:.0f} ms on two: {ms[0] / ms[1]:.2f}×, efficiency {ms[0] / ms[1] / 2:.0%}"
-)
-answer("20b.1", ms[0] / ms[1])
-
-# %% [markdown]
-r"""
-What is missing to 2× is the averaging, the updates, which both ranks make in full, and here also that two processes share one
-memory. (Where two are no faster than one, other programs have the cores, or there is only one.) The run goes on with another number of ranks as well: kill the eight, start four, and the log shows
-a curve without a seam, since nothing in a checkpoint says how many there were.
-
 ## All are there, and all wait
 
 A rank that is gone is named (chapter 20). Worse is a group of which nobody is gone and everybody waits, each for something else. It
@@ -736,12 +489,9 @@ r"""
 
 To explore:
 
-1. Train `tiny` on two processes, stop it (`touch` the file `stop` in `run.dir`), and go on with one. Check with `python -m nanogpt compare` against
-   a run that was never stopped: within which bound?
-2. Give a rank other data, by a `data.dir` that hangs on `LOCAL_RANK`. Check that the run is refused, and what it says.
-3. In the model of the step, how many micro-batches must accumulate so that 512 GPUs with one row each reach 80%? Check with `efficiency`.
-4. Gradients could travel in bf16. Add it to `average_seconds`, and check from how many GPUs on it matters for weak scaling.
-5. Repeat `ranked_run` with 16 and 32 ranks at rate × 4 and × 8. Where does the linear rule break? Check with two seeds.
+1. In the model of the step, how many micro-batches must accumulate so that 512 GPUs with one row each reach 80%? Check with `efficiency`.
+2. Gradients could travel in bf16. Add it to `average_seconds`, and check from how many GPUs on it matters for weak scaling.
+3. Repeat `ranked_run` with 16 and 32 ranks at rate × 4 and × 8. Where does the linear rule break? Check with two seeds.
 
 ## Further reading
 

@@ -736,7 +736,7 @@ print(f"activations of {ROWS // N} rows, by chapter 09's formula: {kept / 1e6:.1
 
 # %% [markdown]
 r"""
-The bars are what a rank holds, and the black line is the peak of a step. The distance between them is what the formula leaves out. Most of it are activations: one process has those of all rows, two ranks have half of them each, and recomputation removes those
+The bars are what a rank holds when backward has ended, and the black line is the peak of a step. At the peak a rank has not all gradients yet, but other things that the formula leaves out. Most of them are activations: one process has those of all rows, two ranks have half of them each, and recomputation removes those
 of the blocks. The rest are the gathered weights of the root and of a block, complete gradients on their way into parts, and buffers in which a collective is packed. These do not grow with the number of blocks, so FSDP2 saves more the more
 blocks there are. On a GPU more comes on top that we do not see here: the memory that the allocator loses to fragments, and the libraries' own.
 
@@ -757,8 +757,8 @@ answer("21.8", measures["FSDP2"]["norm"] / measures["FSDP2"]["read"])
 
 # %% [markdown]
 r"""
-It is about √2. Two parts of equal size have about equal norms, and the squares add up. Each rank reads the norm of *its parts*, without a warning. DTensor's `.norm()` returns a sum that is still to be made, and `.item()` takes
-this rank's summand. In a log such a norm looks healthy, and is too small by about √n. On 64 ranks it shows an eighth.
+Each rank reads the norm of *its parts*, without a warning. DTensor's `.norm()` returns a sum that is still to be made, and `.item()` takes
+this rank's summand. The ranks read different numbers. Only the squares of these numbers, added up over the ranks, are the square of the true norm. If the parts had equal norms, each rank would read the true norm divided by √n: on 64 ranks an eighth of it, which looks healthy in a log.
 
 There are two more traps. In a mesh of two dimensions (chapter 21b) PyTorch refuses to add up norms of tensors on different meshes. And with fp16 each rank looks for infinities in its own part, and ranks that disagree skip different steps. So one function takes the norm for
 all models of this course. It adds up the squares of the parts over the groups of ranks over which a tensor is cut, and over no others:

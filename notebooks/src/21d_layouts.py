@@ -30,8 +30,10 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
+
 from course.figures import layouts as figures
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.torchrun import torchrun
 from nanogpt.corpora.corpus import ensure_corpus
 
@@ -44,7 +46,7 @@ _ = ensure_corpus(DATA)
 r"""
 ## The words
 
-`dp` may be left out: then it is whatever the number of processes allows, and a run without the section is DDP, as in chapter 20b. Two words are options of chapter 21. With `recompute`, each block keeps its input alone. With `copies`, the parts need not
+`dp` may be left out: then it is whatever the number of processes allows, and a run without the section is DDP, as in chapter 20a. Two words are options of chapter 21. With `recompute`, each block keeps its input alone. With `copies`, the parts need not
 reach across all machines: `shard: true` and `copies: 4` on 32 processes make four groups of eight, each group holds all parts among its eight, and the four groups average their gradients. This is called *hybrid sharding*. If a group is a machine, weights are gathered inside the
 machine only.
 """
@@ -133,17 +135,29 @@ WISHES = [  # processes started, and what the command line says
 ]
 
 # %%
+import yaml
+
 from nanogpt.run.config import load_config
 
+
+def layout_of(words: str) -> tuple[Parallel, list[str]]:
+    """The layout that a command line asks for, and its other words."""
+    pairs = [word.split("=") for word in words.split()]
+    inner = {
+        key.removeprefix("parallel."): yaml.safe_load(value) for key, value in pairs if "parallel" in key
+    }
+    return Parallel(**inner), [f"{key}={value}" for key, value in pairs if "parallel" not in key]
+
+
+# %%
 can = 0
 for processes, words in WISHES:
+    layout, others = layout_of(words)
+    config = load_config("tiny", others)
     try:
-        config = load_config("tiny", words.split())
-        print(
-            f"{processes} processes, {words}:",
-            data_parallel(config.parallel, processes),
-            "read different rows",
-        )
+        check_layout(layout, config.model, config.train)
+        rows = data_parallel(layout, processes)
+        print(f"{processes} processes, {words}: {rows} read different rows")
         can += 1
     except ValueError as error:
         print(error)
@@ -159,6 +173,8 @@ no code of its own; it is many copies of one part each. The order matters. First
 needs *on this rank*.
 
 `shard` gets the run's precision, because autocast would keep 16-bit copies of all weights on every rank (chapter 21).
+
+`torch.compile` gets one block at a time. PyTorch 2.13 cannot compile the complete model in every layout: with `tp` it expects a DTensor's gradient for the logits, which the loss leaves aside, and gets none.
 """
 
 
@@ -177,7 +193,6 @@ from nanogpt.gpt.optim import decay_groups, make_optimizer
 from nanogpt.gpt.precision import autocast
 from nanogpt.gpt.weights import WEIGHTS
 from nanogpt.parallel.distributed import Ranks, replicate
-from nanogpt.parallel.layout import data_parallel
 
 
 # %%
@@ -212,13 +227,11 @@ def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
 
 # %%
 #| export
-def compile_laid_out(stepper: nn.Module, model: GPT) -> nn.Module:
-    """torch.compile what a step calls: of a model that is laid out the blocks, between which ranks talk; in place."""
-    if not is_laid_out(model):
-        return torch.compile(stepper)
+def compile_blocks(model: GPT) -> GPT:
+    """torch.compile for a model that is laid out, in place: block by block, because ranks talk between them."""
     for block in model.transformer.h:
         block.forward = torch.compile(block.forward)  # not the module: FSDP2's hooks stay around it
-    return stepper
+    return model
 
 
 # %% [markdown]
@@ -265,9 +278,9 @@ def laid_out(model: GPT, name: str, x: Tensor) -> Tensor:
 #| export
 @torch.no_grad()
 def fill(model: GPT, weights) -> None:
-    """Copy weights into a model in any layout. weights: pairs (name, complete tensor), one at a time; or a GPT."""
+    """Copy weights into a model in any layout. weights: pairs (name, complete tensor), one at a time."""
     parts = is_laid_out(model)
-    for name, x in weights.named_parameters() if isinstance(weights, nn.Module) else weights:
+    for name, x in weights:
         p = model.get_parameter(name)
         p.copy_(laid_out(model, name, x.detach()) if parts else x)
 
@@ -432,22 +445,6 @@ def optimizer_for(
     return make_optimizer(model, lr, precision, compiled=compiled, **options)
 
 
-# %%
-#| export
-def whole_model(model: GPT) -> GPT:
-    """As gathered_model, but on all ranks, for what each of them asks alone."""
-    if not is_laid_out(model):
-        return model
-    from nanogpt.parallel.tensor import full_cut_state
-
-    state = full_cut_state(model)
-    with torch.device("meta"):
-        complete = GPT(model.config)
-    complete.load_state_dict(state | {"lm_head.weight": state["transformer.wte.weight"]}, assign=True)
-    complete.lm_head.weight = complete.transformer.wte.weight  # tied
-    return complete.train(model.training)
-
-
 # %% [markdown]
 r"""
 Gathering has its price: rank 0 holds weights and moments on its CPU, twelve bytes a parameter. It is simple, and enough for every model of this course. Samples are written by this gathered model too.
@@ -461,21 +458,22 @@ when others have runs one that does not count:
 #| export
 #| blank evaluate_together: every reader's rows, B at a time; as many passes on all; then an all-reduce of two sums
 @torch.no_grad()
-def evaluate_together(model: GPT, shards, eot: int, readers: Ranks, B=32, precision="float32") -> float:
+def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precision="float32") -> float:
     """Chapter 18's `evaluate` by a model that is laid out, with the rows dealt to the readers. All ranks call it."""
+    n, me = ranks.size // cuts(model), ranks.rank // cuts(model)  # readers, and which of them this is
     with evaluating(model) as device:
         sums = torch.zeros(2, dtype=torch.float64, device=device)  # nats, and tokens
         for tokens in shards:
             rows = sorted(windows(tokens, model.config.block_size, eot), key=lambda row: row[2] - row[0])
-            mine, most = rows[readers.rank :: readers.size], -(-len(rows) // readers.size)
-            for i in range(0, most, B):
+            mine = rows[me::n]
+            for i in range(0, -(-len(rows) // n), B):
                 counted = mine[i : i + B]
                 x, y = (ids.to(device) for ids in padded(tokens, counted or rows[:1]))
                 with autocast(precision, device):
                     loss = model(x, y)[1]
                 if counted:
-                    n = (y != -100).sum()
-                    sums += torch.stack([loss.double() * n, n])
+                    tokens_here = (y != -100).sum()
+                    sums += torch.stack([loss.double() * tokens_here, tokens_here])
     if hasattr(model, "reshard"):  # FSDP2 keeps the root gathered until a backward, which does not come
         model.reshard()
     dist.all_reduce(sums)  # tensor parallelism counts a reader's rows several times, tokens as well as nats
@@ -484,8 +482,7 @@ def evaluate_together(model: GPT, shards, eot: int, readers: Ranks, B=32, precis
 
 # %% [markdown]
 r"""
-In the trainer all this is some ten lines: `lay_out`, `fill`, `optimizer_for` where a run is assembled, `gathered_model` where one is saved, and `readers` where rows are dealt. The gradient's norm
-needs none, since chapter 21 has taught `train_step` the global one.
+In the trainer all this is few lines, which a later section adds. The gradient's norm needs none, since chapter 21 has taught `train_step` the global one.
 
 ## Four grids
 
@@ -511,15 +508,6 @@ from nanogpt.gpt.model import GPT
 from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.train import train_step
 from nanogpt.parallel.distributed import Ranks, gathered, my_rows
-from nanogpt.parallel.laid_out import (
-    first_weights,
-    is_laid_out,
-    laid_out,
-    lay_out,
-    made_in_parts,
-    optimizer_for,
-)
-from nanogpt.parallel.layout import Parallel
 from nanogpt.speed.work import peak_memory
 from nanogpt.text.data import DocumentStream
 
@@ -691,7 +679,182 @@ r"""
 (These are rank 0's collectives in one step, from chapter 20b's flight recorder. Gloo implements reduce-scatter as an all-reduce, so the complete gradient of the parts shows up there.) Copies and parts move
 *parameters*: as many bytes however long the text is. Cuts move *activations*, (B, T, C) twice in forward and twice in backward of each of two layers, once for the embedding and once for the head: as many bytes however
 large the vocabulary and the MLP are. On the grid these have half the rows, and each rank has half the parameters to average.
+"""
 
+# %% [markdown]
+r"""
+## The layout in the trainer
+
+The trainer knows many processes since chapter 20a, and each of them has a complete model. Now its functions grow once more. First the configuration gets its section `parallel`. It is one more field of `Config`, with the check that was written above:
+"""
+
+# %%
+from dataclasses import field
+
+from nanogpt.device import pick_device
+from nanogpt.gpt.precision import why_not
+from nanogpt.run.config import Config, check_together
+from nanogpt.run.together import my_documents, too_large
+from nanogpt.run.training import Training
+
+
+# %%
+#| export run.config
+#| grows Config.__post_init__
+@dataclass(frozen=True)
+class Config(Config):
+    parallel: Parallel = field(default_factory=Parallel)  # how processes share the run
+
+    def __post_init__(self):
+        check_together(self.model, self.optim, self.train)
+        check_layout(self.parallel, self.model, self.train)
+
+
+# %%
+print(Config().parallel)
+
+# %% [markdown]
+r"""
+A layout belongs to the processes and not to the run's identity, so it may change on the way (`FREE`). Whether the number of processes fits is asked before they meet:
+"""
+
+
+# %%
+#| export run.together
+#| grows check_run
+def check_run(config: Config, ranks: Ranks) -> None:
+    """ValueError for a run that these ranks cannot do, before they meet."""
+    data_parallel(config.parallel, ranks.size)  # is this the number of processes that the layout needs?
+    if config.init_from is None and (reason := too_large(config, ranks.device, ranks.size)):
+        raise ValueError(reason)
+
+
+# %%
+#| export run.assemble
+#| grows FREE
+#| grows optimizer_of
+#| grows take_weights
+FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
+
+
+def optimizer_of(config: Config, model: GPT) -> torch.optim.Optimizer:
+    """Chapter 15's optimizer, as the configuration has it, for a model in any layout."""
+    o, train = config.optim, config.train
+    options = {"betas": o.betas, "weight_decay": o.weight_decay, "compiled": train.compile}
+    return optimizer_for(model, o.lr, train.dtype, **options)
+
+
+def take_weights(run: Training, folder: Path) -> None:
+    """Give the run's model, in any layout, the weights of a checkpoint, one after the other."""
+    fill(run.model, saved_weights(folder))
+
+
+# %% [markdown]
+r"""
+A run is assembled with `lay_out` in the place of DDP, and rows go to those who read different ones. A model in parts is made part by part. Only a model that a run begins with (`init_from`) is read in full, into the CPU's memory.
+"""
+
+# %%
+from collections.abc import Callable
+
+from nanogpt.gpt.train import scale_init
+from nanogpt.run.assemble import begun, ensure_data, first_model, given_model, stream_of
+from nanogpt.run.checkpoint import random_states, save, set_random_states
+from nanogpt.run.looks import validate
+from nanogpt.run.together import first_alone
+
+
+# %%
+#| export run.assemble
+#| grows assemble
+def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
+    """As first_model, but a rank has only its parts; and who reads different rows."""
+    if config.init_from is not None:
+        given = given_model(config, manifest)
+        return made_in_parts(given.config, given.named_parameters(), config, ranks)
+    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
+    weights = first_weights(shape, torch.Generator().manual_seed(config.run.seed))
+    model, readers = made_in_parts(shape, weights, config, ranks)
+    return scale_init(model), readers
+
+
+def assemble(config: Config, ranks: Ranks | None = None) -> Training:
+    """All that a run needs, before its first step. ranks: those that share each batch; else there is one."""
+    ranks = ranks or Ranks(device=pick_device(config.run.device))
+    if reason := why_not(config.train.dtype, ranks.device):
+        raise ValueError(f"train.dtype: {reason}")
+    manifest = first_alone(ranks, ensure_data, config.data)
+    if ranks.size > 1 and (config.parallel.shard or config.parallel.tp > 1):
+        model, readers = first_parts(config, manifest, ranks)
+        stepper = model
+    else:
+        model = first_model(config, manifest).to(ranks.device)
+        stepper, readers = lay_out(model, config, ranks)
+    optimizer, stream = optimizer_of(config, model), stream_of(config, readers)
+    run = begun(config, manifest, model.train(), stepper, optimizer, stream)
+    run.ranks = ranks
+    if config.train.compile and is_laid_out(model):
+        run.stepper = compile_blocks(model)  # begun's, the complete model compiled, has not been called
+    return run
+
+
+# %%
+grown("assemble", "21d")
+
+# %% [markdown]
+r"""
+Validation is made by the model as it is laid out, by all ranks. For the other looks and for a checkpoint the model is gathered on rank 0. All ranks must take part in this, also those that do not write.
+"""
+
+
+# %%
+#| export run.together
+#| grows held_loss
+def held_loss(ranks: Ranks, evaluate: Callable, model, held: list[np.ndarray], eot: int, **how) -> float:
+    """evaluate(model, held, eot, **how), chapter 18's mean loss, by all ranks; rows or documents are dealt to them."""
+    if ranks.size == 1:
+        return evaluate(model, held, eot, **how)
+    if is_laid_out(model):
+        return evaluate_together(model, held, eot, ranks, **how)
+    mine = [part for tokens in held if len(part := my_documents(tokens, eot, ranks)) > 1]
+    count = sum(len(part) - 1 for part in mine)
+    reports = gathered(ranks, (count, evaluate(model, mine, eot, **how) if count else 0.0))
+    return sum(count * loss for count, loss in reports) / sum(count for count, _ in reports)
+
+
+# %%
+#| export run.looks
+#| grows look
+def look(run: Training, looks: list[Callable]) -> dict:
+    """What the looks find, for the step's line: a validation by all ranks, the rest by rank 0. No later step notices them."""
+    before, found = random_states(run.device), {}
+    for each in looks:
+        model = run.model if each is validate else gathered_model(run.model)
+        if each is validate or run.ranks.rank == 0:
+            found |= each(run, model.to(run.device))
+    set_random_states(before, run.device)
+    return found
+
+
+# %%
+#| export run.trainer
+#| grows keep_run
+def keep_run(run: Training, metrics) -> None:
+    """Write a checkpoint of this step, if there is none yet, and flush the lines before it. Rank 0 writes."""
+    folder = run.folder / f"step_{run.step:06d}"
+    if run.kept != folder:
+        model, state = gathered_model(run.model), run.state_dict()  # all ranks: what was cut is gathered
+        if run.ranks.rank == 0:
+            os.fsync(metrics.fileno())
+            save(run.folder, run.step, model, state, run.tokenizer)
+        run.kept = folder
+
+
+# %%
+grown("keep_run", "21d")
+
+# %% [markdown]
+r"""
 ## One run, two layouts
 
 Now the trainer: the run `tiny`, a short one with a constant rate, once by one process; and once by four on the grid, stopped half-way, and gone on with by one. *Predict.* How far apart are the two
@@ -717,15 +880,13 @@ def words(**changes) -> list[str]:
 
 
 # %% tags=["nbval-ignore-output"]
-from nanogpt.cli import main
-
 shutil.rmtree(RUNS, ignore_errors=True)
-_ = main(words())
+_ = torchrun("21d", 1, *words())
 
 # %% tags=["nbval-ignore-output"]
 laid = {"run.dir": (RUNS / "laid").as_posix(), "parallel.shard": "true"}
 torchrun("21d", N, *words(**laid, **{"parallel.tp": 2, "train.max_steps": STEPS // 2}))
-_ = main(words(**laid))
+_ = torchrun("21d", 1, *words(**laid))
 
 # %%
 from nanogpt.run.compare import verdict

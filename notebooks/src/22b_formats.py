@@ -14,7 +14,7 @@ files have no names at all. So this chapter is about who stands where, and about
 # %%
 #| default_exp corpora.megatron
 #| doc corpora.megatron: Megatron's indexed datasets: written, read, made of shards, split by documents and cut into samples.
-#| doc plan.llmc: llm.c's files: model, tokenizer and debug state written and read, its log read.
+#| doc plan.llmc: llm.c's files: model, tokenizer and debug state written and read.
 import contextlib
 import copy
 import csv
@@ -22,7 +22,7 @@ import json
 import tempfile
 
 from course.figures import formats as figures
-from course.llmc_judge import judge, verdicts, why_no_judge
+from course.llmc_judge import WANTED, judge, verdicts, why_no_judge
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt import cli
 from nanogpt.corpora.corpus import stories
@@ -47,7 +47,6 @@ from nanogpt.text.shards import open_shards, read_shard
 #| export plan.llmc
 import math
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -331,6 +330,8 @@ gradients = read_state(folder / "state.bin", loud.config)["grads"]
 if why := why_no_judge():
     print(f"llm.c's program was not asked: {why}")
 else:
+    to_llmc(loud, folder / WANTED[0], torch.float32)
+    write_state(loud, x, y, folder / WANTED[1])
     said = judge(loud, x, y, folder)
     print("\n".join(line for line in said.splitlines() if re.match("OK .L|LOSS|step|overall", line)))
     diffs = verdicts(said)
@@ -378,7 +379,27 @@ def read_tokenizer(path: str | Path) -> BPETokenizer:
 
 
 # %%
-#| export plan.llmc
+write_tokenizer(tokenizer, folder / "tokenizer.bin")
+back = read_tokenizer(folder / "tokenizer.bin")
+assert back.fingerprint == tokenizer.fingerprint, "another tokenizer came back"
+print(f"{back.vocab_size} tokens, the same ones")
+
+# %% [markdown]
+r"""
+llm.c writes a log, too: a line for each step, with the step's number from zero, and the names `trl` for the training loss and `tel` for the one on held-out text. `read_log` reads it as the lines of our own `metrics.jsonl`, and `read_metrics` grows by the ending `.log`. So `plot` and `compare` take
+runs of both programs.
+"""
+
+# %%
+from nanogpt.run.metrics import steps_in
+
+
+# %%
+#| export run.metrics
+import re
+import sys
+from pathlib import Path
+
 NAMES = {"trl": "loss", "tel": "val_loss", "eval": "hellaswag_norm"}
 
 
@@ -401,12 +422,23 @@ def read_log(path: str | Path) -> list[dict]:
 
 
 # %%
-write_tokenizer(tokenizer, folder / "tokenizer.bin")
-back = read_tokenizer(folder / "tokenizer.bin")
-assert back.fingerprint == tokenizer.fingerprint, "another tokenizer came back"
+#| export run.metrics
+#| grows read_metrics
+def read_metrics(path: str | Path) -> list[dict]:
+    """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it, or llm.c's main.log.
+
+    A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
+    """
+    path = Path(path)
+    if path.suffix == ".log":
+        return read_log(path)
+    return steps_in(path / "metrics.jsonl" if path.is_dir() else path)
+
+
+# %%
 log = "s:0 tel:11.0092\ns:0 trl:11.0079 lr:0.000003 norm:16.32\ns:1 trl:10.8297 lr:0.000006 norm:15.00\n"
 (folder / "main.log").write_text(log)
-print(*read_log(folder / "main.log"), sep="\n")
+print(*read_metrics(folder / "main.log"), sep="\n")
 
 # %% [markdown]
 r"""
@@ -597,7 +629,28 @@ def shards_to_megatron(folder: str | os.PathLike, manifest: dict) -> dict[str, i
     return made
 
 
+# %% [markdown]
+r"""
+The command has a table of formats with one row. It grows by another:
+"""
+
+
 # %%
+#| export corpora.prepare
+#| grows FORMATS
+def as_megatron(folder: Path, manifest: dict) -> None:
+    """Write Megatron's files beside the shards, and say which."""
+    for prefix, tokens in shards_to_megatron(folder, manifest).items():
+        print(f"{prefix}.bin and .idx: {tokens:,} tokens")
+
+
+FORMATS = {"shards": None, "megatron": as_megatron}  # what is made of the shards besides
+
+
+# %%
+from nanogpt.corpora import prepare
+
+prepare.FORMATS = FORMATS  # in this kernel, until the checkpoint below writes it
 source = folder / "stories.jsonl"
 source.write_text("".join(json.dumps({"text": t}) + "\n" for t in documents), encoding="utf-8", newline="\n")
 with contextlib.chdir(folder):

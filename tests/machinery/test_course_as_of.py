@@ -119,7 +119,7 @@ def test_in_any_order_the_chapters_give_the_same_package(plan, data):
 @given(st.lists(STEPS, min_size=2, max_size=4))
 def test_a_chapter_is_tested_in_the_package_as_of_that_chapter(plan):
     chapters = course_of(plan)
-    with written(chapters) as root, patch.object(as_of, "lend"):
+    with written(chapters) as root:
         for number in range(len(chapters)):
             export(root, number)
         for number in range(len(chapters)):
@@ -137,7 +137,7 @@ GROWING = [
 def test_an_earlier_module_that_nobody_has_grown_is_the_packages():
     """A student's edit or restored file counts; a damaged notebook of another chapter is not asked."""
     chapters = [["#| doc b: B.\n#| export b\nB = 1"], ["#| doc c: C.\n#| export c\nC = 1"]]
-    with written(chapters) as root, patch.object(as_of, "lend"):
+    with written(chapters) as root:
         export(root, 0)
         (root / "nanogpt/b.py").write_text("B = 2\n")
         (root / "notebooks/00_x.ipynb").write_text("{")
@@ -145,20 +145,11 @@ def test_an_earlier_module_that_nobody_has_grown_is_the_packages():
         assert package(root / "trial/nanogpt")["b"] == "B = 2\n"
 
 
-def test_what_a_chapter_is_lent_is_there_for_its_trial():
-    def lend(chapter: str, package) -> None:
-        assert chapter == "00" and not (package / "late.py").exists(), (
-            "what a later chapter exports is left out"
-        )
-        (package / "late.py").write_text("X = 1\n")
-
-    with (
-        written(GROWING + [["#| doc late: L.\n#| export late\nX = 1"]]) as root,
-        patch.object(as_of, "lend", lend),
-    ):
+def test_what_only_later_chapters_export_is_left_out_of_a_trial():
+    with written(GROWING + [["#| doc late: L.\n#| export late\nX = 1"]]) as root:
         export(root, 3)
         Chapter(root / "notebooks/00_x.ipynb").lay_out(root / "trial")
-        assert package(root / "trial/nanogpt").keys() == {"gpt.a", "late"}
+        assert package(root / "trial/nanogpt").keys() == {"gpt.a"}
 
 
 def test_the_difference_that_a_chapter_makes():

@@ -172,6 +172,54 @@ def test_a_class_grows_as_a_whole_and_goes_on():
     assert text.index("class Box") < text.index("def step")
 
 
+RUN = '''\
+#| export
+from dataclasses import dataclass
+
+
+@dataclass
+class Run:
+    """One."""
+
+    name: str  # whose
+    step: int = 0  # how far
+
+    def __post_init__(self):
+        self.said = self.name
+
+    def more(self):
+        return 1'''
+GROWN_RUN = """\
+#| export
+#| grows Run.__post_init__
+@dataclass
+class Run(Run):
+    size: int = 1  # processes
+    rank: int = 0
+
+    def __post_init__(self):
+        self.said = f"{self.name} of {self.size}"
+
+    def other(self):
+        return 2"""
+
+
+def test_a_dataclass_goes_on_with_fields_behind_the_old_ones():
+    """In the notebook by inheritance, in the module by joining: the same fields, in the same order."""
+    text = text_of(RUN, GROWN_RUN)
+    kept = ["name: str  # whose", "step: int = 0  # how far", "size: int = 1  # processes", "rank: int = 0"]
+    kept += ["of {self.size}", "return 1", "return 2"]
+    assert [text.index(line) for line in kept] == sorted(text.index(line) for line in kept)
+    assert text.count("@dataclass") == text.count("class Run") == text.count("__post_init__") == 1
+    notebook, module = {}, {}
+    exec(f"{RUN}\n{GROWN_RUN}", notebook)
+    exec(text, module)
+    made = [space["Run"]("a", 3, size=2) for space in (notebook, module)]
+    assert vars(made[0]) == vars(made[1]) and made[1].said == "a of 2"
+    alone = text_of(RUN, "#| export\n@dataclass\nclass Run(Run):\n    size: int = 1")
+    assert "size: int = 1" in alone and alone.count("@dataclass") == 1
+
+
 def test_overloads_grow_together():
     overloads = "from typing import overload\n@overload\ndef f(x: int) -> int: ...\n@overload\ndef f(x: str) -> str: ...\ndef f(x):\n    return x"
     text = text_of(f"#| export\n{overloads}\nX = 1", "#| export\n#| grows f\ndef f(x):\n    return 5")
@@ -224,6 +272,10 @@ def test_a_string_that_looks_like_a_comment_is_none():
         (["#| export\nA = 1; B = 2", "#| export\n#| grows A\nA = 3"], "01_x.ipynb, cell 2: `A = 1; B = 2` shares its line"),
         (["#| export\nB = 1; A = 2", "#| export\n#| grows A\nA = 3"], "01_x.ipynb, cell 2: `B = 1; A = 2` shares its line"),
         ([BOX, "#| export\n#| grows Box.put\nclass Box(Box):\n    def put(self): return super().put()"], "uses super()"),
+        ([RUN, "#| export\n@dataclass\nclass Run(Run):\n    size: int"], "adds a field without a default"),
+        ([RUN, "#| export\nclass Run(Run):\n    size: int = 1"], "adds fields without the decorator of the first"),
+        ([RUN, "#| export\n@dataclass(frozen=True)\nclass Run(Run):\n    size: int = 1"], "has a decorator; decorate the first"),
+        ([RUN, "#| export\n@dataclass\nclass Run(Run):\n    size: int = 1\n    def __eq__(self, other): pass"], "more than plain methods"),
         ([STEP, "#| export\nfrom os import step\nX = step"], "02_x.ipynb, cell 2 imports step, which 01_x.ipynb, cell 2 defines; rename one"),
         ([STEP, "#| export\nimport cmath as math\nX = math"], "02_x.ipynb, cell 2: math is cmath here and math in 01_x.ipynb, cell 2"),
         ([STEP, "#| export\nfrom nanogpt.a import last\nX = last"], "02_x.ipynb, cell 2 imports last from the module that it goes to; import it in a cell without"),
@@ -247,6 +299,18 @@ def test_modules_head_names_every_notebook_that_wrote_it():
     assert max(map(len, text.splitlines())) <= 110 and len(text.split('"""')[1].splitlines()) == 5
     assert writers(text) == [f"{number + 1:02}_x.ipynb" for number in range(12)]
     assert writers('"""A module of somebody\'s own."""\n') == []
+
+
+def test_a_parameter_that_is_called_as_another_modules_function_is_no_use_of_it():
+    """Two commands of a chapter have a function `run` each, and a third module a parameter of that name."""
+    two = ["#| doc b: B.\n#| doc c: C.", "#| export b\ndef run(): pass", "#| export c\ndef run(): pass"]
+    modules = compose([*two, "#| export\ndef step(run): return run.step\nlast = lambda run: run"])
+    assert "import" not in modules["a"]
+    assert "a uses it" in refused([*two, "#| export\ndef step(): return run()"]).replace("nanogpt/a.py", "a")
+    assert (
+        "from nanogpt.b import run\n"
+        in compose(["#| doc b: B.", two[1], "#| export\ndef f(x=run): pass"])["a"]
+    )
 
 
 def test_a_later_chapters_modules_import_what_it_grows():

@@ -1,16 +1,15 @@
-"""The student's way: a clone with an empty package, what it is lent and gives back, and the comparison at the end."""
+"""The student's way: a clone with an empty package, and the comparison at the end."""
 
 import os
 import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, notebook_path
 from course.testing import law
-from course.testing.law import CLONE, Lender, contents, differences, student_clone
+from course.testing.law import CLONE, contents, differences, student_clone
 
 
 @pytest.fixture
@@ -84,28 +83,6 @@ def test_each_kind_of_difference_names_the_file_and_a_chapter_that_failed_is_one
         "nanogpt/stray.py is exported, but not committed",
         f"nanogpt/{law.file_name(module)} is not the committed one ({path.name})",
     ]
-
-
-def test_what_a_chapter_borrows_is_gone_after_its_last_cell_but_for_its_own(clone, monkeypatch):
-    own = sorted(law.claimed_modules(notebook_path("05")))
-
-    def lend(chapter, package):
-        for name in (*own, "elsewhere"):
-            law.module_path(name, package).parent.mkdir(parents=True, exist_ok=True)
-            law.module_path(name, package).touch()
-        return [*own, "elsewhere"]
-
-    monkeypatch.setattr(law, "lend", lend)
-    lender, there = Lender(clone), set(contents(clone / "nanogpt"))
-    cell, last = (
-        SimpleNamespace(path=notebook_path("05")),
-        SimpleNamespace(path=ROOT / "tests/student_way.py"),
-    )
-    lender.pytest_runtest_protocol(cell, cell)
-    lender.pytest_runtest_protocol(cell, last)
-    assert (clone / "nanogpt/elsewhere.py").exists()
-    lender.pytest_runtest_protocol(last, None)
-    assert set(contents(clone / "nanogpt")) - there == {law.file_name(name) for name in own}
 
 
 @pytest.mark.slow

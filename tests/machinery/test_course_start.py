@@ -42,7 +42,6 @@ def built_pair(built_house, tmp_path_factory):
     """A small course of two chapters, committed: 05 builds upon 04."""
     house = built_house.copied(tmp_path_factory.mktemp("pair") / "house")
     (house.path / "notebooks/src/05_next.py").write_text(FIVE, encoding="utf-8")
-    (house.path / "course/states/forward.toml").write_text("", encoding="utf-8")
     shutil.copy(ROOT / ".gitignore", house.path)
     house.course("build", "05", "--draft")
     house.course("checkpoint", "--all")
@@ -234,22 +233,6 @@ def test_an_import_of_what_is_not_built_yet_names_the_chapter(pair):
     assert "`course restore 04` brings it back" in pair.course("run", "05", code=1), "in a complete clone"
 
 
-def test_what_a_chapter_borrows_is_lent_before_it_runs_and_after_the_one_before(pair):
-    (pair.path / "course/states/forward.toml").write_text(
-        '["part I"]\n04 = ["next"]\n05 = ["gone"]\n', encoding="utf-8"
-    )
-    pair.course("start")
-    assert there(pair) == ["next", "tiny"], "next, and what it imports"
-    assert "05       next (lent)" in pair.course("progress")
-    (pair.path / "nanogpt/next.py").unlink(), pair.module.unlink()
-    pair.course("run", "04")
-    assert there(pair) == ["next", "tiny"] and "04       tiny (as released)" in pair.course("progress")
-    (pair.path / "course/states/forward.toml").write_text('["part I"]\n05 = ["next"]\n', encoding="utf-8")
-    (pair.path / "nanogpt/next.py").unlink()
-    pair.course("checkpoint", "04")
-    assert there(pair) == ["next", "tiny"], "for the notebook that is opened next"
-
-
 def test_restore_brings_back_only_what_is_built(pair):
     pair.course("start")
     pair.edit("math.pi*r**2", "3.0*r**2")
@@ -297,8 +280,7 @@ def begun(tmp_path_factory):
     return house
 
 
-def test_a_package_that_has_just_begun_is_empty_for_chapter_00_borrows_nothing(begun):
-    """What chapters of later parts borrow is lent by test_course_forward.py."""
+def test_a_package_that_has_just_begun_is_empty(begun):
     assert not set(there(begun))
 
 

@@ -23,7 +23,7 @@ from nanogpt.gpt.train import train_step
 from nanogpt.gpt.weights import load_model, save_model
 from nanogpt.parallel.distributed import Ranks
 from nanogpt.parallel.laid_out import (
-    compile_laid_out,
+    compile_blocks,
     evaluate_together,
     fill,
     first_weights,
@@ -191,13 +191,13 @@ def steps_in(ranks: Ranks, layout: Parallel, folder: Path, compiled=False, dtype
     config = SimpleNamespace(parallel=layout, train=SimpleNamespace(dtype=dtype))
     weights = first_weights(SHAPE, torch.Generator().manual_seed(0))
     model, readers = made_in_parts(SHAPE, weights, config, ranks)
-    stepper = compile_laid_out(model, model) if compiled else model
+    stepper = compile_blocks(model) if compiled else model
     optimizer = optimizer_for(model, 1e-2, dtype, betas=(0.9, 0.98), weight_decay=0.01)
     losses, val = [], []
     for step in range(4):
         loss = train_step(stepper, optimizer, batch(step, readers), dtype, clip=0.5, mean=ranks.mean)
         losses.append(loss.item())
-        val.append(evaluate_together(model, HELD, 0, readers, 2, dtype))
+        val.append(evaluate_together(model, HELD, 0, ranks, 2, dtype))
     copies = copies_after_forward(model, stepper, batch(9, readers)[0], dtype)
     gathered = gathered_model(model)
     assert (gathered is None) == (ranks.rank > 0), "not rank 0 alone has the complete model"
@@ -205,7 +205,7 @@ def steps_in(ranks: Ranks, layout: Parallel, folder: Path, compiled=False, dtype
         save_model(gathered, folder)
     dist.barrier()
     fill(model, saved_weights(folder))  # in place of themselves
-    again = evaluate_together(model, HELD, 0, readers, 7, dtype)
+    again = evaluate_together(model, HELD, 0, ranks, 7, dtype)
     return {"losses": losses, "val": val, "again": again, "copies": copies}
 
 
@@ -403,5 +403,5 @@ def test_one_process_is_what_it_was():
         make_optimizer(model, 1e-3)
     )
     other = GPT(model.config)
-    fill(other, model)
+    fill(other, model.named_parameters())
     assert furthest(model, other) == 0

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course.llmc_judge import compiled, judge, verdicts, why_no_judge
+from course.llmc_judge import WANTED, compiled, judge, verdicts, why_no_judge
 from nanogpt.corpora.corpus import stories
 from nanogpt.drills.formats import FORMATS, round_to
 from nanogpt.gpt.model import GPT, GPTConfig, num_params
@@ -21,7 +21,6 @@ from nanogpt.gpt.pretrained import from_hf, to_hf
 from nanogpt.plan import llmc
 from nanogpt.plan.llmc import (
     from_llmc,
-    read_log,
     read_state,
     read_tokenizer,
     to_llmc,
@@ -29,6 +28,7 @@ from nanogpt.plan.llmc import (
     write_tokenizer,
 )
 from nanogpt.run import metrics, plot
+from nanogpt.run.metrics import read_log
 from nanogpt.text.shards import write_shard
 from nanogpt.text.tokenizer import EOT, BPETokenizer
 
@@ -283,11 +283,19 @@ def test_plot_draws_llmcs_log_beside_ours(tmp_path, monkeypatch):
 # What llm.c itself says: with a clone at LLMC_DIR, and a C compiler.
 
 
+def judged(model, folder) -> str:
+    """What llm.c's program says of the files that we write of a model."""
+    x, y = ids(2, 12), ids(2, 12, seed=2)
+    to_llmc(model, folder / WANTED[0], torch.float32)
+    write_state(model, x, y, folder / WANTED[1])
+    return judge(model, x, y, folder)
+
+
 @pytest.mark.slow
 @asks_llmc
 def test_llmcs_own_test_program_judges_our_model(tmp_path):
     model = gpt()
-    said = judge(model, ids(2, 12), ids(2, 12, seed=2), tmp_path)
+    said = judged(model, tmp_path)
     assert "overall okay: 1" in said, said
     found = verdicts(said)
     assert len(found) == 17 and max(found.values()) < 1e-4, found  # its own tolerance is 1e-2
@@ -299,7 +307,7 @@ def test_llmcs_test_program_would_notice(tmp_path, monkeypatch):
     """Seen to fail: exact GELU instead of tanh's, by 1e-3 of a logit and less, is beyond our bound though within its own."""
     exact = torch.nn.functional.gelu
     monkeypatch.setattr("nanogpt.gpt.model.F.gelu", lambda x, approximate: exact(x))
-    found = verdicts(judge(gpt(), ids(2, 12), ids(2, 12, seed=2), tmp_path))
+    found = verdicts(judged(gpt(), tmp_path))
     assert max(found.values()) > 1e-4
 
 

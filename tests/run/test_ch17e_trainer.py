@@ -20,9 +20,9 @@ from nanogpt.gpt.precision import LossScaler
 from nanogpt.gpt.sample import complete
 from nanogpt.gpt.sample import load as load_for_sampling
 from nanogpt.gpt.weights import load_model
-from nanogpt.run import assemble, checkpoint, trainer
+from nanogpt.run import assemble, checkpoint, looks, trainer
 from nanogpt.run import metrics as runs
-from nanogpt.run.config import config_dict
+from nanogpt.run.config import config_dict, keys
 from nanogpt.text.shards import read_shard
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -80,9 +80,9 @@ def poison(monkeypatch):
     def poison(factors: dict[int, float]) -> None:
         step, made = trainer.train_step, []
 
-        def poisoned(model, *rest):
+        def poisoned(model, *rest, **named):
             made.append(1)
-            return step(Poisoned(model, factors.get(len(made), 1.0)), *rest)
+            return step(Poisoned(model, factors.get(len(made), 1.0)), *rest, **named)
 
         monkeypatch.setattr(trainer, "train_step", poisoned)
 
@@ -109,9 +109,9 @@ def test_the_loss_falls_and_what_was_promised_is_written(config, capsys):
 
 
 def test_evaluation_and_samples_change_no_loss(config, tmp_path, monkeypatch):
-    evaluate = trainer.evaluate
+    evaluate = looks.evaluate
     monkeypatch.setattr(
-        trainer, "evaluate", lambda *args, **options: evaluate(*args, **options) + 0 * torch.rand(()).item()
+        looks, "evaluate", lambda *args, **options: evaluate(*args, **options) + 0 * torch.rand(()).item()
     )
     quiet, curious = config(), config(run_dir=str(tmp_path / "curious"), eval_every=2, eval_sample_every=3)
     trainer.fit(quiet)
@@ -120,21 +120,12 @@ def test_evaluation_and_samples_change_no_loss(config, tmp_path, monkeypatch):
     assert losses(quiet.run.dir) == losses(curious.run.dir), "looking at the model changes its training"
 
 
-def test_hellaswag_is_scored_on_the_way(config, monkeypatch):
-    hellaswag = pytest.importorskip("nanogpt.evals.hellaswag")
-    items = [{"ctx": "the cat sang", "endings": ["and ran", "but slept", "on a moon", "in red"], "label": 1}]
-    monkeypatch.setattr(hellaswag, "load_items", lambda: items)
-    trainer.fit(config(train_micro_batch=2, model_block_size=32, eval_hellaswag_every=6))
-    told = {line["step"]: line["hellaswag"] for line in lines(config().run.dir) if "hellaswag" in line}
-    assert set(told) == {6, 12} and set(told.values()) <= {0.0, 1.0}, f"HellaSwag's accuracy: {told}"
-
-
 def test_a_step_is_saved_before_it_is_evaluated(config, monkeypatch):
     def out_of_memory(*args, **options):
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "evaluate", out_of_memory)
+        patch.setattr(looks, "evaluate", out_of_memory)
         with pytest.raises(MemoryError):
             trainer.fit(config(eval_every=6))
     assert checkpoint.latest(config().run.dir).name == "step_000006", "what was trained is lost"
@@ -301,7 +292,7 @@ def test_a_finished_run_stays_finished(config, capsys):
 
 def test_the_best_checkpoint_outlives_the_last_ones(config, monkeypatch):
     values = iter([3.0, 1.0, 2.0, 4.0, 5.0, 6.0])
-    monkeypatch.setattr(trainer, "evaluate", lambda *args, **options: next(values))
+    monkeypatch.setattr(looks, "evaluate", lambda *args, **options: next(values))
     run = trainer.fit(config(eval_every=2, run_keep=2))
     assert run.best == {"step": 4, "val_loss": 1.0}
     assert [int(p.name[5:]) for p in checkpoint.checkpoints(run.folder)] == [4, 10, 12], (
@@ -493,3 +484,18 @@ def test_a_runs_folder_is_its_newest_checkpoint_and_best_its_best(config, capsys
     assert f"sample --checkpoint {never.folder}\n" in capsys.readouterr().out
     with pytest.raises(ValueError, match="was never validated"):
         checkpoint.chosen(never.folder / "best")
+
+
+def test_a_runs_folder_is_enough_to_go_on_wherever_it_is_now(config, tmp_path, monkeypatch):
+    stopped_after(config(), 5, monkeypatch)
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    assert main(["train", str(moved)]) == 0
+    trainer.fit(whole := config(run_dir=str(tmp_path / "whole")))
+    assert lines(moved) == lines(whole.run.dir), "the run that went on by its folder ends otherwise"
+
+
+def test_help_lists_every_key_with_its_meaning(capsys):
+    assert main(["train", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"\n  {key}=" in said for key in keys()), "a key is missing"
+    assert "\n  optim.clip=1.0  the longest gradient; null clips none\n" in said

@@ -6,6 +6,7 @@ import re
 import signal
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -259,7 +260,7 @@ def test_a_shared_evaluation_is_the_whole_one(size):
 
 def test_dropout_differs_by_rank_and_step_and_is_left_alone_for_one_process():
     def drawn(ranks: Ranks, step: int) -> float:
-        seed_step(ranks, 0, step)
+        seed_step(0, step, SimpleNamespace(rank=ranks.rank, world_size=ranks.size))
         return torch.rand(()).item()
 
     several = [drawn(Ranks(rank, rank, 4), step) for rank in range(4) for step in range(3)]

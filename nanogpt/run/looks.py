@@ -1,0 +1,72 @@
+"""What is measured and written on the way, which no later step notices.
+
+Exported from notebooks/17e_long_run.ipynb, grown by notebooks/18b_hellaswag.ipynb,
+notebooks/20a_many_processes.ipynb and notebooks/21d_layouts.ipynb.
+"""
+
+import math
+from collections.abc import Callable
+
+from nanogpt.evals.hellaswag import accuracy, load_items
+from nanogpt.evals.losses import evaluate
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.sample import complete
+from nanogpt.parallel.laid_out import whole_model
+from nanogpt.run.checkpoint import random_states, set_random_states
+from nanogpt.run.log import say
+from nanogpt.run.simple import due
+from nanogpt.run.together import held_loss
+from nanogpt.run.training import Training
+from nanogpt.text.files import atomically
+from nanogpt.text.shards import load_manifest
+
+
+def validate(run: Training, model: GPT) -> dict:
+    """The validation loss, and the floor where the data have one. Notes which step was the best. All ranks call it."""
+    how = {"precision": run.config.train.dtype}
+    loss = held_loss(run.ranks, evaluate, model, *run.held, **how)
+    if loss < run.best.get("val_loss", math.inf):
+        run.best = {"step": run.step, "val_loss": loss}
+    floor = {key: value for key, value in load_manifest(run.config.data.dir).items() if key == "floor"}
+    return {"val_loss": loss} | floor  # for `plot`
+
+
+def write_sample(run: Training, model: GPT) -> dict:
+    """Print a sample and write it to a file; the step's line says nothing of it."""
+    prompt = run.config.eval.prompt
+    text = prompt + complete(model, run.tokenizer, prompt, 200)
+    say(f"--- step {run.step}: {text}")
+    with atomically(run.folder / f"samples/step_{run.step:06d}.txt") as file:
+        file.write(text.encode())
+    return {}
+
+
+def score_hellaswag(training: Training, model: GPT) -> dict:
+    """The accuracies on HellaSwag."""
+    precision = training.config.train.dtype
+    scores = accuracy(model, load_items(), training.tokenizer, precision=precision)
+    return {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
+
+
+LOOKS = {  # a key of `eval`: what is done so often
+    "every": validate,
+    "sample_every": write_sample,
+    "hellaswag_every": score_hellaswag,
+}
+
+
+def due_looks(run: Training) -> list[Callable]:
+    """The looks that are due after this step. At the last step all are due that are done at all."""
+    last = run.step >= run.config.train.max_steps
+    return [each for key, each in LOOKS.items() if due(getattr(run.config.eval, key), run.step, last)]
+
+
+def look(run: Training, looks: list[Callable]) -> dict:
+    """What the looks find, for the step's line: a validation by all ranks, the rest by rank 0. No later step notices them."""
+    before, found = random_states(run.device), {}
+    model = whole_model(run.model).to(run.device)  # one that a rank can ask alone
+    for each in looks:
+        if run.ranks.rank == 0 or each is validate:
+            found |= each(run, model)
+    set_random_states(before, run.device)
+    return found
