@@ -665,22 +665,6 @@ def stages(ranks: Ranks, data: str) -> dict:
     return {way: measured(way, alone if way == WAYS[0] else ranks, data) for way in WAYS}
 
 
-def around_a_checkpoint(ranks: Ranks, data: str, before: int = 2, after: int = 2) -> dict:
-    """FSDP2 trains `before` steps and saves its parts and an export; then it goes on: the losses."""
-    model, optimizer, stream = prepared("FSDP2", ranks, data)
-    folder, losses = Path(data).parent / "sharded", []
-    for step in range(before + after):
-        if step == before:
-            save_parts(folder / "parts", model, optimizer)
-            plain = unsharded(model)
-            if ranks.rank == 0:
-                to_hf(plain, folder / "huggingface")
-        losses.append(train_step(model, optimizer, [stream.next_batch()], mean=ranks.mean).item())
-    return {"losses": losses}
-
-
-DRILLS = {"stages": stages, "parts": around_a_checkpoint}
-
 # %%
 torchrun("21", N, "drill", "drills.sharding:stages", "drills.sharding:parts", "--data", DATA, "--out", OUT)
 told = json.loads(Path(OUT).read_text())
@@ -820,38 +804,8 @@ grown("global_norm")
 # %% [markdown]
 r"""
 It takes the place of chapter 15's `global_norm`, and `train_step` uses it without a change: it clips and logs the same for a plain model, for DDP and for shards. fp16 asks this norm whether it is finite, so all ranks skip
-together. Shortening a gradient, and dividing it by the scale of fp16, happens in each rank's own part:
-"""
+together. (Shortening a gradient in parts, and dividing it by the scale of fp16, are in the appendix.)
 
-
-# %%
-#| export gpt.clip
-#| grows scale_to
-@torch.no_grad()
-def scale_to(gradients, max_norm: float, norm: Tensor) -> None:
-    """Shorten the gradients, whose global norm is `norm`, to max_norm, in place; no communication."""
-    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
-    torch._foreach_mul_([local_part(g)[0] for g in gradients], factor)
-
-
-# %%
-#| export gpt.precision
-#| grows LossScaler.unscale
-class LossScaler(LossScaler):
-    def unscale(self, parameters: Iterable[torch.Tensor]) -> bool:
-        """Divide the gradients by the scale, in place. False if any of this rank is not finite: then skip this update."""
-        grads = [local_part(p.grad)[0] for p in parameters if p.grad is not None]
-        if not grads:
-            raise ValueError("no parameter has a gradient; call (loss * scaler.scale).backward() first")
-        torch._foreach_mul_(grads, 1 / self.scale)
-        return bool(torch.stack([g.isfinite().all() for g in grads]).all())  # the one wait for the device
-
-
-# %%
-grown("scale_to")
-
-# %% [markdown]
-r"""
 ## Into files
 
 There are two reasons to write a sharded model down. One is a file that others read. For it, `full_state` gathers one weight after the other to the CPU of rank 0, which alone needs them, and `unsharded` makes a GPT of them that `save_model` and
@@ -946,6 +900,66 @@ The second loss is the one to look at. Had the moments been lost, the first loss
 
 With several micro-batches a step, FSDP2 gathers and reduces in each of them. It saves memory this way, so `train_step` leaves it on.
 """
+
+# %% [markdown]
+r"""
+## Appendix: shortening a gradient in parts
+
+The rest of this sitting is plumbing. Clipping shortens a gradient once its norm is known, and fp16's scaler divides it by its scale (chapter 10b). Each rank does both in its own part, and nothing is sent:
+"""
+
+
+# %%
+#| export gpt.clip
+#| grows scale_to
+@torch.no_grad()
+def scale_to(gradients, max_norm: float, norm: Tensor) -> None:
+    """Shorten the gradients, whose global norm is `norm`, to max_norm, in place; no communication."""
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
+    torch._foreach_mul_([local_part(g)[0] for g in gradients], factor)
+
+
+# %%
+#| export gpt.precision
+#| grows LossScaler.unscale
+class LossScaler(LossScaler):
+    def unscale(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Divide the gradients by the scale, in place. False if any of this rank is not finite: then skip this update."""
+        grads = [local_part(p.grad)[0] for p in parameters if p.grad is not None]
+        if not grads:
+            raise ValueError("no parameter has a gradient; call (loss * scaler.scale).backward() first")
+        torch._foreach_mul_(grads, 1 / self.scale)
+        return bool(torch.stack([g.isfinite().all() for g in grads]).all())  # the one wait for the device
+
+
+# %%
+grown("scale_to")
+
+# %% [markdown]
+r"""
+## Appendix: the drill that saves
+
+It trains for two steps, saves its parts, exports the model, and goes on for two steps. It is the drill `parts` of this chapter.
+"""
+
+
+# %%
+#| export drills.sharding
+def around_a_checkpoint(ranks: Ranks, data: str, before: int = 2, after: int = 2) -> dict:
+    """FSDP2 trains `before` steps and saves its parts and an export; then it goes on: the losses."""
+    model, optimizer, stream = prepared("FSDP2", ranks, data)
+    folder, losses = Path(data).parent / "sharded", []
+    for step in range(before + after):
+        if step == before:
+            save_parts(folder / "parts", model, optimizer)
+            plain = unsharded(model)
+            if ranks.rank == 0:
+                to_hf(plain, folder / "huggingface")
+        losses.append(train_step(model, optimizer, [stream.next_batch()], mean=ranks.mean).item())
+    return {"losses": losses}
+
+
+DRILLS = {"stages": stages, "parts": around_a_checkpoint}
 
 # %% tags=["nbval-ignore-output"]
 predictions("21")

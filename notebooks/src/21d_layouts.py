@@ -199,13 +199,10 @@ from nanogpt.parallel.distributed import Ranks, replicate
 #| export
 #| blank lay_out: make the mesh copies × parts × tp; split over its tp, then shard over the rest
 def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
-    """Lay the model out over the ranks as config.parallel says, in place; make the optimizer afterwards.
-
-    Returns what train_step takes, and who reads different rows: of ranks that share a layer's work, one.
-    """
+    """Lay the model out as config.parallel says, in place: what train_step takes, and who reads different rows."""
     layout, dp = config.parallel, data_parallel(config.parallel, ranks.size)
     if layout.recompute:
-        from nanogpt.parallel.fsdp import recompute_blocks  # here: what it imports takes a second
+        from nanogpt.parallel.fsdp import recompute_blocks  # here: its imports take a second
 
         recompute_blocks(model)
     if ranks.size == 1 or (layout.tp == 1 and not layout.shard):
@@ -216,8 +213,8 @@ def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
     from nanogpt.parallel.tensor import split
 
     copies = layout.copies if layout.shard else dp
-    shape = copies, dp // copies, layout.tp
-    mesh = init_device_mesh(ranks.device.type, shape, mesh_dim_names=("copies", "parts", "tp"))
+    shape, names = (copies, dp // copies, layout.tp), ("copies", "parts", "tp")
+    mesh = init_device_mesh(ranks.device.type, shape, mesh_dim_names=names)
     if layout.tp > 1:  # first, so that what is sharded is what a layer's rank has
         split(model, mesh["tp"])
     if dp > 1:
@@ -378,75 +375,6 @@ def gathered_model(model: GPT) -> GPT | None:
 
 # %% [markdown]
 r"""
-AdamW's moments are laid out as their parameters are. One kernel updates many tensors at once but takes none of two meshes together, so the groups of chapter 15 are cut further; in
-a checkpoint parameters are numbered as one process numbers them.
-"""
-
-
-# %%
-#| export
-class LaidOutAdamW(torch.optim.AdamW):
-    """AdamW for a model that is laid out. For a checkpoint its moments are gathered, and so a run can go on in any layout."""
-
-    def __init__(self, model: GPT, lr: float, *, betas, weight_decay: float):
-        names = {p: name for name, p in model.named_parameters()}
-        groups, apart = decay_groups(model, weight_decay), []
-        self.model, self.named = model, [[names[p] for p in group["params"]] for group in groups]
-        for group in groups:  # a fused update takes no tensors of two meshes
-            meshes = dict.fromkeys(p.device_mesh for p in group["params"])
-            apart += [{**group, "params": [p for p in group["params"] if p.device_mesh == m]} for m in meshes]
-        self.decays = [group["weight_decay"] for group in groups]
-        super().__init__(apart, lr=lr, betas=betas, fused=True)
-
-    @property
-    def numbered(self) -> list[str]:
-        """The names of the parameters, in the order in which one process numbers them."""
-        return [name for names in self.named for name in names]
-
-
-# %%
-#| export
-class LaidOutAdamW(LaidOutAdamW):
-    def state_dict(self) -> dict:
-        """As AdamW's of one process, on rank 0's CPU; on the others without moments. All ranks call it."""
-        from nanogpt.parallel.tensor import plain
-
-        state, groups, first = {}, [], dist.get_rank() == 0
-        for i, name in enumerate(self.numbered):
-            moments = self.state[self.model.get_parameter(name)]
-            found = {what: plain(self.model, [(name, x)])[name] for what, x in moments.items() if x.dim()}
-            found |= {what: x for what, x in moments.items() if not x.dim()}  # how many updates
-            state[i] = {what: x.cpu() for what, x in found.items()} if first else {}
-        options = {what: value for what, value in self.param_groups[0].items() if what != "params"}
-        for decay, names in zip(self.decays, self.named):
-            begin = sum(len(group["params"]) for group in groups)
-            numbers = list(range(begin, begin + len(names)))
-            groups.append(options | {"weight_decay": decay, "params": numbers})
-        return {"state": state, "param_groups": groups}
-
-
-# %%
-#| export
-class LaidOutAdamW(LaidOutAdamW):
-    def load_state_dict(self, state_dict: dict) -> None:
-        """The moments of a checkpoint of any layout; the options stay this run's."""
-        for i, name in enumerate(self.numbered):
-            p = self.model.get_parameter(name)
-            for what, x in state_dict["state"].get(i, {}).items():
-                self.state[p][what] = laid_out(self.model, name, x) if x.dim() else x.to(p.device, copy=True)
-
-
-def optimizer_for(
-    model: GPT, lr: float, precision: str, compiled: bool = False, **options
-) -> torch.optim.Optimizer:
-    """Chapter 15's optimizer, or the same for a model that is laid out."""
-    if is_laid_out(model):
-        return LaidOutAdamW(model, lr, **options)
-    return make_optimizer(model, lr, precision, compiled=compiled, **options)
-
-
-# %% [markdown]
-r"""
 Gathering has its price: rank 0 holds weights and moments on its CPU, twelve bytes a parameter. It is simple, and enough for every model of this course. Samples are written by this gathered model too.
 
 Validation is different. It comes often, and its loss can be computed by the model as it is laid out. But a rank that calls such a model alone waits for the others for ever (chapter 20b): in each forward pass *every* rank must take part. So rows are dealt to the readers like cards, and whoever has no row left
@@ -482,7 +410,7 @@ def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precisio
 
 # %% [markdown]
 r"""
-In the trainer all this is few lines, which a later section adds. The gradient's norm needs none, since chapter 21 has taught `train_step` the global one.
+The optimizer's moments are gathered and dealt out in the same way (`optimizer_for`, in the appendix). In the trainer all this is few lines, also in the appendix. The gradient's norm needs none, since chapter 21 has taught `train_step` the global one.
 
 ## Four grids
 
@@ -683,181 +611,9 @@ large the vocabulary and the MLP are. On the grid these have half the rows, and 
 
 # %% [markdown]
 r"""
-## The layout in the trainer
-
-The trainer knows many processes since chapter 20a, and each of them has a complete model. Now its functions grow once more. First the configuration gets its section `parallel`. It is one more field of `Config`, with the check that was written above:
-"""
-
-# %%
-from dataclasses import field
-
-from nanogpt.device import pick_device
-from nanogpt.gpt.precision import why_not
-from nanogpt.run.config import Config, check_together
-from nanogpt.run.together import my_documents, too_large
-from nanogpt.run.training import Training
-
-
-# %%
-#| export run.config
-#| grows Config.__post_init__
-@dataclass(frozen=True)
-class Config(Config):
-    parallel: Parallel = field(default_factory=Parallel)  # how processes share the run
-
-    def __post_init__(self):
-        check_together(self.model, self.optim, self.train)
-        check_layout(self.parallel, self.model, self.train)
-
-
-# %%
-print(Config().parallel)
-
-# %% [markdown]
-r"""
-A layout belongs to the processes and not to the run's identity, so it may change on the way (`FREE`). Whether the number of processes fits is asked before they meet:
-"""
-
-
-# %%
-#| export run.together
-#| grows check_run
-def check_run(config: Config, ranks: Ranks) -> None:
-    """ValueError for a run that these ranks cannot do, before they meet."""
-    data_parallel(config.parallel, ranks.size)  # is this the number of processes that the layout needs?
-    if config.init_from is None and (reason := too_large(config, ranks.device, ranks.size)):
-        raise ValueError(reason)
-
-
-# %%
-#| export run.assemble
-#| grows FREE
-#| grows optimizer_of
-#| grows take_weights
-FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
-
-
-def optimizer_of(config: Config, model: GPT) -> torch.optim.Optimizer:
-    """Chapter 15's optimizer, as the configuration has it, for a model in any layout."""
-    o, train = config.optim, config.train
-    options = {"betas": o.betas, "weight_decay": o.weight_decay, "compiled": train.compile}
-    return optimizer_for(model, o.lr, train.dtype, **options)
-
-
-def take_weights(run: Training, folder: Path) -> None:
-    """Give the run's model, in any layout, the weights of a checkpoint, one after the other."""
-    fill(run.model, saved_weights(folder))
-
-
-# %% [markdown]
-r"""
-A run is assembled with `lay_out` in the place of DDP, and rows go to those who read different ones. A model in parts is made part by part. Only a model that a run begins with (`init_from`) is read in full, into the CPU's memory.
-"""
-
-# %%
-from collections.abc import Callable
-
-from nanogpt.gpt.train import scale_init
-from nanogpt.run.assemble import begun, ensure_data, first_model, given_model, stream_of
-from nanogpt.run.checkpoint import random_states, save, set_random_states
-from nanogpt.run.looks import validate
-from nanogpt.run.together import first_alone
-
-
-# %%
-#| export run.assemble
-#| grows assemble
-def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
-    """As first_model, but a rank has only its parts; and who reads different rows."""
-    if config.init_from is not None:
-        given = given_model(config, manifest)
-        return made_in_parts(given.config, given.named_parameters(), config, ranks)
-    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
-    weights = first_weights(shape, torch.Generator().manual_seed(config.run.seed))
-    model, readers = made_in_parts(shape, weights, config, ranks)
-    return scale_init(model), readers
-
-
-def assemble(config: Config, ranks: Ranks | None = None) -> Training:
-    """All that a run needs, before its first step. ranks: those that share each batch; else there is one."""
-    ranks = ranks or Ranks(device=pick_device(config.run.device))
-    if reason := why_not(config.train.dtype, ranks.device):
-        raise ValueError(f"train.dtype: {reason}")
-    manifest = first_alone(ranks, ensure_data, config.data)
-    if ranks.size > 1 and (config.parallel.shard or config.parallel.tp > 1):
-        model, readers = first_parts(config, manifest, ranks)
-        stepper = model
-    else:
-        model = first_model(config, manifest).to(ranks.device)
-        stepper, readers = lay_out(model, config, ranks)
-    optimizer, stream = optimizer_of(config, model), stream_of(config, readers)
-    run = begun(config, manifest, model.train(), stepper, optimizer, stream)
-    run.ranks = ranks
-    if config.train.compile and is_laid_out(model):
-        run.stepper = compile_blocks(model)  # begun's, the complete model compiled, has not been called
-    return run
-
-
-# %%
-grown("assemble", "21d")
-
-# %% [markdown]
-r"""
-Validation is made by the model as it is laid out, by all ranks. For the other looks and for a checkpoint the model is gathered on rank 0. All ranks must take part in this, also those that do not write.
-"""
-
-
-# %%
-#| export run.together
-#| grows held_loss
-def held_loss(ranks: Ranks, evaluate: Callable, model, held: list[np.ndarray], eot: int, **how) -> float:
-    """evaluate(model, held, eot, **how), chapter 18's mean loss, by all ranks; rows or documents are dealt to them."""
-    if ranks.size == 1:
-        return evaluate(model, held, eot, **how)
-    if is_laid_out(model):
-        return evaluate_together(model, held, eot, ranks, **how)
-    mine = [part for tokens in held if len(part := my_documents(tokens, eot, ranks)) > 1]
-    count = sum(len(part) - 1 for part in mine)
-    reports = gathered(ranks, (count, evaluate(model, mine, eot, **how) if count else 0.0))
-    return sum(count * loss for count, loss in reports) / sum(count for count, _ in reports)
-
-
-# %%
-#| export run.looks
-#| grows look
-def look(run: Training, looks: list[Callable]) -> dict:
-    """What the looks find, for the step's line: a validation by all ranks, the rest by rank 0. No later step notices them."""
-    before, found = random_states(run.device), {}
-    for each in looks:
-        model = run.model if each is validate else gathered_model(run.model)
-        if each is validate or run.ranks.rank == 0:
-            found |= each(run, model.to(run.device))
-    set_random_states(before, run.device)
-    return found
-
-
-# %%
-#| export run.trainer
-#| grows keep_run
-def keep_run(run: Training, metrics) -> None:
-    """Write a checkpoint of this step, if there is none yet, and flush the lines before it. Rank 0 writes."""
-    folder = run.folder / f"step_{run.step:06d}"
-    if run.kept != folder:
-        model, state = gathered_model(run.model), run.state_dict()  # all ranks: what was cut is gathered
-        if run.ranks.rank == 0:
-            os.fsync(metrics.fileno())
-            save(run.folder, run.step, model, state, run.tokenizer)
-        run.kept = folder
-
-
-# %%
-grown("keep_run", "21d")
-
-# %% [markdown]
-r"""
 ## One run, two layouts
 
-Now the trainer: the run `tiny`, a short one with a constant rate, once by one process; and once by four on the grid, stopped half-way, and gone on with by one. *Predict.* How far apart are the two
+Now the trainer, which has learned `parallel` in the appendix: the run `tiny`, a short one with a constant rate, once by one process; and once by four on the grid, stopped half-way, and gone on with by one. *Predict.* How far apart are the two
 curves at most?
 """
 
@@ -1006,6 +762,251 @@ sum carries eight times as many rows, and the link is busy longer than the GPUs 
 
 So `tp` stays inside a machine and is no larger than needed, `shard` reaches across machines, and `dp` takes the rest. What is left out here, complete activations, pipelines and what can be hidden, chapter 22 plans.
 """
+
+# %% [markdown]
+r"""
+## Appendix: an optimizer for any layout
+
+The rest of this sitting is plumbing. AdamW's moments are laid out as their parameters are. One kernel updates many tensors at once but takes none of two meshes together, so the groups of chapter 15 are cut further; in
+a checkpoint parameters are numbered as one process numbers them.
+"""
+
+
+# %%
+#| export
+class LaidOutAdamW(torch.optim.AdamW):
+    """AdamW for a model that is laid out. For a checkpoint its moments are gathered, and so a run can go on in any layout."""
+
+    def __init__(self, model: GPT, lr: float, *, betas, weight_decay: float):
+        names = {p: name for name, p in model.named_parameters()}
+        groups, apart = decay_groups(model, weight_decay), []
+        self.model, self.named = model, [[names[p] for p in group["params"]] for group in groups]
+        for group in groups:  # a fused update takes no tensors of two meshes
+            meshes = dict.fromkeys(p.device_mesh for p in group["params"])
+            apart += [{**group, "params": [p for p in group["params"] if p.device_mesh == m]} for m in meshes]
+        self.decays = [group["weight_decay"] for group in groups]
+        super().__init__(apart, lr=lr, betas=betas, fused=True)
+
+    @property
+    def numbered(self) -> list[str]:
+        """The names of the parameters, in the order in which one process numbers them."""
+        return [name for names in self.named for name in names]
+
+
+# %%
+#| export
+class LaidOutAdamW(LaidOutAdamW):
+    def state_dict(self) -> dict:
+        """As AdamW's of one process, on rank 0's CPU; on the others without moments. All ranks call it."""
+        from nanogpt.parallel.tensor import plain
+
+        state, groups, first = {}, [], dist.get_rank() == 0
+        for i, name in enumerate(self.numbered):
+            moments = self.state[self.model.get_parameter(name)]
+            found = {what: plain(self.model, [(name, x)])[name] for what, x in moments.items() if x.dim()}
+            found |= {what: x for what, x in moments.items() if not x.dim()}  # how many updates
+            state[i] = {what: x.cpu() for what, x in found.items()} if first else {}
+        options = {what: value for what, value in self.param_groups[0].items() if what != "params"}
+        for decay, names in zip(self.decays, self.named):
+            begin = sum(len(group["params"]) for group in groups)
+            numbers = list(range(begin, begin + len(names)))
+            groups.append(options | {"weight_decay": decay, "params": numbers})
+        return {"state": state, "param_groups": groups}
+
+
+# %%
+#| export
+class LaidOutAdamW(LaidOutAdamW):
+    def load_state_dict(self, state_dict: dict) -> None:
+        """The moments of a checkpoint of any layout; the options stay this run's."""
+        for i, name in enumerate(self.numbered):
+            p = self.model.get_parameter(name)
+            for what, x in state_dict["state"].get(i, {}).items():
+                self.state[p][what] = laid_out(self.model, name, x) if x.dim() else x.to(p.device, copy=True)
+
+
+def optimizer_for(
+    model: GPT, lr: float, precision: str, compiled: bool = False, **options
+) -> torch.optim.Optimizer:
+    """Chapter 15's optimizer, or the same for a model that is laid out."""
+    if is_laid_out(model):
+        return LaidOutAdamW(model, lr, **options)
+    return make_optimizer(model, lr, precision, compiled=compiled, **options)
+
+
+# %% [markdown]
+r"""
+## Appendix: the layout in the trainer
+
+The trainer knows many processes since chapter 20a, and each of them has a complete model. Now its functions grow once more. First the configuration gets its section `parallel`. It is one more field of `Config`, with the check that was written above:
+"""
+
+# %%
+from dataclasses import field
+
+from nanogpt.device import pick_device
+from nanogpt.gpt.precision import why_not
+from nanogpt.run.config import Config, check_together
+from nanogpt.run.together import my_documents, too_large
+from nanogpt.run.training import Training
+
+
+# %%
+#| export run.config
+#| grows Config.__post_init__
+@dataclass(frozen=True)
+class Config(Config):
+    parallel: Parallel = field(default_factory=Parallel)  # how processes share the run
+
+    def __post_init__(self):
+        check_together(self.model, self.optim, self.train)
+        check_layout(self.parallel, self.model, self.train)
+
+
+# %%
+print(Config().parallel)
+
+# %% [markdown]
+r"""
+A layout belongs to the processes and not to the run's identity, so it may change on the way (`FREE`). Whether the number of processes fits is asked before they meet:
+"""
+
+
+# %%
+#| export run.together
+#| grows check_run
+def check_run(config: Config, ranks: Ranks) -> None:
+    """ValueError for a run that these ranks cannot do, before they meet."""
+    data_parallel(config.parallel, ranks.size)  # is this the number of processes that the layout needs?
+    if config.init_from is None and (reason := too_large(config, ranks.device, ranks.size)):
+        raise ValueError(reason)
+
+
+# %%
+#| export run.assemble
+#| grows FREE
+#| grows optimizer_of
+#| grows take_weights
+FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
+
+
+def optimizer_of(config: Config, model: GPT) -> torch.optim.Optimizer:
+    """Chapter 15's optimizer, as the configuration has it, for a model in any layout."""
+    o, train = config.optim, config.train
+    options = {"betas": o.betas, "weight_decay": o.weight_decay, "compiled": train.compile}
+    return optimizer_for(model, o.lr, train.dtype, **options)
+
+
+def take_weights(run: Training, folder: Path) -> None:
+    """Give the run's model, in any layout, the weights of a checkpoint, one after the other."""
+    fill(run.model, saved_weights(folder))
+
+
+# %% [markdown]
+r"""
+A run is assembled with `lay_out` in the place of DDP, and rows go to those who read different ones. A model in parts is made part by part. Only a model that a run begins with (`init_from`) is read in full, into the CPU's memory.
+"""
+
+# %%
+from collections.abc import Callable
+
+from nanogpt.gpt.train import scale_init
+from nanogpt.run.assemble import begun, ensure_data, first_model, given_model, stream_of
+from nanogpt.run.checkpoint import random_states, save, set_random_states
+from nanogpt.run.looks import validate
+from nanogpt.run.together import first_alone
+
+
+# %%
+#| export run.assemble
+def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
+    """As first_model, but a rank has only its parts; and who reads different rows."""
+    if config.init_from is not None:
+        given = given_model(config, manifest)
+        return made_in_parts(given.config, given.named_parameters(), config, ranks)
+    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
+    weights = first_weights(shape, torch.Generator().manual_seed(config.run.seed))
+    model, readers = made_in_parts(shape, weights, config, ranks)
+    return scale_init(model), readers
+
+
+# %%
+#| export run.assemble
+#| grows assemble
+def assemble(config: Config, ranks: Ranks | None = None) -> Training:
+    """All that a run needs, before its first step. ranks: those that share each batch; else there is one."""
+    ranks = ranks or Ranks(device=pick_device(config.run.device))
+    if reason := why_not(config.train.dtype, ranks.device):
+        raise ValueError(f"train.dtype: {reason}")
+    manifest = first_alone(ranks, ensure_data, config.data)
+    if ranks.size > 1 and (config.parallel.shard or config.parallel.tp > 1):
+        model, readers = first_parts(config, manifest, ranks)
+        stepper = model
+    else:
+        model = first_model(config, manifest).to(ranks.device)
+        stepper, readers = lay_out(model, config, ranks)
+    optimizer, stream = optimizer_of(config, model), stream_of(config, readers)
+    run = begun(config, manifest, model.train(), stepper, optimizer, stream)
+    run.ranks = ranks
+    if config.train.compile and is_laid_out(model):
+        run.stepper = compile_blocks(model)  # begun's, the complete model compiled, has not been called
+    return run
+
+
+# %%
+grown("assemble", "21d")
+
+# %% [markdown]
+r"""
+Validation is made by the model as it is laid out, by all ranks. For the other looks and for a checkpoint the model is gathered on rank 0. All ranks must take part in this, also those that do not write.
+"""
+
+
+# %%
+#| export run.together
+#| grows held_loss
+def held_loss(ranks: Ranks, evaluate: Callable, model, held: list[np.ndarray], eot: int, **how) -> float:
+    """evaluate(model, held, eot, **how), chapter 18's mean loss, by all ranks; rows or documents are dealt to them."""
+    if ranks.size == 1:
+        return evaluate(model, held, eot, **how)
+    if is_laid_out(model):
+        return evaluate_together(model, held, eot, ranks, **how)
+    mine = [part for tokens in held if len(part := my_documents(tokens, eot, ranks)) > 1]
+    count = sum(len(part) - 1 for part in mine)
+    reports = gathered(ranks, (count, evaluate(model, mine, eot, **how) if count else 0.0))
+    return sum(count * loss for count, loss in reports) / sum(count for count, _ in reports)
+
+
+# %%
+#| export run.looks
+#| grows look
+def look(run: Training, looks: list[Callable]) -> dict:
+    """What the looks find, for the step's line: a validation by all ranks, the rest by rank 0. No later step notices them."""
+    before, found = random_states(run.device), {}
+    for each in looks:
+        model = run.model if each is validate else gathered_model(run.model)
+        if each is validate or run.ranks.rank == 0:
+            found |= each(run, model.to(run.device))
+    set_random_states(before, run.device)
+    return found
+
+
+# %%
+#| export run.trainer
+#| grows keep_run
+def keep_run(run: Training, metrics) -> None:
+    """Write a checkpoint of this step, if there is none yet, and flush the lines before it. Rank 0 writes."""
+    folder = run.folder / f"step_{run.step:06d}"
+    if run.kept != folder:
+        model, state = gathered_model(run.model), run.state_dict()  # all ranks: what was cut is gathered
+        if run.ranks.rank == 0:
+            os.fsync(metrics.fileno())
+            save(run.folder, run.step, model, state, run.tokenizer)
+        run.kept = folder
+
+
+# %%
+grown("keep_run", "21d")
 
 # %% tags=["nbval-ignore-output"]
 predictions("21d")

@@ -24,10 +24,9 @@ LINES |= {
     "17d": 340,
     "17e": 525,
     "20": 495,
-    "21": 460,
+    "21": 462,
     "21b": 460,
     "21c": 460,
-    "21d": 560,
     "22b": 475,
 }
 # What a reader meets, and what explains itself by chapters. This file's own examples are wrong on purpose.
