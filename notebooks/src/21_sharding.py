@@ -35,8 +35,8 @@ from nanogpt.speed.work import activation_bytes
 DATA, OUT = "../data/built/stories", "../data/built/zero.json"
 N, LOCAL = 2, 4  # processes, for which a laptop has two cores; ranks inside this kernel
 RANKS, B, T = [1, 2, 4, 8, 16, 32, 64], 4, 1024
-assert N > 1, f"N={N}: sharding needs two processes or more"
 _ = ensure_corpus(DATA)
+print(f"GPT-2 XL has {num_params(SIZES['gpt2-xl']):,} parameters")
 
 # %% [markdown]
 r"""
@@ -46,7 +46,7 @@ A parameter in training is more than one number. There are the weight, its gradi
 sixteen bytes in all. With 16-bit weights and gradients (chapter 10), the optimizer also keeps a float32 master of each weight. The sum is again sixteen bytes. Megatron-LM
 keeps its gradients in float32 too, which makes eighteen.
 
-*Predict.* GPT-2 XL has 1,557,611,200 parameters. How many GB are its weights, gradients, moments and masters? How many GB would a rank hold, if 64 ranks shared everything
+*Predict.* How many GB are GPT-2 XL's weights, gradients, moments and masters? How many GB would a rank hold, if 64 ranks shared everything
 equally?
 """
 
@@ -81,8 +81,8 @@ def bars(millions: float, recipe: str = "bf16") -> dict:
 
 
 small, xl = num_params(SIZES["gpt2"]), num_params(SIZES["gpt2-xl"])
-picture = bars(small / 1e6) | bars(xl / 1e6)
-show(figures.models(picture, RANKS), alt="GB a rank by ranks and stage: only stage 3 falls towards zero.")
+alt = "GB a rank by ranks and stage: only stage 3 falls towards zero."
+show(figures.models(bars(small / 1e6) | bars(xl / 1e6), RANKS), alt=alt)
 for stage in range(4):
     print(f"XL, stage {stage}, 64 ranks: {sum(state_bytes(xl, 64, stage)) / 1e9:.2f} GB")
 answer("21.1", sum(state_bytes(xl, 1, 0)) / 1e9)
@@ -486,8 +486,7 @@ with fake_ranks(LOCAL):  # rank 0 of four; the others do not exist
     model = shard(GPT(TINY))
     for name in ("transformer.wte.weight", "transformer.h.0.mlp.c_fc.weight"):
         p = model.get_parameter(name)
-        dim, part = p.placements[0].dim, p.to_local()
-        print(f"{name}: {tuple(p.shape)}, cut along dimension {dim}; on this rank {tuple(part.shape)}")
+        print(f"{name}: {tuple(p.shape)}, on this rank {tuple(p.to_local().shape)}")
 
 # %% [markdown]
 r"""
@@ -615,6 +614,12 @@ def copies_kept(model: nn.Module, batch, precision: str) -> int:
 
 
 # %%
+for precision in ("float32", "bf16"):
+    copies = copies_kept(model, stream.next_batch(), precision)
+    print(f"one process, {precision}: {copies / blocks:.2f} bytes for each of the blocks' parameters")
+
+
+# %%
 #| export drills.sharding
 def measured(way: str, ranks: Ranks, data: str) -> dict:
     """Losses; bytes that this rank holds at the end of backward, moves in a step, keeps as copies, has at its peak."""
@@ -645,8 +650,8 @@ def measured(way: str, ranks: Ranks, data: str) -> dict:
 r"""
 The second drill, `parts`, saves a sharded model in the middle of its training. We come to it at the end.
 
-*Predict.* How many MB of weights, gradients and moments does a rank of FSDP2 hold, on two ranks and in float32? How many MB does a step move, where the blocks are gathered twice and the root once? And how many bytes for each
-of the blocks' parameters are kept as copies under *autocast*?
+*Predict.* How many MB of weights, gradients and moments does a rank of FSDP2 hold, on two ranks and in float32? How many MB does a step move, where the blocks are gathered twice and the root once? And how many bytes of copies for each
+of the blocks' parameters does a rank keep under *autocast*, where one process keeps nearly two?
 """
 
 # %%
