@@ -40,14 +40,14 @@ def memory(kept: dict[str, dict[str, int]]) -> plt.Figure:
 
 
 def traffic(shares: dict[str, dict[str, tuple[float, float]]], room: float) -> plt.Figure:
-    """Time on the link over time of computing, a panel a model, a bar a layout; red where a GPU has not the GB."""
+    """Time on the link over time of computing, a panel a model, a point a layout; red where a GPU has not the GB."""
     fig, panels = plt.subplots(1, len(shares), figsize=(7, 2.2), layout="constrained", sharey=True)
     for ax, (model, layouts) in zip(panels, shares.items()):
         colours = ["C3" if gb > room else "C0" for _, gb in layouts.values()]
-        ax.barh(list(layouts), [share for share, _ in layouts.values()], color=colours)
+        ax.scatter([share for share, _ in layouts.values()], list(layouts), color=colours, s=40)
         ax.axvline(1, c="0.3", lw=1)
         ax.set_xscale("log")
-        ax.set_xlim(0.1, 200)
+        ax.set_xlim(0.03, 30)
         ax.set_title(model, fontsize=9)
     panels[0].invert_yaxis()
     panels[len(panels) // 2].set_xlabel("time on the link / time of computing")

@@ -3,9 +3,7 @@
 Exported from notebooks/21d_layouts.ipynb.
 """
 
-import shutil
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -13,12 +11,21 @@ import torch.distributed as dist
 
 from nanogpt.drills.ddp import LR, ROWS, fresh
 from nanogpt.drills.flight import flight_record
+from nanogpt.drills.sharding import held
 from nanogpt.gpt.clip import local_part
-from nanogpt.gpt.optim import make_optimizer
+from nanogpt.gpt.model import GPT
 from nanogpt.gpt.train import train_step
 from nanogpt.parallel.distributed import Ranks, gathered, my_rows
-from nanogpt.parallel.laid_out import is_laid_out, laid_out, lay_out, optimizer_for, whole_model
+from nanogpt.parallel.laid_out import (
+    first_weights,
+    is_laid_out,
+    laid_out,
+    lay_out,
+    made_in_parts,
+    optimizer_for,
+)
 from nanogpt.parallel.layout import Parallel
+from nanogpt.speed.work import peak_memory
 from nanogpt.text.data import DocumentStream
 
 MATRIX = "transformer.h.0.mlp.c_proj.weight"
@@ -30,22 +37,15 @@ def grids(n: int) -> dict[str, Parallel]:
     return {"copies": Parallel(dp=n), "parts": Parallel(dp=n, shard=True), "cuts": Parallel(tp=n)} | two
 
 
-def made(grid: Parallel, ranks: Ranks, data: str):
+def run_in(grid: Parallel, ranks: Ranks, data: str):
     """Chapter 20's model in this layout: model, stepper, optimizer and stream."""
     model, _, stream = fresh(Ranks(device=ranks.device), data)
-    stepper, readers = lay_out(model, SimpleNamespace(parallel=grid), ranks)
+    config = SimpleNamespace(parallel=grid, train=SimpleNamespace(dtype="float32"))
+    stepper, readers = lay_out(model, config, ranks)
     optimizer = optimizer_for(model, LR, "float32", betas=(0.9, 0.98), weight_decay=0.01)
     dealt = my_rows(ROWS, readers)
     stream = DocumentStream(stream.paths, T=stream.T, device=ranks.device, **dealt)
     return model, stepper, optimizer, stream
-
-
-def kept(model, optimizer) -> dict[str, int]:
-    """Bytes that this rank has between two steps."""
-    parameters = list(model.parameters())
-    moments = [x for p in parameters for x in optimizer.state[p].values() if x.dim()]
-    lists = {"weights": parameters, "gradients": [p.grad for p in parameters], "moments": moments}
-    return {what: sum(local_part(x)[0].nbytes for x in some) for what, some in lists.items()}
 
 
 def part_of(model, name: str = MATRIX) -> list[int]:
@@ -80,32 +80,29 @@ def ways(ranks: Ranks, data: str, steps: int = 3) -> dict:
     found = {}
     for name, grid in ({"one process": Parallel()} | grids(ranks.size)).items():
         who = Ranks(device=ranks.device) if name == "one process" else ranks
-        model, stepper, optimizer, stream = made(grid, who, data)
+        model, stepper, optimizer, stream = run_in(grid, who, data)
         told = []
         for _ in range(steps):
             dist.barrier()  # seen in the flight record
             accept = partial(noted, told)
             train_step(stepper, optimizer, [stream.next_batch()], clip=0.5, accept=accept, mean=who.mean)
         found[name] = {"told": told, "sent": sizes_sent(), "has": gathered(ranks, part_of(model))}
-        found[name]["kept"] = gathered(ranks, kept(model, optimizer))
+        found[name]["kept"] = gathered(ranks, held(model, optimizer))
     return found
 
 
-def checkpoint_in_parts(ranks: Ranks, data: str) -> dict:
-    """A step on shards, a checkpoint in parts, and the loss of the step after it."""
-    from nanogpt.parallel.fsdp import save_parts
-
-    folder = Path(data).parent / "parts"
-    if ranks.rank == 0:
-        shutil.rmtree(folder, ignore_errors=True)
-    dist.barrier()
-    model, stepper, _, stream = made(Parallel(shard=True), ranks, data)
-    optimizer = make_optimizer(model, LR)
-    train_step(stepper, optimizer, [stream.next_batch()], mean=ranks.mean)
-    save_parts(folder, model, optimizer)
-    after = train_step(stepper, optimizer, [stream.next_batch()], mean=ranks.mean).item()
-    gathering = whole_model(model)  # what one file takes on rank 0: weights and two moments, in float32
-    return {"after": after, "gathered": 12 * sum(p.numel() for p in gathering.parameters())}
+def making(ranks: Ranks, data: str) -> dict:
+    """Bytes of a model's weights and of the largest; the peak on this rank while it is made: complete first, part by part."""
+    shape = fresh(Ranks(), data)[0].config
+    config = SimpleNamespace(parallel=Parallel(shard=True), train=SimpleNamespace(dtype="float32"))
+    weights = lambda: first_weights(shape, torch.Generator().manual_seed(0))  # noqa: E731
+    ways = {
+        "complete first": lambda: lay_out(GPT(shape).to(ranks.device), config, ranks),
+        "part by part": lambda: made_in_parts(shape, weights(), config, ranks),
+    }
+    sizes = [x.nbytes for _, x in weights()]
+    peaks = {way: peak_memory(call, ranks.device) for way, call in ways.items()}
+    return {"weights": sum(sizes), "largest": max(sizes), "peaks": peaks}
 
 
-DRILLS = {"ways": ways, "parts": checkpoint_in_parts}
+DRILLS = {"ways": ways, "making": making}

@@ -6,107 +6,120 @@ Exported from notebooks/21_sharding.ipynb.
 from pathlib import Path
 
 import torch
-from torch import nn
-from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
-from nanogpt.drills.ddp import fresh
-from nanogpt.gpt.clip import clip_, local_part
+from nanogpt.gpt.clip import local_part
+from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.optim import make_optimizer
+from nanogpt.gpt.precision import autocast
 from nanogpt.gpt.pretrained import to_hf
 from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import Ranks, gathered, replicate
-from nanogpt.parallel.fsdp import save_parts, shard, unsharded
-from nanogpt.parallel.zero import Moved, PartsOptimizer, in_parts, my_part
+from nanogpt.parallel.distributed import Ranks, my_rows, replicate
+from nanogpt.parallel.fsdp import recompute_blocks, save_parts, shard, unsharded
+from nanogpt.parallel.zero import Moved
 from nanogpt.speed.work import peak_memory
+from nanogpt.text.data import DocumentStream
+from nanogpt.text.shards import described, open_shards
 
-WAYS = ["one process", "DDP", "stage 1", "stage 2", "stage 3", "ZeRO optimizer", "FSDP2", "recompute", "bf16"]
+SHAPE = {"n_layer": 6, "n_head": 4, "n_embd": 128, "block_size": 40}
+ROWS, LR = 8, 2e-3
 
 
-def made(way: str, ranks: Ranks, data: str) -> tuple:
+def start(ranks: Ranks, data: str) -> tuple[GPT, DocumentStream]:
+    """A model, on all ranks the same, and a stream of this rank's part of ROWS rows."""
+    shards = open_shards(data, "train")
+    shape = GPTConfig(**SHAPE, vocab_size=described(shards)[0])
+    model = GPT(shape, torch.Generator().manual_seed(0)).to(ranks.device)
+    return model, DocumentStream(shards, T=shape.block_size, device=ranks.device, **my_rows(ROWS, ranks))
+
+
+WAYS = ["one process", "DDP", "FSDP2", "recompute", "autocast", "bf16"]
+
+
+def prepared(way: str, ranks: Ranks, data: str) -> tuple:
     """What trains in this way: the model to call, its optimizer, and this rank's stream."""
-    model, optimizer, stream = fresh(ranks, data)
-    weights, lr = list(model.parameters()), optimizer.defaults["lr"]
-    if way in ("DDP", "ZeRO optimizer"):
+    model, stream = start(ranks, data)
+    if way == "DDP":
         model = replicate(model, ranks)
-    if way == "ZeRO optimizer":
-        options = {key: optimizer.defaults[key] for key in ("lr", "betas")}
-        optimizer = ZeroRedundancyOptimizer(optimizer.param_groups, torch.optim.AdamW, **options)
-    elif way in ("stage 1", "stage 2"):
-        parts = nn.ParameterList(my_part(w, ranks.rank, ranks.size) for w in weights)
-        optimizer = PartsOptimizer(weights, [*parts], make_optimizer(parts, lr), int(way[-1]))
-    elif way == "stage 3":
-        optimizer = make_optimizer(model := in_parts(model, ranks.rank, ranks.size), lr)
-    elif way in ("FSDP2", "recompute", "bf16"):
-        shard(model, precision="bf16" if way == "bf16" else "float32", recompute=way == "recompute")
-        optimizer = make_optimizer(model, lr)
-    return model, optimizer, stream
+    elif way != "one process":
+        shard(model, precision="bf16" if way == "bf16" else "float32")
+    if way == "recompute":
+        recompute_blocks(model)
+    return model, make_optimizer(model, LR), stream
 
 
 def held(model: nn.Module, optimizer) -> dict[str, int]:
-    """Bytes on this rank: weights and gradients, of the model and of parts of its optimizer's own; and moments."""
-    inner = getattr(optimizer, "optimizer", getattr(optimizer, "optim", optimizer))
-    weights = {*model.parameters(), *(p for group in inner.param_groups for p in group["params"])}
+    """Bytes of weights, gradients and moments on this rank."""
+    weights = list(model.parameters())
     gradients = [p.grad for p in weights if p.grad is not None]
-    moments = [m for state in inner.state.values() for m in state.values() if m.dim()]
+    moments = [m for p in weights for m in optimizer.state[p].values() if m.dim()]
     kinds = {"weights": weights, "gradients": gradients, "moments": moments}
     return {kind: sum(local_part(x)[0].nbytes for x in tensors) for kind, tensors in kinds.items()}
 
 
-def measured(way: str, ranks: Ranks, data: str, steps: int) -> dict:
-    """Losses; bytes that this rank holds at the end of backward, moves in a step, and has at its peak."""
-    (model, optimizer, stream), told, losses = made(way, ranks, data), {}, []
-    look = lambda loss, norm: told.update(held(model, optimizer)) or True  # noqa: E731
+def copies_kept(model: nn.Module, batch, precision: str) -> int:
+    """Bytes of the blocks' matrices in 16 bits that are alive after forward, on this rank."""
+    C = SHAPE["n_embd"]
+    matrices = [{3 * C, C}, {C}, {4 * C, C}]  # the sides of c_attn, of c_proj, of the MLP's two
+    kept = {}
 
-    def step():
-        batch = stream.next_batch()
-        losses.append(train_step(model, optimizer, [batch], accept=look, mean=ranks.mean).item())
+    def pack(x: Tensor) -> Tensor:
+        if x.dim() == 2 and x.dtype in (torch.bfloat16, torch.float16) and {*x.shape} in matrices:
+            storage = x.untyped_storage()
+            kept[storage._cdata] = storage
+        return x
 
-    for _ in range(steps - 2):
-        step()
+    with saved_tensors_hooks(pack, lambda x: x), autocast(precision, batch[0].device):
+        loss = model(*batch)[1]
+    alive = sum(storage.nbytes() for storage in kept.values())
+    loss.backward()
+    return alive
+
+
+def measured(way: str, ranks: Ranks, data: str) -> dict:
+    """Losses; bytes that this rank holds at the end of backward, moves in a step, keeps as copies, has at its peak."""
+    model, optimizer, stream = prepared(way, ranks, data)
+    precision, found, losses = "bf16" if way == "autocast" else "float32", {}, []
+
+    def look(loss, norm) -> bool:
+        squares = [p.grad.norm().item() ** 2 for p in model.parameters()]
+        found.update(held(model, optimizer), norm=norm.item(), read=sum(squares) ** 0.5)
+        return True
+
+    def step() -> None:
+        batches, how = [stream.next_batch()], {"accept": look, "mean": ranks.mean}
+        losses.append(train_step(model, optimizer, batches, precision, **how).item())
+
+    step()
+    step()
     with Moved() as moved:
         step()
     optimizer.zero_grad()
-    start = sum(held(model, optimizer).values())
-    return {
-        "peak": start + peak_memory(step, ranks.device),
-        "losses": losses,
-        "moved": dict(moved.bytes),
-    } | told
+    before = sum(held(model, optimizer).values())
+    found["peak"] = before + peak_memory(step, ranks.device)
+    found["copies"] = copies_kept(model, stream.next_batch(), precision)
+    return found | {"losses": losses, "moved": dict(moved.bytes)}
 
 
-def stages(ranks: Ranks, data: str, steps: int = 5) -> dict:
+def stages(ranks: Ranks, data: str) -> dict:
     """The same steps from the same weights in all ways, each measured."""
     alone = Ranks(device=ranks.device)
-    return {way: measured(way, alone if way == WAYS[0] else ranks, data, steps) for way in WAYS}
+    return {way: measured(way, alone if way == WAYS[0] else ranks, data) for way in WAYS}
 
 
-def norms(ranks: Ranks, data: str) -> dict:
-    """What each rank is told of the gradient's norm: of one weight, of all by PyTorch, of all by clip_; and the truth."""
-    model, _, stream = fresh(ranks, data)
-    shard(model)(*stream.next_batch())[1].backward()
-    gradients = [p.grad for p in model.parameters()]
-    one = model.transformer.h[0].mlp.c_fc.weight.grad
-    total = torch.nn.utils.get_total_norm(gradients)
-    told = {
-        "one weight, .norm().item()": one.norm().item(),
-        "one weight, the truth": one.full_tensor().norm().item(),
-        "all, get_total_norm(...).item()": total.item(),
-        "all, the truth": torch.cat([g.full_tensor().flatten() for g in gradients]).norm().item(),
-        "all, clip_": clip_(model, 1.0).item(),
-    }
-    return {"ranks": gathered(ranks, told), "placements": str(total.placements)}
-
-
-def steps_around_a_checkpoint(ranks: Ranks, data: str, before: int = 2, after: int = 2) -> dict:
+def around_a_checkpoint(ranks: Ranks, data: str, before: int = 2, after: int = 2) -> dict:
     """FSDP2 trains `before` steps and saves its parts and an export; then it goes on: the losses."""
-    model, optimizer, stream = made("FSDP2", ranks, data)
-    step = lambda: train_step(model, optimizer, [stream.next_batch()], mean=ranks.mean).item()  # noqa: E731
-    losses, folder = [step() for _ in range(before)], Path(data).parent / "sharded"
-    save_parts(folder / "parts", model, optimizer)
-    plain = unsharded(model)
-    if ranks.rank == 0:
-        to_hf(plain, folder / "huggingface")
-    return {"losses": losses + [step() for _ in range(after)]}
+    model, optimizer, stream = prepared("FSDP2", ranks, data)
+    folder, losses = Path(data).parent / "sharded", []
+    for step in range(before + after):
+        if step == before:
+            save_parts(folder / "parts", model, optimizer)
+            plain = unsharded(model)
+            if ranks.rank == 0:
+                to_hf(plain, folder / "huggingface")
+        losses.append(train_step(model, optimizer, [stream.next_batch()], mean=ranks.mean).item())
+    return {"losses": losses}
 
 
-DRILLS = {"stages": stages, "norms": norms, "parts": steps_around_a_checkpoint}
+DRILLS = {"stages": stages, "parts": around_a_checkpoint}

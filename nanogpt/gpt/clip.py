@@ -45,19 +45,8 @@ def scale_to(gradients, max_norm: float, norm: Tensor) -> None:
 
 
 def local_part(x: Tensor) -> tuple[Tensor, tuple]:
-    """This rank's part of x, which shares its memory, and the process groups over which the others lie; () if x is whole."""
+    """This rank's part of x, which shares its memory, and the groups of ranks that have the others; () if x is complete."""
     if not hasattr(x, "device_mesh"):  # no DTensor, whose class takes a second to import
         return x, ()
     cut = (dim for dim, place in enumerate(x.placements) if not place.is_replicate())
     return x.to_local(), tuple(x.device_mesh.get_group(dim) for dim in cut)
-
-
-def clip_(parameters, max_norm: float) -> Tensor:
-    """Clip by the global norm, in place; all ranks call it, and get the norm before, a plain tensor.
-
-    parameters: a module, or its parameters, whole or sharded in any way.
-    """
-    parameters = parameters.parameters() if isinstance(parameters, torch.nn.Module) else parameters
-    norm = global_norm(gradients := gradients_of(parameters))
-    scale_to(gradients, max_norm, norm)
-    return norm

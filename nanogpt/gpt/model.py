@@ -1,6 +1,6 @@
 """GPT-2: the model, its initialisation, and counts of its parameters and FLOPs.
 
-Exported from notebooks/05_gpt.ipynb.
+Exported from notebooks/05_gpt.ipynb, grown by notebooks/21d_layouts.ipynb.
 """
 
 import math
@@ -51,13 +51,7 @@ def init_weights(
     Draws from `generator`, or from PyTorch's global one where it is None. Rows of wte from vocab_size on are zero.
     """
     for name, p in model.named_parameters():  # a tied matrix comes once
-        if p.dim() == 2:
-            std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
-            real = p[:vocab_size] if name.endswith("wte.weight") else p
-            nn.init.normal_(real, std=std, generator=generator)
-            p[len(real) :] = 0
-        else:
-            nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
+        init_weight(name, p, n_layer, generator, vocab_size)
 
 
 def check_shape(config) -> None:
@@ -214,3 +208,14 @@ def flops_by_part(config: GPTConfig, T: int | None = None) -> dict[str, int]:
 def flops_per_token(config: GPTConfig, T: int | None = None) -> int:
     """FLOPs per token of one training step, forward and backward: 3 × the sum of flops_by_part."""
     return 3 * sum(flops_by_part(config, T).values())
+
+
+def init_weight(name: str, p: Tensor, n_layer: int, generator=None, vocab_size: int | None = None) -> None:
+    """GPT-2's initialisation of one weight, in place: see init_weights."""
+    if p.dim() == 2:
+        std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
+        real = p[:vocab_size] if name.endswith("wte.weight") else p
+        nn.init.normal_(real, std=std, generator=generator)
+        p[len(real) :] = 0
+    else:
+        nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)

@@ -1,4 +1,4 @@
-"""A model in shards by FSDP2; whole again for a file; its checkpoint for any number of ranks.
+"""A model in shards by FSDP2: made part by part; complete again for a file; its checkpoint for any number of ranks.
 
 Exported from notebooks/21_sharding.ipynb.
 """
@@ -21,18 +21,16 @@ from nanogpt.gpt.model import GPT
 from nanogpt.gpt.precision import PRECISIONS
 
 
-def shard(model: GPT, mesh: DeviceMesh | None = None, precision="float32", recompute=False) -> GPT:
+def shard(model: GPT, mesh: DeviceMesh | None = None, precision="float32") -> GPT:
     """FSDP2, in place: this rank keeps a part of each tensor. Make the optimizer afterwards. wte stays lm_head.
 
-    mesh: of one dimension, or all ranks; without a process group the model stays whole. precision: chapter 10's word;
-    weights are used in it, parts and the mean of gradients stay float32. recompute: of a block keep its input only.
+    mesh: of one dimension, or copies × parts; by default all ranks; without a process group nothing happens. precision:
+    chapter 10's word. Weights are gathered and used in it, and autocast is off; parts and mean gradients stay float32.
     """
     if precision not in PRECISIONS or precision == "bf16-masters":
         raise ValueError(
             f"precision={precision!r} is not for shards; take bf16, whose parts are float32 masters"
         )
-    for block in model.transformer.h if recompute else ():  # no wrapper module: names stay as they are
-        block.forward = partial(recomputed, block.forward, use_reentrant=False)
     if mesh is None and not dist.is_initialized():
         return model
     mesh = mesh or init_device_mesh(next(model.parameters()).device.type, (dist.get_world_size(),))
@@ -41,21 +39,36 @@ def shard(model: GPT, mesh: DeviceMesh | None = None, precision="float32", recom
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
     for part in *model.transformer.h, model:
         fully_shard(part, mesh=mesh, mp_policy=policy)
+    if policy.param_dtype:  # autocast has nothing left to cast
+        model.forward = torch.autocast(mesh.device_type, enabled=False)(model.forward)
+    return model
+
+
+def recompute_blocks(model: GPT) -> GPT:
+    """Of each block keep its input alone, and run the block again in backward (Chen et al. 2016, §4); in place."""
+    for block in model.transformer.h:
+        block.forward = partial(recomputed, block.forward, use_reentrant=False)
     return model
 
 
 @torch.no_grad()
 def full_state(model: GPT) -> dict[str, Tensor]:
-    """All weights by name, whole, on the CPU, on every rank; the tied one once. All ranks call it."""
-    named = model.named_parameters()
-    return {n: (p.full_tensor() if isinstance(p, DTensor) else p).detach().cpu() for n, p in named}
+    """All weights by name, complete, on the CPU of rank 0, the tied one once; {} on the others. All ranks call it."""
+    first, state = not dist.is_initialized() or dist.get_rank() == 0, {}
+    for name, p in model.named_parameters():
+        x = p.full_tensor() if isinstance(p, DTensor) else p
+        if first:
+            state[name] = x.detach().cpu()
+    return state
 
 
-def unsharded(model: GPT) -> GPT:
-    """A plain GPT on the CPU with the weights of a sharded one, for save_model and to_hf. All ranks call it."""
+def unsharded(model: GPT) -> GPT | None:
+    """On rank 0 a plain GPT on the CPU, for save_model and to_hf, with the weights of a sharded one; None elsewhere."""
+    state = full_state(model)
+    if not state:
+        return None
     with torch.device("meta"):
         plain = GPT(model.config)
-    state = full_state(model)
     plain.load_state_dict(state | {"lm_head.weight": state["transformer.wte.weight"]}, assign=True)
     plain.lm_head.weight = plain.transformer.wte.weight  # tied
     return plain.train(model.training)

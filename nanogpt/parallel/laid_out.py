@@ -1,14 +1,20 @@
-"""A model laid out over processes as the configuration says: copied, in parts, cut; and whole again.
+"""A model laid out over processes as the configuration says: copied, in parts, cut; made part by part, and gathered again.
 
 Exported from notebooks/21d_layouts.ipynb.
 """
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nanogpt.gpt.model import GPT
+from nanogpt.evals.losses import evaluating, padded, windows
+from nanogpt.gpt.model import GPT, GPTConfig, init_weight
 from nanogpt.gpt.optim import decay_groups, make_optimizer
+from nanogpt.gpt.precision import PRECISIONS, autocast
+from nanogpt.gpt.weights import WEIGHTS
 from nanogpt.parallel.distributed import Ranks, replicate
 from nanogpt.parallel.layout import data_parallel
 
@@ -19,21 +25,40 @@ def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
     Returns what train_step takes, and who reads different rows: of ranks that share a layer's work, one.
     """
     layout, dp = config.parallel, data_parallel(config.parallel, ranks.size)
+    if layout.recompute:
+        from nanogpt.parallel.fsdp import recompute_blocks  # here: what it imports takes a second
+
+        recompute_blocks(model)
     if ranks.size == 1 or (layout.tp == 1 and not layout.shard):
         return replicate(model, ranks), ranks
-    from torch.distributed.device_mesh import init_device_mesh  # here: what follows takes a second to import
+    from torch.distributed.device_mesh import init_device_mesh
 
     from nanogpt.parallel.fsdp import shard
     from nanogpt.parallel.tensor import split
 
-    shape = (1, dp, layout.tp) if layout.shard else (dp, 1, layout.tp)
+    copies = layout.copies if layout.shard else dp
+    shape = copies, dp // copies, layout.tp
     mesh = init_device_mesh(ranks.device.type, shape, mesh_dim_names=("copies", "parts", "tp"))
     if layout.tp > 1:  # first, so that what is sharded is what a layer's rank has
         split(model, mesh["tp"])
     if dp > 1:
-        shard(model, mesh["parts"] if layout.shard else mesh["copies", "parts"])
-    rows = "parts" if layout.shard else "copies"
-    return model, Ranks(mesh.get_local_rank(rows), ranks.local_rank, dp, ranks.device)
+        shard(model, mesh["parts"] if copies == 1 else mesh["copies", "parts"], config.train.dtype)
+    return model, Ranks(ranks.rank // layout.tp, ranks.local_rank, dp, ranks.device)
+
+
+def step_precision(model: nn.Module, precision: str) -> str:
+    """The precision that train_step and evaluate need for a run's: none for weights that are gathered in 16 bits."""
+    gathers = hasattr(model, "unshard")  # FSDP2's method, without its import
+    return "float32" if gathers and PRECISIONS[precision] else precision
+
+
+def compile_laid_out(stepper: nn.Module, model: GPT) -> nn.Module:
+    """torch.compile what a step calls: of a model that is laid out the blocks, between which ranks talk; in place."""
+    if not is_laid_out(model):
+        return torch.compile(stepper)
+    for block in model.transformer.h:
+        block.forward = torch.compile(block.forward)  # not the module: FSDP2's hooks stay around it
+    return stepper
 
 
 def is_laid_out(model: nn.Module) -> bool:
@@ -46,22 +71,8 @@ def cuts(model: GPT) -> int:
     return model.config.n_head // model.transformer.h[0].attn.n_head
 
 
-def whole_model(model: GPT) -> GPT:
-    """The model as one process has it, on the CPU of each rank; itself if it is not laid out. All ranks call it."""
-    if not is_laid_out(model):
-        return model
-    from nanogpt.parallel.fsdp import unsharded
-    from nanogpt.parallel.tensor import by_part
-
-    gathered = unsharded(model)
-    for block in gathered.transformer.h:
-        for p in block.attn.c_attn.parameters():
-            p.data = by_part(p.data, cuts(model))
-    return gathered
-
-
 def laid_out(model: GPT, name: str, x: Tensor) -> Tensor:
-    """This rank's part of x, a weight of that name or a moment of it, which all ranks have whole."""
+    """This rank's part of x, a weight of that name or a moment of it, which all ranks have complete."""
     from torch.distributed.tensor import distribute_tensor
 
     from nanogpt.parallel.tensor import by_rank
@@ -72,13 +83,58 @@ def laid_out(model: GPT, name: str, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def fill(model: GPT, weights: GPT) -> None:
-    """Take over another model's weights, which each rank has whole."""
+def fill(model: GPT, weights) -> None:
+    """Copy weights into a model in any layout. weights: pairs (name, complete tensor), one at a time; or a GPT."""
+    parts = is_laid_out(model)
+    for name, x in weights.named_parameters() if isinstance(weights, nn.Module) else weights:
+        p = model.get_parameter(name)
+        p.copy_(laid_out(model, name, x.detach()) if parts else x)
+
+
+def made_in_parts(shape: GPTConfig, weights, config, ranks: Ranks) -> tuple[GPT, Ranks]:
+    """A model that is never complete on any rank, laid out and filled; and who reads different rows. For parts or cuts only."""
+    with torch.device("meta"):
+        model = GPT(shape)
+    model, readers = lay_out(model, config, ranks)
+    model.to_empty(device=ranks.device)
+    model.lm_head.weight = model.transformer.wte.weight  # tied
+    fill(model, weights)
+    return model, readers
+
+
+def first_weights(
+    config: GPTConfig, generator: torch.Generator | None = None
+) -> Iterator[tuple[str, Tensor]]:
+    """The weights of GPT(config, generator), one at a time: name and complete tensor, on the CPU."""
+    with torch.device("meta"):
+        empty = GPT(config)
+    for name, p in empty.named_parameters():
+        x = torch.empty(p.shape)
+        init_weight(name, x, config.n_layer, generator, config.vocab_size)
+        yield name, x
+
+
+def saved_weights(folder: str | Path) -> Iterator[tuple[str, Tensor]]:
+    """The weights of a folder that save_model wrote, one at a time: name and complete tensor, on the CPU."""
+    from safetensors import safe_open
+
+    with safe_open(Path(folder) / WEIGHTS, "pt") as file:
+        for name in file.keys():  # noqa: SIM118  it is no dict
+            yield name, file.get_tensor(name)
+
+
+def gathered_model(model: GPT) -> GPT | None:
+    """On rank 0's CPU the model as one process has it; None elsewhere; itself if it is not laid out. All ranks call it."""
     if not is_laid_out(model):
-        model.load_state_dict(weights.state_dict())
-        return
-    for name, x in weights.named_parameters():
-        model.get_parameter(name).copy_(laid_out(model, name, x.detach()))
+        return model
+    from nanogpt.parallel.fsdp import unsharded
+    from nanogpt.parallel.tensor import by_part
+
+    gathered = unsharded(model)
+    for block in gathered.transformer.h if gathered else ():
+        for p in block.attn.c_attn.parameters():
+            p.data = by_part(p.data, cuts(model))
+    return gathered
 
 
 class LaidOutAdamW(torch.optim.AdamW):
@@ -131,3 +187,39 @@ def optimizer_for(
     if is_laid_out(model):
         return LaidOutAdamW(model, lr, **options)
     return make_optimizer(model, lr, precision, compiled=compiled, **options)
+
+
+def whole_model(model: GPT) -> GPT:
+    """As gathered_model, but on all ranks, for what each of them asks alone."""
+    if not is_laid_out(model):
+        return model
+    from nanogpt.parallel.tensor import full_cut_state
+
+    state = full_cut_state(model)
+    with torch.device("meta"):
+        complete = GPT(model.config)
+    complete.load_state_dict(state | {"lm_head.weight": state["transformer.wte.weight"]}, assign=True)
+    complete.lm_head.weight = complete.transformer.wte.weight  # tied
+    return complete.train(model.training)
+
+
+@torch.no_grad()
+def evaluate_together(model: GPT, shards, eot: int, readers: Ranks, B=32, precision="float32") -> float:
+    """Chapter 18's `evaluate` by a model that is laid out, with the rows dealt to the readers. All ranks call it."""
+    with evaluating(model) as device:
+        sums = torch.zeros(2, dtype=torch.float64, device=device)  # nats, and tokens
+        for tokens in shards:
+            rows = sorted(windows(tokens, model.config.block_size, eot), key=lambda row: row[2] - row[0])
+            mine, most = rows[readers.rank :: readers.size], -(-len(rows) // readers.size)
+            for i in range(0, most, B):
+                counted = mine[i : i + B]
+                x, y = (ids.to(device) for ids in padded(tokens, counted or rows[:1]))
+                with autocast(precision, device):
+                    loss = model(x, y)[1]
+                if counted:
+                    n = (y != -100).sum()
+                    sums += torch.stack([loss.double() * n, n])
+    if hasattr(model, "reshard"):  # FSDP2 keeps the root gathered until a backward, which does not come
+        model.reshard()
+    dist.all_reduce(sums)  # tensor parallelism counts a reader's rows several times, tokens as well as nats
+    return (sums[0] / sums[1]).item()

@@ -11,12 +11,14 @@ from pydantic import ConfigDict, Field
 
 @dataclass(frozen=True)
 class Parallel:
-    """How processes share a run: dp × tp of them."""
+    """How processes share a run: dp × tp of them. With shard, the dp are copies × parts."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
     dp: Annotated[int, Field(gt=0)] | None = None  # parts of the batch; null: as many as the processes allow
     shard: bool = False  # each of dp keeps a part of weights, gradients and moments: chapter 21
+    copies: Annotated[int, Field(gt=0)] = 1  # with shard: groups of processes, of which each has all parts
     tp: Annotated[int, Field(gt=0)] = 1  # processes among which each layer is cut: chapter 21b
+    recompute: bool = False  # of each block keep its input alone, and compute the block again in backward
 
 
 def check_layout(parallel: Parallel, model, train) -> None:
@@ -31,16 +33,21 @@ def check_layout(parallel: Parallel, model, train) -> None:
         )
     if (parallel.shard or tp > 1) and train.dtype == "bf16-masters":
         cut = "parallel.shard=true" if parallel.shard else f"parallel.tp={tp}"
-        raise ValueError(f"train.dtype=bf16-masters needs whole weights, not {cut}; take bf16")
+        raise ValueError(f"train.dtype=bf16-masters needs complete weights, not {cut}; take bf16")
+    if parallel.copies > 1 and not parallel.shard:
+        raise ValueError(
+            f"parallel.copies={parallel.copies} are of parts; set parallel.shard=true, or leave it out"
+        )
 
 
 def data_parallel(parallel: Parallel, processes: int) -> int:
     """Of so many processes, how many read different rows: processes / tp. ValueError where the numbers disagree."""
     dp, tp = parallel.dp, parallel.tp
-    if dp is None and processes % tp == 0:
-        return processes // tp
-    if dp is None:
+    if dp is None and processes % tp:
         raise ValueError(f"parallel.tp={tp} needs a multiple of {tp} processes; {processes} were started")
+    dp = dp or processes // tp
+    if dp % parallel.copies:
+        raise ValueError(f"parallel.copies={parallel.copies} must divide parallel.dp={dp}")
     if dp * tp != processes:
         started = (
             f"{processes} {'was' if processes == 1 else 'were'} started (torchrun --nproc-per-node {dp * tp})"

@@ -1,9 +1,10 @@
-"""ZeRO by hand, its three stages, and what chapter 21 makes several processes do.
+"""ZeRO by hand: a part of each tensor, its three stages, and a count of what they move.
 
 Exported from notebooks/21_sharding.ipynb.
 """
 
 from collections import Counter
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -13,8 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from nanogpt.gpt.model import GPT
-
 # A parameter's weight, gradient, and what the optimizer keeps: two moments, and under 16 bits a master
 BYTES = {"float32": (4, 4, 8), "bf16": (2, 2, 12), "Megatron": (2, 4, 12)}
 
@@ -22,7 +21,7 @@ BYTES = {"float32": (4, 4, 8), "bf16": (2, 2, 12), "Megatron": (2, 4, 12)}
 def state_bytes(parameters: int, ranks: int, stage: int, recipe: str = "bf16") -> tuple[float, ...]:
     """Bytes a rank of weights, gradients and optimizer in a stage of ZeRO (Rajbhandari et al. 2020, §5.1 to 5.3).
 
-    Stage 0 shares nothing, 1 the optimizer's, 2 the gradients too, 3 all.
+    Stage 0 shares nothing, 1 what the optimizer keeps, 2 also the gradients, 3 also the weights.
     """
     if stage not in range(4) or ranks < 1:
         raise ValueError(f"stage={stage} must be 0 to 3 and ranks={ranks} at least 1")
@@ -49,7 +48,8 @@ def gathered_rows(part: Tensor, rows: int) -> Tensor:
 
 def mean_part(x: Tensor) -> Tensor:
     """This rank's rows of the mean of all ranks' x."""
-    x = padded(x, n := dist.get_world_size())
+    n = dist.get_world_size()
+    x = padded(x, n)
     part = x.new_empty(len(x) // n, *x.shape[1:])
     dist.reduce_scatter_tensor(part, x)
     return part / n
@@ -57,32 +57,52 @@ def mean_part(x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def keep_part(weight: Tensor, part: nn.Parameter) -> None:
-    """Of a gradient that is complete on this rank, only its part of the mean over all ranks remains."""
+    """Replace a gradient that is complete on this rank by this rank's part of the mean over all ranks."""
     mean = mean_part(weight.grad)
     part.grad = mean if part.grad is None else part.grad + mean  # micro-batches add up
     weight.grad = None
 
 
 class PartsOptimizer:
-    """ZeRO's stages 1 and 2 around an optimizer of the weights' parts (Rajbhandari et al. 2020, §5.1 and 5.2)."""
+    """ZeRO's stage 1 around an optimizer of the weights' parts (Rajbhandari et al. 2020, §5.1)."""
 
-    def __init__(self, weights: list[Tensor], parts: list[nn.Parameter], optimizer, stage: int):
-        self.pairs, self.optimizer, self.stage = list(zip(weights, parts)), optimizer, stage
+    def __init__(self, weights: list[Tensor], parts: list[nn.Parameter], optimizer):
+        self.pairs, self.optimizer = list(zip(weights, parts)), optimizer
         self.zero_grad = optimizer.zero_grad
-        for weight, part in self.pairs if stage == 2 else ():
-            weight.register_post_accumulate_grad_hook(lambda weight, part=part: keep_part(weight, part))
 
     @torch.no_grad()
     def step(self) -> None:
-        for weight, part in self.pairs if self.stage == 1 else ():
-            keep_part(weight, part)
+        for weight, part in self.pairs:
+            if weight.grad is not None:
+                keep_part(weight, part)
         self.optimizer.step()
         for weight, part in self.pairs:
             weight.copy_(gathered_rows(part, len(weight)))
 
 
+class Moved(TorchDispatchMode):
+    """Bytes by collective within the block: of the complete tensor, an all-reduce twice; single numbers do not count."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        sizes = [t.nbytes for t in tree_leaves(args) if isinstance(t, Tensor) and t.numel() > 1]
+        if func.namespace == "c10d" and sizes and dist.get_world_size() > 1:  # one rank moves nothing
+            name = func._schema.name.removeprefix("c10d::").strip("_")
+            self.bytes[name] += max(sizes) * (2 if name == "allreduce" else 1)
+        return func(*args, **(kwargs or {}))
+
+
+def keep_parts_early(optimizer: PartsOptimizer) -> None:
+    """From stage 1 to stage 2: reduce each gradient during backward, when it is complete (§5.2 of the paper)."""
+    for weight, part in optimizer.pairs:
+        weight.register_post_accumulate_grad_hook(partial(keep_part, part=part))
+
+
 class GatheredRows(torch.autograd.Function):
-    """Forward: a weight from all ranks' parts. Backward: of its gradient this rank's part of the mean."""
+    """Forward: a weight from all ranks' parts. Backward: this rank's part of its mean gradient."""
 
     @staticmethod
     def forward(ctx, part: Tensor, rows: int) -> Tensor:
@@ -93,54 +113,27 @@ class GatheredRows(torch.autograd.Function):
         return mean_part(grad), None
 
 
-def use(module: nn.Module, parts: dict[str, tuple[nn.Parameter, int]], *args):
-    """The module's forward on weights gathered for this call: name -> this rank's part, rows of the whole."""
-    return functional_call(module, {name: GatheredRows.apply(*each) for name, each in parts.items()}, args)
-
-
-class Moved(TorchDispatchMode):
-    """Bytes by collective within the block: of the whole tensor, an all-reduce twice; single numbers are not counted."""
-
-    def __init__(self):
-        super().__init__()
-        self.bytes = Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        sizes = [t.nbytes for t in tree_leaves(args) if isinstance(t, Tensor) and t.numel() > 1]
-        if func.namespace == "c10d" and sizes:
-            name = func._schema.name.removeprefix("c10d::").strip("_")
-            self.bytes[name] += max(sizes) * (2 if name == "allreduce" else 1)
-        return func(*args, **(kwargs or {}))
-
-
 class InParts(nn.Module):
-    """ZeRO's stage 3 (Rajbhandari et al. 2020, §5.3): a module of whose weights this rank keeps parts.
+    """ZeRO's stage 3: a module of whose weights this rank keeps parts (Rajbhandari et al. 2020, §5.3).
 
-    free: gathered weights live as long as the call, and backward makes it again.
+    part_of(weight): this rank's part, to be trained. Gathered weights live as long as a call.
     """
 
-    def __init__(self, module: nn.Module, rank: int, n: int, free: bool = True):
+    def __init__(self, module: nn.Module, part_of):
         super().__init__()
-        self.module, self.free = (
-            [module],
-            free,
-        )  # in a list: its weights are not this module's, their parts are
-        self.inner = nn.ModuleList(m for m in module.modules() if isinstance(m, InParts))
-        inside = {id(p) for p in self.inner.parameters()}
-        weights = {name: p for name, p in module.named_parameters() if id(p) not in inside}  # a tied one once
+        self.module = [module]  # in a list, so that only the parts are parameters here
+        weights = dict(module.named_parameters())  # a tied one comes once
         self.rows = {name: len(p) for name, p in weights.items()}
-        self.parts = nn.ParameterList(my_part(p, rank, n) for p in weights.values())
+        self.parts = nn.ParameterList(part_of(p) for p in weights.values())
         for p in weights.values():
             p.data = p.data.new_empty(0)
 
+    def call_gathered(self, *args):
+        """The module's forward on weights that are gathered for this call."""
+        weights = {}
+        for (name, rows), part in zip(self.rows.items(), self.parts):
+            weights[name] = GatheredRows.apply(part, rows)
+        return functional_call(self.module[0], weights, args)
+
     def forward(self, *args):
-        parts = {name: (part, rows) for (name, rows), part in zip(self.rows.items(), self.parts)}
-        call = use, self.module[0], parts, *args
-        return recomputed(*call, use_reentrant=False) if self.free else use(*call[1:])
-
-
-def in_parts(model: GPT, rank: int, n: int) -> nn.Module:
-    """A GPT in stage 3: its blocks, then the root."""
-    for i, block in enumerate(model.transformer.h):
-        model.transformer.h[i] = InParts(block, rank, n)
-    return InParts(model, rank, n, free=False)
+        return recomputed(self.call_gathered, *args, use_reentrant=False)

@@ -244,17 +244,28 @@ class Cluster:
 
     flops: float
     mfu: float = 0.4
-    per_machine: int = 8
-    inside: float = 450e9  # between GPUs of one machine, each direction
-    between: float = 50e9  # between machines, for each GPU: 400 Gb/s
+    per_machine: int = 8  # GPUs, each with a network card (NIC) of its own
+    inside: float = 450e9  # of a GPU to its neighbour in the same machine, each direction
+    between: float = 50e9  # of one NIC, each direction: 400 Gb/s
     latency: float = 10e-6  # of a message
     overlap: float = 0.8  # the part of backward that averaging can hide behind
 
 
+def ring_bandwidth(n: int, cluster: Cluster) -> float:
+    """Bytes/s at which a ring over n GPUs passes a message on.
+
+    Between machines NCCL runs as many rings at once as there are NICs, each through another one (nccl#412), so a
+    collective has all NICs of a machine together, but no more than a GPU can pass on to its neighbour.
+    """
+    if n <= cluster.per_machine:
+        return cluster.inside
+    return min(cluster.inside, cluster.per_machine * cluster.between)
+
+
 def average_seconds(nbytes: float, n: int, cluster: Cluster) -> float:
-    """Of an all-reduce over n GPUs: a ring's bytes over the slowest link, a tree's latency."""
-    link = cluster.inside if n <= cluster.per_machine else cluster.between
-    return 2 * (n - 1) / n * nbytes / link + 2 * math.ceil(math.log2(n)) * cluster.latency
+    """Of an all-reduce over n GPUs: a ring's bytes, and a tree's latency."""
+    sent = 2 * (n - 1) / n * nbytes
+    return sent / ring_bandwidth(n, cluster) + 2 * math.ceil(math.log2(n)) * cluster.latency
 
 
 # %%

@@ -2,77 +2,52 @@
 r"""
 # 21 · Sharding: each rank keeps a part
 
-In chapter 20 every rank held everything: all weights, all gradients, all of Adam's moments, n times the same. For GPT-2 XL with 1.6 billion parameters that is
-25 GB a rank before the first activation, and a GPU of 24 GB cannot begin, however many of them there are. ZeRO (Rajbhandari et al. 2020)
-lets each rank keep a part and fetch the rest when it is needed. The arithmetic stays that of one process; what is
-paid for memory is traffic, and it is less than one would think. This chapter builds the three stages by hand, proves them equal, counts what they
-hold and move, and then does the same with PyTorch's FSDP2, on real processes.
+In chapter 20 every rank keeps a full copy of everything: all weights, all gradients, and all of Adam's moments. For GPT-2 XL, which has 1.6 billion
+parameters, this takes 24.9 billion bytes on each rank, or 23.2 GiB. A card of 24 GiB has no room left for the activations of a single row. More cards do not
+help, because each of them needs the same 23.2 GiB.
+
+ZeRO (Rajbhandari et al. 2020) removes the copies. Each rank keeps a part of every tensor, and fetches the other parts when it needs them. The arithmetic
+stays that of one process. The price is traffic between the ranks, and it is lower than one would expect.
+
+We first compute what can be saved. Then we build ZeRO's three stages by hand, one after the other, and check each against one process. PyTorch's FSDP2 does the same
+with more care, so we use it from there on. We count what a rank holds and moves, take the norm of a gradient that is in parts, and write the model into files.
 """
 
 # %%
 #| default_exp parallel.zero
-#| doc parallel.zero: ZeRO by hand, its three stages, and what chapter 21 makes several processes do.
+#| doc parallel.zero: ZeRO by hand: a part of each tensor, its three stages, and a count of what they move.
 #| doc drills.sharding: What chapter 21 makes several processes do, to be measured: `drill drills.sharding:stages`.
-#| doc parallel.fsdp: A model in shards by FSDP2; whole again for a file; its checkpoint for any number of ranks.
+#| doc parallel.fsdp: A model in shards by FSDP2: made part by part; complete again for a file; its checkpoint for any number of ranks.
 import json
 from collections.abc import Iterable
 from functools import partial
 
 from course.figures import sharding as figures
-from course.local_ranks import local_ranks
+from course.local_ranks import fake_ranks, local_ranks
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.torchrun import torchrun
 from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.drills.ddp import ROWS
-from nanogpt.gpt.model import SIZES, num_params
+from nanogpt.gpt.model import SIZES, GPTConfig, num_params
 from nanogpt.gpt.precision import LossScaler
 from nanogpt.gpt.pretrained import from_hf
 from nanogpt.speed.work import activation_bytes
 
-DATA, OUT, PARTS = "../data/built/stories", "../data/built/zero.json", "../data/built/sharded"
+DATA, OUT = "../data/built/stories", "../data/built/zero.json"
 N, LOCAL = 2, 4  # processes, for which a laptop has two cores; ranks inside this kernel
 RANKS, B, T = [1, 2, 4, 8, 16, 32, 64], 4, 1024
 _ = ensure_corpus(DATA)
-
-# %%
-#| export
-from collections import Counter
-
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.func import functional_call
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.checkpoint import checkpoint as recomputed
-
-from nanogpt.gpt.model import GPT
-
-# %%
-#| export drills.sharding
-from pathlib import Path
-
-import torch
-from torch import Tensor, nn
-from torch.distributed.optim import ZeroRedundancyOptimizer
-
-from nanogpt.drills.ddp import fresh
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.gpt.pretrained import to_hf
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import Ranks, gathered, replicate
-from nanogpt.speed.work import peak_memory
+print(f"GPT-2 XL has {num_params(SIZES['gpt2-xl']):,} parameters")
 
 # %% [markdown]
 r"""
 ## Where the memory goes
 
-A parameter in training is not one number. There is the weight, its gradient, and Adam's two moments: in float32 four numbers of four bytes. With
-16-bit weights and gradients (chapter 10) float32 masters come on top, and it is sixteen bytes again. Megatron keeps its gradients in float32
-as well: eighteen.
+A parameter in training is more than one number. There are the weight, its gradient, and Adam's two moments. In float32 these are four numbers of four bytes,
+sixteen bytes in all. With 16-bit weights and gradients (chapter 10), the optimizer also keeps a float32 master of each weight. The sum is again sixteen bytes. Megatron-LM
+keeps its gradients in float32 too, which makes eighteen.
 
-*Predict.* GPT-2 XL has 1,557,611,200 parameters. How many GB are these, in bf16 with masters, and how many on each of 64 ranks that share
-everything?
+*Predict.* How many GB are GPT-2 XL's weights, gradients, moments and masters? How many GB would a rank hold, if 64 ranks shared everything
+equally?
 """
 
 # %%
@@ -90,7 +65,7 @@ BYTES = {"float32": (4, 4, 8), "bf16": (2, 2, 12), "Megatron": (2, 4, 12)}
 def state_bytes(parameters: int, ranks: int, stage: int, recipe: str = "bf16") -> tuple[float, ...]:
     """Bytes a rank of weights, gradients and optimizer in a stage of ZeRO (Rajbhandari et al. 2020, §5.1 to 5.3).
 
-    Stage 0 shares nothing, 1 the optimizer's, 2 the gradients too, 3 all.
+    Stage 0 shares nothing, 1 what the optimizer keeps, 2 also the gradients, 3 also the weights.
     """
     if stage not in range(4) or ranks < 1:
         raise ValueError(f"stage={stage} must be 0 to 3 and ranks={ranks} at least 1")
@@ -105,16 +80,20 @@ def bars(millions: float, recipe: str = "bf16") -> dict:
     return {name: [[state_bytes(millions * 1e6, n, stage, recipe) for stage in range(4)] for n in RANKS]}
 
 
-small, xl = (num_params(SIZES[name]) for name in ("gpt2", "gpt2-xl"))
-picture = bars(small / 1e6) | bars(xl / 1e6)
-show(figures.models(picture, RANKS), alt="GB a rank: stage 1 falls to a quarter, stage 3 to nothing.")
-print(*(f"XL, stage {k}, 64 ranks: {sum(state_bytes(xl, 64, k)) / 1e9:.2f} GB" for k in range(4)), sep="\n")
+small, xl = num_params(SIZES["gpt2"]), num_params(SIZES["gpt2-xl"])
+alt = "GB a rank by ranks and stage: only stage 3 falls towards zero."
+show(figures.models(bars(small / 1e6) | bars(xl / 1e6), RANKS), alt=alt)
+for stage in range(4):
+    print(f"XL, stage {stage}, 64 ranks: {sum(state_bytes(xl, 64, stage)) / 1e9:.2f} GB")
 answer("21.1", sum(state_bytes(xl, 1, 0)) / 1e9)
 answer("21.2", sum(state_bytes(xl, 64, 3)) / 1e9)
 
 # %% [markdown]
 r"""
-*Predict:* how many parameters may a model have whose stage 1 fits cards of 24 GB, whatever their number? Then find out.
+Each group of bars is a number of ranks, and each bar a stage. Stage 1 shares what the optimizer keeps, which is three quarters of the total. Stage 2 shares the gradients as well.
+Stage 3 also shares the weights. Without stage 3 each rank still has all weights, and no number of ranks helps a model whose weights do not fit.
+
+*Predict.* Up to how many parameters does stage 1 fit into cards of 24 GB, if you may use any number of them? Then move the knobs.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -122,10 +101,7 @@ figures.stages_widget(bars, RANKS)
 
 # %% [markdown]
 r"""
-Stage 1 shares what the optimizer keeps, which is three quarters of all. Stage 2 shares gradients, stage 3 weights. Without stage 3 the weights remain, and
-no number of ranks helps a model that is too large for one.
-
-What is not in the picture are activations. They depend on the rows of a rank and not on the number of ranks, so sharding leaves them as they are:
+The picture leaves out activations. They depend on the rows that a rank computes, and not on the number of ranks, so sharding does not reduce them:
 """
 
 # %%
@@ -134,18 +110,30 @@ for name in ("gpt2", "gpt2-xl"):
 
 # %% [markdown]
 r"""
-Their remedy is another: do not keep them but compute them again (further down).
+The remedy for activations is another one: do not keep them, but compute them again when backward needs them. We come back to this below.
 
-## Three stages in one kernel
+## A part of a tensor
 
-A rank's part of a tensor are some of its rows, as in FSDP2. If the rows do not divide, the last rank gets rows of zeros, since a collective
-takes equal parts. It is waste, and harmless: their gradient is zero, and Adam leaves them at zero.
+How do we cut a tensor? As in FSDP2, a rank's part is a block of its rows. A collective needs equal parts, so where the number of rows does not divide, we
+add rows of zeros at the end. These zeros do no harm: their gradient is zero, and Adam leaves them at zero.
 """
+
+# %%
+#| export
+from collections import Counter
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint as recomputed
 
 
 # %%
 #| export
-#| blank gathered_rows: gather the parts into an empty tensor, then cut the padding off
 def padded(x: Tensor, n: int) -> Tensor:
     """x with rows of zeros at its end, so that n ranks get equally many."""
     return torch.cat([x, x.new_zeros(-len(x) % n, *x.shape[1:])])
@@ -156,6 +144,20 @@ def my_part(x: Tensor, rank: int, n: int) -> nn.Parameter:
     return nn.Parameter(padded(x.detach(), n).chunk(n)[rank].clone())
 
 
+# %%
+w = torch.arange(10.0).view(5, 2)
+print(*(my_part(w, rank, LOCAL).tolist() for rank in range(LOCAL)), sep="\n")
+
+# %% [markdown]
+r"""
+Two collectives do all the work of this chapter. An *all-gather* puts the parts together again, on every rank. A *reduce-scatter* adds up the tensors of all ranks and leaves each
+rank with its part of the sum. An all-reduce is one of each: a reduce-scatter, then an all-gather.
+"""
+
+
+# %%
+#| export
+#| blank gathered_rows: gather the parts into an empty tensor, then cut the padding off
 def gathered_rows(part: Tensor, rows: int) -> Tensor:
     """All ranks' parts as one tensor, without the padding."""
     x = part.new_empty(dist.get_world_size() * len(part), *part.shape[1:])
@@ -165,57 +167,65 @@ def gathered_rows(part: Tensor, rows: int) -> Tensor:
 
 def mean_part(x: Tensor) -> Tensor:
     """This rank's rows of the mean of all ranks' x."""
-    x = padded(x, n := dist.get_world_size())
+    n = dist.get_world_size()
+    x = padded(x, n)
     part = x.new_empty(len(x) // n, *x.shape[1:])
     dist.reduce_scatter_tensor(part, x)
     return part / n
 
 
+# %% [markdown]
+r"""
+We try both on ranks inside this kernel, as in chapter 20. `ranked(f)` makes a tensor that has the value `f(rank)` on each rank, and `ranked.same` checks that all ranks hold
+the same. Rank r has the tensor w + r as its "gradient", so the mean over four ranks is w + 1.5:
+"""
+
+
 # %%
-w = torch.arange(10.0).view(5, 2)
+def dealt_part(ranked, x: Tensor) -> nn.Parameter:
+    """On each rank its part of x."""
+    return nn.Parameter(ranked(lambda rank: my_part(x, rank, LOCAL).detach()))
+
+
 with local_ranks(LOCAL) as ranked:
-    part = ranked(lambda rank: my_part(w, rank, LOCAL).detach())
-    print(f"{len(w)} rows for {LOCAL} ranks:", part, sep="\n")
-    assert torch.equal(ranked.same(gathered_rows(part, len(w))), w), "the parts are not the whole"
+    again = ranked.same(gathered_rows(dealt_part(ranked, w).detach(), len(w)))
+    mean = ranked.same(gathered_rows(mean_part(ranked(lambda rank: w + rank)), len(w)))
+assert torch.equal(again, w), "the gathered parts are not the tensor they were cut from"
+print("gathered parts:", again.tolist())
+print("gathered means:", mean.tolist())
 
 # %% [markdown]
 r"""
-**Stage 1.** The optimizer is made for the parts, so that it has moments for nothing else. After backward each rank's gradient is averaged *in parts*, it
-updates its own, and the new parts are gathered into everybody's weights.
+## Stage 1: the optimizer in parts
 
-**Stage 2.** The same, but a gradient goes as soon as it is complete, while backward computes the next. A hook on the weight does it. No rank ever
-holds all gradients.
-
-Both are one class around an optimizer, and they differ in when `keep_part` is called:
+The optimizer is made for the parts, so it has moments for the parts only. After backward, each rank reduces its gradients to its part of their mean and updates its own part of
+the weights. Then the new parts are gathered into everybody's weights.
 """
 
 
 # %%
 #| export
+#| blank PartsOptimizer.step: reduce the gradients; update the parts; then gather the weights
 @torch.no_grad()
 def keep_part(weight: Tensor, part: nn.Parameter) -> None:
-    """Of a gradient that is complete on this rank, only its part of the mean over all ranks remains."""
+    """Replace a gradient that is complete on this rank by this rank's part of the mean over all ranks."""
     mean = mean_part(weight.grad)
     part.grad = mean if part.grad is None else part.grad + mean  # micro-batches add up
     weight.grad = None
 
 
-# %%
-#| export
-#| blank PartsOptimizer.step: in stage 1 reduce the gradients; update the parts; then gather the weights
 class PartsOptimizer:
-    """ZeRO's stages 1 and 2 around an optimizer of the weights' parts (Rajbhandari et al. 2020, §5.1 and 5.2)."""
+    """ZeRO's stage 1 around an optimizer of the weights' parts (Rajbhandari et al. 2020, §5.1)."""
 
-    def __init__(self, weights: list[Tensor], parts: list[nn.Parameter], optimizer, stage: int):
-        self.pairs, self.optimizer, self.stage = list(zip(weights, parts)), optimizer, stage
+    def __init__(self, weights: list[Tensor], parts: list[nn.Parameter], optimizer):
+        self.pairs, self.optimizer = list(zip(weights, parts)), optimizer
         self.zero_grad = optimizer.zero_grad
-        for weight, part in self.pairs if stage == 2 else ():
-            weight.register_post_accumulate_grad_hook(lambda weight, part=part: keep_part(weight, part))
 
     @torch.no_grad()
     def step(self) -> None:
-        for weight, part in self.pairs if self.stage == 1 else ():
-            keep_part(weight, part)
+        for weight, part in self.pairs:
+            if weight.grad is not None:
+                keep_part(weight, part)
         self.optimizer.step()
         for weight, part in self.pairs:
             weight.copy_(gathered_rows(part, len(weight)))
@@ -223,19 +233,139 @@ class PartsOptimizer:
 
 # %% [markdown]
 r"""
-**Stage 3.** A rank has parts and nothing else: gather, use, free. Gathering is an operation like any other and has a derivative. The derivative of "take the
-parts together" is "deal the gradient's sum out in parts", so that backward does stage 2's work by itself.
+To try it we take a network so small that its 13 and 5 rows do not divide by the ranks, and train it for four steps of AdamW on one process:
+"""
 
-And free? The weights that forward has gathered would live until backward, for which autograd keeps them. `torch.utils.checkpoint` keeps the
-inputs of a call instead, and in backward makes the call again: it gathers again. (FSDP2 frees without computing again: it takes the storage away from the tensor
-that autograd keeps, and fills it before backward.)
+# %%
+WIDTHS, STEPS = (8, 13, 5), 4
+g = torch.Generator().manual_seed(0)
+data = [rows.split(WIDTHS[::2], 1) for rows in torch.randn(STEPS, 4 * LOCAL, sum(WIDTHS[::2]), generator=g)]
+adamw = partial(torch.optim.AdamW, lr=0.05, foreach=False)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(*WIDTHS[:2]), nn.GELU(), nn.Linear(*WIDTHS[1:]))
+
+
+def train(model, optimizer, batches) -> list[Tensor]:
+    losses = []
+    for x, y in batches:
+        optimizer.zero_grad()
+        losses.append(nn.functional.mse_loss(model(x), y))
+        losses[-1].backward()
+        optimizer.step()
+    return losses
+
+
+one = network()
+print("one process:", *(f"{loss.item():.3f}" for loss in train(one, adamw(one.parameters()), data)))
+
+# %% [markdown]
+r"""
+Next come four ranks, each with a quarter of the rows. *Check.* The law of this chapter: after some steps the weights are those of one process, whatever each rank keeps.
+
+And how much traffic is this? Let Ψ be the bytes of all weights. To gather a tensor of Ψ bytes on every one of n ranks, each must receive Ψ(n − 1)/n. A reduce-scatter moves as much. For many ranks this is
+nearly Ψ, so we count Ψ for either, and 2Ψ for an all-reduce. Chapter 20's data parallelism moves 2Ψ a step.
+
+*Predict.* How many Ψ does a step of stage 1 move? And how many will a step of stage 3 move, in which the weights are in parts, too?
+"""
+
+# %%
+predict("21.3", "stage 1 moves a step", guess=None, unit="Ψ")
+predict("21.4", "stage 3 moves a step", guess=None, unit="Ψ")
+
+
+# %%
+#| export
+class Moved(TorchDispatchMode):
+    """Bytes by collective within the block: of the complete tensor, an all-reduce twice; single numbers do not count."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        sizes = [t.nbytes for t in tree_leaves(args) if isinstance(t, Tensor) and t.numel() > 1]
+        if func.namespace == "c10d" and sizes and dist.get_world_size() > 1:  # one rank moves nothing
+            name = func._schema.name.removeprefix("c10d::").strip("_")
+            self.bytes[name] += max(sizes) * (2 if name == "allreduce" else 1)
+        return func(*args, **(kwargs or {}))
+
+
+# %%
+psi = sum(padded(w.detach(), LOCAL).nbytes for w in one.parameters())
+
+
+def trial(stage: int, ranked, model, optimizer, parts) -> float:
+    """Train on this kernel's ranks, check the weights against one process; how many Ψ a step moves."""
+    deal = lambda x: ranked(lambda rank: x.chunk(LOCAL)[rank].clone())  # noqa: E731
+    with Moved() as moved:
+        train(model, optimizer, [(deal(x), deal(y)) for x, y in data])
+    worst = 0.0
+    for part, weight in zip(parts, one.parameters()):
+        end = ranked.same(gathered_rows(part.detach(), len(weight)))
+        worst = max(worst, (end - weight).abs().max().item())
+    assert worst < 1e-5, f"stage {stage} is {worst:.1e} from one process"
+    shares = {name: nbytes / psi / STEPS for name, nbytes in moved.bytes.items()}
+    words = ", ".join(f"{name} {share:.0f} Ψ" for name, share in shares.items())
+    print(f"stage {stage}: the weights of one process, within 1e-5; a step moves {words}")
+    return sum(shares.values())
+
+
+# %%
+with local_ranks(LOCAL) as ranked:
+    model = network()
+    parts = [dealt_part(ranked, w) for w in model.parameters()]
+    optimizer = PartsOptimizer([*model.parameters()], parts, adamw(parts))
+    answer("21.3", trial(1, ranked, model, optimizer, parts))
+
+# %% [markdown]
+r"""
+The weights are those of one process. (Not to the last bit: four ranks add four means, where one process adds sixteen rows.) And stage 1 costs no traffic at all. A reduce-scatter and an all-gather are the two halves of an all-reduce, and the update takes place between them.
+
+## Stage 2: the gradients in parts
+
+In stage 1 every rank holds all gradients until backward has ended. But a gradient can be reduced as soon as it is complete, while backward goes on with the layer before. A
+hook on the weight does this, and then no rank ever holds all gradients:
 """
 
 
 # %%
 #| export
+#| blank keep_parts_early: a hook on each weight calls keep_part with its part
+def keep_parts_early(optimizer: PartsOptimizer) -> None:
+    """From stage 1 to stage 2: reduce each gradient during backward, when it is complete (§5.2 of the paper)."""
+    for weight, part in optimizer.pairs:
+        weight.register_post_accumulate_grad_hook(partial(keep_part, part=part))
+
+
+# %%
+with local_ranks(LOCAL) as ranked:
+    model = network()
+    parts = [dealt_part(ranked, w) for w in model.parameters()]
+    optimizer = PartsOptimizer([*model.parameters()], parts, adamw(parts))
+    keep_parts_early(optimizer)
+    trial(2, ranked, model, optimizer, parts)
+assert all(w.grad is None for w in model.parameters()), "a rank has kept a complete gradient"
+
+# %% [markdown]
+r"""
+The same two collectives run, only earlier, so the traffic stays the same. With several micro-batches a step it does not: stage 2 reduces after each of them, because it has no place to keep the
+complete gradients, while stage 1 can add them up and reduce once.
+
+## Stage 3: the weights in parts
+
+In stage 3 a rank has parts and nothing else. It gathers a weight, uses it, and frees it. Gathering is an operation like any other, so it has a derivative: where forward puts the parts
+together, backward must deal the summed gradient out in parts. This is a reduce-scatter, and it does stage 2's work by itself.
+"""
+
+
+# %%
+#| export
+#| blank GatheredRows.backward: this rank's part of the mean gradient; rows has no gradient
 class GatheredRows(torch.autograd.Function):
-    """Forward: a weight from all ranks' parts. Backward: of its gradient this rank's part of the mean."""
+    """Forward: a weight from all ranks' parts. Backward: this rank's part of its mean gradient."""
 
     @staticmethod
     def forward(ctx, part: Tensor, rows: int) -> Tensor:
@@ -246,162 +376,63 @@ class GatheredRows(torch.autograd.Function):
         return mean_part(grad), None
 
 
-def use(module: nn.Module, parts: dict[str, tuple[nn.Parameter, int]], *args):
-    """The module's forward on weights gathered for this call: name -> this rank's part, rows of the whole."""
-    return functional_call(module, {name: GatheredRows.apply(*each) for name, each in parts.items()}, args)
-
-
 # %% [markdown]
 r"""
-What does it cost? Let Ψ be the bytes of all weights. To gather a tensor of Ψ bytes on everybody moves Ψ(n − 1)/n into each rank, and to reduce and scatter
-it moves as much; let both count Ψ. An all-reduce is one of each, 2Ψ: that is what chapter 20's data parallelism moves in a step.
-
-*Predict.* How many Ψ a step move stage 1, stage 2 and stage 3?
-"""
-
-# %%
-predict("21.3", "stages 1 and 2 move a step, each", guess=None, unit="Ψ")
-predict("21.4", "stage 3 moves a step", guess=None, unit="Ψ")
-
-
-# %%
-#| export
-class Moved(TorchDispatchMode):
-    """Bytes by collective within the block: of the whole tensor, an all-reduce twice; single numbers are not counted."""
-
-    def __init__(self):
-        super().__init__()
-        self.bytes = Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        sizes = [t.nbytes for t in tree_leaves(args) if isinstance(t, Tensor) and t.numel() > 1]
-        if func.namespace == "c10d" and sizes:
-            name = func._schema.name.removeprefix("c10d::").strip("_")
-            self.bytes[name] += max(sizes) * (2 if name == "allreduce" else 1)
-        return func(*args, **(kwargs or {}))
-
-
-# %%
-WIDTHS, STEPS = (8, 13, 5), 4  # a network with rows that do not divide by the ranks; AdamW's steps
-g = torch.Generator().manual_seed(0)
-data = [rows.split(WIDTHS[::2], 1) for rows in torch.randn(STEPS, 4 * LOCAL, sum(WIDTHS[::2]), generator=g)]
-
-
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(*WIDTHS[:2]), nn.GELU(), nn.Linear(*WIDTHS[1:]))
-
-
-def train(step, batches, optimizer) -> None:
-    for x, y in batches:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(step(x), y).backward()
-        optimizer.step()
-
-
-train(one := network(), data, torch.optim.AdamW(one.parameters(), lr=0.05))
-
-# %% [markdown]
-r"""
-*Check.* The law: after some steps of AdamW the weights are those of one process, in each stage. (In this mode a plain tensor is one that all ranks hold alike;
-`ranked.same` asserts that what was gathered is so.)
-"""
-
-
-# %%
-def local_stage(stage: int, ranked, model: nn.Module) -> tuple[list[nn.Parameter], Counter]:
-    """Train the network on ranks in this kernel: the parts in the end, and what a step has moved."""
-    weights = list(model.parameters())
-    parts = [nn.Parameter(ranked(lambda r, w=w: my_part(w, r, LOCAL).detach())) for w in weights]
-    optimizer = torch.optim.AdamW(parts, lr=0.05, foreach=False)
-    named = {name: (part, len(w)) for (name, w), part in zip(model.named_parameters(), parts)}
-    step = partial(recomputed, use, model, named, use_reentrant=False) if stage == 3 else model
-    optimizer = optimizer if stage == 3 else PartsOptimizer(weights, parts, optimizer, stage)
-    deal = lambda x: ranked(lambda rank: x.chunk(LOCAL)[rank].clone())  # noqa: E731
-    with Moved() as moved:
-        train(step, [(deal(x), deal(y)) for x, y in data], optimizer)
-    return parts, moved.bytes
-
-
-# %%
-psi = sum(padded(w.detach(), LOCAL).nbytes for w in one.parameters())
-for stage in (1, 2, 3):
-    with local_ranks(LOCAL) as ranked:
-        parts, moved = local_stage(stage, ranked, network())
-        ends = [ranked.same(gathered_rows(part.detach(), len(w))) for part, w in zip(parts, one.parameters())]
-    apart = max((end - w).abs().max().item() for end, w in zip(ends, one.parameters()))
-    assert apart < 1e-5, f"stage {stage} is {apart:.1e} from one process"
-    told = ", ".join(f"{name} {nbytes / psi / STEPS:.0f} Ψ" for name, nbytes in moved.items())
-    print(f"stage {stage}: the weights of one process; a step moves {told}")
-    if stage < 3:
-        answer("21.3", sum(moved.values()) / psi / STEPS)
-answer("21.4", sum(moved.values()) / psi / STEPS)
-print(f"Ψ is {psi} bytes with padding, {sum(w.nbytes for w in one.parameters())} without")
-
-# %% [markdown]
-r"""
-Stages 1 and 2 are *free*: a reduce-scatter and an all-gather are what an all-reduce is made of, with the update in between. Stage 3 gathers twice, half as
-much again. (The bound is not zero: four ranks add four means where one process adds sixteen rows. Padding is a large share here because the
-tensors are tiny. For GPT-2 small on 8 ranks it is seven rows on 50,257, and nowhere else any.)
-
-## The same for GPT
-
-A GPT is cut where it is natural: each block is gathered, used and freed, and at the root lie the embeddings and the last norm, which forward needs at
-its beginning *and* at its end. The root is gathered once a step and kept.
+How do we free a weight? Autograd keeps the gathered weights from forward to backward, because backward needs them. `torch.utils.checkpoint` helps here: it keeps only the inputs of a call, and backward makes
+the call again, which gathers the weights again. `functional_call` runs a module with other tensors in the places of its weights:
 """
 
 
 # %%
 #| export
 class InParts(nn.Module):
-    """ZeRO's stage 3 (Rajbhandari et al. 2020, §5.3): a module of whose weights this rank keeps parts.
+    """ZeRO's stage 3: a module of whose weights this rank keeps parts (Rajbhandari et al. 2020, §5.3).
 
-    free: gathered weights live as long as the call, and backward makes it again.
+    part_of(weight): this rank's part, to be trained. Gathered weights live as long as a call.
     """
 
-    def __init__(self, module: nn.Module, rank: int, n: int, free: bool = True):
+    def __init__(self, module: nn.Module, part_of):
         super().__init__()
-        self.module, self.free = (
-            [module],
-            free,
-        )  # in a list: its weights are not this module's, their parts are
-        self.inner = nn.ModuleList(m for m in module.modules() if isinstance(m, InParts))
-        inside = {id(p) for p in self.inner.parameters()}
-        weights = {name: p for name, p in module.named_parameters() if id(p) not in inside}  # a tied one once
+        self.module = [module]  # in a list, so that only the parts are parameters here
+        weights = dict(module.named_parameters())  # a tied one comes once
         self.rows = {name: len(p) for name, p in weights.items()}
-        self.parts = nn.ParameterList(my_part(p, rank, n) for p in weights.values())
+        self.parts = nn.ParameterList(part_of(p) for p in weights.values())
         for p in weights.values():
             p.data = p.data.new_empty(0)
 
+    def call_gathered(self, *args):
+        """The module's forward on weights that are gathered for this call."""
+        weights = {}
+        for (name, rows), part in zip(self.rows.items(), self.parts):
+            weights[name] = GatheredRows.apply(part, rows)
+        return functional_call(self.module[0], weights, args)
+
     def forward(self, *args):
-        parts = {name: (part, rows) for (name, rows), part in zip(self.rows.items(), self.parts)}
-        call = use, self.module[0], parts, *args
-        return recomputed(*call, use_reentrant=False) if self.free else use(*call[1:])
+        return recomputed(self.call_gathered, *args, use_reentrant=False)
 
 
 # %%
-#| export
-def in_parts(model: GPT, rank: int, n: int) -> nn.Module:
-    """A GPT in stage 3: its blocks, then the root."""
-    for i, block in enumerate(model.transformer.h):
-        model.transformer.h[i] = InParts(block, rank, n)
-    return InParts(model, rank, n, free=False)
-
+with local_ranks(LOCAL) as ranked:
+    model = InParts(network(), partial(dealt_part, ranked))
+    answer("21.4", trial(3, ranked, model, adamw(model.parameters()), model.parts))
+print(f"Ψ is {psi} bytes with padding, {sum(w.nbytes for w in one.parameters())} without")
 
 # %% [markdown]
 r"""
-`functional_call` knows that `lm_head.weight` is `wte.weight` and gives both the same gathered tensor. Had each its own part, they would drift apart from the first step
-on.
+Stage 3 gathers twice, once for forward and once for backward, so it moves 3Ψ: half as much again as data parallelism. That is the price for dividing all memory by the number of ranks. (Padding is a large
+share here because the tensors are tiny. For GPT-2 small on 8 ranks it is seven rows of 50,257, and nothing elsewhere.)
 
 ## FSDP2
 
-PyTorch's `fully_shard` is stage 3 with care: a block's weights travel in *one* collective rather than twelve, on a GPU the next block is fetched while this one computes, and
-what is freed is not computed again. The weights that an optimizer sees are `DTensor`s, tensors that know on which mesh of ranks their rows lie.
+Our stage 3 gathers all weights of a network at once. This saves nothing while forward runs. A GPT should be cut where it is natural: each block is gathered, used and freed on its own. The embeddings and the last norm
+remain. Forward needs them at its beginning and at its end, so this *root* is gathered once a step and kept.
 
-Two options belong to it. A `MixedPrecisionPolicy` gathers and computes in bf16 while parts, moments and the mean of the gradients stay in
-float32: the parts *are* chapter 10's masters, at 4/n bytes a parameter. And `recompute`
-keeps of each block its input alone, at the price of a second forward pass. PyTorch's `apply_activation_checkpointing` does that with a wrapper module, which renames the parameters
-(`h.0._checkpoint_wrapped_module.ln_1.weight`) for all who ask the model for them, `save_model` too; replacing the block's `forward` does not.
+PyTorch's `fully_shard` (FSDP2) does this, and does it with care. All weights of a block travel in *one* collective instead of twelve. On a GPU the next block is fetched while this one computes. And what
+forward frees is not computed again: FSDP2 takes the storage away from the tensor that autograd keeps, and fills it before backward. The parameters that an optimizer sees are
+`DTensor`s, tensors that know on which *mesh* of ranks their rows are.
+
+We wrap it in one function, which shards first the blocks and then the root. Its policy says in which format weights are gathered and used. The parts, the moments and the mean of
+the gradients stay in float32, so under bf16 the parts *are* chapter 10's masters.
 """
 
 # %%
@@ -426,18 +457,16 @@ from nanogpt.gpt.precision import PRECISIONS
 
 # %%
 #| export parallel.fsdp
-def shard(model: GPT, mesh: DeviceMesh | None = None, precision="float32", recompute=False) -> GPT:
+def shard(model: GPT, mesh: DeviceMesh | None = None, precision="float32") -> GPT:
     """FSDP2, in place: this rank keeps a part of each tensor. Make the optimizer afterwards. wte stays lm_head.
 
-    mesh: of one dimension, or all ranks; without a process group the model stays whole. precision: chapter 10's word;
-    weights are used in it, parts and the mean of gradients stay float32. recompute: of a block keep its input only.
+    mesh: of one dimension, or copies × parts; by default all ranks; without a process group nothing happens. precision:
+    chapter 10's word. Weights are gathered and used in it, and autocast is off; parts and mean gradients stay float32.
     """
     if precision not in PRECISIONS or precision == "bf16-masters":
         raise ValueError(
             f"precision={precision!r} is not for shards; take bf16, whose parts are float32 masters"
         )
-    for block in model.transformer.h if recompute else ():  # no wrapper module: names stay as they are
-        block.forward = partial(recomputed, block.forward, use_reentrant=False)
     if mesh is None and not dist.is_initialized():
         return model
     mesh = mesh or init_device_mesh(next(model.parameters()).device.type, (dist.get_world_size(),))
@@ -446,225 +475,282 @@ def shard(model: GPT, mesh: DeviceMesh | None = None, precision="float32", recom
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
     for part in *model.transformer.h, model:
         fully_shard(part, mesh=mesh, mp_policy=policy)
+    if policy.param_dtype:  # autocast has nothing left to cast
+        model.forward = torch.autocast(mesh.device_type, enabled=False)(model.forward)
+    return model
+
+
+# %%
+TINY = GPTConfig(block_size=8, vocab_size=19, n_layer=2, n_head=2, n_embd=12)
+with fake_ranks(LOCAL):  # rank 0 of four; the others do not exist
+    model = shard(GPT(TINY))
+    for name in ("transformer.wte.weight", "transformer.h.0.mlp.c_fc.weight"):
+        p = model.get_parameter(name)
+        print(f"{name}: {tuple(p.shape)}, on this rank {tuple(p.to_local().shape)}")
+
+# %% [markdown]
+r"""
+Both are cut by rows. Of the 19 rows of wte the first ranks have five and the last has four; FSDP2 pads on the way, and keeps no padding. wte stays one tensor with lm_head; if each had its own part, the two would drift apart from the first step on.
+
+And recomputation? It is the call that we know already, around a block's forward. PyTorch's
+`apply_activation_checkpointing` puts a wrapper module there, which changes the parameters' names (`h.0._checkpoint_wrapped_module.ln_1.weight`). If we replace the method `forward` instead, the names stay:
+"""
+
+
+# %%
+#| export parallel.fsdp
+def recompute_blocks(model: GPT) -> GPT:
+    """Of each block keep its input alone, and run the block again in backward (Chen et al. 2016, §4); in place."""
+    for block in model.transformer.h:
+        block.forward = partial(recomputed, block.forward, use_reentrant=False)
     return model
 
 
 # %% [markdown]
 r"""
-Between the two stands `ZeroRedundancyOptimizer`: stage 1 for a DDP model. It gives each rank whole tensors instead of rows of each, and after the step every owner
-*broadcasts* its own.
+## On real processes
 
-Now all of them on real processes, each for the same steps from the same weights. The drill counts what a rank holds at the end of backward, what it moves, and the peak.
+Until now we had ranks inside one kernel. A drill on two real processes trains the same model in several ways, from the same weights and on the same rows. This model has six blocks, so that the blocks and not the
+logits take most of the memory, as in a large model.
 """
 
 
 # %%
 #| export drills.sharding
-WAYS = ["one process", "DDP", "stage 1", "stage 2", "stage 3", "ZeRO optimizer", "FSDP2", "recompute", "bf16"]
+from pathlib import Path
 
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
-def made(way: str, ranks: Ranks, data: str) -> tuple:
-    """What trains in this way: the model to call, its optimizer, and this rank's stream."""
-    model, optimizer, stream = fresh(ranks, data)
-    weights, lr = list(model.parameters()), optimizer.defaults["lr"]
-    if way in ("DDP", "ZeRO optimizer"):
-        model = replicate(model, ranks)
-    if way == "ZeRO optimizer":
-        options = {key: optimizer.defaults[key] for key in ("lr", "betas")}
-        optimizer = ZeroRedundancyOptimizer(optimizer.param_groups, torch.optim.AdamW, **options)
-    elif way in ("stage 1", "stage 2"):
-        parts = nn.ParameterList(my_part(w, ranks.rank, ranks.size) for w in weights)
-        optimizer = PartsOptimizer(weights, [*parts], make_optimizer(parts, lr), int(way[-1]))
-    elif way == "stage 3":
-        optimizer = make_optimizer(model := in_parts(model, ranks.rank, ranks.size), lr)
-    elif way in ("FSDP2", "recompute", "bf16"):
-        shard(model, precision="bf16" if way == "bf16" else "float32", recompute=way == "recompute")
-        optimizer = make_optimizer(model, lr)
-    return model, optimizer, stream
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.optim import make_optimizer
+from nanogpt.gpt.precision import autocast
+from nanogpt.gpt.pretrained import to_hf
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.distributed import Ranks, my_rows, replicate
+from nanogpt.speed.work import peak_memory
+from nanogpt.text.data import DocumentStream
+from nanogpt.text.shards import described, open_shards
+
+SHAPE = {"n_layer": 6, "n_head": 4, "n_embd": 128, "block_size": 40}
+ROWS, LR = 8, 2e-3
 
 
 # %%
 #| export drills.sharding
+def start(ranks: Ranks, data: str) -> tuple[GPT, DocumentStream]:
+    """A model, on all ranks the same, and a stream of this rank's part of ROWS rows."""
+    shards = open_shards(data, "train")
+    shape = GPTConfig(**SHAPE, vocab_size=described(shards)[0])
+    model = GPT(shape, torch.Generator().manual_seed(0)).to(ranks.device)
+    return model, DocumentStream(shards, T=shape.block_size, device=ranks.device, **my_rows(ROWS, ranks))
+
+
+# %%
+model, stream = start(Ranks(), DATA)
+P = num_params(model.config)
+blocks = sum(p.numel() for p in model.transformer.h.parameters())
+print(f"{P:,} parameters, {blocks:,} of them in the blocks; x is {tuple(stream.next_batch()[0].shape)}")
+
+# %% [markdown]
+r"""
+Two of the ways train in bf16: *autocast* as on one GPU (chapter 10), over parts that are gathered in float32, and *bf16* by FSDP2's policy.
+"""
+
+
+# %%
+#| export drills.sharding
+WAYS = ["one process", "DDP", "FSDP2", "recompute", "autocast", "bf16"]
+
+
+def prepared(way: str, ranks: Ranks, data: str) -> tuple:
+    """What trains in this way: the model to call, its optimizer, and this rank's stream."""
+    model, stream = start(ranks, data)
+    if way == "DDP":
+        model = replicate(model, ranks)
+    elif way != "one process":
+        shard(model, precision="bf16" if way == "bf16" else "float32")
+    if way == "recompute":
+        recompute_blocks(model)
+    return model, make_optimizer(model, LR), stream
+
+
 def held(model: nn.Module, optimizer) -> dict[str, int]:
-    """Bytes on this rank: weights and gradients, of the model and of parts of its optimizer's own; and moments."""
-    inner = getattr(optimizer, "optimizer", getattr(optimizer, "optim", optimizer))
-    weights = {*model.parameters(), *(p for group in inner.param_groups for p in group["params"])}
+    """Bytes of weights, gradients and moments on this rank."""
+    weights = list(model.parameters())
     gradients = [p.grad for p in weights if p.grad is not None]
-    moments = [m for state in inner.state.values() for m in state.values() if m.dim()]
+    moments = [m for p in weights for m in optimizer.state[p].values() if m.dim()]
     kinds = {"weights": weights, "gradients": gradients, "moments": moments}
     return {kind: sum(local_part(x)[0].nbytes for x in tensors) for kind, tensors in kinds.items()}
 
 
+# %% [markdown]
+r"""
+One more thing is counted, because it decides whether bf16 saves anything: the copies of the blocks' matrices in 16 bits that are alive between forward and backward. Autograd calls `pack` with each tensor that it
+keeps for backward. After forward we ask each of these tensors how many bytes its storage still has.
+"""
+
+
 # %%
 #| export drills.sharding
-def measured(way: str, ranks: Ranks, data: str, steps: int) -> dict:
-    """Losses; bytes that this rank holds at the end of backward, moves in a step, and has at its peak."""
-    (model, optimizer, stream), told, losses = made(way, ranks, data), {}, []
-    look = lambda loss, norm: told.update(held(model, optimizer)) or True  # noqa: E731
+def copies_kept(model: nn.Module, batch, precision: str) -> int:
+    """Bytes of the blocks' matrices in 16 bits that are alive after forward, on this rank."""
+    C = SHAPE["n_embd"]
+    matrices = [{3 * C, C}, {C}, {4 * C, C}]  # the sides of c_attn, of c_proj, of the MLP's two
+    kept = {}
 
-    def step():
-        batch = stream.next_batch()
-        losses.append(train_step(model, optimizer, [batch], accept=look, mean=ranks.mean).item())
+    def pack(x: Tensor) -> Tensor:
+        if x.dim() == 2 and x.dtype in (torch.bfloat16, torch.float16) and {*x.shape} in matrices:
+            storage = x.untyped_storage()
+            kept[storage._cdata] = storage
+        return x
 
-    for _ in range(steps - 2):
-        step()
+    with saved_tensors_hooks(pack, lambda x: x), autocast(precision, batch[0].device):
+        loss = model(*batch)[1]
+    alive = sum(storage.nbytes() for storage in kept.values())
+    loss.backward()
+    return alive
+
+
+# %%
+for precision in ("float32", "bf16"):
+    copies = copies_kept(model, stream.next_batch(), precision)
+    print(f"one process, {precision}: {copies / blocks:.2f} bytes for each of the blocks' parameters")
+
+
+# %%
+#| export drills.sharding
+def measured(way: str, ranks: Ranks, data: str) -> dict:
+    """Losses; bytes that this rank holds at the end of backward, moves in a step, keeps as copies, has at its peak."""
+    model, optimizer, stream = prepared(way, ranks, data)
+    precision, found, losses = "bf16" if way == "autocast" else "float32", {}, []
+
+    def look(loss, norm) -> bool:
+        squares = [p.grad.norm().item() ** 2 for p in model.parameters()]
+        found.update(held(model, optimizer), norm=norm.item(), read=sum(squares) ** 0.5)
+        return True
+
+    def step() -> None:
+        batches, how = [stream.next_batch()], {"accept": look, "mean": ranks.mean}
+        losses.append(train_step(model, optimizer, batches, precision, **how).item())
+
+    step()
+    step()
     with Moved() as moved:
         step()
     optimizer.zero_grad()
-    start = sum(held(model, optimizer).values())
-    return {
-        "peak": start + peak_memory(step, ranks.device),
-        "losses": losses,
-        "moved": dict(moved.bytes),
-    } | told
-
-
-# %%
-#| export drills.sharding
-def stages(ranks: Ranks, data: str, steps: int = 5) -> dict:
-    """The same steps from the same weights in all ways, each measured."""
-    alone = Ranks(device=ranks.device)
-    return {way: measured(way, alone if way == WAYS[0] else ranks, data, steps) for way in WAYS}
+    before = sum(held(model, optimizer).values())
+    found["peak"] = before + peak_memory(step, ranks.device)
+    found["copies"] = copies_kept(model, stream.next_batch(), precision)
+    return found | {"losses": losses, "moved": dict(moved.bytes)}
 
 
 # %% [markdown]
 r"""
-*Predict.* The drill's model has 536,064 parameters, and there are two ranks. How many bytes of weights, gradients and moments does a rank of FSDP2 hold, in float32? And how
-many bytes does it move a step, if the blocks have 396,544 of the parameters?
+The second drill, `parts`, saves a sharded model in the middle of its training. We come to it at the end.
+
+*Predict.* How many MB of weights, gradients and moments does a rank of FSDP2 hold, on two ranks and in float32? How many MB does a step move, where the blocks are gathered twice and the root once? And how many bytes of copies for each
+of the blocks' parameters does a rank keep under *autocast*, where one process keeps nearly two?
 """
 
 # %%
 predict("21.5", "FSDP2 holds on each of two ranks", guess=None, unit="MB")
 predict("21.6", "FSDP2 moves a step", guess=None, unit="MB")
-
-# %% [markdown]
-r"""
-Two more drills, of which below, and all are measured in one go:
-"""
-
-
-# %%
-#| export drills.sharding
-def norms(ranks: Ranks, data: str) -> dict:
-    """What each rank is told of the gradient's norm: of one weight, of all by PyTorch, of all by clip_; and the truth."""
-    model, _, stream = fresh(ranks, data)
-    shard(model)(*stream.next_batch())[1].backward()
-    gradients = [p.grad for p in model.parameters()]
-    one = model.transformer.h[0].mlp.c_fc.weight.grad
-    total = torch.nn.utils.get_total_norm(gradients)
-    told = {
-        "one weight, .norm().item()": one.norm().item(),
-        "one weight, the truth": one.full_tensor().norm().item(),
-        "all, get_total_norm(...).item()": total.item(),
-        "all, the truth": torch.cat([g.full_tensor().flatten() for g in gradients]).norm().item(),
-        "all, clip_": clip_(model, 1.0).item(),
-    }
-    return {"ranks": gathered(ranks, told), "placements": str(total.placements)}
-
-
-# %%
-#| export drills.sharding
-def steps_around_a_checkpoint(ranks: Ranks, data: str, before: int = 2, after: int = 2) -> dict:
-    """FSDP2 trains `before` steps and saves its parts and an export; then it goes on: the losses."""
-    model, optimizer, stream = made("FSDP2", ranks, data)
-    step = lambda: train_step(model, optimizer, [stream.next_batch()], mean=ranks.mean).item()  # noqa: E731
-    losses, folder = [step() for _ in range(before)], Path(data).parent / "sharded"
-    save_parts(folder / "parts", model, optimizer)
-    plain = unsharded(model)
-    if ranks.rank == 0:
-        to_hf(plain, folder / "huggingface")
-    return {"losses": losses + [step() for _ in range(after)]}
-
-
-DRILLS = {"stages": stages, "norms": norms, "parts": steps_around_a_checkpoint}
-
-# %% [markdown]
-r"""
-*Check.* The law: the same losses as one process, from the same weights and the same rows, within 10⁻⁵ nats. The difference (5·10⁻⁷ in November 2026) is not zero, since sums are made in another
-order and Adam divides them. bf16 rounds each product, so it has a bound of its own (7·10⁻⁴ then).
-"""
-
-# %%
-drills = [f"drills.sharding:{name}" for name in ("stages", "norms", "parts")]
-torchrun("21", N, "drill", *drills, "--data", DATA, "--out", OUT)
-found = json.loads(Path(OUT).read_text())
-measures, one = found["drills.sharding:stages"], found["drills.sharding:stages"]["one process"]
-for way, told in measures.items():
-    apart = max(abs(a - b) for a, b in zip(told["losses"], one["losses"], strict=True))
-    bound = 1e-2 if way == "bf16" else 1e-5
-    assert apart < bound, f"{way} is {apart:.1e} nats from one process"
-    print(f"{way:14} last loss {told['losses'][-1]:.2f}, within {bound:g} nats of one process")
-
-# %% [markdown]
-r"""
-What does a rank hold, and what does the formula say? In float32 the moments count 8 bytes a parameter, weight and gradient 4 each.
-"""
-
-# %%
-model = fresh(Ranks(), DATA)[0]
-P, blocks = (sum(p.numel() for p in part.parameters()) for part in (model, model.transformer.h))
-STAGES = {"stage 1": 1, "ZeRO optimizer": 1, "stage 2": 2} | dict.fromkeys(
-    ("stage 3", "FSDP2", "recompute", "bf16"), 3
+predict(
+    "21.7", "autocast keeps in 16-bit copies, for each of the blocks' parameters", guess=None, unit="bytes"
 )
-for way, told in measures.items():
-    stage = STAGES.get(way, 0)
-    rule = state_bytes(P, N, stage, "float32")
-    has = [told[part] for part in ("weights", "gradients", "moments")]
-    moved = sum(told["moved"].values()) / 4 / P
-    print(
-        f"{way:14} {sum(has) / P:5.2f} bytes a parameter, formula {sum(rule) / P:5.2f}; moves {moved:.2f} Ψ"
-    )
-traffic = sum(measures["FSDP2"]["moved"].values())
+
+
+# %%
+#| export drills.sharding
+def stages(ranks: Ranks, data: str) -> dict:
+    """The same steps from the same weights in all ways, each measured."""
+    alone = Ranks(device=ranks.device)
+    return {way: measured(way, alone if way == WAYS[0] else ranks, data) for way in WAYS}
+
+
+# %%
+torchrun("21", N, "drill", "drills.sharding:stages", "drills.sharding:parts", "--data", DATA, "--out", OUT)
+told = json.loads(Path(OUT).read_text())
+measures = told["drills.sharding:stages"]
+for way, found in measures.items():
+    pairs = zip(found["losses"], measures["one process"]["losses"], strict=True)
+    apart = max(abs(a - b) for a, b in pairs)
+    bound = 2e-2 if way in ("autocast", "bf16") else 2e-5
+    assert apart < bound, f"{way} is {apart:.1e} nats from one process"
+    print(f"{way:12} last loss {found['losses'][-1]:.2f}, within {bound:g} nats of one process")
+
+# %% [markdown]
+r"""
+The law holds on real processes: all ways have the losses of one process. The bound is not zero because the ranks add sums in another order, and Adam divides by them. bf16 rounds each product, so it has a bound of its own.
+
+What does a rank hold, and what does our formula say?
+"""
+
+# %%
+for way, found in measures.items():
+    stage = 0 if way in ("one process", "DDP") else 3
+    rule = sum(state_bytes(P, N, stage, "float32")) / P
+    holds = sum(found[part] for part in ("weights", "gradients", "moments")) / P
+    moved, copies = sum(found["moved"].values()) / (4 * P), found["copies"] / blocks
+    print(f"{way:12} holds {holds:5.2f} bytes a parameter, formula {rule:5.2f};", end=" ")
+    print(f"moves {moved:.2f} Ψ; copies {copies:.2f} bytes")
+traffic, rule = sum(measures["FSDP2"]["moved"].values()), 4 * (3 * blocks + 2 * (P - blocks))
+assert abs(traffic / rule - 1) < 0.01, f"FSDP2 moves {traffic} bytes, not about {rule}: are the blocks freed?"
+assert measures["bf16"]["copies"] == 0, "FSDP2's policy keeps copies in 16 bits"
 answer("21.5", sum(measures["FSDP2"][part] for part in ("weights", "gradients", "moments")) / 1e6)
 answer("21.6", traffic / 1e6)
-assert traffic == sum(measures["stage 3"]["moved"].values()), "FSDP2 moves other bytes than our stage 3"
-assert traffic == 4 * (3 * blocks + 2 * (P - blocks)), f"FSDP2 moves {traffic} bytes"
+answer("21.7", measures["autocast"]["copies"] / blocks)
 
 # %% [markdown]
 r"""
-Five things to read there.
+Read the columns one after the other.
 
-- Our stages 1 and 2 hold 4/n bytes more than the formula, since in float32 a part is a copy of what the weights hold already. Under bf16 it is the master.
-- Stage 3 moves less than 3 Ψ: the root, a quarter of this small model, is gathered once. FSDP2 moves, to the byte, what ours moves.
-- bf16 gathers half the bytes; gradients are still reduced in float32.
-- `ZeroRedundancyOptimizer` moves 3 Ψ: DDP's all-reduce has given every rank the whole gradient, of which it needs a part, and the broadcast comes on top. It saves the moments and costs traffic, where
-  stage 1 as in the paper costs none.
-- Its ranks hold *whole* tensors, so they are as equal as the tensors allow: here almost. In a GPT-2 small on 8 ranks one of them has the moments of `wte`, a third of all.
+- **Holds.** FSDP2 divides all sixteen bytes by the ranks, as the formula of stage 3 says.
+- **Moves.** DDP moves 2Ψ. FSDP2 moves a little less than 3Ψ, because the root is gathered only once. Recomputation moves no more, since FSDP2 gathers a block for backward in any case.
+- **Copies.** Under *autocast* each rank keeps a bf16 copy of nearly every matrix from forward to backward: two bytes a parameter, *not divided by the ranks*. On 64 ranks these copies are eight times as large as the rank's share of all sixteen bytes. FSDP2 frees
+  what it has gathered, but it knows nothing of the copies that autocast makes of it. With FSDP2's own policy the weights arrive in bf16 and are freed as such, and gathering moves half the bytes.
+
+So a run that trains in bf16 tells `shard` its precision. `shard` then turns autocast off for the model, so `train_step` may ask for it as ever. The trainer does this for you (chapter 21d).
 """
 
 # %% tags=["nbval-ignore-output"]
 show(
     figures.held(measures),
-    alt="Weights, gradients and moments shrink with the stage; the peak of a step too.",
+    alt="A bar a way: weights, gradients and moments on a rank, halved by FSDP2 against DDP; a line marks the peak of a step.",
 )
 kept = activation_bytes(model.config, ROWS // N, model.config.block_size)
 print(f"activations of {ROWS // N} rows, by chapter 09's formula: {kept / 1e6:.1f} MB")
 
 # %% [markdown]
 r"""
-The peak is above the bars by what the formula leaves out: activations (one process has all rows, the others half of them), the gathered weights of the root and of a block, whole
-gradients on their way into parts, and the buffers in which a collective is packed. On two ranks and so small a model FSDP2 gives much of what it saves for these; what it saves grows with the
-ranks and the blocks, what it gathers does not. Recomputation takes away the blocks' activations, and the logits' stay. Not even the line has everything: DDP's buckets, as large as all gradients, were there before the measured step; and
-on a GPU come what the allocator loses to fragments, and the libraries.
+The bars are what a rank holds when backward has ended, and the black line is the peak of a step. At the peak a rank has not all gradients yet, but other things that the formula leaves out. Most of them are activations: one process has those of all rows, two ranks have half of them each, and recomputation removes those
+of the blocks. The rest are the gathered weights of the root and of a block, complete gradients on their way into parts, and buffers in which a collective is packed. These do not grow with the number of blocks, so FSDP2 saves more the more
+blocks there are. On a GPU more comes on top that we do not see here: the memory that the allocator loses to fragments, and the libraries' own.
+
+Must each rank make the complete model first, only to cut it? No: chapter 21d makes a large model part by part.
+
+## The norm of a gradient in parts
+
+Before an update we clip the gradient by its norm, and log the norm (chapter 15). What does a rank see of it, if it has parts only? The drill has taken `.norm().item()` of each weight's gradient and added up the squares, as a log would do it.
+
+*Predict.* On two ranks of FSDP2, by which factor is the true norm larger than the one that a rank reads?
 """
 
-# %% tags=["nbval-ignore-output"]
-predict("21.7", "truth over .norm().item()", guess=None)
-told = found["drills.sharding:norms"]
-for name in told["ranks"][0]:
-    print(f"{name:34}", *(f"{each[name]:.3f}" for each in told["ranks"]))
-one = told["ranks"][0]
-answer("21.7", one["one weight, the truth"] / one["one weight, .norm().item()"])
+# %%
+predict("21.8", "the true norm over the one that is read", guess=None)
+for way in ("DDP", "FSDP2"):
+    print(f"{way:6} a rank reads {measures[way]['read']:.2f}, the norm is {measures[way]['norm']:.2f}")
+answer("21.8", measures["FSDP2"]["norm"] / measures["FSDP2"]["read"])
 
 # %% [markdown]
 r"""
-√2, nearly: parts of about equal size have about equal norms, and squares add up. And the total? It depends on PyTorch. In 2.9.1
-`clip_grad_norm_` returned a partial norm as well: on four ranks 0.139, where the truth was 0.270. In 2.11.0 and 2.13.0 it comes out whole (measured in November 2026). It clipped rightly even so, since DTensors
-multiply correctly. What was wrong was the *log*, by √n, and it looked healthy: on 64 ranks it says an eighth. And a single norm, as in a log by layer, is still a part's in all three.
+Each rank reads the norm of *its parts*, without a warning. DTensor's `.norm()` returns a sum that is still to be made, and `.item()` takes
+this rank's summand. The ranks read different numbers. Only the squares of these numbers, added up over the ranks, are the square of the true norm. If the parts had equal norms, each rank would read the true norm divided by √n: on 64 ranks an eighth of it, which looks healthy in a log.
 
-A second trap waits in a mesh of two dimensions (chapter 21b): PyTorch refuses to add up norms that lie on different meshes. And a third in fp16: each rank asks *its part* for
-infinities, and ranks that disagree skip different steps. So one function takes the norm, for all models of this course. Of a part, the square is added up over the groups of ranks over which
-the tensor is cut, and over no others:
+There are two more traps. In a mesh of two dimensions (chapter 21b) PyTorch refuses to add up norms of tensors on different meshes. And with fp16 each rank looks for infinities in its own part, and ranks that disagree skip different steps. So one function takes the norm for
+all models of this course. It adds up the squares of the parts over the groups of ranks over which a tensor is cut, and over no others:
 """
 
 
@@ -686,7 +772,7 @@ def gradients_of(parameters) -> list[Tensor]:
 
 
 def local_part(x: Tensor) -> tuple[Tensor, tuple]:
-    """This rank's part of x, which shares its memory, and the process groups over which the others lie; () if x is whole."""
+    """This rank's part of x, which shares its memory, and the groups of ranks that have the others; () if x is complete."""
     if not hasattr(x, "device_mesh"):  # no DTensor, whose class takes a second to import
         return x, ()
     cut = (dim for dim, place in enumerate(x.placements) if not place.is_replicate())
@@ -695,6 +781,7 @@ def local_part(x: Tensor) -> tuple[Tensor, tuple]:
 
 # %%
 #| export gpt.clip
+#| blank global_norm: of each group take the norm of its parts, and add up the squares over its ranks
 #| grows global_norm
 @torch.no_grad()
 def global_norm(gradients) -> Tensor:
@@ -717,57 +804,17 @@ def global_norm(gradients) -> Tensor:
 
 
 # %%
-#| export gpt.clip
-#| grows scale_to
-@torch.no_grad()
-def scale_to(gradients, max_norm: float, norm: Tensor) -> None:
-    """Shorten the gradients, whose global norm is `norm`, to max_norm, in place; no communication."""
-    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
-    torch._foreach_mul_([local_part(g)[0] for g in gradients], factor)
-
-
-def clip_(parameters, max_norm: float) -> Tensor:
-    """Clip by the global norm, in place; all ranks call it, and get the norm before, a plain tensor.
-
-    parameters: a module, or its parameters, whole or sharded in any way.
-    """
-    parameters = parameters.parameters() if isinstance(parameters, torch.nn.Module) else parameters
-    norm = global_norm(gradients := gradients_of(parameters))
-    scale_to(gradients, max_norm, norm)
-    return norm
-
-
-# %% [markdown]
-r"""
-These take the places of chapter 15's plain `gradients_of`, `global_norm` and `scale_to`, and `train_step` uses them without a change: it clips and
-logs the same for a plain model, for DDP and for shards. fp16 asks this norm whether it is finite, so that all ranks skip together. A
-scaler must divide shards, too; of a shard it takes the local part:
-"""
-
-
-# %%
-#| export gpt.precision
-#| grows LossScaler.unscale
-class LossScaler(LossScaler):
-    def unscale(self, parameters: Iterable[torch.Tensor]) -> bool:
-        """Divide the gradients by the scale, in place. False if any of this rank is not finite: then skip this update."""
-        grads = [local_part(p.grad)[0] for p in parameters if p.grad is not None]
-        if not grads:
-            raise ValueError("no parameter has a gradient; call (loss * scaler.scale).backward() first")
-        torch._foreach_mul_(grads, 1 / self.scale)
-        return bool(torch.stack([g.isfinite().all() for g in grads]).all())  # the one wait for the device
-
-
-# %%
 grown("global_norm")
 
 # %% [markdown]
 r"""
+It takes the place of chapter 15's `global_norm`, and `train_step` uses it without a change: it clips and logs the same for a plain model, for DDP and for shards. fp16 asks this norm whether it is finite, so all ranks skip
+together. (Shortening a gradient in parts, and dividing it by the scale of fp16, are in the appendix.)
+
 ## Into files
 
-A sharded model must come back together in two cases. For a *file that others read*, gathered: `full_state` gathers weight by weight to the CPU, and `unsharded` makes of it a GPT that `save_model` and
-`to_hf` know. For *going on*, perhaps with another number of ranks, nobody gathers anything: with `torch.distributed.checkpoint` each rank writes its own parts and
-their places in the whole, and each reader takes from the files what its own parts need.
+There are two reasons to write a sharded model down. One is a file that others read. For it, `full_state` gathers one weight after the other to the CPU of rank 0, which alone needs them, and `unsharded` makes a GPT of them that `save_model` and
+`to_hf` know.
 """
 
 
@@ -775,19 +822,32 @@ their places in the whole, and each reader takes from the files what its own par
 #| export parallel.fsdp
 @torch.no_grad()
 def full_state(model: GPT) -> dict[str, Tensor]:
-    """All weights by name, whole, on the CPU, on every rank; the tied one once. All ranks call it."""
-    named = model.named_parameters()
-    return {n: (p.full_tensor() if isinstance(p, DTensor) else p).detach().cpu() for n, p in named}
+    """All weights by name, complete, on the CPU of rank 0, the tied one once; {} on the others. All ranks call it."""
+    first, state = not dist.is_initialized() or dist.get_rank() == 0, {}
+    for name, p in model.named_parameters():
+        x = p.full_tensor() if isinstance(p, DTensor) else p
+        if first:
+            state[name] = x.detach().cpu()
+    return state
 
 
-def unsharded(model: GPT) -> GPT:
-    """A plain GPT on the CPU with the weights of a sharded one, for save_model and to_hf. All ranks call it."""
+def unsharded(model: GPT) -> GPT | None:
+    """On rank 0 a plain GPT on the CPU, for save_model and to_hf, with the weights of a sharded one; None elsewhere."""
+    state = full_state(model)
+    if not state:
+        return None
     with torch.device("meta"):
         plain = GPT(model.config)
-    state = full_state(model)
     plain.load_state_dict(state | {"lm_head.weight": state["transformer.wte.weight"]}, assign=True)
     plain.lm_head.weight = plain.transformer.wte.weight  # tied
     return plain.train(model.training)
+
+
+# %% [markdown]
+r"""
+The other reason is to go on later, perhaps with another number of ranks. Then nobody has to gather anything. With `torch.distributed.checkpoint` each rank writes its own parts, and where they belong in the complete
+tensors. Each reader then takes from the files what its own parts need.
+"""
 
 
 # %%
@@ -813,35 +873,98 @@ def load_parts(folder: str | Path, model: GPT, optimizer) -> None:
 
 # %% [markdown]
 r"""
-The drill has trained two steps on two ranks, saved its parts, exported the model, and gone on. This kernel is one process. It takes up the parts:
+The drill `parts` trained two steps on two ranks, saved its parts, exported the model, and went on for two steps. This kernel is one process. It loads the parts and goes on as well:
 """
 
 # %%
-model, optimizer, stream = fresh(Ranks(), DATA)
+SAVED = Path(DATA).parent / "sharded"
+model, optimizer, stream = prepared("one process", Ranks(), DATA)
 (idx, _), _ = [stream.next_batch() for _ in range(2)]  # trained on already
-load_parts(f"{PARTS}/parts", model, optimizer)
-assert torch.equal(from_hf(f"{PARTS}/huggingface")(idx)[0], model.eval()(idx)[0]), "another model"
+load_parts(SAVED / "parts", model, optimizer)
+exported = from_hf(SAVED / "huggingface")
+assert torch.equal(exported(idx)[0], model.eval()(idx)[0]), "the export is another model than the parts"
 ours = [train_step(model.train(), optimizer, [stream.next_batch()]).item() for _ in range(2)]
-theirs = found["drills.sharding:parts"]["losses"][2:]
+theirs = told["drills.sharding:parts"]["losses"][2:]
 apart = max(abs(a - b) for a, b in zip(ours, theirs))
-assert apart < 1e-5, f"one process goes on {apart:.1e} nats from two"
-print(f"two ranks go on with {theirs[0]:.3f}, {theirs[1]:.3f}, one process with {ours[0]:.3f}, {ours[1]:.3f}")
+assert apart < 2e-5, f"one process goes on {apart:.1e} nats from {N} ranks"
+print(f"{N} ranks go on with {theirs[0]:.3f}, {theirs[1]:.3f}; one process with {ours[0]:.3f}, {ours[1]:.3f}")
 
 # %% [markdown]
 r"""
-Had the moments been lost, the first of the two losses would be the same, since the weights are, and the second would be 5.87 and not 5.74: Adam begins anew (November 2026).
+The second loss is the one to look at. Had the moments been lost, the first loss would be the same, because the weights are. Only then would Adam make another update.
 
 ## When to use what
 
-| does it fit a rank? | then |
+| what fits on one rank? | then use |
 |---|---|
-| weights, gradients, moments and activations | DDP: nothing is cheaper |
-| all but the moments | stage 1: the same traffic as DDP, if it is the paper's |
-| all but weights and moments of a few blocks | FSDP2: half as much traffic again, hidden behind computing where the network is fast enough |
-| not even with FSDP2 | `recompute`; fewer rows a rank and more micro-batches; tensor parallelism (chapter 21b) |
+| weights, gradients, moments and activations | DDP; nothing moves less |
+| weights, gradients and activations, but not the moments | stage 1, which moves no more than DDP |
+| one block's weights at a time, its activations, and 1/n of everything | FSDP2; it moves half as much again, which a fast network can hide behind computing |
+| not the activations of all blocks | FSDP2 with `recompute_blocks`, or fewer rows a rank and more micro-batches |
+| not even the activations of one block | tensor parallelism (chapter 21b) |
 
-With micro-batches stage 1 keeps its gradients and reduces once a step; FSDP2 reduces after each, and gathers anew for each. `train_step` leaves it so, because that is what saves memory.
+With several micro-batches a step, FSDP2 gathers and reduces in each of them. It saves memory this way, so `train_step` leaves it on.
 """
+
+# %% [markdown]
+r"""
+## Appendix: shortening a gradient in parts
+
+The rest of this sitting is plumbing. Clipping shortens a gradient once its norm is known, and fp16's scaler divides it by its scale (chapter 10b). Each rank does both in its own part, and nothing is sent:
+"""
+
+
+# %%
+#| export gpt.clip
+#| grows scale_to
+@torch.no_grad()
+def scale_to(gradients, max_norm: float, norm: Tensor) -> None:
+    """Shorten the gradients, whose global norm is `norm`, to max_norm, in place; no communication."""
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
+    torch._foreach_mul_([local_part(g)[0] for g in gradients], factor)
+
+
+# %%
+#| export gpt.precision
+#| grows LossScaler.unscale
+class LossScaler(LossScaler):
+    def unscale(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Divide the gradients by the scale, in place. False if any of this rank is not finite: then skip this update."""
+        grads = [local_part(p.grad)[0] for p in parameters if p.grad is not None]
+        if not grads:
+            raise ValueError("no parameter has a gradient; call (loss * scaler.scale).backward() first")
+        torch._foreach_mul_(grads, 1 / self.scale)
+        return bool(torch.stack([g.isfinite().all() for g in grads]).all())  # the one wait for the device
+
+
+# %%
+grown("scale_to")
+
+# %% [markdown]
+r"""
+## Appendix: the drill that saves
+
+It trains for two steps, saves its parts, exports the model, and goes on for two steps. It is the drill `parts` of this chapter.
+"""
+
+
+# %%
+#| export drills.sharding
+def around_a_checkpoint(ranks: Ranks, data: str, before: int = 2, after: int = 2) -> dict:
+    """FSDP2 trains `before` steps and saves its parts and an export; then it goes on: the losses."""
+    model, optimizer, stream = prepared("FSDP2", ranks, data)
+    folder, losses = Path(data).parent / "sharded", []
+    for step in range(before + after):
+        if step == before:
+            save_parts(folder / "parts", model, optimizer)
+            plain = unsharded(model)
+            if ranks.rank == 0:
+                to_hf(plain, folder / "huggingface")
+        losses.append(train_step(model, optimizer, [stream.next_batch()], mean=ranks.mean).item())
+    return {"losses": losses}
+
+
+DRILLS = {"stages": stages, "parts": around_a_checkpoint}
 
 # %% tags=["nbval-ignore-output"]
 predictions("21")
@@ -855,9 +978,9 @@ r"""
 
 1. A run goes on with another `lr` than it was saved with. Which one is in the optimizer after `load_parts`? Check: `optimizer.param_groups[0]["lr"]`, and what `train` of chapter 07 does with it in each step.
 2. Give `PartsOptimizer` one flat vector of all weights in place of a part for each. How many collectives a step, and how many bytes of padding? Check: the law of the three stages still holds.
-3. Clip in `PartsOptimizer`'s stage 2. Which norm does a rank know, and what must be added up? Check against `clip_` on one process.
-4. Set `reshard_after_forward=False` for the blocks in `shard`. Predict what it moves and what it holds at its peak, then run the drill. Check: 2 Ψ.
-5. Train with `WAYS`' bf16 and read the loss at step 100 against float32, both from `fresh`. Check: is the difference larger than between two seeds?
+3. Clip in stage 2. Which norm does a rank know, and what must be added up? Check against `global_norm` on one process.
+4. Set `reshard_after_forward=False` for the blocks in `shard`. Predict what it moves and what it holds at its peak, then run the drill. Check: 2 Ψ; and the assertion on what FSDP2 moves says so.
+5. PyTorch has `ZeroRedundancyOptimizer`, a stage 1 around DDP. Add it to `prepared`. How many Ψ does it move, and why more than the paper's stage 1? Check: DDP's all-reduce is 2 Ψ, and each owner broadcasts its weights.
 
 ## Further reading
 

@@ -3,7 +3,7 @@ r"""
 # 21d · Layouts: who holds what
 
 Chapters 20 to 21b have given three ways to share a model: copies (DDP), parts (FSDP2), and layers cut across ranks (tensor parallelism). A run takes
-one number of each. In this sitting they become three words in the run's configuration, the trainer does the rest, and the law stays what it
+one number of each. In this sitting these numbers become words in the run's configuration, and the trainer does the rest. The law stays what it
 was: however a run is laid out, the losses are those of one process.
 
 ```
@@ -15,20 +15,22 @@ was: however a run is laid out, the losses are those of one process.
                  └────────┴────────┘                         tp: 2
 ```
 
-What is hard is not the grid. It is all that a trainer does beside the step: which rows a rank reads, whose gradient norm is logged, what a checkpoint holds,
-who may call the model alone. And numbers that cannot work must say so before a hundred processes wait for each other.
+The grid itself is the easy part. The trainer does many things beside the step, and each of them must know the layout: it deals rows to ranks, logs the norm of a gradient, makes a model and validates it, and writes checkpoints.
+And a layout that cannot work must be refused before a hundred processes wait for each other.
 """
 
 # %%
 #| default_exp parallel.laid_out
-#| doc parallel.laid_out: A model laid out over processes as the configuration says: copied, in parts, cut; and whole again.
+#| doc parallel.laid_out: A model laid out over processes as the configuration says: copied, in parts, cut; made part by part, and gathered again.
 #| doc parallel.layout: The configuration's section `parallel`, and what is impossible in it, each in one line.
 #| doc drills.layouts: What chapter 21d makes several processes do: steps in every layout, counted, and a checkpoint in parts.
 import json
+import math
 import os
 import shutil
-import warnings
 from pathlib import Path
+
+import numpy as np
 
 from course.figures import layouts as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
@@ -42,9 +44,11 @@ _ = ensure_corpus(DATA)
 
 # %% [markdown]
 r"""
-## Three words
+## The words
 
-`dp` may be left out: then it is whatever the number of processes allows, and a run without the section is DDP, as in chapter 20a.
+`dp` may be left out: then it is whatever the number of processes allows, and a run without the section is DDP, as in chapter 20a. Two words are options of chapter 21. With `recompute`, each block keeps its input alone. With `copies`, the parts need not
+reach across all machines: `shard: true` and `copies: 4` on 32 processes make four groups of eight, each group holds all parts among its eight, and the four groups average their gradients. This is called *hybrid sharding*. If a group is a machine, weights are gathered inside the
+machine only.
 """
 
 # %%
@@ -57,12 +61,14 @@ from pydantic import ConfigDict, Field
 
 @dataclass(frozen=True)
 class Parallel:
-    """How processes share a run: dp × tp of them."""
+    """How processes share a run: dp × tp of them. With shard, the dp are copies × parts."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
     dp: Annotated[int, Field(gt=0)] | None = None  # parts of the batch; null: as many as the processes allow
     shard: bool = False  # each of dp keeps a part of weights, gradients and moments: chapter 21
+    copies: Annotated[int, Field(gt=0)] = 1  # with shard: groups of processes, of which each has all parts
     tp: Annotated[int, Field(gt=0)] = 1  # processes among which each layer is cut: chapter 21b
+    recompute: bool = False  # of each block keep its input alone, and compute the block again in backward
 
 
 # %%
@@ -79,7 +85,11 @@ def check_layout(parallel: Parallel, model, train) -> None:
         )
     if (parallel.shard or tp > 1) and train.dtype == "bf16-masters":
         cut = "parallel.shard=true" if parallel.shard else f"parallel.tp={tp}"
-        raise ValueError(f"train.dtype=bf16-masters needs whole weights, not {cut}; take bf16")
+        raise ValueError(f"train.dtype=bf16-masters needs complete weights, not {cut}; take bf16")
+    if parallel.copies > 1 and not parallel.shard:
+        raise ValueError(
+            f"parallel.copies={parallel.copies} are of parts; set parallel.shard=true, or leave it out"
+        )
 
 
 # %%
@@ -88,10 +98,11 @@ def check_layout(parallel: Parallel, model, train) -> None:
 def data_parallel(parallel: Parallel, processes: int) -> int:
     """Of so many processes, how many read different rows: processes / tp. ValueError where the numbers disagree."""
     dp, tp = parallel.dp, parallel.tp
-    if dp is None and processes % tp == 0:
-        return processes // tp
-    if dp is None:
+    if dp is None and processes % tp:
         raise ValueError(f"parallel.tp={tp} needs a multiple of {tp} processes; {processes} were started")
+    dp = dp or processes // tp
+    if dp % parallel.copies:
+        raise ValueError(f"parallel.copies={parallel.copies} must divide parallel.dp={dp}")
     if dp * tp != processes:
         started = (
             f"{processes} {'was' if processes == 1 else 'were'} started (torchrun --nproc-per-node {dp * tp})"
@@ -106,7 +117,7 @@ Of a layer's sizes only the heads are asked for: the width is a multiple of them
 rank fewer rows (chapter 21b). The number of processes is known only when they have been started, so that question waits until then, and
 is asked before the processes meet.
 
-*Predict.* Of these eight wishes, made for `tiny` with its 8 heads, how many can be run?
+*Predict.* Of these nine wishes, made for `tiny` with its 8 heads, how many can be run?
 """
 
 # %%
@@ -119,7 +130,8 @@ WISHES = [  # processes started, and what the command line says
     (1, "parallel.dp=2"),
     (2, "parallel.tp=2 model.dropout=0.1"),
     (2, "parallel.shard=true train.dtype=bf16-masters"),
-    (4, "parallel.tp=4"),
+    (8, "parallel.shard=true parallel.copies=2"),
+    (4, "parallel.copies=2"),
 ]
 
 # %%
@@ -156,59 +168,82 @@ r"""
 ## Laying out
 
 PyTorch calls the grid a *device mesh*. Each dimension of it is a set of process groups: rank 2 above meets rank 3 for a layer's sums and rank 0 for gradients.
-Ours has three dimensions, one of them of size one: FSDP2 takes a mesh of two, *copies × parts*, and averages gradients over the copies, so that `dp × tp` without shards needs
-no code of its own. The order matters. First layers are cut, then what a rank has of them is put into parts, since FSDP gathers what a layer
+Our mesh has three dimensions, *copies × parts × tp*, of which one or two may have size one. FSDP2 takes the first two: it gathers weights over the parts and averages gradients over the copies as well. So `dp × tp` without shards needs
+no code of its own; it is many copies of one part each. The order matters. First layers are cut, then what a rank has of them is put into parts, since FSDP gathers what a layer
 needs *on this rank*.
+
+`shard` gets the run's precision, because autocast would keep 16-bit copies of all weights on every rank (chapter 21).
+
+`torch.compile` gets one block at a time. PyTorch 2.13 cannot compile the complete model in every layout: with `tp` it expects a DTensor's gradient for the logits, which the loss leaves aside, and gets none.
 """
+
 
 # %%
 #| export
+from collections.abc import Iterator
+from pathlib import Path
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nanogpt.gpt.model import GPT
+from nanogpt.evals.losses import evaluating, padded, windows
+from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.optim import decay_groups, make_optimizer
+from nanogpt.gpt.precision import autocast
+from nanogpt.gpt.weights import WEIGHTS
 from nanogpt.parallel.distributed import Ranks, replicate
 
 
 # %%
 #| export
+#| blank lay_out: make the mesh copies × parts × tp; split over its tp, then shard over the rest
 def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
-    """Lay the model out over the ranks as config.parallel says, in place; make the optimizer afterwards.
-
-    Returns what train_step takes, and who reads different rows: of ranks that share a layer's work, one.
-    """
+    """Lay the model out as config.parallel says, in place: what train_step takes, and who reads different rows."""
     layout, dp = config.parallel, data_parallel(config.parallel, ranks.size)
+    if layout.recompute:
+        from nanogpt.parallel.fsdp import recompute_blocks  # here: its imports take a second
+
+        recompute_blocks(model)
     if ranks.size == 1 or (layout.tp == 1 and not layout.shard):
         return replicate(model, ranks), ranks
-    from torch.distributed.device_mesh import init_device_mesh  # here: what follows takes a second to import
+    from torch.distributed.device_mesh import init_device_mesh
 
     from nanogpt.parallel.fsdp import shard
     from nanogpt.parallel.tensor import split
 
-    shape = (1, dp, layout.tp) if layout.shard else (dp, 1, layout.tp)
-    mesh = init_device_mesh(ranks.device.type, shape, mesh_dim_names=("copies", "parts", "tp"))
+    copies = layout.copies if layout.shard else dp
+    shape, names = (copies, dp // copies, layout.tp), ("copies", "parts", "tp")
+    mesh = init_device_mesh(ranks.device.type, shape, mesh_dim_names=names)
     if layout.tp > 1:  # first, so that what is sharded is what a layer's rank has
         split(model, mesh["tp"])
     if dp > 1:
-        shard(model, mesh["parts"] if layout.shard else mesh["copies", "parts"])
-    rows = "parts" if layout.shard else "copies"
-    return model, Ranks(mesh.get_local_rank(rows), ranks.local_rank, dp, ranks.device)
+        shard(model, mesh["parts"] if copies == 1 else mesh["copies", "parts"], config.train.dtype)
+    return model, Ranks(ranks.rank // layout.tp, ranks.local_rank, dp, ranks.device)
+
+
+# %%
+#| export
+def compile_blocks(model: GPT) -> GPT:
+    """torch.compile for a model that is laid out, in place: block by block, because ranks talk between them."""
+    for block in model.transformer.h:
+        block.forward = torch.compile(block.forward)  # not the module: FSDP2's hooks stay around it
+    return model
 
 
 # %% [markdown]
 r"""
-The second thing that comes back answers the questions of data. Rows are dealt to those who read different ones, and ranks that share a layer's work get the same: there are fewer readers than processes. (What `train_step` averages over
+The second thing that `lay_out` returns answers the questions of data. Rows are dealt to those who read different ones, and ranks that share a layer's work get the same: there are fewer readers than processes. (What `train_step` averages over
 *all* ranks needs no change, since equal numbers leave a mean what it is. A sum would count them twice.)
 
-## Whole again
+## A model that no rank can hold
 
-A checkpoint stays what chapter 17b made it: one model, one optimizer, hashed, written by rank 0, readable by `sample` on a laptop. So what was laid out is gathered before it is written,
-and laid out when it is read. Then a layout is no property of a run but of its processes, and may change on the way.
+So far each rank made the complete model and then cut it. A model that needs this chapter cannot be made so. Its weights must come into being in parts.
 
-One thing DTensor does not know: chapter 21b has put `c_attn`'s rows into another order, so that a rank has q, k and v of its own heads. A gathered `c_attn` is in *that*
-order.
+PyTorch's *meta device* has tensors with a shape and without memory. We make the model there, lay it out, and only then ask for memory, of which each rank needs its part. Then the weights are filled in, one after the other: a rank
+draws one complete tensor, keeps its part of it, and forgets the rest. All ranks draw with the same generator and in the same order as one process does, so the model is the same in every layout.
+
+One thing DTensor does not know: chapter 21b has put `c_attn`'s rows into another order, so that a rank has q, k and v of its own heads. What is dealt out must be put into that order first:
 """
 
 
@@ -225,24 +260,8 @@ def cuts(model: GPT) -> int:
     return model.config.n_head // model.transformer.h[0].attn.n_head
 
 
-def whole_model(model: GPT) -> GPT:
-    """The model as one process has it, on the CPU of each rank; itself if it is not laid out. All ranks call it."""
-    if not is_laid_out(model):
-        return model
-    from nanogpt.parallel.fsdp import unsharded
-    from nanogpt.parallel.tensor import by_part
-
-    gathered = unsharded(model)
-    for block in gathered.transformer.h:
-        for p in block.attn.c_attn.parameters():
-            p.data = by_part(p.data, cuts(model))
-    return gathered
-
-
-# %%
-#| export
 def laid_out(model: GPT, name: str, x: Tensor) -> Tensor:
-    """This rank's part of x, a weight of that name or a moment of it, which all ranks have whole."""
+    """This rank's part of x, a weight of that name or a moment of it, which all ranks have complete."""
     from torch.distributed.tensor import distribute_tensor
 
     from nanogpt.parallel.tensor import by_rank
@@ -252,93 +271,146 @@ def laid_out(model: GPT, name: str, x: Tensor) -> Tensor:
     return distribute_tensor(x.to(p.device), p.device_mesh, p.placements, src_data_rank=None)
 
 
+# %%
+#| export
 @torch.no_grad()
-def fill(model: GPT, weights: GPT) -> None:
-    """Take over another model's weights, which each rank has whole."""
-    if not is_laid_out(model):
-        model.load_state_dict(weights.state_dict())
-        return
-    for name, x in weights.named_parameters():
-        model.get_parameter(name).copy_(laid_out(model, name, x.detach()))
+def fill(model: GPT, weights) -> None:
+    """Copy weights into a model in any layout. weights: pairs (name, complete tensor), one at a time."""
+    parts = is_laid_out(model)
+    for name, x in weights:
+        p = model.get_parameter(name)
+        p.copy_(laid_out(model, name, x.detach()) if parts else x)
+
+
+def made_in_parts(shape: GPTConfig, weights, config, ranks: Ranks) -> tuple[GPT, Ranks]:
+    """A model that is never complete on any rank, laid out and filled; and who reads different rows. For parts or cuts only."""
+    with torch.device("meta"):
+        model = GPT(shape)
+    model, readers = lay_out(model, config, ranks)
+    model.to_empty(device=ranks.device)
+    model.lm_head.weight = model.transformer.wte.weight  # tied
+    fill(model, weights)
+    return model, readers
 
 
 # %% [markdown]
 r"""
-AdamW's moments lie as their parameters do. One kernel updates many tensors at once but takes none of two meshes together, so the groups of chapter 15 are cut further; in
-a checkpoint parameters are numbered as one process numbers them.
+Where do weights come from, one at a time? From a file, which need not be read at once. Or from a generator; for this, we take the body out of chapter 05's `init_weights`, which draws all weights of a model that exists:
+"""
+
+
+# %%
+#| export gpt.model
+#| grows init_weights
+def init_weight(name: str, p: Tensor, n_layer: int, generator=None, vocab_size: int | None = None) -> None:
+    """GPT-2's initialisation of one weight, in place: see init_weights."""
+    if p.dim() == 2:
+        std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
+        real = p[:vocab_size] if name.endswith("wte.weight") else p
+        nn.init.normal_(real, std=std, generator=generator)
+        p[len(real) :] = 0
+    else:
+        nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
+
+
+@torch.no_grad()
+def init_weights(
+    model: nn.Module, n_layer: int, generator: torch.Generator | None = None, vocab_size: int | None = None
+) -> None:
+    """GPT-2's initialisation, in place: matrices N(0, 0.02²), those that write to the stream less by √(2·n_layer).
+
+    Draws from `generator`, or from PyTorch's global one where it is None. Rows of wte from vocab_size on are zero.
+    """
+    for name, p in model.named_parameters():  # a tied matrix comes once
+        init_weight(name, p, n_layer, generator, vocab_size)
+
+
+# %%
+#| export
+def first_weights(
+    config: GPTConfig, generator: torch.Generator | None = None
+) -> Iterator[tuple[str, Tensor]]:
+    """The weights of GPT(config, generator), one at a time: name and complete tensor, on the CPU."""
+    with torch.device("meta"):
+        empty = GPT(config)
+    for name, p in empty.named_parameters():
+        x = torch.empty(p.shape)
+        init_weight(name, x, config.n_layer, generator, config.vocab_size)
+        yield name, x
+
+
+def saved_weights(folder: str | Path) -> Iterator[tuple[str, Tensor]]:
+    """The weights of a folder that save_model wrote, one at a time: name and complete tensor, on the CPU."""
+    from safetensors import safe_open
+
+    with safe_open(Path(folder) / WEIGHTS, "pt") as file:
+        for name in file.keys():  # noqa: SIM118  it is no dict
+            yield name, file.get_tensor(name)
+
+
+# %% [markdown]
+r"""
+## Complete again
+
+A checkpoint stays what chapter 17b made it: one model, one optimizer, hashed, written by rank 0, readable by `sample` on a laptop. So what was laid out is gathered before it is written,
+and laid out when it is read. Then a layout is no property of a run but of its processes, and may change on the way. The gathered `c_attn` is in the order of the ranks' heads, and must be put back:
 """
 
 
 # %%
 #| export
-class LaidOutAdamW(torch.optim.AdamW):
-    """AdamW for a model that is laid out. For a checkpoint its moments are gathered, and so a run can go on in any layout."""
+def gathered_model(model: GPT) -> GPT | None:
+    """On rank 0's CPU the model as one process has it; None elsewhere; itself if it is not laid out. All ranks call it."""
+    if not is_laid_out(model):
+        return model
+    from nanogpt.parallel.fsdp import unsharded
+    from nanogpt.parallel.tensor import by_part
 
-    def __init__(self, model: GPT, lr: float, *, betas, weight_decay: float):
-        names = {p: name for name, p in model.named_parameters()}
-        groups, apart = decay_groups(model, weight_decay), []
-        self.model, self.named = model, [[names[p] for p in group["params"]] for group in groups]
-        for group in groups:  # a fused update takes no tensors of two meshes
-            meshes = dict.fromkeys(p.device_mesh for p in group["params"])
-            apart += [{**group, "params": [p for p in group["params"] if p.device_mesh == m]} for m in meshes]
-        self.decays = [group["weight_decay"] for group in groups]
-        super().__init__(apart, lr=lr, betas=betas, fused=True)
-
-    @property
-    def numbered(self) -> list[str]:
-        """The names of the parameters, in the order in which one process numbers them."""
-        return [name for names in self.named for name in names]
-
-
-# %%
-#| export
-class LaidOutAdamW(LaidOutAdamW):
-    def state_dict(self) -> dict:
-        """As AdamW's of one process, on rank 0's CPU; on the others without moments. All ranks call it."""
-        from nanogpt.parallel.tensor import plain
-
-        state, groups, first = {}, [], dist.get_rank() == 0
-        for i, name in enumerate(self.numbered):
-            moments = self.state[self.model.get_parameter(name)]
-            found = {what: plain(self.model, [(name, x)])[name] for what, x in moments.items() if x.dim()}
-            found |= {what: x for what, x in moments.items() if not x.dim()}  # how many updates
-            state[i] = {what: x.cpu() for what, x in found.items()} if first else {}
-        options = {what: value for what, value in self.param_groups[0].items() if what != "params"}
-        for decay, names in zip(self.decays, self.named):
-            begin = sum(len(group["params"]) for group in groups)
-            numbers = list(range(begin, begin + len(names)))
-            groups.append(options | {"weight_decay": decay, "params": numbers})
-        return {"state": state, "param_groups": groups}
-
-
-# %%
-#| export
-class LaidOutAdamW(LaidOutAdamW):
-    def load_state_dict(self, state_dict: dict) -> None:
-        """The moments of a checkpoint of any layout; the options stay this run's."""
-        for i, name in enumerate(self.numbered):
-            p = self.model.get_parameter(name)
-            for what, x in state_dict["state"].get(i, {}).items():
-                self.state[p][what] = laid_out(self.model, name, x) if x.dim() else x.to(p.device, copy=True)
-
-
-def optimizer_for(
-    model: GPT, lr: float, precision: str, compiled: bool = False, **options
-) -> torch.optim.Optimizer:
-    """Chapter 15's optimizer, or the same for a model that is laid out."""
-    if is_laid_out(model):
-        return LaidOutAdamW(model, lr, **options)
-    return make_optimizer(model, lr, precision, compiled=compiled, **options)
+    gathered = unsharded(model)
+    for block in gathered.transformer.h if gathered else ():
+        for p in block.attn.c_attn.parameters():
+            p.data = by_part(p.data, cuts(model))
+    return gathered
 
 
 # %% [markdown]
 r"""
-Gathering costs. Every rank receives the weights, and rank 0 holds weights and moments on its CPU: twelve bytes a parameter. It is simple, and enough for every model of this course. Validation,
-samples and HellaSwag use the gathered model too. A rank that called the laid-out one alone would wait for the others for ever (chapter 20b), and in a forward pass of FSDP *every* rank must take part as
-often as the others, also one whose share of the documents has run out.
+Gathering has its price: rank 0 holds weights and moments on its CPU, twelve bytes a parameter. It is simple, and enough for every model of this course. Samples are written by this gathered model too.
 
-In the trainer all this is some ten lines, which a later section adds: `lay_out`, `fill`, `optimizer_for` where a run is assembled, `whole_model` where one is looked at or saved, and the readers where rows are dealt. The gradient's norm
-needs none, since chapter 21 has taught `train_step` the global one.
+Validation is different. It comes often, and its loss can be computed by the model as it is laid out. But a rank that calls such a model alone waits for the others for ever (chapter 20b): in each forward pass *every* rank must take part. So rows are dealt to the readers like cards, and whoever has no row left
+when others have runs one that does not count:
+"""
+
+
+# %%
+#| export
+#| blank evaluate_together: every reader's rows, B at a time; as many passes on all; then an all-reduce of two sums
+@torch.no_grad()
+def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precision="float32") -> float:
+    """Chapter 18's `evaluate` by a model that is laid out, with the rows dealt to the readers. All ranks call it."""
+    n, me = ranks.size // cuts(model), ranks.rank // cuts(model)  # readers, and which of them this is
+    with evaluating(model) as device:
+        sums = torch.zeros(2, dtype=torch.float64, device=device)  # nats, and tokens
+        for tokens in shards:
+            rows = sorted(windows(tokens, model.config.block_size, eot), key=lambda row: row[2] - row[0])
+            mine = rows[me::n]
+            for i in range(0, -(-len(rows) // n), B):
+                counted = mine[i : i + B]
+                x, y = (ids.to(device) for ids in padded(tokens, counted or rows[:1]))
+                with autocast(precision, device):
+                    loss = model(x, y)[1]
+                if counted:
+                    tokens_here = (y != -100).sum()
+                    sums += torch.stack([loss.double() * tokens_here, tokens_here])
+    if hasattr(model, "reshard"):  # FSDP2 keeps the root gathered until a backward, which does not come
+        model.reshard()
+    dist.all_reduce(sums)  # tensor parallelism counts a reader's rows several times, tokens as well as nats
+    return (sums[0] / sums[1]).item()
+
+
+# %% [markdown]
+r"""
+The optimizer's moments are gathered and dealt out in the same way (`optimizer_for`, in the appendix). In the trainer all this is few lines, also in the appendix. The gradient's norm needs none, since chapter 21 has taught `train_step` the global one.
 
 ## Four grids
 
@@ -358,10 +430,13 @@ import torch.distributed as dist
 
 from nanogpt.drills.ddp import LR, ROWS, fresh
 from nanogpt.drills.flight import flight_record
+from nanogpt.drills.sharding import held
 from nanogpt.gpt.clip import local_part
+from nanogpt.gpt.model import GPT
 from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.train import train_step
 from nanogpt.parallel.distributed import Ranks, gathered, my_rows
+from nanogpt.speed.work import peak_memory
 from nanogpt.text.data import DocumentStream
 
 
@@ -378,25 +453,15 @@ def grids(n: int) -> dict[str, Parallel]:
 
 # %%
 #| export drills.layouts
-def made(grid: Parallel, ranks: Ranks, data: str):
+def run_in(grid: Parallel, ranks: Ranks, data: str):
     """Chapter 20's model in this layout: model, stepper, optimizer and stream."""
     model, _, stream = fresh(Ranks(device=ranks.device), data)
-    stepper, readers = lay_out(model, SimpleNamespace(parallel=grid), ranks)
+    config = SimpleNamespace(parallel=grid, train=SimpleNamespace(dtype="float32"))
+    stepper, readers = lay_out(model, config, ranks)
     optimizer = optimizer_for(model, LR, "float32", betas=(0.9, 0.98), weight_decay=0.01)
     dealt = my_rows(ROWS, readers)
     stream = DocumentStream(stream.paths, T=stream.T, device=ranks.device, **dealt)
     return model, stepper, optimizer, stream
-
-
-# %%
-#| export drills.layouts
-#| blank kept: count this rank's part of each parameter, each gradient and each moment
-def kept(model, optimizer) -> dict[str, int]:
-    """Bytes that this rank has between two steps."""
-    parameters = list(model.parameters())
-    moments = [x for p in parameters for x in optimizer.state[p].values() if x.dim()]
-    lists = {"weights": parameters, "gradients": [p.grad for p in parameters], "moments": moments}
-    return {what: sum(local_part(x)[0].nbytes for x in some) for what, some in lists.items()}
 
 
 def part_of(model, name: str = MATRIX) -> list[int]:
@@ -435,44 +500,34 @@ def ways(ranks: Ranks, data: str, steps: int = 3) -> dict:
     found = {}
     for name, grid in ({"one process": Parallel()} | grids(ranks.size)).items():
         who = Ranks(device=ranks.device) if name == "one process" else ranks
-        model, stepper, optimizer, stream = made(grid, who, data)
+        model, stepper, optimizer, stream = run_in(grid, who, data)
         told = []
         for _ in range(steps):
             dist.barrier()  # seen in the flight record
             accept = partial(noted, told)
             train_step(stepper, optimizer, [stream.next_batch()], clip=0.5, accept=accept, mean=who.mean)
         found[name] = {"told": told, "sent": sizes_sent(), "has": gathered(ranks, part_of(model))}
-        found[name]["kept"] = gathered(ranks, kept(model, optimizer))
+        found[name]["kept"] = gathered(ranks, held(model, optimizer))
     return found
-
-
-# %% [markdown]
-r"""
-PyTorch's own checkpoint (`torch.distributed.checkpoint`) does without gathering: each rank writes its parts, and a list of what lies where lets any number of ranks
-read what they need. Chapter 21 has wrapped it as `save_parts` and `load_parts`. The second drill saves in parts, and notes the loss of the step after.
-"""
 
 
 # %%
 #| export drills.layouts
-def checkpoint_in_parts(ranks: Ranks, data: str) -> dict:
-    """A step on shards, a checkpoint in parts, and the loss of the step after it."""
-    from nanogpt.parallel.fsdp import save_parts
-
-    folder = Path(data).parent / "parts"
-    if ranks.rank == 0:
-        shutil.rmtree(folder, ignore_errors=True)
-    dist.barrier()
-    model, stepper, _, stream = made(Parallel(shard=True), ranks, data)
-    optimizer = make_optimizer(model, LR)
-    train_step(stepper, optimizer, [stream.next_batch()], mean=ranks.mean)
-    save_parts(folder, model, optimizer)
-    after = train_step(stepper, optimizer, [stream.next_batch()], mean=ranks.mean).item()
-    gathering = whole_model(model)  # what one file takes on rank 0: weights and two moments, in float32
-    return {"after": after, "gathered": 12 * sum(p.numel() for p in gathering.parameters())}
+def making(ranks: Ranks, data: str) -> dict:
+    """Bytes of a model's weights and of the largest; the peak on this rank while it is made: complete first, part by part."""
+    shape = fresh(Ranks(), data)[0].config
+    config = SimpleNamespace(parallel=Parallel(shard=True), train=SimpleNamespace(dtype="float32"))
+    weights = lambda: first_weights(shape, torch.Generator().manual_seed(0))  # noqa: E731
+    ways = {
+        "complete first": lambda: lay_out(GPT(shape).to(ranks.device), config, ranks),
+        "part by part": lambda: made_in_parts(shape, weights(), config, ranks),
+    }
+    sizes = [x.nbytes for _, x in weights()]
+    peaks = {way: peak_memory(call, ranks.device) for way, call in ways.items()}
+    return {"weights": sum(sizes), "largest": max(sizes), "peaks": peaks}
 
 
-DRILLS = {"ways": ways, "parts": checkpoint_in_parts}
+DRILLS = {"ways": ways, "making": making}
 
 # %% [markdown]
 r"""
@@ -483,7 +538,7 @@ with cuts alone, where every rank has all LayerNorms and positions?
 # %%
 predict("21d.2", "MB that a rank keeps on parts × cuts", guess=None, unit="MB")
 os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"  # PyTorch 2.9 keeps no flight record else
-torchrun("21d", N, "drill", "drills.layouts:ways", "drills.layouts:parts", "--data", DATA, "--out", OUT)
+torchrun("21d", N, "drill", "drills.layouts:ways", "drills.layouts:making", "--data", DATA, "--out", OUT)
 found = json.loads(Path(OUT).read_text())
 told, one = found["drills.layouts:ways"], found["drills.layouts:ways"]["one process"]["told"]
 for name, way in told.items():
@@ -504,8 +559,8 @@ answer("21d.2", sum(keeps["parts × cuts"].values()) / 1e6)
 
 # %% [markdown]
 r"""
-Copies save nothing. Parts divide everything by the number of ranks, cuts all but what every rank has whole: positions, LayerNorms, and the biases that are added after a sum. Which part
-that is shows one matrix of the MLP, `c_proj` with 128 outputs (rows) and 512 inputs (columns):
+Copies save nothing. Parts divide everything by the number of ranks. Cuts divide everything but what every rank has in full: positions, LayerNorms, and the biases that are added after a sum. One matrix of the MLP, `c_proj`, shows who holds which part. It has 128 outputs (rows) and
+512 inputs (columns):
 """
 
 # %%
@@ -518,7 +573,24 @@ show(
 # %% [markdown]
 r"""
 A *part* is some rows: the matrix is gathered before it is used, and no rank computes with its rows alone. A *cut* is the columns for the inputs that this rank's share of `c_fc` makes: the rank
-multiplies by it, and the results are summed. On the grid ranks 0 and 2 have the same columns and gather them from each other, as ranks 1 and 3 do. What travels is therefore of two kinds:
+multiplies by it, and the results are summed. On the grid ranks 0 and 2 have the same columns and gather them from each other, as ranks 1 and 3 do.
+
+Do the ranks hold no more than this while the model is made? The second drill made it in both ways, in parts on all ranks:
+"""
+
+# %%
+making = found["drills.layouts:making"]
+for way, peak in making["peaks"].items():
+    print(f"{way:14} a peak of {peak / making['weights']:.2f} × the weights on a rank")
+share = 1 / N + making["largest"] / making["weights"]
+print(f"a part and the largest tensor: {share:.2f} × the weights")
+assert making["peaks"]["part by part"] < making["weights"], "a rank has held the complete model"
+
+# %% [markdown]
+r"""
+Cut after it was made, the model takes more than its complete weights on every rank, whatever their number. Part by part, a rank needs its share and a tensor or two, and its share falls with the number of ranks.
+
+What travels in a step? There are two kinds:
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -532,146 +604,16 @@ for name, grid in grids(N).items():
 
 # %% [markdown]
 r"""
-(Of rank 0, in one step, as chapter 20b's flight recorder has them. Gloo makes FSDP's reduce-scatter of an all-reduce, which is why parts put the whole gradient into those; NCCL does not.) Copies and parts move
+(These are rank 0's collectives in one step, from chapter 20b's flight recorder. Gloo implements reduce-scatter as an all-reduce, so the complete gradient of the parts shows up there.) Copies and parts move
 *parameters*: as many bytes however long the text is. Cuts move *activations*, (B, T, C) twice in forward and twice in backward of each of two layers, once for the embedding and once for the head: as many bytes however
 large the vocabulary and the MLP are. On the grid these have half the rows, and each rank has half the parameters to average.
 """
 
 # %% [markdown]
 r"""
-## The layout in the trainer
-
-The trainer knows many processes since chapter 20a, and each of them has a complete model. Now its functions grow once more. First the configuration gets its section `parallel`. It is one more field of `Config`, with the check that was written above:
-"""
-
-# %%
-from dataclasses import field
-
-from nanogpt.device import pick_device
-from nanogpt.gpt.precision import why_not
-from nanogpt.gpt.weights import load_model
-from nanogpt.run.config import Config, check_together
-from nanogpt.run.together import too_large
-from nanogpt.run.training import Training
-
-
-# %%
-#| export run.config
-#| grows Config.__post_init__
-@dataclass(frozen=True)
-class Config(Config):
-    parallel: Parallel = field(default_factory=Parallel)  # how processes share the run
-
-    def __post_init__(self):
-        check_together(self.model, self.optim, self.train)
-        check_layout(self.parallel, self.model, self.train)
-
-
-# %%
-print(Config().parallel)
-
-# %% [markdown]
-r"""
-A layout belongs to the processes and not to the run's identity, so it may change on the way (`FREE`). Whether the number of processes fits is asked before they meet:
-"""
-
-
-# %%
-#| export run.together
-#| grows check_run
-def check_run(config: Config, ranks: Ranks) -> None:
-    """ValueError for a run that these ranks cannot do, before they meet."""
-    data_parallel(config.parallel, ranks.size)  # is this the number of processes that the layout needs?
-    if config.init_from is None and (reason := too_large(config, ranks.device, ranks.size)):
-        raise ValueError(reason)
-
-
-# %%
-#| export run.assemble
-#| grows FREE
-#| grows optimizer_of
-#| grows take_weights
-FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
-
-
-def optimizer_of(config: Config, model: GPT) -> torch.optim.Optimizer:
-    """Chapter 15's optimizer, as the configuration has it, for a model in any layout."""
-    o, train = config.optim, config.train
-    options = {"betas": o.betas, "weight_decay": o.weight_decay, "compiled": train.compile}
-    return optimizer_for(model, o.lr, train.dtype, **options)
-
-
-def take_weights(run: Training, folder: Path) -> None:
-    """Give the run's model, in any layout, the weights of a checkpoint."""
-    fill(run.model, load_model(folder))
-
-
-# %% [markdown]
-r"""
-A run is assembled with `lay_out` in the place of DDP, and rows go to those who read different ones. When it is looked at or saved, the model is put together again first. All ranks must take part in this, also those that do not write.
-"""
-
-# %%
-from collections.abc import Callable
-
-from nanogpt.run.assemble import begun, ensure_data, first_model, stream_of
-from nanogpt.run.checkpoint import random_states, save, set_random_states
-from nanogpt.run.looks import validate
-from nanogpt.run.together import first_alone
-
-
-# %%
-#| export run.assemble
-#| grows assemble
-def assemble(config: Config, ranks: Ranks | None = None) -> Training:
-    """All that a run needs, before its first step. ranks: those that share each batch; else there is one."""
-    ranks = ranks or Ranks(device=pick_device(config.run.device))
-    if reason := why_not(config.train.dtype, ranks.device):
-        raise ValueError(f"train.dtype: {reason}")
-    manifest = first_alone(ranks, ensure_data, config.data)
-    model = first_model(config, manifest).to(ranks.device).train()
-    stepper, readers = lay_out(model, config, ranks)
-    run = begun(config, manifest, model, stepper, optimizer_of(config, model), stream_of(config, readers))
-    run.ranks = ranks
-    return run
-
-
-# %%
-#| export run.looks
-#| grows look
-def look(run: Training, looks: list[Callable]) -> dict:
-    """What the looks find, for the step's line: a validation by all ranks, the rest by rank 0. No later step notices them."""
-    before, found = random_states(run.device), {}
-    model = whole_model(run.model).to(run.device)  # one that a rank can ask alone
-    for each in looks:
-        if run.ranks.rank == 0 or each is validate:
-            found |= each(run, model)
-    set_random_states(before, run.device)
-    return found
-
-
-# %%
-#| export run.trainer
-#| grows keep_run
-def keep_run(run: Training, metrics) -> None:
-    """Write a checkpoint of this step, if there is none yet, and flush the lines before it. Rank 0 writes."""
-    folder = run.folder / f"step_{run.step:06d}"
-    if run.kept != folder:
-        model, state = whole_model(run.model), run.state_dict()  # all ranks: what was cut is gathered
-        if run.ranks.rank == 0:
-            os.fsync(metrics.fileno())
-            save(run.folder, run.step, model, state, run.tokenizer)
-        run.kept = folder
-
-
-# %%
-grown("keep_run", "21d")
-
-# %% [markdown]
-r"""
 ## One run, two layouts
 
-Now the trainer: the run `tiny`, a short one with a constant rate, once by one process; and once by four on the grid, stopped half-way, and gone on with by one. *Predict.* How far apart are the two
+Now the trainer, which has learned `parallel` in the appendix: the run `tiny`, a short one with a constant rate, once by one process; and once by four on the grid, stopped half-way, and gone on with by one. *Predict.* How far apart are the two
 curves at most?
 """
 
@@ -742,56 +684,28 @@ print(f"exported for transformers: {len(ours)} arrays, the same to 0.01")
 r"""
 ## In parts, or gathered
 
-What the second drill has saved is a folder with a file a rank. Here, one process reads it, and makes the step after:
-"""
-
-# %% tags=["nbval-ignore-output"]
-from nanogpt.drills.ddp import LR, fresh
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.fsdp import load_parts
-
-warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as is meant here
-written = {path.name: path.stat().st_size for path in sorted((Path(DATA).parent / "parts").iterdir())}
-model, _, stream = fresh(Ranks(), DATA)
-optimizer = make_optimizer(model, LR)
-load_parts(Path(DATA).parent / "parts", model, optimizer)
-stream.next_batch()  # the one before the checkpoint
-after, theirs = (
-    train_step(model, optimizer, [stream.next_batch()]).item(),
-    found["drills.layouts:parts"]["after"],
-)
-assert abs(after - theirs) < 1e-4, f"one process goes on with {after}, {N} ranks with {theirs}"
-print(f"saved by {N}, read by one: the next loss {after:.3f} is theirs")
-sizes = [size / 1e6 for name, size in written.items() if name.endswith("distcp")]
-print(
-    f"{len(sizes)} files of {min(sizes):.1f} to {max(sizes):.1f} MB; gathered, rank 0 holds and writes",
-    end=" ",
-)
-print(f"{found['drills.layouts:parts']['gathered'] / 1e6:.1f} MB alone")
-
-# %% [markdown]
-r"""
-For a model of 175 billion parameters gathering is 2.1 TB through one process: no CPU holds it, and all other GPUs wait. So large runs save in parts. The price is that such a folder is nobody's model until a
-program has put it together, and what DTensor does not know, the list does not say: on a grid with cuts, `c_attn` would be written in the order of its ranks' heads, and a reader with another `tp` would take the
-wrong rows without a complaint. Here that is why the trainer gathers and reorders.
+For a model of 175 billion parameters, gathering brings 2.1 TB through one process. No CPU holds that, and all other GPUs wait. So large runs save in parts, with chapter 21's `save_parts`. The price is that such a folder is no model until a
+program has put it together. And the list of parts says nothing of what DTensor does not know: on a grid with cuts, `c_attn` would be written in the order of the ranks' heads, and a reader with another `tp` would take the
+wrong rows without a complaint. This is why the trainer gathers and reorders.
 
 ## Which layout?
 
-Two quotients answer. Does the model fit: 16 bytes a parameter, divided by what divides them? And how long is the link busy with what travels, against the time of computing? For 64 GPUs, eight a machine, with eight rows
-each, at chapter 20b's assumptions: 450 GB/s inside a machine, 50 GB/s between machines, 40% of the peak, and here nothing hidden behind computing.
+Two questions decide. Does the model fit: 16 bytes a parameter, divided by the ranks that share them, and the activations of at least one row? And how long is the link busy with what travels, against the time of computing? We answer them for 64 GPUs, eight a machine, with eight rows
+each, at chapter 20b's assumptions: 450 GB/s inside a machine, a network card of 50 GB/s for each GPU, 40% of the peak, and nothing hidden behind computing.
 
-*Predict.* Tensor parallelism over all 64 instead of the 8 of a machine: by what factor does GPT-3's link get slower?
+*Predict.* For GPT-3, tensor parallelism over all 64 GPUs takes the place of the 8 of a machine. By what factor is the link busy longer?
 """
 
 # %%
 predict("21d.4", "tp over all GPUs keeps the link busy, times tp in a machine", guess=None, unit="×")
 
 # %%
+from dataclasses import replace
+
 from nanogpt.gpt.model import SIZES, GPTConfig, num_params
 from nanogpt.plan.budget import Cluster, average_seconds
 from nanogpt.speed.roofline import PEAKS
-from nanogpt.speed.work import step_flops
+from nanogpt.speed.work import activation_bytes, step_flops
 
 GPUS, INSIDE, EACH, ROOM = 64, 8, 8, 80  # in all, of a machine; of each: rows, and GB
 assert GPUS > INSIDE > 1, (
@@ -807,9 +721,7 @@ MODELS["GPT-3"] = GPTConfig(
 def on_the_link(config: GPTConfig, dp: int, shard: bool, tp: int) -> float:
     """Seconds a step: gradients averaged over dp, weights gathered twice where they are in parts, sums over tp."""
     weights, rows = 4 * num_params(config) / tp, EACH * tp
-    across = Cluster(
-        flops=gpu.flops, per_machine=INSIDE // tp if tp < INSIDE else 1
-    )  # one GPU in tp of a machine
+    across = replace(gpu, per_machine=max(1, INSIDE // tp))  # of each machine, one GPU in tp
     update = average_seconds(weights, dp, across) * (1.5 if shard else 1) if dp > 1 else 0
     activations = 2 * rows * config.block_size * config.n_embd  # bytes of (B, T, C) in 16 bits
     return update + (4 * config.n_layer * average_seconds(activations, tp, gpu) if tp > 1 else 0)
@@ -823,27 +735,278 @@ for model_name, config in MODELS.items():
     compute = EACH * step_flops(config, 1, config.block_size) / (gpu.flops * gpu.mfu)
     for layout, (dp, shard, tp) in LAYOUTS.items():
         share = on_the_link(config, dp, shard, tp) / compute
-        gb = 16 * num_params(config) / (tp * (dp if shard else 1)) / 1e9
-        shares.setdefault(model_name, {})[layout] = share, gb  # what the figure draws
-        print(f"{model_name:8} {layout:20} {gb:8.2f} GB a GPU, link/computing {share:.2f}")
+        states = 16 * num_params(config) / (tp * (dp if shard else 1)) / 1e9
+        row = activation_bytes(config, 1, config.block_size) / 2 / tp / 1e9  # in 16 bits
+        shares.setdefault(model_name, {})[layout] = share, states + row  # what the figure draws
+        print(f"{model_name:8} {layout:20} {states:8.2f} GB", end=" ")
+        print(f"and {row:.2f} for a row; link/computing {share:.2f}")
 inside, across = (shares["GPT-3"][layout][0] for layout in list(LAYOUTS)[2:])
 answer("21d.4", across / inside)
 
 # %%
 show(
     figures.traffic(shares, ROOM),
-    alt="Link time over computing, by layout and model; red where 80 GB do not hold the model.",
+    alt="Link time over computing, by layout and model; red where 80 GB do not hold the model and one row.",
 )
 
 # %% [markdown]
 r"""
-Read each model from the top, and stop at the first row that fits. GPT-2 and GPT-2 XL fit as copies. A ratio near one must hide behind backward (chapter 20b), or is halved by twice the rows, which is simpler than any cut. Parts
-cost half as many bytes again and divide the memory by 64: the choice when copies do not fit, or leave no room for activations. GPT-3 in parts fits, but its link is busy nearly as long as its GPUs; cut eight ways inside
-a machine, only an eighth of it travels between machines, and the sums stay on the fast link. Over all 64 GPUs they do not, and no model bears that.
+Read each model from the top, and stop at the first layout that fits. GPT-2 and GPT-2 XL fit as copies, and their averaging takes a fraction of the time of computing, most of which hides behind backward (chapter 20b). Parts
+move half as many bytes again and divide weights, gradients and moments by 64. They are the choice when copies do not fit, or leave no room for the activations.
 
-So `tp` stays inside a machine and is no larger than needed, `shard` reaches across machines, and `dp` takes the rest. (For a small model `tp` has another use. Its ranks share *rows* too: when a batch has fewer rows
-than there are GPUs, copies have nothing left to do.) What is left out here, activations, pipelines and what can be hidden, chapter 22 plans.
+GPT-3 in parts nearly fits: 44 GB of the card's 80. *The weights and moments fit, the rows do not.* A single row of 2,048 tokens has 78 GB of activations, and each of 64 GPUs needs a row of its own. With `recompute` it would fit (chapter 22 computes how much). With `tp` inside a machine, eight GPUs share a row, and
+none needs more than an eighth of it in the layers that are cut. This is what `tp` is for: *fewer rows than GPUs*.
+
+It is not for the network. By the link alone, parts across all 64 GPUs are the faster layout for GPT-3. A ring between machines has all eight network cards of a machine together, so it is nearly as fast as the link inside, and `tp` sends activations four times in each layer. Over all 64 GPUs each
+sum carries eight times as many rows, and the link is busy longer than the GPUs compute.
+
+So `tp` stays inside a machine and is no larger than needed, `shard` reaches across machines, and `dp` takes the rest. What is left out here, complete activations, pipelines and what can be hidden, chapter 22 plans.
 """
+
+# %% [markdown]
+r"""
+## Appendix: an optimizer for any layout
+
+The rest of this sitting is plumbing. AdamW's moments are laid out as their parameters are. One kernel updates many tensors at once but takes none of two meshes together, so the groups of chapter 15 are cut further; in
+a checkpoint parameters are numbered as one process numbers them.
+"""
+
+
+# %%
+#| export
+class LaidOutAdamW(torch.optim.AdamW):
+    """AdamW for a model that is laid out. For a checkpoint its moments are gathered, and so a run can go on in any layout."""
+
+    def __init__(self, model: GPT, lr: float, *, betas, weight_decay: float):
+        names = {p: name for name, p in model.named_parameters()}
+        groups, apart = decay_groups(model, weight_decay), []
+        self.model, self.named = model, [[names[p] for p in group["params"]] for group in groups]
+        for group in groups:  # a fused update takes no tensors of two meshes
+            meshes = dict.fromkeys(p.device_mesh for p in group["params"])
+            apart += [{**group, "params": [p for p in group["params"] if p.device_mesh == m]} for m in meshes]
+        self.decays = [group["weight_decay"] for group in groups]
+        super().__init__(apart, lr=lr, betas=betas, fused=True)
+
+    @property
+    def numbered(self) -> list[str]:
+        """The names of the parameters, in the order in which one process numbers them."""
+        return [name for names in self.named for name in names]
+
+
+# %%
+#| export
+class LaidOutAdamW(LaidOutAdamW):
+    def state_dict(self) -> dict:
+        """As AdamW's of one process, on rank 0's CPU; on the others without moments. All ranks call it."""
+        from nanogpt.parallel.tensor import plain
+
+        state, groups, first = {}, [], dist.get_rank() == 0
+        for i, name in enumerate(self.numbered):
+            moments = self.state[self.model.get_parameter(name)]
+            found = {what: plain(self.model, [(name, x)])[name] for what, x in moments.items() if x.dim()}
+            found |= {what: x for what, x in moments.items() if not x.dim()}  # how many updates
+            state[i] = {what: x.cpu() for what, x in found.items()} if first else {}
+        options = {what: value for what, value in self.param_groups[0].items() if what != "params"}
+        for decay, names in zip(self.decays, self.named):
+            begin = sum(len(group["params"]) for group in groups)
+            numbers = list(range(begin, begin + len(names)))
+            groups.append(options | {"weight_decay": decay, "params": numbers})
+        return {"state": state, "param_groups": groups}
+
+
+# %%
+#| export
+class LaidOutAdamW(LaidOutAdamW):
+    def load_state_dict(self, state_dict: dict) -> None:
+        """The moments of a checkpoint of any layout; the options stay this run's."""
+        for i, name in enumerate(self.numbered):
+            p = self.model.get_parameter(name)
+            for what, x in state_dict["state"].get(i, {}).items():
+                self.state[p][what] = laid_out(self.model, name, x) if x.dim() else x.to(p.device, copy=True)
+
+
+def optimizer_for(
+    model: GPT, lr: float, precision: str, compiled: bool = False, **options
+) -> torch.optim.Optimizer:
+    """Chapter 15's optimizer, or the same for a model that is laid out."""
+    if is_laid_out(model):
+        return LaidOutAdamW(model, lr, **options)
+    return make_optimizer(model, lr, precision, compiled=compiled, **options)
+
+
+# %% [markdown]
+r"""
+## Appendix: the layout in the trainer
+
+The trainer knows many processes since chapter 20a, and each of them has a complete model. Now its functions grow once more. First the configuration gets its section `parallel`. It is one more field of `Config`, with the check that was written above:
+"""
+
+# %%
+from dataclasses import field
+
+from nanogpt.device import pick_device
+from nanogpt.gpt.precision import why_not
+from nanogpt.run.config import Config, check_together
+from nanogpt.run.together import my_documents, too_large
+from nanogpt.run.training import Training
+
+
+# %%
+#| export run.config
+#| grows Config.__post_init__
+@dataclass(frozen=True)
+class Config(Config):
+    parallel: Parallel = field(default_factory=Parallel)  # how processes share the run
+
+    def __post_init__(self):
+        check_together(self.model, self.optim, self.train)
+        check_layout(self.parallel, self.model, self.train)
+
+
+# %%
+print(Config().parallel)
+
+# %% [markdown]
+r"""
+A layout belongs to the processes and not to the run's identity, so it may change on the way (`FREE`). Whether the number of processes fits is asked before they meet:
+"""
+
+
+# %%
+#| export run.together
+#| grows check_run
+def check_run(config: Config, ranks: Ranks) -> None:
+    """ValueError for a run that these ranks cannot do, before they meet."""
+    data_parallel(config.parallel, ranks.size)  # is this the number of processes that the layout needs?
+    if config.init_from is None and (reason := too_large(config, ranks.device, ranks.size)):
+        raise ValueError(reason)
+
+
+# %%
+#| export run.assemble
+#| grows FREE
+#| grows optimizer_of
+#| grows take_weights
+FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
+
+
+def optimizer_of(config: Config, model: GPT) -> torch.optim.Optimizer:
+    """Chapter 15's optimizer, as the configuration has it, for a model in any layout."""
+    o, train = config.optim, config.train
+    options = {"betas": o.betas, "weight_decay": o.weight_decay, "compiled": train.compile}
+    return optimizer_for(model, o.lr, train.dtype, **options)
+
+
+def take_weights(run: Training, folder: Path) -> None:
+    """Give the run's model, in any layout, the weights of a checkpoint, one after the other."""
+    fill(run.model, saved_weights(folder))
+
+
+# %% [markdown]
+r"""
+A run is assembled with `lay_out` in the place of DDP, and rows go to those who read different ones. A model in parts is made part by part. Only a model that a run begins with (`init_from`) is read in full, into the CPU's memory.
+"""
+
+# %%
+from collections.abc import Callable
+
+from nanogpt.gpt.train import scale_init
+from nanogpt.run.assemble import begun, ensure_data, first_model, given_model, stream_of
+from nanogpt.run.checkpoint import random_states, save, set_random_states
+from nanogpt.run.looks import validate
+from nanogpt.run.together import first_alone
+
+
+# %%
+#| export run.assemble
+def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
+    """As first_model, but a rank has only its parts; and who reads different rows."""
+    if config.init_from is not None:
+        given = given_model(config, manifest)
+        return made_in_parts(given.config, given.named_parameters(), config, ranks)
+    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
+    weights = first_weights(shape, torch.Generator().manual_seed(config.run.seed))
+    model, readers = made_in_parts(shape, weights, config, ranks)
+    return scale_init(model), readers
+
+
+# %%
+#| export run.assemble
+#| grows assemble
+def assemble(config: Config, ranks: Ranks | None = None) -> Training:
+    """All that a run needs, before its first step. ranks: those that share each batch; else there is one."""
+    ranks = ranks or Ranks(device=pick_device(config.run.device))
+    if reason := why_not(config.train.dtype, ranks.device):
+        raise ValueError(f"train.dtype: {reason}")
+    manifest = first_alone(ranks, ensure_data, config.data)
+    if ranks.size > 1 and (config.parallel.shard or config.parallel.tp > 1):
+        model, readers = first_parts(config, manifest, ranks)
+        stepper = model
+    else:
+        model = first_model(config, manifest).to(ranks.device)
+        stepper, readers = lay_out(model, config, ranks)
+    optimizer, stream = optimizer_of(config, model), stream_of(config, readers)
+    run = begun(config, manifest, model.train(), stepper, optimizer, stream)
+    run.ranks = ranks
+    if config.train.compile and is_laid_out(model):
+        run.stepper = compile_blocks(model)  # begun's, the complete model compiled, has not been called
+    return run
+
+
+# %%
+grown("assemble", "21d")
+
+# %% [markdown]
+r"""
+Validation is made by the model as it is laid out, by all ranks. For the other looks and for a checkpoint the model is gathered on rank 0. All ranks must take part in this, also those that do not write.
+"""
+
+
+# %%
+#| export run.together
+#| grows held_loss
+def held_loss(ranks: Ranks, evaluate: Callable, model, held: list[np.ndarray], eot: int, **how) -> float:
+    """evaluate(model, held, eot, **how), chapter 18's mean loss, by all ranks; rows or documents are dealt to them."""
+    if ranks.size == 1:
+        return evaluate(model, held, eot, **how)
+    if is_laid_out(model):
+        return evaluate_together(model, held, eot, ranks, **how)
+    mine = [part for tokens in held if len(part := my_documents(tokens, eot, ranks)) > 1]
+    count = sum(len(part) - 1 for part in mine)
+    reports = gathered(ranks, (count, evaluate(model, mine, eot, **how) if count else 0.0))
+    return sum(count * loss for count, loss in reports) / sum(count for count, _ in reports)
+
+
+# %%
+#| export run.looks
+#| grows look
+def look(run: Training, looks: list[Callable]) -> dict:
+    """What the looks find, for the step's line: a validation by all ranks, the rest by rank 0. No later step notices them."""
+    before, found = random_states(run.device), {}
+    for each in looks:
+        model = run.model if each is validate else gathered_model(run.model)
+        if each is validate or run.ranks.rank == 0:
+            found |= each(run, model.to(run.device))
+    set_random_states(before, run.device)
+    return found
+
+
+# %%
+#| export run.trainer
+#| grows keep_run
+def keep_run(run: Training, metrics) -> None:
+    """Write a checkpoint of this step, if there is none yet, and flush the lines before it. Rank 0 writes."""
+    folder = run.folder / f"step_{run.step:06d}"
+    if run.kept != folder:
+        model, state = gathered_model(run.model), run.state_dict()  # all ranks: what was cut is gathered
+        if run.ranks.rank == 0:
+            os.fsync(metrics.fileno())
+            save(run.folder, run.step, model, state, run.tokenizer)
+        run.kept = folder
+
+
+# %%
+grown("keep_run", "21d")
 
 # %% tags=["nbval-ignore-output"]
 predictions("21d")
@@ -857,7 +1020,7 @@ r"""
 
 1. Start the grid with `NANOGPT_PATIENCE=10` and let only rank 0 call `run.model` in `look`, in place of the gathered one. Which collective does rank 0 wait in? Check with chapter 20b's `flight`.
 2. Log the norm of this rank's part: let `global_norm` leave its `all_reduce` out. By which factor is the curve of norms too small on two ranks and on four, and from which step do losses differ? Check with `compare`.
-3. Give `lay_out` the option `precision=config.train.dtype` for `shard`. With bf16, how many bytes do the all-gathers take? Check: half, and the losses stay within bf16's rounding.
+3. Train `tiny` with `train.dtype=bf16 parallel.shard=true`, and let `lay_out` call `shard` without the precision. How many bytes of 16-bit copies are alive after forward? Check with chapter 21's `copies_kept`.
 4. Save a model on *cuts* with `save_parts`, and read it with one process. Which weights are wrong, and does anything complain? Check: `by_part` puts them right.
 5. Set `EACH` to 1 and to 64 rows. Which layouts' ratios change, and which do not? Check against the formula: what travels for copies does not depend on the rows.
 

@@ -1,24 +1,43 @@
 """Chapter 21d: a run in any layout. The law: how a run is laid out over processes changes neither losses nor norms."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from gpu_drills import drilled, two_gpus
 from ranks import in_ranks
 from small_run import lines, small, weights, write_text
 
+from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.evals.losses import evaluate
+from nanogpt.gpt.clip import local_part
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.pretrained import from_hf, to_hf
-from nanogpt.gpt.weights import load_model
-from nanogpt.parallel.laid_out import fill, optimizer_for, whole_model
+from nanogpt.gpt.train import train_step
+from nanogpt.gpt.weights import load_model, save_model
+from nanogpt.parallel.distributed import Ranks
+from nanogpt.parallel.laid_out import (
+    compile_blocks,
+    evaluate_together,
+    fill,
+    first_weights,
+    gathered_model,
+    made_in_parts,
+    optimizer_for,
+    saved_weights,
+)
 from nanogpt.parallel.layout import Parallel, data_parallel
 from nanogpt.run import checkpoint, trainer
 from nanogpt.run.compare import verdict
 from nanogpt.run.config import load_config
 from nanogpt.run.metrics import read_metrics
+from nanogpt.speed.work import peak_memory
 
 pytestmark = [
     pytest.mark.skipif(
@@ -37,6 +56,7 @@ GRIDS = {  # processes, and how they are laid out
     "cuts 2": (2, Parallel(tp=2)),
     "parts × cuts": (4, Parallel(dp=2, shard=True, tp=2)),
     "copies × cuts": (4, Parallel(dp=2, tp=2)),
+    "copies × parts": (4, Parallel(shard=True, copies=2, recompute=True)),
 }
 
 
@@ -106,7 +126,7 @@ def slow(name: str):
 
 
 @pytest.mark.parametrize(
-    "grid", ["parts × cuts", *map(slow, ["parts 2", "parts 4", "cuts 2", "copies × cuts"])]
+    "grid", ["parts × cuts", *map(slow, ["parts 2", "parts 4", "cuts 2", "copies × cuts", "copies × parts"])]
 )
 def test_every_layout_is_the_same_run(grid, folder, tmp_path, one):
     config = short(folder, tmp_path / "run", eval_sample_every=8)
@@ -127,6 +147,149 @@ def test_16_bits_on_shards_are_the_same_run_too(precision, folder, tmp_path):
     for config in runs:
         assert train(Path(config.run.dir).name, config) == 8
     assert worst(*(config.run.dir for config in runs)) < 0.02, "16 bits round at 0.4%, not more"
+
+
+# Made in parts, compiled, in 16 bits, validated
+
+
+SHAPE = GPTConfig(block_size=12, vocab_size=97, n_layer=2, n_head=4, n_embd=40)
+HELD = [np.array([0, *range(1, n), 0], dtype=np.uint16) for n in (60, 33)]  # one document each; 0 ends it
+WIDE = [
+    {side // tp, 40} for side in (120, 40, 160) for tp in (1, 2)
+]  # the sides of a block's matrices, and cut
+AUTOCAST_BOUND = 0.02
+
+
+def batch(step: int, readers: Ranks) -> list:
+    """A reader's rows of 8."""
+    ids = torch.randint(97, (8, 13), generator=torch.Generator().manual_seed(step))
+    return [tuple(x.chunk(readers.size)[readers.rank].contiguous() for x in (ids[:, :-1], ids[:, 1:]))]
+
+
+def copies_after_forward(model: GPT, stepper, some, precision: str) -> int:
+    """Bytes of the blocks' matrices in 16 bits that are alive between forward and backward."""
+    kept = {}
+
+    def pack(x):
+        part = local_part(x)[0]
+        if part.dim() == 2 and part.dtype == torch.bfloat16 and {*part.shape} in WIDE:
+            kept[part.untyped_storage()._cdata] = part.untyped_storage()
+        return x
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x),
+        torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"),
+    ):
+        loss = stepper(*some)[1]
+    alive = sum(storage.nbytes() for storage in kept.values())
+    loss.backward()
+    return alive
+
+
+def steps_in(ranks: Ranks, layout: Parallel, folder: Path, compiled=False, dtype="float32") -> dict:
+    """Four steps of a model that was made in parts; validation; what is gathered in the end is kept by rank 0."""
+    config = SimpleNamespace(parallel=layout, train=SimpleNamespace(dtype=dtype))
+    weights = first_weights(SHAPE, torch.Generator().manual_seed(0))
+    model, readers = made_in_parts(SHAPE, weights, config, ranks)
+    stepper = compile_blocks(model) if compiled else model
+    optimizer = optimizer_for(model, 1e-2, dtype, betas=(0.9, 0.98), weight_decay=0.01)
+    losses, val = [], []
+    for step in range(4):
+        loss = train_step(stepper, optimizer, batch(step, readers), dtype, clip=0.5, mean=ranks.mean)
+        losses.append(loss.item())
+        val.append(evaluate_together(model, HELD, 0, ranks, 2, dtype))
+    copies = copies_after_forward(model, stepper, batch(9, readers)[0], dtype)
+    gathered = gathered_model(model)
+    assert (gathered is None) == (ranks.rank > 0), "not rank 0 alone has the complete model"
+    if gathered:
+        save_model(gathered, folder)
+    dist.barrier()
+    fill(model, saved_weights(folder))  # in place of themselves
+    again = evaluate_together(model, HELD, 0, ranks, 7, dtype)
+    return {"losses": losses, "val": val, "again": again, "copies": copies}
+
+
+def making(ranks: Ranks) -> dict:
+    """The peak, in weights of one model, while a model is made part by part; and the largest tensor."""
+    shape = replace(SHAPE, n_layer=6)
+    config = SimpleNamespace(parallel=Parallel(shard=True), train=SimpleNamespace(dtype="float32"))
+    sizes = [x.nbytes for _, x in first_weights(shape)]
+    peak = peak_memory(lambda: made_in_parts(shape, first_weights(shape), config, ranks), ranks.device)
+    return {"peak": peak / sum(sizes), "share": 1 / ranks.size + max(sizes) / sum(sizes)}
+
+
+def several_layouts(ranks: Ranks, cases: list, folder: Path) -> dict:
+    found = {"making": making(ranks)}
+    for number, (name, layout, options) in enumerate(cases):
+        found[name] = steps_in(ranks, layout, folder / f"{number}", **options)
+    return found
+
+
+def alone_in(dtype: str) -> dict:
+    """What one process finds."""
+    model = GPT(SHAPE, torch.Generator().manual_seed(0))
+    optimizer, losses, val = make_optimizer(model, 1e-2), [], []
+    for step in range(4):
+        losses.append(train_step(model, optimizer, batch(step, Ranks()), dtype, clip=0.5).item())
+        val.append(evaluate(model, HELD, 0, 2, dtype))
+    return {"losses": losses, "val": val}
+
+
+def faqs_layouts() -> list[str]:
+    """What the FAQ says that one may add to `torchrun … -m nanogpt train`."""
+    faq = (Path(__file__).parents[2] / "site/faq.md").read_text(encoding="utf-8")
+    return re.findall(r"^torchrun .* train \S+ +# (parallel[^:]*):", faq, re.MULTILINE)
+
+
+COMPILED = {"compiled": True}
+CASES = {
+    2: [
+        ("parts, compiled", Parallel(shard=True), COMPILED),
+        ("parts, bf16", Parallel(shard=True), {"dtype": "bf16"}),
+        ("cuts", Parallel(tp=2), {}),
+    ],
+    4: [
+        ("grid, bf16", Parallel(shard=True, tp=2), {"dtype": "bf16"}),
+        ("copies × parts, recomputed", Parallel(shard=True, copies=2, recompute=True), {}),
+    ]
+    + [(words, load_config("gpt2-124M", words.split()).parallel, COMPILED) for words in faqs_layouts()],
+}
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_made_in_parts_compiled_and_validated_as_one_process(size, tmp_path):
+    """What the configuration lets through also compiles: gpt2-124M does, with the words of the FAQ. No rank is ever whole."""
+    cases, ones = CASES[size], {dtype: alone_in(dtype) for dtype in ("float32", "bf16")}
+    for found in in_ranks(several_layouts, size, cases, tmp_path, seconds=110.0):
+        peak, share = found["making"]["peak"], found["making"]["share"]
+        assert share < 0.75 and peak < 1.3 * share, f"{peak:.2f} weights at the peak, its part {share:.2f}"
+        for name, _, options in cases:
+            dtype, has = options.get("dtype", "float32"), found[name]
+            bound = AUTOCAST_BOUND if dtype == "bf16" else 2e-4 if options else BOUND
+            for kind in ("losses", "val"):
+                apart = max(abs(a - b) for a, b in zip(has[kind], ones[dtype][kind], strict=True))
+                assert apart < bound, f"{name}, {kind}: {apart:.1e} from one process"
+            assert abs(has["again"] - has["val"][-1]) < 1e-5, (
+                f"{name}: filled from a file it is another model"
+            )
+            assert has["copies"] == 0, f"{name} keeps {has['copies']} bytes of 16-bit copies after forward"
+
+
+def test_the_faqs_command_is_found():
+    assert faqs_layouts(), "the FAQ names no layout, or this file does not find it"
+
+
+@pytest.mark.gpu
+@two_gpus
+def test_the_drills_find_the_same_by_nccl(tmp_path):
+    ensure_corpus(tmp_path / "stories")
+    names = ["drills.layouts:ways", "drills.layouts:making"]
+    found = drilled(names, str(tmp_path / "stories"), tmp_path / "found.json")
+    ways = found["drills.layouts:ways"]
+    for name, way in ways.items():
+        for (loss, norm), (one, its) in zip(way["told"], ways["one process"]["told"], strict=True):
+            assert abs(loss - one) < 1e-3 and abs(norm - its) < 1e-3, f"{name}: another loss or norm"
+    assert found["drills.layouts:making"]["peaks"]["part by part"] < found["drills.layouts:making"]["weights"]
 
 
 # Gone on with
@@ -170,8 +333,9 @@ def test_the_same_layout_goes_on_bit_for_bit(grid, dropout, folder, tmp_path):
     [
         ("parallel.tp=3", "parallel.tp=3 must divide model.n_head=8, as 1, 2, 4, 8 do"),
         ("parallel.tp=2 model.dropout=0.1", "model.dropout=0.1 with parallel.tp=2: masks would differ"),
-        ("parallel.tp=2 train.dtype=bf16-masters", "needs whole weights, not parallel.tp=2; take bf16"),
-        ("parallel.shard=true train.dtype=bf16-masters", "needs whole weights, not parallel.shard=true"),
+        ("parallel.tp=2 train.dtype=bf16-masters", "needs complete weights, not parallel.tp=2; take bf16"),
+        ("parallel.shard=true train.dtype=bf16-masters", "needs complete weights, not parallel.shard=true"),
+        ("parallel.copies=2", "parallel.copies=2 are of parts; set parallel.shard=true, or leave it out"),
         ("parallel.dp=0", "command line: parallel.dp=0 must be greater than 0"),
         ("parallel.tp=two", 'command line: parallel.tp="two" must be a valid integer'),
         ("parallel.shard=1", "command line: parallel.shard=1 must be a valid boolean"),
@@ -196,6 +360,7 @@ def test_what_no_number_of_processes_can_run_is_one_line(words, says):
         (Parallel(dp=2), 1, "parallel.dp=2 × parallel.tp=1 needs 2 processes; 1 was started (torchrun"),
         (Parallel(dp=2), 4, "parallel.dp=2 × parallel.tp=1 needs 2 processes; 4 were started (torchrun"),
         (Parallel(tp=4), 6, "parallel.tp=4 needs a multiple of 4 processes; 6 were started"),
+        (Parallel(shard=True, copies=3), 4, "parallel.copies=3 must divide parallel.dp=4"),
     ],
 )
 def test_another_number_of_processes_is_one_line(layout, processes, says):
@@ -233,10 +398,10 @@ def test_the_trainer_refuses_before_anything_is_written(layout, batch, says, fol
 
 def test_one_process_is_what_it_was():
     model = GPT(GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=2, n_embd=8))
-    assert whole_model(model) is model, "a model that is whole was copied"
+    assert gathered_model(model) is model, "a model that is complete was copied"
     assert type(optimizer_for(model, 1e-3, "float32", betas=(0.9, 0.95), weight_decay=0.1)) is type(
         make_optimizer(model, 1e-3)
     )
     other = GPT(model.config)
-    fill(other, model)
+    fill(other, model.named_parameters())
     assert furthest(model, other) == 0

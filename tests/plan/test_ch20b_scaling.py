@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nanogpt.gpt.model import GPTConfig
-from nanogpt.plan.budget import Cluster, average_seconds, efficiency, step_seconds
+from nanogpt.plan.budget import Cluster, average_seconds, efficiency, ring_bandwidth, step_seconds
 
 GPT2 = GPTConfig()
 CLUSTER = Cluster(flops=1e15)
@@ -23,12 +23,22 @@ def test_a_ring_moves_at_most_twice_the_bytes_over_the_slowest_link():
     assert average_seconds(450e9, 2, quiet) == pytest.approx(1.0) and average_seconds(
         450e9, 8, quiet
     ) == pytest.approx(1.75)
-    assert average_seconds(50e9, 1024, quiet) == pytest.approx(2 * 1023 / 1024), (
-        "between machines the network counts"
-    )
     assert average_seconds(0, 1024, CLUSTER) == pytest.approx(20 * CLUSTER.latency), (
         "a tree has ten levels, up and down"
     )
+
+
+def test_between_machines_a_collective_has_all_network_cards_together():
+    """NVIDIA in nccl-tests#309: "With 8 400 Gbps NICs your peak would be at 400 GB/s"."""
+    assert ring_bandwidth(16, CLUSTER) == 400e9
+    quiet = replace(CLUSTER, latency=0.0)
+    assert average_seconds(400e9, 1024, quiet) == pytest.approx(2 * 1023 / 1024)
+    two_cards, one_card = replace(quiet, per_machine=2), replace(quiet, per_machine=1)
+    assert average_seconds(50e9, 64, one_card) == pytest.approx(2 * average_seconds(50e9, 64, two_cards))
+
+
+def test_many_network_cards_are_no_faster_than_a_gpu_and_its_neighbour():
+    assert ring_bandwidth(16, replace(CLUSTER, between=1e12)) == CLUSTER.inside == ring_bandwidth(8, CLUSTER)
 
 
 def test_what_is_hidden_is_no_more_than_backward_and_no_more_than_there_is():
