@@ -17,19 +17,21 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from course.files import write_atomically
+from course.package.checkpoint import PASSED
 from course.paths import ROOT, CourseError, relative
+from course.testing.forks import Forks
 from course.testing.law import CLONE, student_clone
-from course.testing.share import CLAIMS
+from course.testing.share import CLAIMS, COUNTED, NOTEBOOKS_ENDED
 
 # Every notebook is a test: its fresh outputs must be the committed ones, durations aside.
 NBVAL = [
     "--nbval",
-    "--nbval-current-env",
     "--nbval-sanitize-with=tests/nbval.cfg",
     # Limits for what never ends; a slow machine with other work stays far below.
     "--nbval-cell-timeout=3600",
     "--nbval-kernel-startup-timeout=600",
 ]
+OWN_KERNELS = "--nbval-current-env"  # kernels of this Python; `course test` without arguments forks them
 STUDENT = ROOT / "build" / "student"
 SECONDS = ROOT / "build" / "test-seconds.txt"  # of each file, the longest first
 OUTCOMES = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warning", "error")
@@ -44,13 +46,18 @@ def test(more: list[str]) -> int:
             f"the tests need {' and '.join(missing)}: pip install -c constraints.txt -e '.[course,dev]'"
         )
     if more:
-        return subprocess.run([*pytest(), *NBVAL, *more], cwd=ROOT).returncode
+        return subprocess.run([*pytest(), *NBVAL, OWN_KERNELS, *more], cwd=ROOT).returncode
     start = time.perf_counter()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the processes would go on
     with tempfile.TemporaryDirectory(prefix="claims-") as claims:
         both = Both(claims)
-        code = both.run()
+        with both.forks:
+            code = both.run()
         keep_seconds(Path(claims))
+        if (counted := Path(claims) / COUNTED).exists():
+            print(
+                f"{counted.read_text()} tests have run in checkpoints, on the committed modules, and not again"
+            )
     print(closing(both.counts, time.perf_counter() - start))
     return code
 
@@ -64,11 +71,12 @@ class Both:
 
     def __init__(self, claims: str):
         student = student_clone(STUDENT)
-        notebooks = [*NBVAL, "-p", "course.testing.law", str(student / "notebooks"), "tests/student_way.py"]
-        tests = ["-p", "course.testing.share", "tests"]
-        self.rows = [[notebooks, tests], [tests]]
         half = str(max(1, (os.cpu_count() or 2) // 2))
         self.env = {"OMP_NUM_THREADS": half} | os.environ | {CLAIMS: claims, CLONE: str(student)}
+        self.forks = Forks(Path(claims) / "forks", self.env | {PASSED: claims})
+        notebooks = ["-p", "course.testing.law", str(student / "notebooks"), "tests/student_way.py"]
+        tests = ["-p", "course.testing.share", "tests"]
+        self.rows = [[[*NBVAL, *self.forks.words, *notebooks], tests], [tests]]
         self.counts: dict[str, int] = {}
         self.lock, self.processes, self.stopped = threading.Lock(), [], False
 
@@ -96,6 +104,7 @@ class Both:
         """The exit codes of a row's processes."""
         codes = []
         for words in row:
+            are_notebooks = words is not row[-1]
             command = [*pytest(), "--no-header", "-o", "console_output_style=classic", *words]
             with self.lock:
                 if self.stopped:
@@ -104,7 +113,7 @@ class Both:
                 process = subprocess.Popen(
                     command,
                     cwd=ROOT,
-                    env=self.env,
+                    env=self.forks.env if are_notebooks else self.env,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
@@ -115,6 +124,8 @@ class Both:
                 self.processes.append(process)
             self.tell(process)
             codes.append(process.wait())
+            if are_notebooks:
+                (Path(self.env[CLAIMS]) / NOTEBOOKS_ENDED).touch()
         return codes
 
     def tell(self, process: subprocess.Popen) -> None:

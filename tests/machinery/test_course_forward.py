@@ -1,105 +1,12 @@
 """The list of forward imports in course/states/forward.toml is what the chapters import, and lending it lets them run."""
 
 import ast
-import re
-from functools import cache
-from pathlib import Path
 
-from course.package.imports import imported, named
-from course.paths import ROOT, SOURCES, TESTS, module_path, numbered, source_chapters
+from course.package.imports import imported
+from course.paths import SOURCES, TESTS, module_path, numbered, source_chapters
 from course.states.forward import borrowed, lend
 from course.states.released import owners, released
-from nanogpt.cli import COMMANDS
-
-OPTIONAL = {"importorskip", "set_forkserver_preload"}  # a module that they name need not be there
-CODE = re.compile(r"(?:from|import) (nanogpt\.[\w.]+)")
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    """A file's text, without strings that stand alone (docstrings, a source's prose) and what is optional."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return Without().visit(tree)
-
-
-class Without(ast.NodeTransformer):
-    def visit_Expr(self, node):
-        self.generic_visit(node)
-        return ast.Pass() if isinstance(node.value, ast.Constant) else node
-
-    def visit_Call(self, node):
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        if name in OPTIONAL:
-            node.args = []
-        self.generic_visit(node)
-        return node
-
-
-def needed(tree: ast.AST) -> set[str]:
-    texts = " ".join(
-        n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
-    )
-    in_strings = imported(ast.parse("\n".join(f"import {name}" for name in CODE.findall(texts))), owners())
-    return imported(tree, owners()) | named(tree, owners()) | in_strings | commands(tree)
-
-
-def commands(tree: ast.AST) -> set[str]:
-    """The modules behind `python -m nanogpt COMMAND`, which nanogpt/cli.py looks up."""
-    texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-    called = COMMANDS.keys() & texts if {"-m", "nanogpt"} <= texts else set()
-    return {COMMANDS[name][0].removeprefix("nanogpt.") for name in called}
-
-
-def helpers(tree: ast.AST) -> set[tuple[Path, str]]:
-    """The files of course/ and tests/ that a text imports, each with a name that it takes of it, "" for all."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {(alias.name, "") for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {(f"{node.module}.{alias.name}", "") for alias in node.names}
-            found |= {(node.module, alias.name) for alias in node.names}
-    places = {
-        (base.joinpath(*name.split(".")).with_suffix(".py"), one)
-        for name, one in found
-        for base in (ROOT, TESTS)
-    }
-    return {
-        (path, one)
-        for path, one in places
-        if path.is_file() and (path.is_relative_to(ROOT / "course") or path.is_relative_to(TESTS))
-    }
-
-
-@cache
-def facts(node: ast.stmt) -> tuple[set[str], set[tuple[Path, str]], set[str]]:
-    """What a statement needs of nanogpt, which helpers it imports, and all names in it."""
-    return needed(node), helpers(node), {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-
-
-@cache
-def part_of(path: Path, name: str) -> list[ast.stmt]:
-    """A file's own statements with what they use in turn, and of its functions and classes `name`, or all."""
-    body = tree_of(path).body
-    definitions = {n.name: n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-    kept = [node for node in body if node not in definitions.values()]
-    left, used = set().union({name} if name else definitions, *(facts(node)[2] for node in kept)), set()
-    while left:
-        if (each := left.pop()) in definitions and each not in used:
-            used.add(each)
-            left |= facts(definitions[each])[2]
-    return kept + [definitions[each] for each in sorted(used)]
-
-
-def all_needed(path: Path) -> set[str]:
-    """What a file needs of nanogpt, with what its helpers need for it."""
-    found, left, seen = set(), {(path, "")}, set()
-    while left:
-        seen.add(each := left.pop())
-        for node in part_of(*each):
-            found |= facts(node)[0]
-            left |= facts(node)[1] - seen
-    return found
+from course.testing.needs import all_needed, needed
 
 
 def forward_imports() -> dict[str, list[str]]:
