@@ -84,11 +84,13 @@ def serve(path: str) -> list[str] | None:
                     return request["words"]
                 for stream in streams:
                     os.close(stream)
-                asker.sendall(b"began\n")
+                tell(asker, "began")
                 pidfd = os.pidfd_open(pid)
                 children[pid] = asker, pidfd
                 waiting.register(asker, selectors.EVENT_READ, pid)
                 waiting.register(pidfd, selectors.EVENT_READ, pid)
+            elif key.data not in children:  # it has ended in this round
+                continue
             elif isinstance(key.fileobj, socket.socket):
                 heard(key.fileobj, key.data, waiting)
             else:
@@ -98,7 +100,7 @@ def serve(path: str) -> list[str] | None:
                 os.close(pidfd)
                 if asker in waiting.get_map():
                     waiting.unregister(asker)
-                    asker.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+                    tell(asker, str(os.waitstatus_to_exitcode(status)))
                 asker.close()
 
 
@@ -117,9 +119,17 @@ def received(asker: socket.socket) -> tuple[dict | None, list[int]]:
     return json.loads(data), list(streams)
 
 
+def tell(asker: socket.socket, line: str) -> None:
+    with contextlib.suppress(OSError):  # it may be gone
+        asker.sendall(f"{line}\n".encode())
+
+
 def heard(asker: socket.socket, pid: int, waiting) -> None:
     """A signal for a fork, or the end of the process that stands for it, which ends the fork and what it has started."""
-    numbers = asker.recv(64)
+    try:
+        numbers = asker.recv(64)
+    except OSError:
+        numbers = b""
     for number in numbers:
         os.kill(pid, number)
     if not numbers:

@@ -15,13 +15,16 @@ CLAIMS = "COURSE_TEST_CLAIMS"  # a folder in which a file stands for each that i
 NOTEBOOKS_ENDED, COUNTED = "notebooks-ended", "counted.txt"  # in it; how many tests the checkpoints have run
 
 # Files that one process runs together: they share what takes long to make, or look at all processes of the machine. These
-# and two long ones come first, so that the processes end at about the same time.
+# and the longest single ones come first, so that the processes end at about the same time.
 TOGETHER = {
     "grading": "test_grading_",
     "site": ("test_course_site", "test_sheet"),
     "distributed": "test_distributed_",
     "lab": "test_browser_lab",
+    "compile": "test_ch11_compile",
     "faults": "test_ch17e_faults",
+    "exercises": "test_exercises",
+    "machines": "test_repository_machines",
 }
 
 
