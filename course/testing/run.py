@@ -1,4 +1,4 @@
-"""`course test`: the notebooks as a student runs them and the tests, in two processes side by side.
+"""`course test`: the notebooks as a student runs them and the tests, in two processes side by side and one behind them.
 
 The first runs the notebooks, in a clone whose package is empty (course/testing/law.py), and then helps the second with the tests.
 """
@@ -21,7 +21,7 @@ from course.package.checkpoint import PASSED
 from course.paths import ROOT, CourseError, relative
 from course.testing.forks import Forks
 from course.testing.law import CLONE, student_clone
-from course.testing.share import CLAIMS, COUNTED, NOTEBOOKS_ENDED
+from course.testing.share import CLAIMS, COUNTED, FILLS, NOTEBOOKS_ENDED
 
 # Every notebook is a test: its fresh outputs must be the committed ones, durations aside.
 NBVAL = [
@@ -67,7 +67,8 @@ def pytest() -> list[str]:
 
 
 class Both:
-    """Two rows of pytest processes. What they say comes line by line, a failure's text when its process has ended."""
+    """Two rows of pytest processes, each with its environment, and one that takes what these leave of the cores: where two
+    rows wait for browsers, ranks and sandboxes, a fifth of the time was left. What they say comes line by line, a failure's text when its process has ended."""
 
     def __init__(self, claims: str):
         student = student_clone(STUDENT)
@@ -76,7 +77,12 @@ class Both:
         self.forks = Forks(Path(claims) / "forks", self.env | {PASSED: claims})
         notebooks = ["-p", "course.testing.law", str(student / "notebooks"), "tests/student_way.py"]
         tests = ["-p", "course.testing.share", "tests"]
-        self.rows = [[[*NBVAL, *self.forks.words, *notebooks], tests], [tests]]
+        self.rows = [
+            [(self.forks.env, [*NBVAL, *self.forks.words, *notebooks]), (self.env, tests)],
+            [(self.env, tests)],
+        ]
+        if hasattr(os, "nice"):
+            self.rows.append([(self.env | {FILLS: "1"}, tests)])
         self.counts: dict[str, int] = {}
         self.lock, self.processes, self.stopped = threading.Lock(), [], False
 
@@ -100,11 +106,10 @@ class Both:
                 if process.poll() is None and os.name != "nt":  # Windows tells all of a console
                     process.send_signal(signal.SIGINT)
 
-    def one_after_the_other(self, row: list[list[str]]) -> list[int]:
+    def one_after_the_other(self, row: list[tuple[dict, list[str]]]) -> list[int]:
         """The exit codes of a row's processes."""
         codes = []
-        for words in row:
-            are_notebooks = words is not row[-1]
+        for env, words in row:
             command = [*pytest(), "--no-header", "-o", "console_output_style=classic", *words]
             with self.lock:
                 if self.stopped:
@@ -113,7 +118,7 @@ class Both:
                 process = subprocess.Popen(
                     command,
                     cwd=ROOT,
-                    env=self.forks.env if are_notebooks else self.env,
+                    env=env,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
@@ -124,7 +129,7 @@ class Both:
                 self.processes.append(process)
             self.tell(process)
             codes.append(process.wait())
-            if are_notebooks:
+            if env is self.forks.env:
                 (Path(self.env[CLAIMS]) / NOTEBOOKS_ENDED).touch()
         return codes
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from course.testing.counted import left_to_a_checkpoint, passed
 
 CLAIMS = "COURSE_TEST_CLAIMS"  # a folder in which a file stands for each that is taken
+FILLS = "COURSE_TEST_FILLS"  # set for a process that takes what the others leave of the cores
+QUIET = {"corpora", "evals", "gpt", "plan", "text"}  # the rooms that it takes them from
 NOTEBOOKS_ENDED, COUNTED = "notebooks-ended", "counted.txt"  # in it; how many tests the checkpoints have run
 
 # Files that one process runs together: they share what takes long to make, or look at all processes of the machine. These
@@ -52,7 +54,11 @@ def taken(name: str) -> bool:
 
 def mine(items: list) -> Iterator:
     left = list(map(left_to_a_checkpoint, items))
-    yield from of_nobody(in_groups(list(itertools.compress(items, map(operator.not_, left)))))
+    groups = in_groups(list(itertools.compress(items, map(operator.not_, left))))
+    if FILLS in os.environ:
+        yield from of_nobody(quiet(groups))
+        return
+    yield from of_nobody(groups)
     folder = Path(os.environ[CLAIMS])
     if (folder / NOTEBOOKS_ENDED).exists() and taken("counted"):
         ran, theirs = passed(folder), list(itertools.compress(items, left))
@@ -61,8 +67,18 @@ def mine(items: list) -> Iterator:
         yield from again
 
 
+def quiet(groups: dict[str, list]) -> dict[str, list]:
+    """The groups in which nobody waits for another process or looks at a clock, from the last on."""
+    return {name: found for name, found in reversed(groups.items()) if QUIET & set(found[0].path.parts)}
+
+
 def of_nobody(groups: dict[str, list]) -> Iterator:
     return itertools.chain.from_iterable(found for name, found in groups.items() if taken(name))
+
+
+def pytest_configure(config) -> None:
+    if FILLS in os.environ and hasattr(os, "nice"):
+        os.nice(10)
 
 
 def pytest_runtestloop(session) -> bool:

@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from course.package.checkpoint import PYTHON
 from course.paths import TESTS
+from course.testing import share
 from course.testing.counted import grown_later, needs_of
 from course.testing.forks import Forks
 from course.testing.run import closing
@@ -27,7 +29,7 @@ class NoForks(contextlib.nullcontext):
 
     def __init__(self, folder, env):
         super().__init__()
-        self.env = env
+        self.env = dict(env)
 
 
 
@@ -43,8 +45,8 @@ both = testing.Both
 class Small(both):
     def __init__(self, claims):
         super().__init__(claims)
-        tests = ["-p", "course.testing.share", "tests"]
-        self.rows = [[["first"], tests], [tests]]
+        tests = self.env, ["-p", "course.testing.share", "tests"]
+        self.rows = [[(self.forks.env, ["first"]), tests], [tests]]
 
 
 testing.Both = Small
@@ -178,6 +180,18 @@ def test_what_a_checkpoint_has_run_is_not_run_again_and_the_rest_of_it_is(small)
     assert "one" not in names and names.count("two") == 1, "it ran once, after the notebooks"
     assert names.index("two") > names.index("test_first")
     assert "\n1 tests have run in checkpoints" in done.stdout
+
+
+def test_the_row_behind_takes_the_last_files_in_which_nobody_waits(monkeypatch, tmp_path):
+    paths = ["grading/test_grading_run.py", "gpt/test_a.py", "parallel/test_b.py", "text/test_c.py"]
+    items = [SimpleNamespace(path=TESTS / path) for path in paths]
+    monkeypatch.setenv(share.CLAIMS, str(tmp_path))
+    monkeypatch.setenv(share.FILLS, "1")
+    behind = share.mine(items)
+    assert next(behind) is items[3]
+    monkeypatch.delenv(share.FILLS)
+    assert list(share.mine(items)) == items[:3], "who comes first takes what is left"
+    assert list(behind) == []
 
 
 def test_what_a_later_chapter_grows_is_tested_again():
