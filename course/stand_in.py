@@ -1,4 +1,4 @@
-"""What chapter 08 needs around its experiments: a model, also where chapter 07 was skipped, and times taken in turn."""
+"""What chapters 07b and 08 need around their experiments: a model, also where chapter 07 was skipped, and times taken in turn."""
 
 import time
 from collections.abc import Callable
@@ -8,14 +8,20 @@ from course.paths import BUILT
 
 def trained_model(tokenizer, manifest: dict, device):
     """Chapter 07's model; where that is missing, a smaller one after 200 steps, and a line that says so."""
-    from nanogpt.device import seed_everything
-    from nanogpt.gpt.model import GPT, GPTConfig
-    from nanogpt.gpt.train import scale_init, train
     from nanogpt.gpt.weights import load_model
-    from nanogpt.text.data import DocumentStream
 
     if (BUILT / "model" / "config.json").exists():
         return load_model(BUILT / "model", device)
+    return small_model(tokenizer, manifest, device)
+
+
+def small_model(tokenizer, manifest: dict, device):
+    """A small model after 200 steps, and a line that says so."""
+    from nanogpt.device import seed_everything
+    from nanogpt.gpt.model import GPT, GPTConfig
+    from nanogpt.gpt.train import scale_init, train
+    from nanogpt.text.data import DocumentStream
+
     print("data/built/model is missing, chapter 07 makes it; here is a small model, trained for 200 steps")
     shards = [BUILT / "stories" / shard["file"] for shard in manifest["splits"]["train"]["shards"]]
     config = GPTConfig(block_size=128, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=2, n_embd=64)

@@ -1,4 +1,4 @@
-"""`course test`: the notebooks as a student runs them and the tests, in two processes side by side.
+"""`course test`: the notebooks as a student runs them and the tests, in two processes side by side and one behind them.
 
 The first runs the notebooks, in a clone whose package is empty (course/testing/law.py), and then helps the second with the tests.
 """
@@ -17,19 +17,21 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from course.files import write_atomically
+from course.package.checkpoint import PASSED
 from course.paths import ROOT, CourseError, relative
+from course.testing.forks import Forks
 from course.testing.law import CLONE, student_clone
-from course.testing.share import CLAIMS
+from course.testing.share import CLAIMS, COUNTED, FILLS, NOTEBOOKS_ENDED
 
 # Every notebook is a test: its fresh outputs must be the committed ones, durations aside.
 NBVAL = [
     "--nbval",
-    "--nbval-current-env",
     "--nbval-sanitize-with=tests/nbval.cfg",
     # Limits for what never ends; a slow machine with other work stays far below.
     "--nbval-cell-timeout=3600",
     "--nbval-kernel-startup-timeout=600",
 ]
+OWN_KERNELS = "--nbval-current-env"  # kernels of this Python; `course test` without arguments forks them
 STUDENT = ROOT / "build" / "student"
 SECONDS = ROOT / "build" / "test-seconds.txt"  # of each file, the longest first
 OUTCOMES = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warning", "error")
@@ -44,13 +46,18 @@ def test(more: list[str]) -> int:
             f"the tests need {' and '.join(missing)}: pip install -c constraints.txt -e '.[course,dev]'"
         )
     if more:
-        return subprocess.run([*pytest(), *NBVAL, *more], cwd=ROOT).returncode
+        return subprocess.run([*pytest(), *NBVAL, OWN_KERNELS, *more], cwd=ROOT).returncode
     start = time.perf_counter()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the processes would go on
     with tempfile.TemporaryDirectory(prefix="claims-") as claims:
         both = Both(claims)
-        code = both.run()
+        with both.forks:
+            code = both.run()
         keep_seconds(Path(claims))
+        if (counted := Path(claims) / COUNTED).exists():
+            print(
+                f"{counted.read_text()} tests have run in checkpoints, on the committed modules, and not again"
+            )
     print(closing(both.counts, time.perf_counter() - start))
     return code
 
@@ -60,15 +67,22 @@ def pytest() -> list[str]:
 
 
 class Both:
-    """Two rows of pytest processes. What they say comes line by line, a failure's text when its process has ended."""
+    """Two rows of pytest processes, each with its environment, and one that takes what these leave of the cores: where two
+    rows wait for browsers, ranks and sandboxes, a fifth of the time was left. What they say comes line by line, a failure's text when its process has ended."""
 
     def __init__(self, claims: str):
         student = student_clone(STUDENT)
-        notebooks = [*NBVAL, "-p", "course.testing.law", str(student / "notebooks"), "tests/student_way.py"]
-        tests = ["-p", "course.testing.share", "tests"]
-        self.rows = [[notebooks, tests], [tests]]
         half = str(max(1, (os.cpu_count() or 2) // 2))
         self.env = {"OMP_NUM_THREADS": half} | os.environ | {CLAIMS: claims, CLONE: str(student)}
+        self.forks = Forks(Path(claims) / "forks", self.env | {PASSED: claims})
+        notebooks = ["-p", "course.testing.law", str(student / "notebooks"), "tests/student_way.py"]
+        tests = ["-p", "course.testing.share", "tests"]
+        self.rows = [
+            [(self.forks.env, [*NBVAL, *self.forks.words, *notebooks]), (self.env, tests)],
+            [(self.env, tests)],
+        ]
+        if hasattr(os, "nice"):
+            self.rows.append([(self.env | {FILLS: "1"}, tests)])
         self.counts: dict[str, int] = {}
         self.lock, self.processes, self.stopped = threading.Lock(), [], False
 
@@ -92,10 +106,10 @@ class Both:
                 if process.poll() is None and os.name != "nt":  # Windows tells all of a console
                     process.send_signal(signal.SIGINT)
 
-    def one_after_the_other(self, row: list[list[str]]) -> list[int]:
+    def one_after_the_other(self, row: list[tuple[dict, list[str]]]) -> list[int]:
         """The exit codes of a row's processes."""
         codes = []
-        for words in row:
+        for env, words in row:
             command = [*pytest(), "--no-header", "-o", "console_output_style=classic", *words]
             with self.lock:
                 if self.stopped:
@@ -104,7 +118,7 @@ class Both:
                 process = subprocess.Popen(
                     command,
                     cwd=ROOT,
-                    env=self.env,
+                    env=env,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
@@ -115,6 +129,8 @@ class Both:
                 self.processes.append(process)
             self.tell(process)
             codes.append(process.wait())
+            if env is self.forks.env:
+                (Path(self.env[CLAIMS]) / NOTEBOOKS_ENDED).touch()
         return codes
 
     def tell(self, process: subprocess.Popen) -> None:

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from course.figures import training as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from course.stand_in import trained_model
+from course.stand_in import small_model
 from nanogpt.corpora.corpus import ensure_corpus, floor_per_token, stories
 from nanogpt.device import pick_device
 from nanogpt.evals.losses import answer_accuracy, evaluate, evaluating
@@ -55,7 +55,7 @@ tokenizer = BPETokenizer.load(BUILT / "stories" / "tokenizer.json")
 MODEL = BUILT / "model"
 if not (MODEL / "config.json").exists():
     MODEL = BUILT / "model-small"
-    save_model(trained_model(tokenizer, manifest, device), MODEL)
+    save_model(small_model(tokenizer, manifest, device), MODEL)
 print(MODEL, *sorted(path.name for path in MODEL.iterdir()))
 
 # %% [markdown]

@@ -1,9 +1,15 @@
-"""JupyterLab in a real browser, as a student uses it: a chapter is run, its widgets are moved, a cell is broken and mended."""
+"""JupyterLab in a real browser, as a student uses it: a chapter is run, a cell is broken and mended, widgets are moved.
 
+Of the widgets the browser sees three, which have knobs of each kind. The others' knobs are moved without one, by their
+chapters' own cells; that each knob of each chapter changes the picture is also in test_course_widgets.py.
+"""
+
+import ast
 import re
 import shutil
 import subprocess
 import symtable
+import sys
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -15,6 +21,9 @@ from browser import chromium, needs_chromium, opened, shot
 
 from course.machine.lab import running
 from course.paths import NOTEBOOKS, ROOT, number_of, numbered
+
+sys.path.insert(0, str(ROOT / "tests/bench"))
+from bench_widgets import knobs_of, shown, values_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -138,6 +147,7 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window):
     released = module.read_text(encoding="utf-8")
     module.unlink()
     with opened(lab.base, within=window) as page:
+        answered = answers(page)
         lab.open(page, "notebooks/04_attention.ipynb")
         shot(page, "lab-1-opened")
         run_all(page)
@@ -179,6 +189,7 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window):
         said = run_cell(page, check)
         assert "nanogpt/gpt/attention.py unchanged" in said and "passes" in said
         shot(page, "lab-6-mended")
+        move_all_knobs(page, answered, "04")
         choose(page, "Kernel", "Shut Down Kernel")
 
 
@@ -286,25 +297,70 @@ def choose_another(choice) -> Iterator:
 KNOBS = {"[role=slider]": slide, "input[type=text], textarea": retext, "select": choose_another}
 
 
-@pytest.mark.parametrize("chapter", map(number_of, with_widget()))
-def test_every_knob_of_a_widget_changes_what_it_shows(lab, window, chapter):
+def move_all_knobs(page, answered: list[bytes], chapter: str) -> None:
+    """Each changes what the widget shows, and the picture is replaced, not added to."""
+    box = page.locator(".explorer")
+    box.scroll_into_view_if_needed()
+    shot(page, f"lab-widget-{chapter}")
+    pictures = page.locator(".explored img").count()
+    knobs = [(knob, acts) for kind, acts in KNOBS.items() for knob in box.locator(kind).all()]
+    assert knobs
+    for knob, acts in knobs:
+        knob.focus()
+        name = knob.evaluate("k => k.closest('.jupyter-widgets').querySelector('label').textContent")
+        assert any(changes(page, answered, act) for act in acts(knob)), f"{name} changes nothing"
+    shot(page, f"lab-widget-{chapter}-moved")
+    assert page.locator(".explored img").count() == pictures
+    assert not re.match(r"\w+Error:", page.locator(".explored").inner_text()) and not errors(page)
+
+
+IN_THE_BROWSER = ["10", "21"]  # a field; a slider and lists; the chapter above has the others' kinds
+
+
+@pytest.mark.parametrize("chapter", IN_THE_BROWSER)
+def test_every_knob_of_a_widget_changes_what_it_shows_in_the_browser(lab, window, chapter):
     (path,) = (lab.copy / "notebooks").glob(f"{chapter}_*.ipynb")
     keep_what_the_widget_needs(path)
     with opened(lab.base, within=window) as page:
         answered = answers(page)
         lab.open(page, f"notebooks/{path.name}")
         run_all(page)
-        box = page.locator(".explorer")
-        box.scroll_into_view_if_needed()
-        shot(page, f"lab-widget-{chapter}")
-        pictures = page.locator(".explored img").count()
-        knobs = [(knob, acts) for kind, acts in KNOBS.items() for knob in box.locator(kind).all()]
-        assert knobs
-        for knob, acts in knobs:
-            knob.focus()
-            name = knob.evaluate("k => k.closest('.jupyter-widgets').querySelector('label').textContent")
-            assert any(changes(page, answered, act) for act in acts(knob)), f"{name} changes nothing"
-        shot(page, f"lab-widget-{chapter}-moved")
-        assert page.locator(".explored img").count() == pictures
-        assert not re.match(r"\w+Error:", page.locator(".explored").inner_text()) and not errors(page)
+        move_all_knobs(page, answered, chapter)
         choose(page, "Kernel", "Shut Down Kernel")
+
+
+def widget_of(path: Path):
+    """The widget that a chapter's own cells make, those that it needs run here."""
+    nb = nbformat.read(path, as_version=4)
+    sources = {i: cell.source for i, cell in enumerate(nb.cells) if cell.cell_type == "code"}
+    (at,) = (i for i, source in sources.items() if WIDGET.search(source))
+    names = {"__name__": "__main__"}
+    for i in sorted(needed(sources, at) - {at}):
+        exec(compile(sources[i], f"<cell {i}>", "exec"), names)
+    *before, last = ast.parse(sources[at]).body
+    exec(compile(ast.Module(before, []), f"<cell {at}>", "exec"), names)
+    return eval(compile(ast.Expression(last.value), f"<cell {at}>", "eval"), names)
+
+
+OTHERS = [number_of(path) for path in with_widget() if number_of(path) not in ("04", *IN_THE_BROWSER)]
+
+
+@pytest.mark.parametrize("chapter", OTHERS)
+def test_every_knob_of_a_chapters_own_widget_changes_what_it_shows(chapter, monkeypatch):
+    (path,) = NOTEBOOKS.glob(f"{chapter}_*.ipynb")
+    monkeypatch.chdir(NOTEBOOKS)
+    monkeypatch.setenv("NANOGPT_SCALE", "ci")
+    box = widget_of(path)
+    for knob in knobs_of(box):
+        assert any(answers_otherwise(box, knob)), f"{knob.description} changes nothing"
+
+
+def answers_otherwise(box, knob) -> Iterator[bool]:
+    """Whether the widget shows something else for each of the knob's values, without an error."""
+    first, before = knob.value, shown(box)
+    for value in values_of(knob):
+        knob.value = value
+        said = shown(box)
+        assert not re.search(r">\w+Error:", said), f"{knob.description}={value}"
+        knob.value = first
+        yield said != before

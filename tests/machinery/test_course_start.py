@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import shutil
 import subprocess
 import sys

@@ -1,22 +1,40 @@
 """`course test`: two rows of pytest processes that share the tests, one exit code and one closing line."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from course.package.checkpoint import PYTHON
+from course.paths import TESTS
+from course.testing import share
+from course.testing.counted import grown_later, needs_of
+from course.testing.forks import Forks
 from course.testing.run import closing
 
 # A small course of its own: its notebooks' row is a test file, so that no kernel has to start.
 SCRIPT = """
-import sys
+import contextlib, sys
 from pathlib import Path
 from course.testing import share, run as testing
 
+
+class NoForks(contextlib.nullcontext):
+    words = []
+
+    def __init__(self, folder, env):
+        super().__init__()
+        self.env = dict(env)
+
+
+
 testing.ROOT = Path(sys.argv[1])
+testing.Forks = NoForks
 testing.student_clone = lambda folder: folder
 testing.NBVAL = []
 testing.SECONDS = testing.ROOT / "seconds.txt"
@@ -27,8 +45,8 @@ both = testing.Both
 class Small(both):
     def __init__(self, claims):
         super().__init__(claims)
-        tests = ["-p", "course.testing.share", "tests"]
-        self.rows = [[["first"], tests], [tests]]
+        tests = self.env, ["-p", "course.testing.share", "tests"]
+        self.rows = [[(self.forks.env, ["first"]), tests], [tests]]
 
 
 testing.Both = Small
@@ -149,6 +167,89 @@ def test_ctrl_c_ends_all_processes_and_says_what_failed_before(small, number, co
             os.kill(int(child), 0)
 
 
+def test_what_a_checkpoint_has_run_is_not_run_again_and_the_rest_of_it_is(small):
+    """Chapter 00's tests, all in their final form: one of two has passed in the checkpoint."""
+    (small / "tests/test_ch00_device.py").write_text(
+        "from noted import *\n\n\ndef test_one():\n    note('one')\n\n\ndef test_two():\n    note('two')\n"
+    )
+    passed = 'Path(os.environ["COURSE_TESTS_PASSED"], "passed-00.json").write_text(json.dumps(["tests/test_ch00_device.py::test_one"]))'
+    write(small / "first/test_notebooks.py", "test_first", f"import json; from pathlib import Path; {passed}")
+    done = run(small)
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = [name for name, _ in ran(small)]
+    assert "one" not in names and names.count("two") == 1, "it ran once, after the notebooks"
+    assert names.index("two") > names.index("test_first")
+    assert "\n1 tests have run in checkpoints" in done.stdout
+
+
+def test_the_row_behind_takes_the_last_files_in_which_nobody_waits(monkeypatch, tmp_path):
+    paths = ["grading/test_grading_run.py", "gpt/test_a.py", "parallel/test_b.py", "text/test_c.py"]
+    items = [SimpleNamespace(path=TESTS / path) for path in paths]
+    monkeypatch.setenv(share.CLAIMS, str(tmp_path))
+    monkeypatch.setenv(share.FILLS, "1")
+    behind = share.mine(items)
+    assert next(behind) is items[3]
+    monkeypatch.delenv(share.FILLS)
+    assert list(share.mine(items)) == items[:3], "who comes first takes what is left"
+    assert list(behind) == []
+
+
+def test_what_a_later_chapter_grows_is_tested_again():
+    same, grown = grown_later(TESTS / "gpt/test_ch05_model.py"), grown_later(TESTS / "gpt/test_ch07_train.py")
+    assert not same and "gpt.train" in grown
+    assert "gpt.train" in grown_later(TESTS / "gpt/test_ch10_step.py"), "chapter 15 and 17 grow it"
+    assert needs_of("cli") >= {"gpt.sample", "run.trainer"}, "a command is any of its commands"
+
+
+FORK = """
+import json, os, sys
+
+loaded = [name for name in sys.modules if name.partition(".")[0] in ("course", "nanogpt")]
+seen = [sys.argv, sys.path, os.getcwd(), loaded, os.environ.get("MINE"), sys.stdin.read()]
+json.dump([*seen, "torch._dynamo" in sys.modules], sys.stdout)
+sys.exit(7)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing forks here")
+def test_a_fork_is_as_a_new_process_with_a_folder_a_path_and_streams_of_its_own(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(FORK)
+
+    def run(program, **env):
+        done = subprocess.run(
+            [program, script, "a b"],
+            cwd=tmp_path,
+            env=forks.env | {"PYTHONPATH": str(tmp_path / "clone")} | env,
+            input="said",
+            capture_output=True,
+            encoding="utf-8",
+        )
+        assert done.returncode == 7 and not done.stderr, done.stderr
+        return json.loads(done.stdout)
+
+    with Forks(tmp_path / "forks", dict(os.environ)) as forks:
+        program = forks.env[PYTHON]
+        *fork, has_torch = run(program, MINE="1")
+        assert fork == run(sys.executable, MINE="1")[:-1] and has_torch
+        assert fork[-3:] == [[], "1", "said"], "something of the course is loaded, or it has not read"
+        assert not run(program, OMP_NUM_THREADS="3")[-1], "PyTorch has read another number"
+        sleeps = tmp_path / "sleeps.py"
+        sleeps.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
+        for number in (signal.SIGINT, signal.SIGKILL):
+            process = subprocess.Popen(
+                [program, sleeps], env=forks.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+            child = int(process.stdout.readline())
+            process.send_signal(number)
+            process.wait(60)
+            deadline = time.monotonic() + 60
+            while os.path.exists(f"/proc/{child}"):
+                assert time.monotonic() < deadline, f"it goes on after {number}"
+                time.sleep(0.02)
+
+
 MAIN = """
 from course import cli
 raise SystemExit(cli.main(["test"]))
@@ -165,7 +266,7 @@ def test_arguments_go_to_one_pytest_in_place(small, monkeypatch):
         lambda words, cwd: seen.append(words) or subprocess.CompletedProcess(words, 3),
     )
     assert testing.test(["-k", "tokenizer"]) == 3
-    assert seen == [[sys.executable, "-m", "pytest", *testing.NBVAL, "-k", "tokenizer"]]
+    assert seen == [[sys.executable, "-m", "pytest", *testing.NBVAL, testing.OWN_KERNELS, "-k", "tokenizer"]]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Chapters are called by their number and their title, have a size for one sitting, and ask what they answer."""
 
 import ast
-import json
 import re
 from pathlib import Path
 

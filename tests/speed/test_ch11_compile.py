@@ -252,19 +252,29 @@ def test_gelu_becomes_one_kernel(kernels):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_layer", [1, 2])
-def test_a_compiled_step_calls_libraries_for_products_and_attention_only(kernels, n_layer):
+def test_a_compiled_step_has_the_same_gradients_and_calls_libraries_for_products_and_attention_only(
+    kernels, n_layer
+):
     """Chapter 14 forecasts with the calls of one layer, as chapter 11 counts them."""
     called, *patterns = calls()
-    model = make(block_size=256, vocab_size=256, n_layer=n_layer, n_head=4, n_embd=64)
-    compiled, idx = torch.compile(model), torch.randint(0, 256, (8, 257))
+    shape = dict(block_size=256, vocab_size=256, n_layer=n_layer, n_head=4, n_embd=64)
+    model, compiled_model = make(**shape), make(**shape)
+    compiled, idx = torch.compile(compiled_model), torch.randint(0, 256, (8, 257))
+    losses = []
 
     def step():
-        compiled(idx[:, :-1], idx[:, 1:])[1].backward()
+        losses.append(compiled(idx[:, :-1], idx[:, 1:])[1])
+        losses[0].backward()
 
     codes = run_and_get_code(step)[1]
     generated, library = (len(called(codes, pattern)) for pattern in patterns)
     assert library == 3 * (4 * n_layer + 1) + 2 * n_layer, "three products a linear layer, attention in two"
     assert n_layer > 1 or generated + library == 29, "nanogpt.speed.forecast.kernels says 29 a layer"
+    loss = model(idx[:, :-1], idx[:, 1:])[1]
+    torch.testing.assert_close(loss, losses[0])
+    loss.backward()
+    for a, b in zip(model.parameters(), compiled_model.parameters()):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -280,19 +290,6 @@ def test_the_compiler_knows_attention_by_one_spelling_and_not_by_the_other(kerne
         torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, is_causal=True))
         scores[function.__name__] = len(allocated(codes, 2 * 64 * 64))
     assert scores["mask_filled"] > 0 and scores["mask_added"] == 0
-
-
-@pytest.mark.slow
-def test_a_compiled_step_has_the_same_loss_and_gradients(kernels):
-    model, compiled_model = make(n_layer=1), make(n_layer=1)
-    compiled = torch.compile(compiled_model)
-    x, y = ids(4, 16), ids(4, 16, seed=1)
-    losses = [call(x, y)[1] for call in (model, compiled)]
-    torch.testing.assert_close(*losses)
-    for loss in losses:
-        loss.backward()
-    for a, b in zip(model.parameters(), compiled_model.parameters()):
-        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow

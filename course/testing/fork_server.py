@@ -1,0 +1,230 @@
+"""A Python that has loaded PyTorch, and forks: what it runs starts in a tenth of a second where a new one takes four.
+
+    python fork_server.py serve SOCKET       says "ready" and forks, until its standard input ends
+    python fork_server.py run SOCKET WORDS   runs WORDS as `python WORDS` would, in a fork
+
+Run as a script: nothing of the course is loaded in it, so a fork finds the course that its own environment names. Linux only.
+"""
+
+import array
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+
+# PyTorch and its libraries read these as they are loaded: with others than the server's, a fork would be another program.
+READ_AT_IMPORT = (
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "ATEN_",
+    "ONEDNN_",
+    "DNNL_",
+    "TORCH",
+    "PYTORCH_",
+    "CUDA",
+    "LD_",
+)
+FORWARDED = (signal.SIGINT, signal.SIGTERM)
+LONGEST = 1 << 20  # bytes of a request
+OWN_STREAMS = (0, 1, 2)
+
+
+def read_at_import(environment: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
+
+
+# The server
+
+
+def serve(path: str) -> list[str] | None:
+    """Fork for each that asks. In the server None, at its end; in a fork the words that it is to run."""
+    base = [
+        place for place in sys.path[1:] if place not in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    ]
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen(16)
+    print("ready", flush=True)  # who asks from now on waits for PyTorch
+    given = read_at_import(dict(os.environ))  # before PyTorch adds to it
+    import torch
+    import torch._dynamo  # noqa: F401  the first optimizer of a process loads it, in 2 s
+
+    waiting = selectors.DefaultSelector()
+    waiting.register(listener, selectors.EVENT_READ)
+    waiting.register(0, selectors.EVENT_READ)
+    children: dict[int, tuple[socket.socket, int]] = {}  # process id -> who asked for it, its pidfd
+    while True:
+        for key, _ in waiting.select():
+            if key.fileobj == 0:
+                for pid in children:
+                    end_group(pid)
+                return None
+            if key.fileobj is listener:
+                asker, _ = listener.accept()
+                request, streams = received(asker)
+                if request is None or request["read at import"] != given:
+                    for one in streams:
+                        os.close(one)
+                    asker.close()  # it starts a Python of its own
+                    continue
+                pid = os.fork()
+                if pid == 0:
+                    waiting.close()
+                    for other, pidfd in children.values():
+                        other.close()
+                        os.close(pidfd)
+                    asker.close()
+                    listener.close()
+                    become(request, streams, base)
+                    return request["words"]
+                for stream in streams:
+                    os.close(stream)
+                tell(asker, "began")
+                pidfd = os.pidfd_open(pid)
+                children[pid] = asker, pidfd
+                waiting.register(asker, selectors.EVENT_READ, pid)
+                waiting.register(pidfd, selectors.EVENT_READ, pid)
+            elif key.data not in children:  # it has ended in this round
+                continue
+            elif isinstance(key.fileobj, socket.socket):
+                heard(key.fileobj, key.data, waiting)
+            else:
+                _, status = os.waitpid(key.data, 0)
+                asker, pidfd = children.pop(key.data)
+                waiting.unregister(pidfd)
+                os.close(pidfd)
+                if asker in waiting.get_map():
+                    waiting.unregister(asker)
+                    tell(asker, str(os.waitstatus_to_exitcode(status)))
+                asker.close()
+
+
+def received(asker: socket.socket) -> tuple[dict | None, list[int]]:
+    """A request and the three streams that come with it."""
+    size = array.array("i").itemsize
+    data, ancillary, _, _ = asker.recvmsg(LONGEST, socket.CMSG_SPACE(3 * size))
+    streams = array.array("i")
+    for _, _, sent in ancillary:
+        streams.frombytes(sent[: len(sent) - len(sent) % size])
+    while not data.endswith(b"\n"):
+        more = asker.recv(LONGEST)
+        if not more:
+            return None, list(streams)
+        data += more
+    return json.loads(data), list(streams)
+
+
+def tell(asker: socket.socket, line: str) -> None:
+    with contextlib.suppress(OSError):  # it may be gone
+        asker.sendall(f"{line}\n".encode())
+
+
+def heard(asker: socket.socket, pid: int, waiting) -> None:
+    """A signal for a fork, or the end of the process that stands for it, which ends the fork and what it has started."""
+    try:
+        numbers = asker.recv(64)
+    except OSError:
+        numbers = b""
+    for number in numbers:
+        os.kill(pid, number)
+    if not numbers:
+        waiting.unregister(asker)
+        end_group(pid)
+
+
+def end_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+# A fork
+
+
+def become(request: dict, streams: list[int], base: list[str]) -> None:
+    """Be as a Python that has just been started with these words, in this folder and environment."""
+    os.setsid()
+    for own, stream in zip(OWN_STREAMS, streams):
+        os.dup2(stream, own)
+        os.close(stream)
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))
+    for number in FORWARDED:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.environ.pop("JPY_PARENT_PID", None)  # a kernel's parent is the server
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    named = os.environ.get("PYTHONPATH", "")
+    sys.path[:] = [*(named.split(os.pathsep) if named else []), *base]
+    for place in sys.path:  # Python runs the first, and the server's PYTHONPATH may have had another
+        if os.path.isfile(os.path.join(place, "sitecustomize.py")):
+            sys.modules.pop("sitecustomize", None)
+            __import__("sitecustomize")
+            break
+
+
+def run(words: list[str]) -> None:
+    """As `python WORDS`: a module after -m, or a script."""
+    import runpy
+
+    safe = os.environ.get("PYTHONSAFEPATH")
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        if not safe:
+            sys.path.insert(0, os.getcwd())
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        if not safe:
+            sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
+        runpy.run_path(words[0], run_name="__main__")
+
+
+# Who asks
+
+
+def ask(path: str, words: list[str]) -> int:
+    """Have the words run in a fork, and end as it ends. Without a server, or with another environment, a Python of its own."""
+    asker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    request = {
+        "words": words,
+        "folder": os.getcwd(),
+        "environment": dict(os.environ),
+        "read at import": read_at_import(dict(os.environ)),
+    }
+    data = json.dumps(request).encode() + b"\n"
+    try:
+        asker.connect(path)
+        sent = socket.send_fds(asker, [data], list(OWN_STREAMS))
+        asker.sendall(data[sent:])
+        began = asker.recv(6)
+    except OSError:
+        began = b""
+    if began != b"began\n":
+        os.execv(sys.executable, [sys.executable, *words])
+    for number in FORWARDED:
+        signal.signal(number, lambda number, _: asker.send(bytes([number])))
+    said = b""
+    while not said.endswith(b"\n"):
+        more = asker.recv(64)
+        if not more:
+            return 1  # the server is gone, and all forks with it
+        said += more
+    code = int(said)
+    if code < 0:  # a signal has ended it
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "run":
+        sys.exit(ask(sys.argv[2], sys.argv[3:]))
+    if (own := serve(sys.argv[2])) is not None:
+        run(own)
