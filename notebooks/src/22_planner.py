@@ -27,10 +27,6 @@ from dataclasses import dataclass, replace
 
 from nanogpt.gpt.model import GPTConfig
 
-# %%
-GPT2, MIB = GPTConfig(), 2**20
-ROWS, T = 8, 1024  # sequences in a batch, and tokens in each: change them, all that follows will follow
-
 # %% [markdown]
 r"""
 ## Weights, gradients, moments
@@ -42,6 +38,8 @@ moments that AdamW keeps. In float32 each number has four bytes.
 """
 
 # %%
+GPT2, MIB = GPTConfig(), 2**20
+ROWS, T = 8, 1024  # sequences in a batch, and tokens in each: change them, and all numbers below follow
 predict("22.1", "weights, gradients and moments of GPT-2 small in float32", guess=None, unit="MiB")
 P = num_params(GPT2)
 by_hand = {"weights": 4 * P, "gradients": 4 * P, "moments": 2 * 4 * P}
@@ -150,6 +148,10 @@ RECOMPUTE = {  # what backward makes again, and of how many layers it exists at 
 
 # %%
 PROGRAMS = PYTORCH  # for now; llm.c and Megatron-LM get their rows below
+for name, p in PROGRAMS.items():
+    print(
+        f"{name:21} bytes of a weight {p.weights}, of its gradient {p.gradients}, of what products read {p.inside}"
+    )
 
 # %% [markdown]
 r"""
@@ -217,6 +219,10 @@ class Step(Step):
         return p
 
 
+# %%
+alone = Step(small, 4, 64, "pytorch")
+print(f"first stage: {alone.first}, last stage: {alone.last}, bytes inside: {alone.row.inside}")
+
 # %% [markdown]
 r"""
 Now the list itself: for each tensor, how many numbers it has and how many bytes each number has. It is the list that we wrote by hand, with the choices of the program.
@@ -245,6 +251,10 @@ def block_tensors(step: Step) -> dict[str, tuple[int, int]]:
         "fcproj": (N * C if p.projections else 0, p.inside),
         "residual3": (N * C, p.stream),
     }
+
+
+# %%
+print(block_tensors(alone))
 
 
 # %%
@@ -296,10 +306,10 @@ def held(step: Step) -> int:
     return sum(numbers * width * many for numbers, width, many in tensors(step).values())
 
 
-assert held(Step(small, 4, 64, "pytorch")) == found[3], "autograd keeps another number of bytes"
-for name, (numbers, width, many) in tensors(Step(small, 4, 64, "pytorch")).items():
+assert held(alone) == found[3], "autograd keeps another number of bytes"
+for name, (numbers, width, many) in tensors(alone).items():
     print(f"{name:10} {numbers:>9,} numbers × {width} B × {many} = {numbers * width * many:>9,} B")
-print(f"together {held(Step(small, 4, 64, 'pytorch')):,} B; autograd keeps {found[3]:,} B")
+print(f"together {held(alone):,} B; autograd keeps {found[3]:,} B")
 
 # %% [markdown]
 r"""
@@ -587,6 +597,9 @@ def formulas(step: Step) -> dict[str, str]:
     return texts
 
 
+# %%
+print(formulas(LOGS["A800"])["moments"])
+
 # %% [markdown]
 r"""
 Of a card, the table needs only the memory. The sizes below are those that `nvidia-smi` shows. A driver keeps some of it: the A800's log had 81,100 MiB of the 81,920 that `nvidia-smi` shows on such a card, so we take the log's figure there.
@@ -609,6 +622,10 @@ def picture(held: dict[str, int], mib: int, width: int = 60) -> str:
     for name, n in held.items():
         text += LETTERS.get(name, name[0]) * min(2 * width, round(width * n / 2**20 / mib))
     return f"[{text[:width]:·<{width}}|{text[width : 2 * width]}"
+
+
+# %%
+print(picture(footprint(LOGS["A800"]), MEMORY["A800"]))
 
 
 # %%
@@ -651,7 +668,7 @@ say(memory_lines(Step(PADDED, 8, program="pytorch-fp16", dp=8, shard=3), MEMORY[
 
 # %% [markdown]
 r"""
-The last line of each part is the card: `a` are the activations, `l` the loss, dots what is free.
+The last line of each part is the card, with a letter for each category: `a` are the activations, `l` is the loss. Dots are free.
 
 ## Move it
 

@@ -77,6 +77,10 @@ class Sent(Sent):
         return self.calls * each * SHARE[self.kind] / 2
 
 
+# %%
+one = Sent("gradients", "all-reduce", 8, 1, 4 * 124_439_808)
+print(f"{one.what}: each of {one.n} ranks sends {one.sent:,.0f} B, {1e3 * one.seconds(Cluster(1e15)):.2f} ms")
+
 # %% [markdown]
 r"""
 **Data parallelism.** DDP all-reduces all gradients once a step, however many micro-batches there are. ZeRO's first stage replaces that by a reduce-scatter of the gradients and an all-gather of the updated weights. The second stage keeps only a part of the gradients, so it cannot
@@ -102,6 +106,14 @@ def data_traffic(step: Step) -> list[Sent]:
     root = parts["wte"] + parts["wpe"] + step.last * (1 + step.config.bias) * step.config.n_embd
     gathers = Sent(*weights, k * (2 * groups - 1), k * p.inside * (2 * P - root), apart)
     return [gathers, Sent(*sums, k * groups, k * p.gradients * P, apart)]
+
+
+# %%
+for z in (1, 2):
+    print(
+        f"ZeRO {z}:",
+        [(s.kind, s.calls, s.nbytes) for s in data_traffic(Step(GPTConfig(), shard=z, dp=8, accumulate=4))],
+    )
 
 
 # %% [markdown]
@@ -216,6 +228,10 @@ class Card:
 
 
 CARDS = {name: Card(sheet, LINKS.get(name, 32)) for name, sheet in PEAKS.items()}
+
+# %%
+for program in ("pytorch", "pytorch-tf32", "pytorch-bf16"):
+    print(f"A100, {program}: {CARDS['A100-80GB'].rate(program) / 1e12:g} TFLOP/s")
 
 # %% [markdown]
 r"""
@@ -469,6 +485,11 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
+# %%
+args = parser().parse_args(["--layers", "32", "--heads", "32", "--width", "4096", "--device", "RTX", "4090"])
+print(args.model, args.layers, args.heads, args.width, args.device)
+
+
 # %% [markdown]
 r"""
 A wrong word gets one sentence with the remedy: the nearest name, and what to give instead of a name.
@@ -525,6 +546,10 @@ def device_of(args: argparse.Namespace) -> tuple[str, int, Card]:
             card, sheet=replace(card.sheet, float32=args.tflops, tf32=args.tflops, half=args.tflops)
         )
     return name, args.memory or MEMORY[name], replace(card, link=args.inside or card.link)
+
+
+# %%
+print(model_of(args)[0], "·", *device_of(args)[:2])
 
 
 # %%

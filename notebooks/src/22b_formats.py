@@ -594,7 +594,7 @@ answer("22b.2", 34 + 12 * 10_000 + 8 * 10_001)
 
 # %% [markdown]
 r"""
-A published run of 10,000 documents lists its index with `ls -h` as 196K: the same 200,042 bytes, rounded up. It was made by Megatron's `tools/preprocess_data.py`; for each of that program's options, `data/reference/megatron_preprocess_options.csv` has what says the same here.
+A published run of 10,000 documents lists its index with `ls -h` as 196K: the same 200,042 bytes, rounded up. It was made by Megatron's `tools/preprocess_data.py`; for each option that it was given, `data/reference/megatron_preprocess_options.csv` has what says the same here.
 
 An empty document gets no `<|endoftext|>` there, only a mark; ours leaves it out. And all documents go into *one* pair, which training splits later:
 `--val 0 --test 0` here. With our defaults there are three pairs, split by hash (chapter 03), for `--train-data-path` and its sisters.

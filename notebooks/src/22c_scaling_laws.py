@@ -494,11 +494,6 @@ The law above is the paper's third approach. Its second one needs no law of the 
 Then see how the lowest points move when the budget grows.
 
 We have no runs with equal budgets, but curves over tokens: for each width we read the loss at the number of tokens that the budget buys, between two measured points. A parabola through the losses (over log N) gives the lowest point.
-
-## Which parameters?
-
-With a vocabulary of a thousand, at these widths most parameters are embeddings. Kaplan et al. (2020) left them out of N, Hoffmann et al. counted them. The exponent with which the best N grows with computing, a = β / (α + β), is
-0.73 in the first paper, about 0.5 in the second. Here both counts have the same runs:
 """
 
 
@@ -523,7 +518,7 @@ for C, (sizes_of, found) in profiles.items():
     c, b, _ = np.polyfit(np.log(sizes_of), found, 2)
     lowest[C] = float(np.exp(-b / (2 * c)))
     print(
-        f"budget {C:.1e} FLOPs: {len(found)} widths, best {lowest[C]:,.0f} parameters; the law says {law.best(C)[0]:,.0f}"
+        f"budget {C:.1e} FLOPs: {len(found)} widths, best {lowest[C]:,.0f} parameters; the law, with 6 N D, says {law.best(C)[0]:,.0f}"
     )
 slope = np.polyfit(np.log(list(lowest)), np.log(list(lowest.values())), 1)[0]
 print(f"the best N grows with the budget to the power of {slope:.2f}")
@@ -577,7 +572,7 @@ for name, values in exponents.items():
 
 # %% [markdown]
 r"""
-Each exponent alone is nearly unknown: the two intervals overlap over most of their lengths. But the difference is sure, because the draw that makes one large makes the other large as well: counting only the blocks adds about 0.1, in almost every draw (0.06 to 0.12, November 2026). The paired difference is what these runs support, and not the exponents.
+Each exponent alone is nearly unknown: the two intervals overlap over most of their lengths. But the difference is sure, because the draw that makes one large makes the other large as well: counting only the blocks adds about 0.1, in almost every draw. The paired difference is what these runs support, and not the exponents.
 
 It goes towards Kaplan's side. Pearce and Song (2024) show that much of the distance between the two papers is this. Porian et al. (2024) find three causes in runs of their own: the FLOPs of the last layer that were not counted, a warm-up too long for small models, and optimizer settings that were not tuned for each size. Keep the third in mind here, too: our rate is 0.4 / width for all widths, without
 tuning, and all our models have three layers.

@@ -27,6 +27,7 @@ LINES |= {
     "21": 465,
     "21b": 460,
     "21c": 460,
+    "22a": 475,
 }
 # What a reader meets, and what explains itself by chapters. This file's own examples are wrong on purpose.
 TEXTS = sorted(
