@@ -518,7 +518,7 @@ for C, (sizes_of, found) in profiles.items():
     c, b, _ = np.polyfit(np.log(sizes_of), found, 2)
     lowest[C] = float(np.exp(-b / (2 * c)))
     print(
-        f"budget {C:.1e} FLOPs: {len(found)} widths, best {lowest[C]:,.0f} parameters; the law, with 6 N D, says {law.best(C)[0]:,.0f}"
+        f"budget {C:.1e} FLOPs: {len(found)} widths, best {lowest[C]:,.0f} parameters; the law, with 6 N D, says {law.best(C)[0] / 1e3:.0f},000"
     )
 slope = np.polyfit(np.log(list(lowest)), np.log(list(lowest.values())), 1)[0]
 print(f"the best N grows with the budget to the power of {slope:.2f}")
