@@ -27,8 +27,9 @@ from nanogpt.gpt.optim import cosine, wsd
 from nanogpt.gpt.sample import token_probs
 from nanogpt.parallel.pipeline import interleaved, simulate
 from nanogpt.parallel.zero import BYTES, state_bytes
-from nanogpt.plan.budget import CARDS, Cluster, step_seconds
+from nanogpt.plan.budget import Cluster, step_seconds
 from nanogpt.plan.footprint import Step, footprint
+from nanogpt.plan.table import MEMORY
 from nanogpt.speed.roofline import PEAKS
 from nanogpt.text.tokenizer import BPETokenizer
 
@@ -102,5 +103,5 @@ WIDGETS = {
     "20b": lambda: ddp.scaling_widget(curves),
     "21": lambda: sharding.stages_widget(stages_of, [1, 4, 16, 64, 256]),
     "21c": lambda: context_parallel.schedule_widget(interleaved, simulate),
-    "22": lambda: planner.memory_widget(lambda **knobs: footprint(Step(GPTConfig(), **knobs)), CARDS),
+    "22": lambda: planner.memory_widget(lambda **knobs: footprint(Step(GPTConfig(), **knobs)), MEMORY),
 }

@@ -50,8 +50,8 @@ def worded(step, item: str, unit: str, footprint, largest_batch) -> float:
     if unit == "sequence":  # as llm.c reckons: from what is in use with this batch
         return largest_batch(step, 81100 * MIB - (21315 * MIB - sum(held.values())))
     nbytes = {
-        "parameters": held["parameters"],
-        "model parameters": held["parameters"],
+        "parameters": held["parameters"] + held.get("norms", 0),
+        "model parameters": held["parameters"] + held.get("norms", 0),
         "parameter gradients": held["gradients"],
         "AdamW optimizer state m": held["moments"] / 2,
         "AdamW optimizer state v": held["moments"] / 2,
@@ -112,14 +112,14 @@ def bars(plans: dict[str, dict[str, float]], mib: float | None = None, ax=None):
     return ax.figure
 
 
-def memory_widget(footprint, cards):
+def memory_widget(footprint, memory: dict[str, int]):
     """Knobs over footprint(B=…, T=…, dp=…, shard=…): memory bars against a card's line."""
 
     def draw(card, rows, context, ranks, shard, recompute):
         held = footprint(B=rows, T=context, dp=ranks, shard=shard, recompute=recompute)
         ax = widgets.axes(1.8, left=0.2, top=0.6)
-        bars({"": held}, cards[card].mib, ax)
-        gib, has, most = sum(held.values()) / 2**30, cards[card].mib / 1024, max(held, key=held.get)
+        bars({"": held}, memory[card], ax)
+        gib, has, most = sum(held.values()) / 2**30, memory[card] / 1024, max(held, key=held.get)
         fits = "fits" if gib <= has else "does not fit"
         return (
             ax,
@@ -128,7 +128,7 @@ def memory_widget(footprint, cards):
 
     return widgets.explorer(
         draw,
-        card=("RTX 4090", list(cards)),
+        card=("RTX 4090", list(memory)),
         rows=(8, 1, 128),
         context=(1024, [128, 256, 512, 1024, 2048, 4096]),
         ranks=(8, [2**k for k in range(11)]),

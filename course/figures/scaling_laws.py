@@ -54,3 +54,21 @@ def budget(law: dict[int, tuple[int, float]], ran: dict[int, float], floor: floa
     ax.set(xlabel="width", ylabel="held-out loss", ylim=(0.4, 1.25 * max(ran.values())))
     ax.legend(fontsize=8)
     return fig
+
+
+def profiles(
+    by_budget: dict[float, tuple[list[float], list[float]]], lowest: dict[float, float]
+) -> plt.Figure:
+    """IsoFLOP profiles: loss over parameters, a colour a budget, with the lowest point of each valley as a line."""
+    fig, ax = plt.subplots(figsize=(6.4, 3.0), layout="constrained")
+    for i, (budget, (sizes, losses)) in enumerate(by_budget.items()):
+        color = plt.get_cmap("viridis")(0.9 * i / max(1, len(by_budget) - 1))
+        c, b, a = np.polyfit(np.log(sizes), losses, 2)
+        at = np.geomspace(min(sizes), max(sizes), 60)
+        ax.plot(sizes, losses, "o", ms=4, color=color, label=f"{budget:.1e} FLOPs")
+        ax.plot(at, c * np.log(at) ** 2 + b * np.log(at) + a, lw=1.2, color=color)
+        ax.axvline(lowest[budget], ls=":", lw=1, color=color)
+    ax.set_xscale("log")
+    ax.set(xlabel="parameters", ylabel="held-out loss [nats a token]")
+    ax.legend(fontsize=8)
+    return fig

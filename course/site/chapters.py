@@ -47,6 +47,7 @@ CHAPTERS = {
     "21c": "context parallel",
     "21d": "layouts",
     "22": "planner",
+    "22a": "time and cost",
     "22b": "formats",
     "22c": "scaling laws",
     "22d": "published logs",

@@ -1,13 +1,13 @@
 """What a step takes on n GPUs: collectives, seconds, the largest batch; GPUs by their data sheets.
 
-Exported from notebooks/20b_many_machines.ipynb, grown by notebooks/22_planner.ipynb.
+Exported from notebooks/20b_many_machines.ipynb, grown by notebooks/22a_time_and_cost.ipynb.
 """
 
 import math
 from dataclasses import dataclass, replace
 
 from nanogpt.gpt.model import GPTConfig, flops_by_part, num_params
-from nanogpt.plan.footprint import PROGRAMS, Step, split_params
+from nanogpt.plan.footprint import Step, split_params
 from nanogpt.speed.roofline import PEAKS, Peak
 from nanogpt.speed.work import step_flops
 
@@ -68,13 +68,13 @@ SHARE = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}  # of (n - 1) / 
 
 @dataclass(frozen=True)
 class Sent:
-    """`calls` collectives of one kind in a step, among `n` ranks, each `apart` from the next."""
+    """`calls` collectives of one kind in a step, among `n` ranks; a rank's neighbour is `apart` ranks away."""
 
     what: str
     kind: str
     n: int
     calls: int
-    nbytes: int  # of the whole tensors, in all calls together
+    nbytes: int  # of the complete tensors, in all calls together
     apart: int = 1
 
     @property
@@ -83,83 +83,105 @@ class Sent:
         return self.nbytes * SHARE[self.kind] * (self.n - 1) / self.n if self.kind in SHARE else self.nbytes
 
     def seconds(self, cluster: Cluster) -> float:
-        """By chapter 20b's model; over the network if the group does not fit into one machine."""
-        inside = self.n * self.apart <= cluster.per_machine
-        link = replace(cluster, inside=cluster.inside if inside else cluster.between)
-        each = average_seconds(self.nbytes / self.calls, self.n, link)  # an all-reduce's
-        return self.calls * each * SHARE.get(self.kind, 1) / 2
+        """By chapter 20b's model of a ring; a group whose ranks are apart has fewer of them in a machine."""
+        group = replace(cluster, per_machine=max(1, cluster.per_machine // self.apart))
+        if self.kind == "send":
+            return self.nbytes / ring_bandwidth(2, group) + self.calls * cluster.latency
+        each = average_seconds(self.nbytes / self.calls, self.n, group)  # an all-reduce's
+        return self.calls * each * SHARE[self.kind] / 2
 
 
 def data_traffic(step: Step) -> list[Sent]:
     """What the dp ranks send each other."""
-    parts, n, at, k, c = split_params(step), step.dp, step.tp, step.accumulate, step.config
-    p, P, groups = PROGRAMS[step.program], sum(parts.values()), c.n_layer // step.pp + 1
-    root = parts["wte"] + parts["wpe"] + (step.pp == 1) * (1 + c.bias) * c.n_embd  # outside of the blocks
+    parts, n, apart, k, p = split_params(step), step.dp, step.tp, step.accumulate, step.row
+    P, groups = sum(parts.values()), step.config.n_layer // step.pp + 1
     sums, weights = ("gradients", "reduce-scatter", n), ("weights", "all-gather", n)
-    if step.shard == 3:  # forward and backward gather; the root's weights stay from one to the other
-        gathered = Sent(*weights, k * (2 * groups - 1), k * p.weights * (2 * P - root), at)
-        return [gathered, Sent(*sums, k * groups, k * p.gradients * P, at)] * (n > 1)
-    if step.shard:
-        return [Sent(*sums, 1, p.gradients * P, at), Sent(*weights, 1, p.weights * P, at)] * (n > 1)
-    return [Sent("gradients", "all-reduce", n, 1, p.gradients * P, at)] * (n > 1)
+    if n == 1:
+        return []
+    if step.shard == 0:
+        return [Sent("gradients", "all-reduce", n, 1, p.gradients * P, apart)]
+    if step.shard < 3:
+        times = k if step.shard == 2 else 1
+        return [Sent(*sums, times, times * p.gradients * P, apart), Sent(*weights, 1, p.weights * P, apart)]
+    root = parts["wte"] + parts["wpe"] + step.last * (1 + step.config.bias) * step.config.n_embd
+    gathers = Sent(*weights, k * (2 * groups - 1), k * p.inside * (2 * P - root), apart)
+    return [gathers, Sent(*sums, k * groups, k * p.gradients * P, apart)]
 
 
 def tensor_traffic(step: Step) -> list[Sent]:
-    """What the tp ranks send: two sums of the stream a block and pass (Shoeybi et al. 2019, §3), and at both ends."""
-    N, k, ends = step.B * step.T, step.accumulate, step.pp == 1
-    calls = k * (4 * step.config.n_layer // step.pp + 2 * ends)
-    nbytes = calls * N * step.config.n_embd * PROGRAMS[step.program].inside
-    loss = [Sent("loss", "all-reduce", step.tp, 3 * k, 12 * k * N)] * ends
-    return [Sent("partial sums", "all-reduce", step.tp, calls, nbytes), *loss] * (step.tp > 1)
+    """What the tp ranks send: two sums of the stream for each block and pass (Shoeybi et al. 2019, §3), and at the ends."""
+    if step.tp == 1:
+        return []
+    N, k, layers = step.B * step.T, step.accumulate, step.config.n_layer // step.pp
+    again = 1 if step.program.startswith("pytorch") else 2  # of a block's two forward sums
+    each = 4 + again * (step.recompute == "block")
+    calls = k * (each * layers + step.first + step.last)
+    sums = Sent(
+        "partial sums", "all-reduce", step.tp, calls, calls * N * step.config.n_embd * step.row.inside
+    )
+    loss = Sent("loss", "all-reduce", step.tp, 3 * k, 12 * k * N)
+    return [sums, loss] if step.last else [sums]
+
+
+def stage_traffic(step: Step) -> list[Sent]:
+    """What a stage of a pipeline sends to its neighbours: the stream forward, its gradient back."""
+    if step.pp == 1:
+        return []
+    calls = 2 * step.accumulate
+    nbytes = calls * step.B * step.T * step.config.n_embd * step.row.stream
+    return [Sent("stage to stage", "send", 2, calls, nbytes, step.tp * step.dp)]
 
 
 def traffic(step: Step) -> list[Sent]:
     """All that one GPU sends in a step."""
-    each = step.B * step.T * step.config.n_embd * PROGRAMS[step.program].stream
-    calls, apart = 2 * step.accumulate, step.tp * step.dp  # forward, and the gradient back
-    stages = Sent("stage to stage", "send", 2, calls, calls * each, apart)
-    return data_traffic(step) + tensor_traffic(step) + [stages] * (step.pp > 1)
+    return data_traffic(step) + tensor_traffic(step) + stage_traffic(step)
 
 
-OVERHEAD = 851  # MiB that an A800's log leaves unexplained: CUDA's context and libraries
+LINKS = {  # GB/s each way to a neighbour; NVLink, by the data sheets
+    "B200": 900, "H200": 450, "H100": 450, "A100-80GB": 300, "A100-40GB": 300, "H800": 200, "A800": 200, "V100": 150,
+    "H100-PCIe": 64, "RTX 5090": 64, "V100-PCIe": 16, "V100S": 16, "T4": 16,  # PCIe 5.0, 3.0
+}  # fmt: skip
+RATES = {"pytorch": "float32", "pytorch-tf32": "tf32", "llm.c-2024": "tf32", "llm.c-cpu": "float32"}
 
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU: data sheet, MiB as sold (a driver shows a little less), GB/s each way to a neighbour: NVLink, else PCIe."""
+    """A GPU: its data sheet, and GB/s each way to a neighbour."""
 
     sheet: Peak
-    mib: int
-    link: float
+    link: float = 32  # PCIe 4.0, 16 lanes
 
     def rate(self, program: str) -> float:
-        """FLOP/s in the program's format."""
-        sheet, half = self.sheet, PROGRAMS[program].inside == 2
-        return 1e12 * (sheet.half if half else sheet.tf32 or sheet.float32)
+        """FLOP/s of the data sheet in the program's format; where there is no TF32, float32's."""
+        name = RATES.get(program, "half")
+        return 1e12 * (getattr(self.sheet, name) or self.sheet.float32)
 
 
-NVLINK = {"B200": (180, 900), "H200": (141, 450), "H100": (80, 450), "A100-80GB": (80, 300)}  # GiB, GB/s
-PCIE = {"L4": (24, 32), "T4": (16, 16), "RTX 5090": (32, 64), "RTX 4090": (24, 32), "RTX 3090": (24, 32)}
-CARDS = {
-    **{name: Card(PEAKS[name], 1024 * gib, link) for name, (gib, link) in (NVLINK | PCIE).items()},
-    "A800": Card(PEAKS["A100-80GB"], 81100, 200),  # MiB: as an llm.c log prints
-    "H800": Card(PEAKS["H100"], 80 * 1024, 200),
-    "RTX 4070 SUPER": Card(Peak(35.5, 35.5, 71, 504, "NVIDIA's product page, 2024"), 12 * 1024, 32),
-}
+CARDS = {name: Card(sheet, LINKS.get(name, 32)) for name, sheet in PEAKS.items()}
 
 
-def seconds(step: Step, card: Card, mfu: float = 0.4, **links) -> dict[str, float]:
+def seconds(step: Step, card: Card, mfu: float, **links) -> dict[str, float]:
     """Of a step, by cause. Assumed: mfu, the share of the data sheet's FLOP/s while it computes; links, Cluster's."""
     cluster = Cluster(card.rate(step.program), mfu, inside=1e9 * card.link, **links)
-    rows, power = step.B * step.accumulate, step.tp * step.pp * cluster.flops * mfu
+    power = step.tp * step.pp * cluster.flops * mfu
+    found = {"compute": compute_flops(step) / power, "recompute": recompute_flops(step) / power}
+    found["tensor parallel"] = sum(sent.seconds(cluster) for sent in tensor_traffic(step))
+    found["stage to stage"] = sum(sent.seconds(cluster) for sent in stage_traffic(step))
+    found["bubble"] = sum(found.values()) * (step.pp - 1) / step.accumulate
+    sending = sum(sent.seconds(cluster) for sent in data_traffic(step))
+    cover = found["compute"] if step.shard == 3 else found["compute"] * 2 / 3 / step.accumulate
+    found["data parallel"] = sending - min(sending, cluster.overlap * cover)
+    return found
+
+
+def compute_flops(step: Step) -> int:
+    """FLOPs of all rows of one of the dp ranks, forward and backward."""
+    return step_flops(step.config, step.B * step.accumulate, step.T)
+
+
+def recompute_flops(step: Step) -> int:
+    """FLOPs of the blocks' second forward; 0 if they are not recomputed."""
+    if step.recompute != "block":
+        return 0
     parts = flops_by_part(step.config, step.T)
-    told = {"compute": step_flops(step.config, rows, step.T) / power}
-    blocks = rows * step.T * (sum(parts.values()) - parts["lm_head"]) / power  # forward once more
-    told["recompute"] = blocks * (step.recompute == "block")
-    told["tensor parallel"] = sum(sent.seconds(cluster) for sent in tensor_traffic(step))
-    told["bubble"] = sum(told.values()) * (step.pp - 1) / step.accumulate  # Narayanan et al. 2021, §2.2
-    sent = sum(each.seconds(cluster) for each in data_traffic(step))
-    cover = told["compute"] * (
-        1 if step.shard == 3 else 2 / 3 / step.accumulate
-    )  # stage 3 sends all the time
-    return told | {"data parallel": sent - min(sent, cluster.overlap * cover)}
+    return step.B * step.accumulate * step.T * (sum(parts.values()) - parts["lm_head"])

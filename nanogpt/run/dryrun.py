@@ -1,6 +1,6 @@
 """What a run would take: parameters, memory, epochs, time.
 
-Exported from notebooks/17c_config.ipynb.
+Exported from notebooks/17c_config.ipynb, grown by notebooks/22_planner.ipynb.
 """
 
 from functools import partial
@@ -13,10 +13,11 @@ from nanogpt.gpt import optim
 from nanogpt.gpt.model import GPT, GPTConfig, num_params
 from nanogpt.gpt.precision import READS, LossScaler
 from nanogpt.gpt.train import train_step
+from nanogpt.plan.footprint import Step, footprint
 from nanogpt.run.config import Config
 from nanogpt.run.metrics import span
 from nanogpt.speed.roofline import Roofline, measure_roofline, timings
-from nanogpt.speed.work import memory_by_category, predict_step
+from nanogpt.speed.work import predict_step
 from nanogpt.text.shards import load_manifest
 
 
@@ -47,6 +48,17 @@ def say_time(steps: int, least: float, measured: float | None) -> None:
         print("            the model's products run faster here than the one that the roofline measured")
 
 
+def say_memory(shape: GPTConfig, config: Config) -> None:
+    """Print what a GPU keeps at the peak of a step, in the run's precision, by chapter 22's list."""
+    c = config.parallel
+    program = f"pytorch-{config.train.dtype}".removesuffix("-float32")
+    layout = {"dp": c.dp or 1, "shard": 3 if c.shard else 0, "tp": c.tp}
+    step = Step(shape, config.train.micro_batch, shape.block_size, program, shape.flash, **layout)
+    held = footprint(step)
+    text = ", ".join(f"{what} {n / 1e9:.3f}" for what, n in held.items())
+    print(f"memory      {sum(held.values()) / 1e9:.3f} GB in {config.train.dtype}: {text}")
+
+
 def dry_run(config: Config) -> None:
     """Print what a run would take; nothing is written, and data that are not there are not made."""
     c, device, known = config, pick_device(config.run.device), Path(config.data.dir, "manifest.json").exists()
@@ -56,9 +68,7 @@ def dry_run(config: Config) -> None:
     shape = GPTConfig(**vars(c.model) | {"dropout": 0.0}, vocab_size=manifest["vocab_size"])
     B, T, steps, tokens = c.train.micro_batch, c.model.block_size, c.train.max_steps, c.train.batch_tokens
     print(f"parameters  {num_params(shape):,}" + ("" if known else f", if the vocabulary has {guess:,}"))
-    parts = memory_by_category(shape, B, T)
-    text = ", ".join(f"{what} {n / 1e9:.3f}" for what, n in parts.items())
-    print(f"memory      {sum(parts.values()) / 1e9:.3f} GB with all in float32: {text}")
+    say_memory(shape, c)
     print(f"steps       {steps:,} of {tokens:,} tokens: {c.micro_batches} × {B} rows of {T}")
     if known:
         train = manifest["splits"]["train"]

@@ -646,6 +646,15 @@ def say_time(steps: int, least: float, measured: float | None) -> None:
 
 # %%
 #| export run.dryrun
+def say_memory(shape: GPTConfig, config: Config) -> None:
+    """Print what a step keeps, by category, as if all numbers were float32."""
+    parts = memory_by_category(shape, config.train.micro_batch, config.model.block_size)
+    text = ", ".join(f"{what} {n / 1e9:.3f}" for what, n in parts.items())
+    print(f"memory      {sum(parts.values()) / 1e9:.3f} GB with all in float32: {text}")
+
+
+# %%
+#| export run.dryrun
 def dry_run(config: Config) -> None:
     """Print what a run would take; nothing is written, and data that are not there are not made."""
     c, device, known = config, pick_device(config.run.device), Path(config.data.dir, "manifest.json").exists()
@@ -655,9 +664,7 @@ def dry_run(config: Config) -> None:
     shape = GPTConfig(**vars(c.model) | {"dropout": 0.0}, vocab_size=manifest["vocab_size"])
     B, T, steps, tokens = c.train.micro_batch, c.model.block_size, c.train.max_steps, c.train.batch_tokens
     print(f"parameters  {num_params(shape):,}" + ("" if known else f", if the vocabulary has {guess:,}"))
-    parts = memory_by_category(shape, B, T)
-    text = ", ".join(f"{what} {n / 1e9:.3f}" for what, n in parts.items())
-    print(f"memory      {sum(parts.values()) / 1e9:.3f} GB with all in float32: {text}")
+    say_memory(shape, c)
     print(f"steps       {steps:,} of {tokens:,} tokens: {c.micro_batches} × {B} rows of {T}")
     if known:
         train = manifest["splits"]["train"]

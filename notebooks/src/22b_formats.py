@@ -2,13 +2,11 @@
 r"""
 # 22b · Formats: llm.c and Megatron
 
-Two programs stand beside this course as judges. *llm.c* (Karpathy 2024) trains GPT-2 in plain C and CUDA; *Megatron-LM* (Shoeybi et al.
-2019) trains it on thousands of GPUs. Both keep weights and tokens in binary files of their own, with little documentation but the code that
-reads them. Who can write those files to the byte can start a run there and finish it here, and gains more: another
-program, written by others, that computes the same model. Its opinion of ours is worth more than any test that we write ourselves.
+*This sitting is optional.* Two other programs can judge our work. *llm.c* (Karpathy 2024) trains GPT-2 in plain C and CUDA; *Megatron-LM* (Shoeybi et al.
+2019) trains it on thousands of GPUs. Both keep weights and tokens in binary files of their own, with little documentation except the code that
+reads them. If we can write those files to the byte, we can start a run there and finish it here. And we gain something better: a program that others wrote and that computes the same model. Its opinion of our model is worth more than any test that we write ourselves.
 
-A format is an agreement about order. Hugging Face's safetensors needs little of it, since each tensor has its name beside it; llm.c's and Megatron's
-files have no names at all. So this chapter is about who stands where, and about what tells a reader that it looks at the wrong file.
+A format is an agreement about order. Hugging Face's safetensors needs little of it, since each tensor has its name beside it. The files of llm.c and Megatron have no names at all. So this chapter is about the order of things, and about how a reader notices that it looks at the wrong file.
 """
 
 # %%
@@ -255,22 +253,6 @@ to_hf(back, folder / "hf")
 to_llmc(from_hf(folder / "hf"), folder / "again.bin")
 assert (folder / "again.bin").read_bytes() == raw, "by Hugging Face's file and back, bits have changed"
 print(f"{len(raw):,} bytes: equal logits, and equal bytes by way of Hugging Face's file")
-
-# %% [markdown]
-r"""
-bfloat16 is the upper half of float32. Cutting the lower half off would be rounding towards zero; what PyTorch does is add just under
-half, and one more where the last bit that stays is odd: to the nearest, and ties to even. On integers that is one line.
-"""
-
-# %%
-tie = torch.tensor([1 + 1 / 256, 1 + 3 / 256, -1 - 1 / 256])  # halfway between two neighbours
-x = torch.cat([tie, *(p.detach().flatten() for p in model.parameters())])
-bits = x.view(torch.int32)
-rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & ~0xFFFF).view(torch.float32)
-assert torch.equal(rounded, x.bfloat16().float()), "PyTorch rounds otherwise"
-print(*(f"{a:.8f} → {b:.8f}" for a, b in zip(x[:3].tolist(), rounded[:3].tolist())), sep="\n")
-cut = (bits & ~0xFFFF).view(torch.float32)
-print(f"cut instead of rounded, {(cut != rounded).float().mean():.0%} of the numbers would be others")
 
 # %% [markdown]
 r"""
@@ -665,21 +647,7 @@ answer("22b.2", 34 + 12 * 10_000 + 8 * 10_001)
 
 # %% [markdown]
 r"""
-A published run of 10,000 documents lists its index with `ls -h` as 196K: the same 200,042 bytes, rounded up. What
-Megatron's `tools/preprocess_data.py` was given there, and what says the same here:
-
-| theirs | meaning | ours |
-|---|---|---|
-| `--input FILE.jsonl` | one JSON object a line | `prepare FILE.jsonl`; also .txt, .csv, .parquet, a folder |
-| `--json-keys text` | which fields; a pair of files for each | always `text` |
-| `--output-prefix P` | files `P_text_document.bin`, `.idx` | `--out FOLDER`; files `train_text_document.bin`, … |
-| `--tokenizer-type GPT2BPETokenizer` | which class reads the files below | the default |
-| `--vocab-file`, `--merge-file` | GPT-2's `vocab.json`, `merges.txt` | `--tokenizer FOLDER` with both |
-| `--append-eod` | `<\|endoftext\|>` after each document; without it nothing separates them | always |
-| `--workers 16` | processes that tokenize | `--workers 16` |
-| `--partitions N` | cut the input first, merge at the end | chunks, always; `--part 1/N` for N machines |
-| `--split-sentences`, `--keep-newlines`, `--lang` | a sequence a sentence, for BERT | none: GPT has no use for it |
-| `--log-interval` | a line every so many documents | a progress bar |
+A published run of 10,000 documents lists its index with `ls -h` as 196K: the same 200,042 bytes, rounded up. It was made by Megatron's `tools/preprocess_data.py`; for each option that it was given, `data/reference/megatron_preprocess_options.csv` has what says the same here.
 
 An empty document gets no `<|endoftext|>` there, only a mark; ours leaves it out. And all documents go into *one* pair, which training splits later:
 `--val 0 --test 0` here. With our defaults there are three pairs, split by hash (chapter 03), for `--train-data-path` and its sisters.
@@ -828,6 +796,5 @@ r"""
 
 - Karpathy 2024, *llm.c*, `train_gpt2.py` (`write_model`, `write_state`) and `train_gpt2.c`: the formats, and the 1,182 lines of C that read them.
 - Shoeybi et al. 2019, *Megatron-LM*, and `megatron/core/datasets/readme.md` in its repository: the three indices, with an example of each.
-- IEEE 754-2019, §4.3.1: rounding to nearest, ties to even.
 - Zhang et al. 2022, *OPT*, §2.3: which sources a training set is made of, and how they are deduplicated.
 """

@@ -2,9 +2,9 @@
 r"""
 # 22c · Scaling laws: the best model for a budget
 
-A budget of computing buys a large model that reads little or a small one that reads much. Which is better? Hoffmann et al. (2022, "Chinchilla") trained four
-hundred models, fitted a law with five numbers to their losses, and answered for budgets that nobody had tried. The law has a term that no model gets below, the entropy of the text; it is a result
-of the fit, and nobody knows whether it is right. Here it is known exactly: chapter 02's stories come from a grammar, and their entropy is a sum. So this chapter does what they did, small, and then
+*This sitting is optional.* A budget of computing buys a large model that reads little or a small one that reads much. Which is better? Hoffmann et al. (2022, "Chinchilla") trained four
+hundred models, fitted a law with five numbers to their losses, and answered for budgets that nobody had tried. The law has a term that no model gets below, the entropy of the text. It is a result
+of the fit, and nobody knows whether it is right. Here we know it exactly: chapter 02's stories come from a grammar, and their entropy is a sum. So this chapter does what they did, in small, and then
 judges the fit against the truth.
 """
 
@@ -290,7 +290,7 @@ print(f"elsewhere {np.exp(p[~near, 4]).min():.2f} to {np.exp(p[~near, 4]).max():
 
 # %% [markdown]
 r"""
-One start would have been a lottery. Besiroglu et al. (2024) refitted the paper's own runs and got other numbers; the published ones, it turned out, came from an optimiser that had stopped too early.
+One start would have been a lottery. Besiroglu et al. (2024) fitted the law again, to a part of the paper's runs that they had reconstructed from its plots, and got other numbers. They name two causes: the paper's optimiser had stopped too early, and the constants in its text are rounded (those are the ones that we called `chinchilla` above).
 
 ## The judge
 
@@ -321,32 +321,38 @@ curves. The last lines leave out short runs, as one is tempted to, since they fi
 
 
 # %%
-def interval(runs: list[dict], group, B: int = 150, seed: int = 0) -> np.ndarray:
-    """B values of E, each fitted to as many groups of runs, drawn with replacement."""
-    N, D, losses = sizes(runs)
+def resampled(runs: list[dict], group, embedding: bool = True, B: int = 120, seed: int = 0) -> np.ndarray:
+    """The law's five numbers (B, 5), each row fitted to as many groups of runs, drawn with replacement."""
+    N, D, losses = sizes(runs, embedding)
     names = [group(run) for run in runs]
     groups = sorted(set(names))
     which = [groups.index(name) for name in names]
-    drawn = np.random.default_rng(seed).multinomial(len(groups), np.full(len(groups), 1 / len(groups)), B)[
-        :, which
-    ]
+    even = np.full(len(groups), 1 / len(groups))
+    drawn = np.random.default_rng(seed).multinomial(len(groups), even, B)[:, which]
     p, left = fit(N, D, losses)
     starts = p[left.argsort()[:: len(p) // 4]]  # the best, and others
     q, left = fit(N, D, losses, np.tile(starts, (B, 1)), np.repeat(drawn, len(starts), 0), steps=60)
     best = left.reshape(B, -1).argmin(1) + np.arange(B) * len(starts)
-    return np.exp(q[best, 4])
+    return q[best]
+
+
+def by_run(run: dict) -> tuple:
+    return run["width"], run["seed"], run["tokens"]
+
+
+def by_curve(run: dict) -> tuple:
+    return run["width"], run["seed"]
 
 
 # %% tags=["nbval-ignore-output"]
 longer = [run for run in runs if run["tokens"] > min(D)]
+longest = [run for run in longer if run["tokens"] > 2 * min(D)]
+curves = resampled(runs, by_curve)  # used again below
 ways = {
-    "all, by run": interval(runs, lambda run: (run["width"], run["seed"], run["tokens"])),
-    "all, by curve": interval(runs, lambda run: (run["width"], run["seed"])),
-    "one length less, by run": interval(longer, lambda run: (run["width"], run["seed"], run["tokens"])),
-    "two less, by run": interval(
-        [run for run in longer if run["tokens"] > 2 * min(D)],
-        lambda run: (run["width"], run["seed"], run["tokens"]),
-    ),
+    "all, by run": np.exp(resampled(runs, by_run)[:, 4]),
+    "all, by curve": np.exp(curves[:, 4]),
+    "one length less, by run": np.exp(resampled(longer, by_run)[:, 4]),
+    "two less, by run": np.exp(resampled(longest, by_run)[:, 4]),
 }
 show(
     figures.estimates(ways, floor),
@@ -411,8 +417,9 @@ small, large = flops <= flops.max() / 16, flops >= flops.max() / 4
 seen = best_law(N[small], D[small], losses[small])
 wrong = seen.loss(N[large], D[large]) / losses[large] - 1
 print(
-    f"fitted to {small.sum()} runs, E {seen.E:.2f}; on {large.sum()} larger ones off by {abs(wrong).mean():.1%}, at most {abs(wrong).max():.1%}"
+    f"fitted to {small.sum()} runs, E {seen.E:.2f}, error on these {error(seen, N[small], D[small], losses[small]):.1%}"
 )
+print(f"on {large.sum()} larger ones off by {abs(wrong).mean():.1%}, at most {abs(wrong).max():.1%}")
 for o, run in zip(wrong, (run for run, of in zip(runs, large) if of)):
     print(
         f"  width {run['width']:3}, {run['tokens']:9,} tokens, seed {run['seed']}: {run['loss']:.3f}, predicted {run['loss'] * (1 + o):.3f}"
@@ -421,12 +428,12 @@ answer("22c.3", 100 * abs(wrong).mean())
 
 # %% [markdown]
 r"""
-All of them are predicted too low, by a fifth on average: the small runs know nothing of the shelf. Nothing in the fit warned of it, since its error on its own runs is small. A law is an interpolation until somebody has made the next larger run.
+All of them are predicted too low, by a fifth on average: the small runs know nothing of the shelf. Nothing in the fit warned of it, since its error on its own runs, in the first line, is small. A law is an interpolation until somebody has made the next larger run.
 
 ## The best width for a budget
 
 For each width the budget buys so many tokens; the law says which loss. Predict first, then run the best, and one on each side. (Computing is counted by chapter 05's `flops_per_token`. The usual 6 N D leaves out attention's T × T,
-which is most of it where the width is small against T.)
+which is more than a third of all FLOPs at width 8.)
 """
 
 
@@ -481,6 +488,49 @@ find it. That is why compute-optimal sizes are more trustworthy than the losses 
 
 And the nine runs alone? They fit five numbers to nine losses far above the floor, and said then that E is zero.
 
+## The way of the labs: IsoFLOP profiles
+
+The law above is the paper's third approach. Its second one needs no law of the loss at all, and it is what most labs do. Take a few budgets. For each of them, train models of several sizes with exactly that budget, and draw the loss against the size. Each such curve is a valley, an *IsoFLOP profile*. Its lowest point is the best size for that budget.
+Then see how the lowest points move when the budget grows.
+
+We have no runs with equal budgets, but curves over tokens: for each width we read the loss at the number of tokens that the budget buys, between two measured points. A parabola through the losses (over log N) gives the lowest point.
+"""
+
+
+# %%
+def profile(budget: float) -> tuple[list[float], list[float]]:
+    """N and loss of each width that the recorded lengths reach with this budget; means over seeds, between points."""
+    found = [], []
+    for width in sorted({run["width"] for run in runs}):
+        mine = [run for run in runs if run["width"] == width]
+        lengths = sorted({run["tokens"] for run in mine})
+        means = [np.mean([np.log(run["loss"]) for run in mine if run["tokens"] == n]) for n in lengths]
+        tokens = budget / flops_per_token(shape(width, V))
+        if lengths[0] <= tokens <= lengths[-1]:
+            found[0].append(num_params(shape(width, V)))
+            found[1].append(float(np.exp(np.interp(np.log(tokens), np.log(lengths), means))))
+    return found
+
+
+# %%
+profiles, lowest = {C: profile(C) for C in (4e10, 8e10, 1.6e11, 3.2e11)}, {}
+for C, (sizes_of, found) in profiles.items():
+    c, b, _ = np.polyfit(np.log(sizes_of), found, 2)
+    lowest[C] = float(np.exp(-b / (2 * c)))
+    print(
+        f"budget {C:.1e} FLOPs: {len(found)} widths, best {lowest[C]:,.0f} parameters; the law, with 6 N D, says {law.best(C)[0] / 1e3:.0f},000"
+    )
+slope = np.polyfit(np.log(list(lowest)), np.log(list(lowest.values())), 1)[0]
+print(f"the best N grows with the budget to the power of {slope:.2f}")
+show(
+    figures.profiles(profiles, lowest),
+    alt="Four valleys of loss over parameters, one a budget; the lowest points move to the right.",
+)
+
+# %% [markdown]
+r"""
+The valleys are flat at the bottom: a size that is wrong by a factor of two costs a few per cent. So the position of the lowest point is uncertain, and with four points the exponent is a rough number. Still, this way uses only losses that were measured, near the sizes that it speaks about, and no E.
+
 ## Which parameters?
 
 With a vocabulary of a thousand, at these widths most parameters are embeddings. Kaplan et al. (2020) left them out of N, Hoffmann et al. counted them. The exponent with which the best N grows with computing, a = β / (α + β), is
@@ -504,26 +554,56 @@ print("embeddings' share:", ", ".join(f"width {w} {s:.0%}" for w, s in share.ite
 
 # %% [markdown]
 r"""
-Two exponents from the same runs, and the errors do not decide between them. For these sizes it makes no difference: the best width is the same, as N is but a label of a run. It does make one when the exponent is carried to sizes
-where embeddings are a smaller share. Then 0.63 lets the model grow faster with the budget than 0.51, and the first is on Kaplan's side of the second. Pearce and Song (2024) show that much of the distance between the two papers is this.
+Two exponents from the same runs, and the errors do not decide between them. For these sizes it makes no difference: the best width is the same, because N is only a label of a run. It does make a difference when the exponent is used at sizes where embeddings are a smaller share.
 
-## The published laws
-
-For a GPT-2 of 124M parameters, both fits of the same four hundred runs:
+But are 0.51 and 0.63 different at all? We know how to ask: draw whole curves with replacement, fit both laws to the same draw, and look at both exponents and at their difference.
 """
 
-# %%
-replication = Law(E=1.8172, A=482.01, alpha=0.3478, B=2085.43, beta=0.3658)  # Besiroglu et al. 2024, eq. 9
-for name, each in {"Hoffmann et al.": chinchilla, "Besiroglu et al.": replication}.items():
-    n, d = each.best(6 * 124e6 * 10e9)
-    print(
-        f"{name:17} a {each.beta / (each.alpha + each.beta):.2f}; for 124M × 10B tokens' computing: {n / 1e6:.0f}M parameters, {d / 1e9:.1f}B tokens, {d / n:.0f} a parameter"
-    )
+# %% tags=["nbval-ignore-output"]
+others = resampled(runs, by_curve, embedding=False)  # the same draws: the same seed
+exponents = {
+    "all": curves[:, 3] / (curves[:, 1] + curves[:, 3]),
+    "blocks only": others[:, 3] / (others[:, 1] + others[:, 3]),
+}
+exponents["the difference"] = exponents["blocks only"] - exponents["all"]
+for name, values in exponents.items():
+    low, middle, high = np.percentile(values, [2.5, 50, 97.5])
+    print(f"{name:15} a {low:.2f} to {high:.2f}, middle {middle:.2f}")
 
 # %% [markdown]
 r"""
-Both say between twenty and about thirty tokens for each parameter at this size, which is where the rule of twenty comes from, and neither says it to two digits. The published intervals of the exponents had a width of 0.001; Besiroglu et al. reckon that this would have taken over 600,000
-runs. You have seen how an interval gets too narrow: count what is not independent, or stop an optimiser where it starts.
+Each exponent alone is nearly unknown: the two intervals overlap over most of their lengths. But the difference is sure, because the draw that makes one large makes the other large as well: counting only the blocks adds about 0.1, in almost every draw. The paired difference is what these runs support, and not the exponents.
+
+It goes towards Kaplan's side. Pearce and Song (2024) show that much of the distance between the two papers is this. Porian et al. (2024) find three causes in runs of their own: the FLOPs of the last layer that were not counted, a warm-up too long for small models, and optimizer settings that were not tuned for each size. Keep the third in mind here, too: our rate is 0.4 / width for all widths, without
+tuning, and all our models have three layers.
+
+## The published laws
+
+Now the constants that Hoffmann et al. published, and those of Besiroglu et al., at four budgets: that of GPT-2 small with ten billion tokens, a larger one, that of Chinchilla itself (70B parameters, 1.4T tokens), and a still larger one.
+
+*Predict.* You know the rule of "twenty tokens for each parameter". How many does the paper's own fitted law recommend at Chinchilla's own budget?
+"""
+
+# %%
+predict("22c.4", "tokens a parameter by the published law, at 5.76e23 FLOPs", guess=None)
+replication = Law(E=1.8172, A=482.01, alpha=0.3478, B=2085.43, beta=0.3658)  # Besiroglu et al. 2024, eq. 9
+for name, each in {"Hoffmann et al.": chinchilla, "Besiroglu et al.": replication}.items():
+    print(f"{name}: a {each.beta / (each.alpha + each.beta):.2f}")
+    for C in (6 * 124e6 * 10e9, 1e21, 5.76e23, 1e25):
+        n, d = each.best(C)
+        print(
+            f"    {C:.2e} FLOPs: {n / 1e9:7.2f}B parameters, {d / 1e9:8,.0f}B tokens, {d / n:4.0f} for each parameter"
+        )
+n, d = chinchilla.best(5.76e23)
+answer("22c.4", d / n)
+
+# %% [markdown]
+r"""
+Ninety-three, at the budget with which the authors trained a model with twenty. So the rule of twenty does not come from this law. It comes from the paper's first two approaches (the envelope of the training curves, and IsoFLOP profiles), which agree with each other, and from the model that was then trained. That the third approach contradicted the first two is the
+finding of Besiroglu et al.: fitted properly, the same law says 18 at that budget, and stays between 17 and 24 over six orders of magnitude.
+
+The published intervals of the exponents had a width of 0.001. Besiroglu et al. reckon that this would have taken over 600,000
+runs. You have seen how an interval gets too narrow: by counting what is not independent, or by stopping an optimiser where it starts.
 
 ## Checkpoint
 """
@@ -546,9 +626,10 @@ r"""
 
 ## Further reading
 
-- J. Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models*, §3: three ways to the same answer; the third is this chapter's.
+- J. Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models*, §3: three approaches; the second and the third are this chapter's.
 - J. Kaplan et al. 2020, *Scaling Laws for Neural Language Models*, §3 and §6.
 - T. Besiroglu et al. 2024, *Chinchilla Scaling: A Replication Attempt*, §3: the fit that had not converged, and intervals too narrow.
+- T. Porian et al. 2024, *Resolving Discrepancies in Compute-Optimal Scaling of Language Models*: last layer, warm-up, tuning.
 - T. Pearce and J. Song 2024, *Reconciling Kaplan and Chinchilla Scaling Laws*, §3: what counting embeddings does at small sizes.
 - A. Hägele et al. 2024, *Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations*, §3: one trunk, many lengths.
 - E. Michaud et al. 2023, *The Quantization Model of Neural Scaling*, §2: many steps make a power law.

@@ -20,8 +20,7 @@ from nanogpt.gpt.attention import attention_weights
 from nanogpt.gpt.model import GPT, MLP, SIZES, GPTConfig
 from nanogpt.gpt.precision import LossScaler, best_precision, why_not
 from nanogpt.gpt.train import train_step
-from nanogpt.plan.budget import OVERHEAD
-from nanogpt.plan.footprint import Step, footprint
+from nanogpt.plan.footprint import OVERHEAD, Step, footprint
 from nanogpt.speed.forecast import predict
 from nanogpt.speed.ladder import DEFAULTS
 from nanogpt.speed.ladder import MODELS as LADDERS

@@ -7,17 +7,9 @@ import random
 import pytest
 from conftest import ROOT
 
-from nanogpt.drills.megatron_logs import (
-    PatientScaler,
-    agrees,
-    as_config,
-    expected_lines,
-    half_unit,
-    printed_rate,
-)
-from nanogpt.gpt.model import GPTConfig, num_params
+from nanogpt.drills.megatron_logs import PatientScaler, agrees, expected_lines, half_unit, printed_rate
 from nanogpt.gpt.precision import LossScaler
-from nanogpt.run.config import keys
+from nanogpt.run.config import keys, load_config
 
 
 def rows(name):
@@ -25,9 +17,33 @@ def rows(name):
         return list(csv.DictReader(file))
 
 
-def script(name):
-    active = [row for row in rows("megatron_scripts") if name in row["script"] and row["active"] == "yes"]
-    return {row["argument"]: row["value"] for row in active}
+def megatron(iterations):
+    """What of the published scripts the rate depends on; a test below compares it with the scripts."""
+    schedule = [
+        "optim.lr=1e-4",
+        "optim.schedule=cosine",
+        "optim.minimum=0.1",
+        f"optim.warmup={iterations // 100}",
+    ]
+    return load_config("gpt2-124M", [f"train.max_steps={iterations}", *schedule])
+
+
+@pytest.mark.parametrize("name", ["the 1 GPU log", "the TP 2 log"])
+def test_the_schedule_is_that_of_the_published_script(name):
+    a = {
+        row["argument"]: row["value"]
+        for row in rows("megatron_scripts")
+        if name in row["script"] and row["active"] == "yes"
+    }
+    o = megatron(int(a["train-iters"])).optim
+    assert (o.lr, o.lr * o.minimum, o.schedule) == (
+        float(a["lr"]),
+        pytest.approx(float(a["min-lr"])),
+        a["lr-decay-style"],
+    )
+    assert (
+        o.warmup == float(a["lr-warmup-fraction"]) * int(a["train-iters"]) and a["global-batch-size"] == "16"
+    )
 
 
 class Megatron:
@@ -84,7 +100,7 @@ def test_its_state_brings_it_back():
 
 
 def test_all_lines_of_the_published_log_follow_from_its_arguments():
-    log, config = rows("megatron_124m"), as_config(script("the 1 GPU log"))
+    log, config = rows("megatron_124m"), megatron(1000)
     lines = expected_lines(config, [int(row["skipped"]) for row in log], PatientScaler(2.0**32))
     for row, line in zip(log, lines, strict=True):
         for name, value in line.items():
@@ -96,7 +112,7 @@ def test_all_lines_of_the_published_log_follow_from_its_arguments():
 
 def test_the_rate_went_through_float32():
     """As the log's writer has it; without, six rows differ in the last digit."""
-    log, config, updates, exact = rows("megatron_124m"), as_config(script("the 1 GPU log")), 0, 0
+    log, config, updates, exact = rows("megatron_124m"), megatron(1000), 0, 0
     for row in log:
         updates += 10 - int(row["skipped"])
         done = max(0, updates - 10) / 990
@@ -108,11 +124,11 @@ def test_the_rate_went_through_float32():
 
 def test_the_second_runs_rate_tells_its_21_skipped_iterations_and_they_its_scale():
     (row,) = rows("megatron_tp2")
-    config = as_config(script("the TP 2 log") | {"train-iters": row["of_iterations"], "log-interval": "1"})
+    config = megatron(int(row["of_iterations"]))
     fits = [n for n in range(2501) if agrees(row["lr"], printed_rate(config, n))]
     assert fits == [2479]
-    *_, line = expected_lines(config, [1] * 21 + [0] * 2479, PatientScaler(2.0**32))
-    assert agrees(row["loss_scale"], line["loss_scale"]) and line["consumed_samples"] == 40000
+    *_, line = expected_lines(config, [1] * 21 + [0] * 2479, PatientScaler(2.0**32), every=1)
+    assert agrees(row["loss_scale"], line["loss_scale"])
 
 
 @pytest.mark.parametrize(
@@ -122,33 +138,6 @@ def test_the_second_runs_rate_tells_its_21_skipped_iterations_and_they_its_scale
 def test_half_a_unit_of_the_last_digit(text, half):
     assert half_unit(text) == pytest.approx(half)
     assert agrees(text, float(text) + 0.9 * half) and not agrees(text, float(text) + 1.1 * half)
-
-
-SCRIPTS = sorted({row["script"] for row in rows("megatron_scripts")})
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_every_script_becomes_a_configuration(name):
-    a = script(name)
-    c = as_config(a)
-    assert c.train.batch_tokens == int(a["global-batch-size"]) * int(a["seq-length"])
-    assert c.micro_batches * c.train.micro_batch == int(a["global-batch-size"])
-    assert c.optim.lr * c.optim.minimum == pytest.approx(float(a["min-lr"]))
-    assert (c.train.dtype, c.train.compile, c.train.skip_spikes) == ("fp16", False, 0)
-    assert c.parallel.tp == int(a["tensor-model-parallel-size"])
-    assert c.model.padded_vocab_size % (128 * c.parallel.tp) == 0 and c.model.padded_vocab_size >= 50257
-
-
-def test_the_models_are_the_published_ones():
-    size = {name: num_params(GPTConfig(**vars(as_config(script(name)).model))) for name in SCRIPTS}
-    assert 174e9 < size["example, 175B parameters"] < 176e9
-    said = {row["item"]: row["value"] for row in rows("megatron_figures")}
-    assert str(size["one GPU, oscar (the 1 GPU log)"]) == said["parameters on rank (0, 0)"]
-
-
-def test_a_position_table_of_another_length_is_refused():
-    with pytest.raises(ValueError, match="make them equal"):
-        as_config(script("the 1 GPU log") | {"max-position-embeddings": "1024"})
 
 
 def test_every_published_argument_has_a_key_or_a_reason():
@@ -173,3 +162,17 @@ def test_every_column_of_the_logs_has_a_formula():
     assert table == {*rows("megatron_124m")[0], "ppl"} - {"source"}
     other = {"lr": "learning_rate"}
     assert {other.get(name, name) for name in rows("megatron_tp2")[0]} == table - {"ppl"} | {"source"}
+
+
+def test_every_option_of_llm_c_has_a_key_or_a_reason_and_the_logs_value():
+    setup = {row["parameter"]: row["value"] for row in rows("llmc_a800_setup")}
+    table = rows("llmc_options")
+    assert len({row["option"] for row in table}) == len(table) >= 16
+    for row in table:
+        assert row["ours"] in keys() if row["ours"] else len(row["note"]) > 20, row
+        if row["parameter"] in setup:
+            assert row["value"] == setup[row["parameter"]]
+    load_config(
+        "gpt2-124M-llmc",
+        ["train.batch_tokens=458752", "train.micro_batch=56", "optim.lr=0.002", "train.max_steps=21479"],
+    )

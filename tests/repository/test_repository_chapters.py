@@ -28,6 +28,7 @@ LINES |= {
     "21": 462,
     "21b": 460,
     "21c": 460,
+    "22a": 475,
     "22b": 475,
 }
 # What a reader meets, and what explains itself by chapters. This file's own examples are wrong on purpose.
