@@ -47,7 +47,7 @@ def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
 
 def sent_by_ring(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: int = 16) -> dict:
     """The bytes that a rank sends for one layer's attention, forward and backward."""
-    q = torch.randn(B, heads, T // ranks.size, d, requires_grad=True)
+    q = torch.randn(B, heads, T // ranks.size, d, device=ranks.device, requires_grad=True)
     batch, counts = dist.batch_isend_irecv, []
     dist.batch_isend_irecv = lambda ops: (counts.append(ops[0].tensor.nbytes), batch(ops))[1]
     out, forward = ring_attention(q, q, q), sum(counts)

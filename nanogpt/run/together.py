@@ -25,9 +25,20 @@ from nanogpt.parallel.distributed import (
     torchrun_ranks,
 )
 from nanogpt.parallel.layout import data_parallel
+from nanogpt.parallel.watch import watched
 from nanogpt.run.config import Config, config_dict
 from nanogpt.text.data import BatchStream, DocumentStream
 from nanogpt.text.shards import document_starts, open_shards, read_shard
+
+
+def first_alone(ranks: Ranks, call: Callable, *args):
+    """call(*args) on rank 0, and then on the others, who find what it has made."""
+    if ranks.size > 1 and ranks.rank > 0:
+        dist.barrier()
+    made = call(*args)
+    if ranks.size > 1 and ranks.rank == 0:
+        dist.barrier()
+    return made
 
 
 def patience() -> float:
@@ -67,22 +78,13 @@ def one_run(config: Config) -> Iterator[Ranks]:
         raise ValueError(reason)
     with ExitStack() as stack:
         stack.enter_context(process_group(ranks, patience()))
+        stack.enter_context(watched(ranks, patience() / 2))
         if ranks.rank == 0:
             stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
         else:
             nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
             stack.enter_context(redirect_stdout(nowhere))
         yield ranks
-
-
-def first_alone(ranks: Ranks, call: Callable, *args):
-    """call(*args) on rank 0, and then on the others, who find what it has made."""
-    if ranks.size > 1 and ranks.rank > 0:
-        dist.barrier()
-    made = call(*args)
-    if ranks.size > 1 and ranks.rank == 0:
-        dist.barrier()
-    return made
 
 
 def stream_of(config: Config, ranks: Ranks) -> BatchStream:
@@ -93,6 +95,15 @@ def stream_of(config: Config, ranks: Ranks) -> BatchStream:
     return kind(shards, config.train.micro_batch, config.model.block_size, **dealt)
 
 
+def remedy(config: Config, ranks: int) -> str:
+    """The change of the configuration with which its batch can be dealt to so many ranks."""
+    rows = config.train.batch_tokens // config.model.block_size
+    for micro_batch in range(config.train.micro_batch, 0, -1):
+        if rows % (ranks * micro_batch) == 0:
+            return f"set train.micro_batch={micro_batch}, which keeps the batch"
+    return f"make train.batch_tokens a multiple of {ranks} × model.block_size"
+
+
 def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: str) -> None:
     """ValueError if the micro-batches cannot be dealt, or if the ranks would not do the same run.
 
@@ -101,9 +112,9 @@ def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: 
     c = config
     if c.micro_batches % stream.world_size:
         each = f"train.micro_batch={c.train.micro_batch} × model.block_size={c.model.block_size}"
-        raise ValueError(
-            f"train.batch_tokens={c.train.batch_tokens} is {c.micro_batches} × {each}: not to be dealt to {stream.world_size} ranks"
-        )
+        batch = f"train.batch_tokens={c.train.batch_tokens} is {c.micro_batches} × {each}"
+        what = remedy(c, stream.world_size)
+        raise ValueError(f"{batch}: not to be dealt to {stream.world_size} ranks; {what}")
     same = config_dict(c) | {"run": config_dict(c)["run"] | {"device": None}}
     hashes = {"configuration": same, "data": stream.state_dict()["shards"]}
     hashes = {k: hashlib.sha256(json.dumps(v).encode()).hexdigest()[:12] for k, v in hashes.items()}
