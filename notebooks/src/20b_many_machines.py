@@ -102,6 +102,8 @@ Below we run it for 40 steps with two processes, and with one. The batch is the 
 
 # %%
 predict("20b.1", "two processes are faster than one by a factor", guess=None, unit="×")
+
+# %%
 assert STEPS >= 40 and STEPS % 2 == 0, f"STEPS={STEPS}: take an even number, and at least 40"
 
 
@@ -235,6 +237,7 @@ def one_run(config: Config) -> Iterator[Ranks]:
     data_parallel(config.parallel, ranks.size)  # chapter 21d: is this the number of processes it needs?
     if config.init_from is None and (reason := too_large(config, ranks.device, ranks.size)):
         raise ValueError(reason)
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")  # else PyTorch 2.9 records nothing for the watch
     with ExitStack() as stack:
         stack.enter_context(process_group(ranks, patience()))
         stack.enter_context(watched(ranks, patience() / 2))
@@ -613,8 +616,10 @@ r"""
 *Predict.* Rank 1 sleeps. The time limit is six seconds, and the watch speaks after half of it. In which of our functions is rank 0?
 """
 
-# %% tags=["nbval-ignore-output"]
+# %%
 predict("20b.2", "rank 0 waits in", guess=None)
+
+# %% tags=["nbval-ignore-output"]
 FLIGHT = RUNS / "flight"
 words = "--data", DATA.as_posix(), "--out", FLIGHT.as_posix(), "--seconds", "6"
 said = torchrun("20b", 2, "flight", "hangs", *words, fails=True)
@@ -692,8 +697,10 @@ r"""
 *Predict.* Rank 0 waits in the check's `all_gather`. In which collective does rank 1 wait? (One `torchrun` makes two runs: `together`, in which all ranks ask, and then `alone`, which ends it.)
 """
 
-# %% tags=["nbval-ignore-output"]
+# %%
 predict("20b.3", "rank 1 waits in", guess=None)
+
+# %% tags=["nbval-ignore-output"]
 _ = torchrun("20b", 2, "flight", "together", "alone", *words, fails=True)
 
 
@@ -914,6 +921,8 @@ below). Their number is 2(n − 1)/n of the bytes over the time, which would be 
 
 # %%
 predict("20b.4", "bandwidth on 64 machines, published", guess=None, unit="GB/s")
+
+# %%
 PUBLISHED = {1: 436, 2: 362, 4: 160, 8: 100, 16: 85, 32: 65, 64: 33}  # machines of 8 H100: GB/s, the median
 NBYTES = 256e6
 beside = {"published": PUBLISHED, "tree": {}, "ring": {}}
@@ -984,6 +993,8 @@ Two questions sound alike. *Weak scaling*: each GPU keeps its 16 rows, so n GPUs
 # %%
 predict("20b.5", "weak scaling at 1,024 GPUs, efficiency", guess=None, unit="%")
 predict("20b.6", "strong scaling at 512 GPUs, efficiency", guess=None, unit="%")
+
+# %%
 counts = [2**k for k in range(11)]
 
 

@@ -780,6 +780,7 @@ tokens from 0; *mean of means* weighs ranks that have few targets like those wit
 predict("21c.4", "wrong gradients if the tied one is not added", guess=None)
 
 
+# %%
 def report(told):
     """A line a way; those that are wrong on purpose must be, the others not."""
     for way, found in told.items():
