@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> None:
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     ranks = torchrun_ranks()
     torch.set_num_threads(1)
+    fresh(ranks, args.data)  # now, because with its first optimizer PyTorch loads for seconds
     with process_group(ranks, args.seconds), watched(ranks, args.seconds / 2):
         for check in args.checks:
             try:

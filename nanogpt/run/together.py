@@ -76,6 +76,7 @@ def one_run(config: Config) -> Iterator[Ranks]:
     data_parallel(config.parallel, ranks.size)  # chapter 21d: is this the number of processes it needs?
     if config.init_from is None and (reason := too_large(config, ranks.device, ranks.size)):
         raise ValueError(reason)
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")  # else PyTorch 2.9 records nothing for the watch
     with ExitStack() as stack:
         stack.enter_context(process_group(ranks, patience()))
         stack.enter_context(watched(ranks, patience() / 2))
