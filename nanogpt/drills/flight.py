@@ -34,31 +34,6 @@ def train(ranks: Ranks, data: str, check, steps: int = 6, every: int = 3) -> Non
             check(ranks, step, model)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options of `python -m nanogpt flight`."""
-    parser = argparse.ArgumentParser(description="Ranks that hang, and each one's list of its collectives.")
-    named = "hangs: one rank does; alone: a deadlock; together: neither"
-    parser.add_argument("checks", nargs="+", choices=CHECKS, metavar="CHECK", help=named)
-    parser.add_argument("--data", default="data/built/stories", help="a folder of shards")
-    parser.add_argument("--out", required=True, help="a folder for CHECK-rank0.json and so on")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long a rank waits for the others")
-    return parser
-
-
-def run(args: argparse.Namespace) -> None:
-    """Train with each check, and write down in the end, good or bad, which collectives there were so far."""
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
-    ranks = torchrun_ranks()
-    torch.set_num_threads(1)
-    fresh(ranks, args.data)  # now, because with its first optimizer PyTorch loads for seconds
-    with process_group(ranks, args.seconds), watched(ranks, args.seconds / 2):
-        for check in args.checks:
-            try:
-                train(ranks, args.data, CHECKS[check])
-            finally:
-                save_json(Path(args.out) / f"{check}-rank{ranks.rank}.json", flight_record())
-
-
 def check_alone(ranks: Ranks, step: int, model) -> None:
     """Wrong on purpose: weights_apart gathers, and the others do not come."""
     if ranks.rank == 0:
@@ -94,3 +69,28 @@ def where_they_part(records: list[list[dict]]) -> list[dict | None] | None:
         if len({each and (each["kind"], str(each["sizes"])) for each in theirs}) > 1:
             return theirs
     return None
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of `python -m nanogpt flight`."""
+    parser = argparse.ArgumentParser(description="Ranks that hang, and each one's list of its collectives.")
+    named = "hangs: one rank does; alone: a deadlock; together: neither"
+    parser.add_argument("checks", nargs="+", choices=CHECKS, metavar="CHECK", help=named)
+    parser.add_argument("--data", default="data/built/stories", help="a folder of shards")
+    parser.add_argument("--out", required=True, help="a folder for CHECK-rank0.json and so on")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long a rank waits for the others")
+    return parser
+
+
+def run(args: argparse.Namespace) -> None:
+    """Train with each check, and write down in the end, good or bad, which collectives there were so far."""
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+    ranks = torchrun_ranks()
+    torch.set_num_threads(1)
+    fresh(ranks, args.data)  # now, because with its first optimizer PyTorch loads for seconds
+    with process_group(ranks, args.seconds), watched(ranks, args.seconds / 2):
+        for check in args.checks:
+            try:
+                train(ranks, args.data, CHECKS[check])
+            finally:
+                save_json(Path(args.out) / f"{check}-rank{ranks.rank}.json", flight_record())
