@@ -112,10 +112,8 @@ def forward_stage(part: GPT, x: Tensor, targets: Tensor) -> Tensor:
     return part.head(x, targets)[1] if "ln_f" in parts else x
 
 
-TO, FROM = (
-    {"F": 1, "B": -1},
-    {"F": -1, "B": 1},
-)  # a forward's output goes to the next stage, its input comes from the last
+# A forward's output goes to the next stage and its input comes from the one before; with backward it is the other way.
+TO, FROM = {"F": 1, "B": -1}, {"F": -1, "B": 1}
 
 
 def neighbour(op: tuple | None, ranks: Ranks, by: dict[str, int]) -> int | None:

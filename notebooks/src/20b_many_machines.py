@@ -132,6 +132,9 @@ and holds the lock on the run's folder. The other ranks print to nowhere.
 
 Some things are made once, such as the shards of a corpus that is not there yet. Rank 0 makes them while the others wait, and then the others find them. `first_alone` does this with two
 barriers. A barrier is a collective without data: nobody leaves it before all have come.
+
+How long should a rank wait for the others? Ten minutes is PyTorch's default for NCCL, and ours. Where rank 0 needs longer, because it tokenizes a large corpus, `NANOGPT_PATIENCE` sets
+another number of seconds.
 """
 
 
@@ -147,28 +150,6 @@ def first_alone(ranks: Ranks, call: Callable, *args):
     return made
 
 
-# %%
-def ensure_number() -> str:
-    """The text of a file, which is made if it is not there."""
-    file = RUNS / "number.txt"
-    if not file.exists():
-        file.write_text("17")
-    return file.read_text()
-
-
-print("one process:", first_alone(Ranks(), ensure_number))
-
-# %% [markdown]
-r"""
-With one process there is nobody to wait for. The run on two processes above used it for its shards.
-
-How long should a rank wait for the others? Ten minutes is PyTorch's default for NCCL, and ours. Where rank 0 needs longer, because it tokenizes a large corpus, `NANOGPT_PATIENCE` sets
-another number of seconds.
-"""
-
-
-# %%
-#| export run.together
 def patience() -> float:
     """Seconds that a rank of a run waits for the others: the variable NANOGPT_PATIENCE, else ten minutes."""
     said = os.environ.get("NANOGPT_PATIENCE", "600")
@@ -449,6 +430,8 @@ import nanogpt
 from nanogpt.parallel.distributed import Ranks, gathered
 
 
+# %%
+#| export parallel.watch
 def recorded(stacks: bool = True) -> list[dict]:
     """This process's last collectives, as PyTorch's flight recorder has them; stacks: with the Python calls.
 
@@ -596,6 +579,8 @@ from nanogpt.parallel.distributed import Ranks, process_group, replicate, torchr
 from nanogpt.text.files import save_json
 
 
+# %%
+#| export drills.flight
 def hangs(ranks: Ranks, step: int, model) -> None:
     """The last rank never comes back."""
     if ranks.rank == ranks.size - 1:
@@ -762,20 +747,15 @@ for rank, each in enumerate(parted):
     calls = " → ".join(call.partition(" ")[0] for call in each["calls"][-4:])
     print(f"rank {rank} waits in {each['kind']}: {calls}")
 answer("20b.3", parted[1]["kind"])
+together = records_of("together")
+assert where_they_part(together) is None, "the ranks' collectives differ where all make the call"
+print(f"where all make the call: {len(together[0])} collectives, the same on both ranks")
 
 # %% [markdown]
 r"""
 Up to there the lists are equal. Then rank 0 gathers, called by `check_alone`. Rank 1 was not called, and has gone on to the next step, where it counts targets. Neither rank waits in the wrong place. The mistake is that only rank 0 made the gather. In the run before, `together`,
-all ranks made the call and one printed:
-"""
+all ranks made the call and one printed, and the lists do not part.
 
-# %%
-fixed = records_of("together")
-assert where_they_part(fixed) is None, "the ranks' collectives still differ"
-print(f"{len(fixed[0])} collectives, the same on both ranks")
-
-# %% [markdown]
-r"""
 This was the lucky case, in which the two collectives are of different kinds. Where both are all-reduces, gloo pairs them. If they have different sizes, a process ends with *Is there a distributed collective mismatch in your code?* If they have the
 same size, nothing ends: gloo adds two things that have nothing to do with each other, and one rank waits only at the end, for a collective that no other makes.
 
@@ -822,7 +802,7 @@ def all_reduces(ranks: Ranks, data: str, repeats: int = 20) -> dict:
 
 # %% [markdown]
 r"""
-The second drill times a step in two ways. *Alone*, each rank computes forward, backward and update of its rows, at the same time as the other, and nothing is averaged. *Together*, DDP averages. The difference is what averaging costs. The two ways alternate, so that both see the same machine.
+The second drill times a step in two ways. *Alone*, each rank computes forward, backward and update of its rows, at the same time as the other, and waits for it at the end; nothing is averaged. *Together*, DDP averages. The difference is what averaging costs. The two ways alternate, so that both see the same machine.
 """
 
 
@@ -841,6 +821,7 @@ def steps(ranks: Ranks, data: str, repeats: int = 30) -> dict:
         began = time.perf_counter()
         train_step(model, optimizer, batch, mean=mean)
         synchronize(ranks.device)
+        dist.barrier()  # a step ends when the slower rank is done
         found[way].append(time.perf_counter() - began)
     gradient = sum(p.grad.nbytes for p in runs["alone"][0].parameters())
     return {way: seconds[5:] for way, seconds in found.items()} | {"bytes": gradient}
@@ -893,7 +874,7 @@ print("within the range" if outside == 0 else f"outside of the range by {outside
 
 # %% [markdown]
 r"""
-What the model leaves out makes the measured step longer: DDP copies gradients into buckets and back, and the slower of two ranks decides when an all-reduce can begin. On a machine that does other things as well, this waiting is the larger part. If your step is outside of the range, compare it with the time alone: which rank waits, and for what?
+What the model leaves out makes the measured step longer: DDP copies gradients into buckets and back, and its ranks wait for each other several times within a step, where *alone* they wait once. A machine that does other things as well interrupts now one rank and now the other, and then every one of these waits counts. On a server that does nothing else the step should be within the range.
 
 ## Many GPUs
 
@@ -914,6 +895,8 @@ from nanogpt.gpt.model import GPTConfig, num_params
 from nanogpt.speed.work import step_flops
 
 
+# %%
+#| export plan.budget
 @dataclass(frozen=True)
 class Cluster:
     """GPUs of `flops` FLOP/s, of which the model gets `mfu`; links in bytes/s and seconds; all are assumptions."""
@@ -927,6 +910,8 @@ class Cluster:
     overlap: float = 0.8  # the part of backward that averaging can hide behind
 
 
+# %%
+#| export plan.budget
 def ring_bandwidth(n: int, cluster: Cluster) -> float:
     """Bytes/s at which a ring over n GPUs passes a message on.
 
@@ -1048,7 +1033,6 @@ def curves(cluster: Cluster) -> dict[str, list[tuple[int, float]]]:
     return {f"weak: {ROWS} rows a GPU": weak, f"strong: {BATCH} rows in all": strong}
 
 
-# %%
 show(
     figures.scaling(curves(h100)),
     alt="Efficiency against GPUs: weak scaling stays near one; strong scaling falls at 512 GPUs.",
