@@ -24,7 +24,7 @@ LINES |= {
     "17d": 495,
     "17e": 590,
     "20": 495,
-    "20b": 565,  # until the trainer's part of it has a sitting of its own
+    "20b": 580,  # until the trainer's part of it has a sitting of its own
     "21": 465,
     "21b": 460,
     "21c": 460,
