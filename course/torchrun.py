@@ -53,10 +53,27 @@ def package_so_far(number: str, executed: list[str]) -> Path:
     return folder
 
 
+def ranks_device(processes: int) -> str:
+    """Where so many ranks of this machine run: on GPUs if each has one, else on the CPU. NANOGPT_DEVICE decides first."""
+    import torch
+
+    each_has_one = torch.cuda.device_count() >= processes
+    return os.environ.get("NANOGPT_DEVICE") or ("cuda" if each_has_one else "cpu")
+
+
+def told_by(command: str, stderr: str) -> list[str]:
+    """The lines of the command and of its watch, sorted. Two ranks may have written at once, into one line."""
+    said, names = [], f"(?:{re.escape(command)}|watch): "
+    for line in stderr.splitlines():
+        if re.match(names, line):
+            said += [part.rstrip() for part in re.split(f"(?={names})", line) if part]
+    return sorted(said)
+
+
 def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> str:
     """Run `torchrun --standalone --nproc-per-node N -m nanogpt WORDS` on the chapter so far; print and return its output.
 
-    fails: the command is meant to fail, and only what the ranks say of it is printed.
+    The ranks are on GPUs where there are enough. fails: the command is meant to fail, and only what the ranks say of it is printed.
     """
     folder = package_so_far(number, RUN)
     print(f"$ torchrun --standalone --nproc-per-node {processes} -m nanogpt {' '.join(words)}")
@@ -65,7 +82,7 @@ def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> s
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if os.name == "nt":
         environment.setdefault("USE_LIBUV", "0")
-    environment.setdefault("NANOGPT_DEVICE", "cpu")  # where there is one GPU, two ranks cannot share it
+    environment["NANOGPT_DEVICE"] = ranks_device(processes)
     command = [
         sys.executable,
         "-m",
@@ -83,7 +100,7 @@ def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> s
         raise CourseError(f"torchrun has not ended within {SECONDS} s") from None
     if turn := TURN_SAID.search(done.stderr):  # a rank has called a function that is still blank
         raise NotImplementedError(turn[0])
-    told = [line for line in done.stderr.splitlines() if line.startswith(f"{words[0]}: ")]
+    told = told_by(words[0], done.stderr)
     if fails and not done.returncode:
         raise CourseError(
             "torchrun was meant to fail here and has not: what is wrong on purpose is not there"
@@ -91,6 +108,6 @@ def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> s
     if bool(done.returncode) != fails or (fails and not told):  # no rank says why: it has crashed
         what = "\n".join(dict.fromkeys(told)) or done.stderr[-2000:]
         raise CourseError(f"torchrun ended with exit code {done.returncode}\n{done.stdout[-1000:]}{what}")
-    said = done.stdout + "".join(f"{line}\n" for line in sorted(told) if fails)
+    said = done.stdout + "".join(f"{line}\n" for line in told if fails)
     print(said, end="")
     return said

@@ -2,10 +2,15 @@
 
 import contextlib
 import faulthandler
+import json
 import multiprocessing
 import os
+import subprocess
+import sys
 from datetime import timedelta
+from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -68,3 +73,29 @@ def in_ranks(call, size: int, *args, seconds: float | None = 60.0, never: tuple[
         process.kill()
         process.join()
     return results
+
+
+def torchrun_on_gpus(*words: str) -> subprocess.CompletedProcess:
+    """`python -m nanogpt WORDS` on two GPUs of this machine under torchrun; skips where there are fewer."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    env = os.environ | {"NANOGPT_DEVICE": "cuda", "TORCH_FR_BUFFER_SIZE": "2000"}
+    options = {"capture_output": True, "text": True, "timeout": 300, "env": env}
+    return subprocess.run(
+        [*command, "-m", "nanogpt", *words], cwd=Path(__file__).parent.parent, check=False, **options
+    )
+
+
+def drilled_on_gpus(folder: Path, *names: str) -> dict:
+    """What drills have found on two GPUs, by name."""
+    from nanogpt.corpora.corpus import ensure_corpus
+
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    ensure_corpus(folder / "stories")
+    done = torchrun_on_gpus(
+        "drill", *names, "--data", str(folder / "stories"), "--out", str(folder / "found.json")
+    )
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    return json.loads((folder / "found.json").read_text())

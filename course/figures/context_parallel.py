@@ -75,25 +75,3 @@ def schedule_widget(orders, simulate):
         )
 
     return widgets.explorer(draw, stages=(4, 1, 8), micro_batches_a_stage=(2, 1, 6), chunks=(1, 1, 4))
-
-
-def experts(routed: np.ndarray, capacity: int) -> plt.Figure:
-    """Tokens by rank and expert, and each expert's load beside its capacity."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(7, 2.4), layout="constrained")
-    left.imshow(routed, cmap="Blues", vmin=0, vmax=1.5 * routed.max(), aspect="auto")
-    for (rank, expert), count in np.ndenumerate(routed):
-        left.text(expert, rank, count, ha="center", va="center", fontsize=8)
-    left.set(
-        xlabel="expert",
-        ylabel="rank of the token",
-        title="all-to-all: who sends how many",
-        yticks=range(len(routed)),
-    )
-    left.grid(False)
-    load = routed.sum(0)
-    right.bar(range(len(load)), np.minimum(load, capacity), color="C0", label="taken")
-    right.bar(range(len(load)), np.maximum(load - capacity, 0), bottom=capacity, color="C3", label="dropped")
-    right.axhline(capacity, ls=":", c="gray")
-    right.set(xlabel="expert", ylabel="tokens", ylim=(0, 1.35 * load.max()), title="capacity factor 1")
-    right.legend(ncols=2)
-    return fig

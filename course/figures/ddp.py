@@ -95,17 +95,25 @@ def scaling_widget(curves):
     )
 
 
-def more_ranks(
-    published: dict[int, dict[int, float]], runs: dict[str, list[tuple[int, float]]]
-) -> plt.Figure:
-    """Losses against epochs, as published for two numbers of ranks; and ours against rows."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.9), layout="constrained")
-    for ranks, by in published.items():
-        left.plot(*zip(*sorted(by.items())), "o-", ms=4, label=f"{ranks} ranks")
-    for name, points in runs.items():
-        right.plot(*zip(*points), "o-", ms=3, label=name)
-    left.set(xlabel="epoch", ylabel="evaluation loss (nats per character)", title="published, minGPT")
-    right.set(xlabel="rows read", ylabel="held-out loss (nats per token)", title="here")
-    left.legend()
-    right.legend(fontsize=8)
+def latency_and_bandwidth(sizes, seconds, fitted) -> plt.Figure:
+    """Seconds of an all-reduce against its bytes: measured points, and the line that was fitted."""
+    fig, ax = plt.subplots(figsize=(6, 2.8), layout="constrained")
+    ax.loglog(sizes, seconds, "o", label="measured")
+    ax.loglog(sizes, fitted, "-", label="2α + bytes / β")
+    ax.set(xlabel="bytes", ylabel="seconds")
+    ax.legend()
+    return fig
+
+
+def bandwidths(rates: dict[str, dict[int, float]]) -> plt.Figure:
+    """GB/s of an all-reduce against the number of machines, a curve each."""
+    fig, ax = plt.subplots(figsize=(6, 2.8), layout="constrained")
+    for name, by in rates.items():
+        ax.plot(*zip(*by.items()), "o-", ms=4, label=name)
+    ax.set_xscale("log", base=2)
+    machines = list(max(rates.values(), key=len))
+    ax.set_xticks(machines, machines)
+    ax.minorticks_off()
+    ax.set(xlabel="machines of 8 GPUs", ylabel="GB/s", ylim=(0, 480))
+    ax.legend()
     return fig

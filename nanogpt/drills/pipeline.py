@@ -22,7 +22,7 @@ def trained_in_stages(way: str, ranks: Ranks, data: str, steps: int) -> tuple[li
         losses.append(pipeline_step(part, masked(stream), ranks, WAYS[way])[0].item())
         if way != "tied not added":
             add_tied(part, ranks)
-        first = first or {name: p.grad.clone() for name, p in part.named_parameters()}
+        first = first or {name: p.grad.to("cpu", copy=True) for name, p in part.named_parameters()}
         optimizer.step()
     return losses, {name: grad for stage in gathered(ranks, first) for name, grad in stage.items()}
 

@@ -26,7 +26,7 @@ def trained_in_ring(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list
     for _ in range(steps):
         batch = [tuple(wrapped.columns(z) for z in pair) for pair in masked(stream)]
         losses.append(ranks.mean(train_step(replica, optimizer, batch, mean=mean)).item())
-        first = first or {name: p.grad.clone() for name, p in model.named_parameters()}
+        first = first or {name: p.grad.to("cpu", copy=True) for name, p in model.named_parameters()}
     return losses, first
 
 
@@ -36,7 +36,7 @@ def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
     losses, one = [], {}
     for _ in range(steps):
         losses.append(train_step(model, optimizer, masked(stream)).item())
-        one = one or {name: p.grad.clone() for name, p in model.named_parameters()}
+        one = one or {name: p.grad.to("cpu", copy=True) for name, p in model.named_parameters()}
     found = {"one process": {"losses": losses, "apart": dict.fromkeys(one, 0.0)}}
     for way in ways:
         losses, first = trained(way, ranks, data, steps)
@@ -47,7 +47,7 @@ def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
 
 def sent_by_ring(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: int = 16) -> dict:
     """The bytes that a rank sends for one layer's attention, forward and backward."""
-    q = torch.randn(B, heads, T // ranks.size, d, requires_grad=True)
+    q = torch.randn(B, heads, T // ranks.size, d, device=ranks.device, requires_grad=True)
     batch, counts = dist.batch_isend_irecv, []
     dist.batch_isend_irecv = lambda ops: (counts.append(ops[0].tensor.nbytes), batch(ops))[1]
     out, forward = ring_attention(q, q, q), sum(counts)

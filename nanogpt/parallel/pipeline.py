@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.train import target_shares
 from nanogpt.parallel.distributed import Ranks
+from nanogpt.speed.roofline import synchronize
 
 
 def gpipe(stage: int, stages: int, m: int) -> list[tuple]:
@@ -111,35 +112,54 @@ def forward_stage(part: GPT, x: Tensor, targets: Tensor) -> Tensor:
     return part.head(x, targets)[1] if "ln_f" in parts else x
 
 
-def received(shape: tuple, source: int) -> Tensor:
-    """A float32 tensor of this shape from that rank, on the CPU."""
-    dist.recv(x := torch.empty(shape), source)
-    return x
+# A forward's output goes to the next stage and its input comes from the one before; with backward it is the other way.
+TO, FROM = {"F": 1, "B": -1}, {"F": -1, "B": 1}
+
+
+def neighbour(op: tuple | None, ranks: Ranks, by: dict[str, int]) -> int | None:
+    """The rank to which an operation's message goes, or from which it comes; None at the pipeline's ends."""
+    other = ranks.rank + by[op[0]] if op else -1
+    return other if 0 <= other < ranks.size else None
+
+
+def swap(message: Tensor | None, before: tuple | None, op: tuple | None, shape: tuple, ranks: Ranks):
+    """Send what the operation before has made and receive what this one needs, at once (nccl#479): that, or None."""
+    to, source = neighbour(before, ranks, TO), neighbour(op, ranks, FROM)
+    ends, came = [], None
+    if to is not None:
+        ends.append(dist.P2POp(dist.isend, message, to))
+    if source is not None:
+        came = torch.empty(shape, device=ranks.device)
+        ends.append(dist.P2POp(dist.irecv, came, source))
+    for work in dist.batch_isend_irecv(ends) if ends else []:
+        work.wait()
+    return came
 
 
 def pipeline_step(part: GPT, micro_batches: list, ranks: Ranks, schedule) -> tuple[Tensor, list]:
     """Forward and backward of micro-batches [(x, y), ...]: their mean loss, and spans as simulate's; next is add_tied."""
-    rank, last = ranks.rank, ranks.size - 1
-    shares, loss, held, sent, spans = target_shares(micro_batches), torch.zeros(()), {}, [], []
-    for what, i, chunk in schedule(rank, ranks.size, len(micro_batches)):
+    shares, held, spans = target_shares(micro_batches), {}, []
+    loss, message, before = torch.zeros((), device=ranks.device), None, None
+    shape = *micro_batches[0][0].shape, part.config.n_embd
+    for op in schedule(ranks.rank, ranks.size, len(micro_batches)):
+        came, (what, i, chunk) = swap(message, before, op, shape, ranks), op
         x, y = micro_batches[i]
+        began, before = time.perf_counter(), op
         if what == "F":
-            x = received((*x.shape, part.config.n_embd), rank - 1).requires_grad_() if rank else x
-            began = time.perf_counter()
-            held[i] = x, out = x, forward_stage(part, x, y)
+            x = x if came is None else came.requires_grad_()
+            held[i] = x, forward_stage(part, x, y)
+            message = held[i][1].detach()
         else:
             x, out = held.pop(i)
-            came = received(out.shape, rank + 1) if rank < last else shares[i]  # d loss / d out
-            began = time.perf_counter()
-            out.backward(came)
-            loss += torch.where(shares[i] > 0, shares[i] * out.detach(), 0.0) if rank == last else 0.0
+            out.backward(shares[i] if came is None else came)  # d loss / d out
+            message = x.grad
+            if came is None:  # the last stage: out is the loss
+                loss += torch.where(shares[i] > 0, shares[i] * out.detach(), 0.0)
+        synchronize(ranks.device)
         spans.append((what, i, chunk, began, time.perf_counter()))
-        to, message = (rank + 1, out.detach()) if what == "F" else (rank - 1, x.grad)
-        if 0 <= to <= last:
-            sent.append((dist.isend(message, to), message))  # which must live until it has been sent
-    [work.wait() for work, _ in sent]
-    if last:
-        dist.broadcast(loss, last)
+    swap(message, before, None, (), ranks)
+    if ranks.size > 1:
+        dist.broadcast(loss, ranks.size - 1)
     return loss, spans
 
 
@@ -147,7 +167,9 @@ def add_tied(part: GPT, ranks: Ranks) -> None:
     """wte's gradient: what the first stage found as embedding and the last as head, added up at both ends."""
     last = ranks.size - 1
     if last and ranks.rank in (0, last):
-        grad = part.transformer.wte.weight.grad
-        sent = dist.isend(mine := grad.clone(), last - ranks.rank)
-        grad += received(mine.shape, last - ranks.rank)
-        sent.wait()
+        grad, other = part.transformer.wte.weight.grad, last - ranks.rank
+        came = torch.empty_like(grad)
+        ends = [dist.P2POp(dist.isend, grad, other), dist.P2POp(dist.irecv, came, other)]
+        for work in dist.batch_isend_irecv(ends):
+            work.wait()
+        grad += came

@@ -1,6 +1,7 @@
 """What a run on several ranks needs beside DDP: one that speaks and writes, hashes compared, evaluation shared.
 
-Exported from notebooks/20a_many_processes.ipynb, grown by notebooks/21d_layouts.ipynb.
+Exported from notebooks/20a_many_processes.ipynb, grown by notebooks/20b_many_machines.ipynb and
+notebooks/21d_layouts.ipynb.
 """
 
 import hashlib
@@ -24,7 +25,9 @@ from nanogpt.parallel.distributed import (
     refuse_differences,
     torchrun_ranks,
 )
+from nanogpt.parallel.laid_out import evaluate_together, is_laid_out
 from nanogpt.parallel.layout import data_parallel
+from nanogpt.parallel.watch import watched
 from nanogpt.run.config import Config, config_dict
 from nanogpt.text.data import BatchStream
 from nanogpt.text.shards import document_starts
@@ -43,8 +46,10 @@ def one_run(config: Config) -> Iterator[Ranks]:
     """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
     ranks = torchrun_ranks(config.run.device)
     check_run(config, ranks)
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")  # else PyTorch 2.9 records nothing for the watch
     with ExitStack() as stack:
         stack.enter_context(process_group(ranks, patience()))
+        stack.enter_context(watched(ranks, patience() / 2))
         if ranks.rank == 0:
             stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
         else:
@@ -90,6 +95,15 @@ def first_alone(ranks: Ranks, call: Callable, *args):
     return made
 
 
+def remedy(config: Config, ranks: int) -> str:
+    """The change of the configuration with which its batch can be dealt to so many ranks."""
+    rows = config.train.batch_tokens // config.model.block_size
+    for micro_batch in range(config.train.micro_batch, 0, -1):
+        if rows % (ranks * micro_batch) == 0:
+            return f"set train.micro_batch={micro_batch}, which keeps the batch"
+    return f"make train.batch_tokens a multiple of {ranks} × model.block_size"
+
+
 def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: str) -> None:
     """ValueError if the micro-batches cannot be dealt, or if the ranks would not do the same run.
 
@@ -98,9 +112,9 @@ def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: 
     c = config
     if c.micro_batches % stream.world_size:
         each = f"train.micro_batch={c.train.micro_batch} × model.block_size={c.model.block_size}"
-        raise ValueError(
-            f"train.batch_tokens={c.train.batch_tokens} is {c.micro_batches} × {each}: not to be dealt to {stream.world_size} ranks"
-        )
+        batch = f"train.batch_tokens={c.train.batch_tokens} is {c.micro_batches} × {each}"
+        what = remedy(c, stream.world_size)
+        raise ValueError(f"{batch}: not to be dealt to {stream.world_size} ranks; {what}")
     same = config_dict(c) | {"run": config_dict(c)["run"] | {"device": None}}
     facts = {"configuration": same, "data": stream.state_dict()["shards"]}
     hashes = {
@@ -123,9 +137,11 @@ def my_documents(tokens: np.ndarray, eot: int, ranks: Ranks) -> np.ndarray:
 
 
 def held_loss(ranks: Ranks, evaluate: Callable, model, held: list[np.ndarray], eot: int, **how) -> float:
-    """evaluate(model, held, eot, **how), chapter 18's mean loss, with the documents dealt to all ranks."""
+    """evaluate(model, held, eot, **how), chapter 18's mean loss, by all ranks; rows or documents are dealt to them."""
     if ranks.size == 1:
         return evaluate(model, held, eot, **how)
+    if is_laid_out(model):
+        return evaluate_together(model, held, eot, ranks, **how)
     mine = [part for tokens in held if len(part := my_documents(tokens, eot, ranks)) > 1]
     count = sum(len(part) - 1 for part in mine)
     reports = gathered(ranks, (count, evaluate(model, mine, eot, **how) if count else 0.0))

@@ -250,11 +250,22 @@ for rank, x in enumerate(theirs):
 r"""
 Four micro-batches cannot be dealt to three ranks so that each gets as many as the others. That is refused before the first step. And there is a worse mistake. Two machines may have copies of the code or of the data that differ a little. Then all ranks train, the gradients of different programs are averaged, and nothing fails.
 `refuse_other_runs` compares hashes: of the configuration, the shards and the code, and the name of the checkpoint that each rank has found.
+
+An error should say what to change. `remedy` looks for a smaller micro-batch with which the batch can be dealt.
 """
 
 
 # %%
 #| export
+def remedy(config: Config, ranks: int) -> str:
+    """The change of the configuration with which its batch can be dealt to so many ranks."""
+    rows = config.train.batch_tokens // config.model.block_size
+    for micro_batch in range(config.train.micro_batch, 0, -1):
+        if rows % (ranks * micro_batch) == 0:
+            return f"set train.micro_batch={micro_batch}, which keeps the batch"
+    return f"make train.batch_tokens a multiple of {ranks} × model.block_size"
+
+
 def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: str) -> None:
     """ValueError if the micro-batches cannot be dealt, or if the ranks would not do the same run.
 
@@ -263,9 +274,9 @@ def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: 
     c = config
     if c.micro_batches % stream.world_size:
         each = f"train.micro_batch={c.train.micro_batch} × model.block_size={c.model.block_size}"
-        raise ValueError(
-            f"train.batch_tokens={c.train.batch_tokens} is {c.micro_batches} × {each}: not to be dealt to {stream.world_size} ranks"
-        )
+        batch = f"train.batch_tokens={c.train.batch_tokens} is {c.micro_batches} × {each}"
+        what = remedy(c, stream.world_size)
+        raise ValueError(f"{batch}: not to be dealt to {stream.world_size} ranks; {what}")
     same = config_dict(c) | {"run": config_dict(c)["run"] | {"device": None}}
     facts = {"configuration": same, "data": stream.state_dict()["shards"]}
     hashes = {

@@ -2,33 +2,277 @@
 r"""
 # 20b · Many machines: what goes wrong between ranks, and what more of them bring
 
-Chapter 20a has let the trainer run on any number of ranks. Two questions are left. What if ranks wait for each other and none of them has failed? This sitting finds such a deadlock in a list that PyTorch keeps of all collectives. And what would
-more GPUs bring? A model of the step predicts it, from the second GPU to the thousandth.
+Chapter 20a let the trainer run on any number of ranks. Two questions are left. What if a rank is lost, or if ranks wait for each other and none of them has
+failed? In this sitting we start a run on several machines, lose ranks in every way in which that happens, and let the run say what went wrong. And what would more GPUs bring? We
+measure the network, and predict how long a step takes on many of them.
+
+Everything here runs on a laptop with two processes on its CPU. A few things are different with NCCL, the library that connects GPUs. We have not run those,
+so the chapter names the document that says it.
 """
 
 # %%
 #| default_exp drills.flight
-#| doc drills.flight: Where ranks wait for different things: each one's collectives from PyTorch's flight recorder, and a deadlock.
+#| doc parallel.watch: A thread that says where every rank is when one has begun no collective for too long.
+#| doc drills.flight: Ranks that hang or wait for different things: each one's collectives from PyTorch's flight recorder.
+#| doc drills.network: How long an all-reduce takes, by its bytes, and a step of several ranks, computed alone and averaged.
 #| doc plan.budget: What a step takes on n GPUs: collectives, seconds, the largest batch; GPUs by their data sheets.
-import csv
 import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import torch
+import torch.distributed as dist
 
 from course.figures import ddp as figures
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.torchrun import torchrun
+from nanogpt.corpora.chunks import alone_in
+from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.parallel.distributed import Ranks, process_group, torchrun_ranks
+from nanogpt.run.config import Config
+from nanogpt.run.together import check_run, patience
+from nanogpt.speed.roofline import PEAKS
+
+# %%
+DATA, RUNS = Path("../data/built/stories"), Path("../data/built/ranks")
+_ = ensure_corpus(DATA)
+torch.set_num_threads(1)  # as each rank of torchrun has
+
+# %% [markdown]
+r"""
+## Several machines
+
+With several machines, start the same command on each of them, and say where they meet:
+
+```
+torchrun --nnodes 2 --node-rank 0 --master-addr HOST0 --master-port 29500 --nproc-per-node 8 -m nanogpt train gpt2-124M run.dir=/shared/a
+torchrun --nnodes 2 --node-rank 1 --master-addr HOST0 --master-port 29500 --nproc-per-node 8 -m nanogpt train gpt2-124M run.dir=/shared/a
+```
+
+The first line is for the first machine, and the second line for the second. This is the *static rendezvous*: every machine knows its number and the address of the first. It is the simplest one, and it works where a machine does not
+recognise its own name. With `--rdzv-backend c10d --rdzv-endpoint HOST0:29500 --rdzv-id run1` machines may come in any order, and `--max-restarts 3`
+starts all ranks anew when one has died. The trainer then goes on from its last checkpoint.
+
+`run.dir` and `data.dir` must be on a disk that all machines see. If they are not, the comparison of hashes finds it: one rank has another checkpoint, or other data, than rank 0.
+
+The course's tests run both commands on two hosts that are network namespaces of one machine, with gloo, and cut the cable between them. Nobody has run them on two machines with GPUs yet. The folder `slurm/` has a script for
+a cluster.
+
+## A rank is lost
+
+Three things can happen to a rank.
+
+- *It raises an error.* Its process ends with a traceback. The others wait in a collective.
+- *It dies*, because the kernel ran out of memory or somebody killed it. torchrun sees that, and ends the others within seconds.
+- *It hangs*, on a disk or in a loop. Nothing happens, on any rank.
+
+With gloo a collective that waits too long raises an exception, and `process_group` of chapter 20 then calls the roll and names the missing rank. With NCCL this does not work. A collective on a GPU returns at once, and the program goes on until it
+needs a result. PyTorch has a thread of its own, the watchdog, that finds the time-out. Its documentation says what happens then: `TORCH_NCCL_ASYNC_ERROR_HANDLING` is 3 by default, which means "tearing down process without aborting NCCL
+communicator". The process ends, and no Python code runs: no exception, and no roll call.
+
+So we need a watch of our own, which speaks *before* the backend's time limit. What can it look at? PyTorch numbers the collectives of each process, and keeps the last 2,000 of them in a *flight recorder*. If a rank has begun no collective for minutes, it waits
+or it hangs. Both backends have a recorder, under different names.
+"""
+
+
+# %%
+#| export parallel.watch
+import os
+import pickle
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread, get_ident
+
+import torch.distributed as dist
+from torch._C import _distributed_c10d
+
+import nanogpt
+from nanogpt.parallel.distributed import Ranks, gathered
+
+
+# %%
+#| export parallel.watch
+def recorded(stacks: bool = True) -> list[dict]:
+    """This process's last collectives, as PyTorch's flight recorder has them; stacks: with the Python calls.
+
+    PyTorch 2.9 keeps a record for gloo only if TORCH_FR_BUFFER_SIZE is set.
+    """
+    on_gpus = dist.get_backend() == "nccl"
+    dump = _distributed_c10d._dump_nccl_trace if on_gpus else _distributed_c10d._dump_fr_trace
+    return pickle.loads(dump(includeStackTraces=stacks)).get("entries", [])
+
+
+def collectives_begun() -> int:
+    """How many collectives this process has begun."""
+    entries = recorded(stacks=False)
+    return entries[-1]["collective_seq_id"] if entries else 0
+
+
+# %% [markdown]
+r"""
+And what should it say? A time-out names a collective, but the reader wants a line of code. Python can tell where each of its threads is. `place_of` walks up the stack of the main thread and keeps the functions of our package.
+"""
+
+
+# %%
+#| export parallel.watch
+def place_of(thread: int) -> str:
+    """The innermost three functions of nanogpt in which a thread of this process is, the outermost first."""
+    here, calls = str(Path(nanogpt.__file__).parent), []
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(here):
+            calls.append(f"{code.co_name} ({Path(code.co_filename).name}:{frame.f_lineno})")
+        frame = frame.f_back
+    return " → ".join(reversed(calls[:3])) or "a place outside of nanogpt"
+
+
+# %% tags=["nbval-ignore-output"]
+model = GPT(GPTConfig(block_size=256, vocab_size=1000, n_layer=4, n_head=4, n_embd=256))
+busy = Thread(target=model, args=(torch.zeros(16, 256, dtype=torch.long),))
+busy.start()
+time.sleep(0.02)
+print("a thread that computes is in", place_of(busy.ident))
+busy.join()
+
+# %% [markdown]
+r"""
+When a watch has seen no new collective for too long, it writes its rank's place into torchrun's store and gives the others some time to do the same. The thread of a rank that hangs is alive, so it answers as well. Only a process that is
+gone or stopped does not. To print each line once, the lowest rank that answered prints them all.
+"""
+
+
+# %%
+#| export parallel.watch
+#| blank say_where_all_are: write my place into the store, wait, and print the others' if no lower rank has answered
+def say_where_all_are(ranks: Ranks, store, place: str, seconds: float) -> None:
+    """Print where each rank is: once, by the lowest of those that answer within so many seconds."""
+    store.set(f"{ranks.rank}", place)
+    time.sleep(seconds)
+    answered = [rank for rank in range(ranks.size) if store.check([f"{rank}"])]
+    if answered[0] != ranks.rank:
+        return
+    for rank in range(ranks.size):
+        said = f"is in {store.get(f'{rank}').decode()}" if rank in answered else "does not answer"
+        sys.stderr.write(f"watch: rank {rank} {said}\n")
+
+
+# %% [markdown]
+r"""
+A store that is a dictionary in this process shows what rank 0 of two would print if rank 1 were gone:
+"""
+
+# %%
+with redirect_stderr(sys.stdout):
+    say_where_all_are(Ranks(0, 0, 2), dist.HashStore(), "train_step (train.py:20)", seconds=0.1)
+
+# %% [markdown]
+r"""
+The thread itself looks ten times in the time that it waits, and compares the number of collectives with the one before. If the run goes on after all, it takes back what it said.
+"""
+
+
+# %%
+#| export parallel.watch
+def watch(ranks: Ranks, store, seconds: float, thread: int, ended: Event) -> None:
+    """Look until the run has ended; speak up when this rank has begun no collective for so many seconds."""
+    begun, since, spoke = -1, time.monotonic(), False
+    while not ended.wait(seconds / 10):
+        if collectives_begun() != begun:
+            begun, since = collectives_begun(), time.monotonic()
+            if spoke:  # the run goes on, so what it said is no longer true
+                store.delete_key(f"{ranks.rank}")
+                spoke = False
+        elif not spoke and time.monotonic() - since > seconds:
+            spoke = True
+            say_where_all_are(ranks, store, place_of(thread), seconds / 4)
+
+
+# %%
+#| export parallel.watch
+@contextmanager
+def watched(ranks: Ranks, seconds: float) -> Iterator[None]:
+    """Within the block a thread watches this process; it says where all ranks are when nothing has happened for `seconds`.
+
+    seconds: at most three quarters of the backend's time limit, which with NCCL ends the process. Needs a process group.
+    """
+    if ranks.size == 1:
+        yield
+        return
+    life = gathered(ranks, uuid.uuid4().hex)[0]  # a name that ranks of an earlier start do not know
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store, ended = dist.PrefixStore(life, dist.TCPStore(*address, is_master=False)), Event()
+    thread = Thread(target=watch, args=(ranks, store, seconds, get_ident(), ended), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(1.0)  # it may be looking, and the group is left next
+
+
+# %%
+with watched(Ranks(), seconds=1.0):
+    print("one process has nobody to wait for, and no watch")
+
+# %% [markdown]
+r"""
+In a run the watch belongs into `one_run` of chapter 20a, around everything else that the ranks do together:
+"""
+
+
+# %%
+#| export run.together
+#| grows one_run
+from nanogpt.parallel.watch import watched
+
+
+@contextmanager
+def one_run(config: Config) -> Iterator[Ranks]:
+    """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
+    ranks = torchrun_ranks(config.run.device)
+    check_run(config, ranks)
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")  # else PyTorch 2.9 records nothing for the watch
+    with ExitStack() as stack:
+        stack.enter_context(process_group(ranks, patience()))
+        stack.enter_context(watched(ranks, patience() / 2))
+        if ranks.rank == 0:
+            stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
+        else:
+            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            stack.enter_context(redirect_stdout(nowhere))
+        yield ranks
+
+
+# %%
+grown("one_run", "20b")
+
+# %% [markdown]
+r"""
+To try it on two, a drill trains chapter 20's model in DDP, and calls a check after every third step. The first check is meant to hang: the last rank goes to sleep, as if its disk did not answer.
+"""
+
 
 # %%
 #| export drills.flight
 import argparse
 import json
 import os
-import pickle
+import time
 from pathlib import Path
 
 import torch
-from torch._C import _distributed_c10d
 
 import nanogpt
 from nanogpt.drills.ddp import fresh, weights_apart
@@ -36,35 +280,56 @@ from nanogpt.gpt.train import train_step
 from nanogpt.parallel.distributed import Ranks, process_group, replicate, torchrun_ranks
 from nanogpt.text.files import save_json
 
-# %%
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.evals.losses import evaluate
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.gpt.train import scale_init, train_step
-from nanogpt.speed.roofline import PEAKS
-from nanogpt.text.data import DocumentStream
-from nanogpt.run.assemble import held_out
-from nanogpt.text.shards import load_manifest, open_shards
-
-DATA, RUNS = Path("../data/built/stories"), Path("../data/built/ranks")
-_ = ensure_corpus(DATA)
-torch.set_num_threads(1)  # as each rank of torchrun has
-V, eot = (load_manifest(DATA)[what] for what in ("vocab_size", "eot"))
-T, WIDTH, SEED = 64, 64, 0
-small = GPTConfig(block_size=T, vocab_size=V, n_layer=1, n_head=4, n_embd=WIDTH)
 
 # %%
-held = held_out(DATA, 3000)
-print(f"{len(held[0]):,} tokens to validate on, in documents that end with id {eot}")
+#| export drills.flight
+def hangs(ranks: Ranks, step: int, model) -> None:
+    """The last rank never comes back."""
+    if ranks.rank == ranks.size - 1:
+        time.sleep(3600)
+
+
+def train(ranks: Ranks, data: str, check, steps: int = 6, every: int = 3) -> None:
+    """Chapter 20's model in DDP for some steps, with a check after every third."""
+    model, optimizer, stream = fresh(ranks, data)
+    replica = replicate(model, ranks)
+    for step in range(1, steps + 1):
+        train_step(replica, optimizer, [stream.next_batch()], mean=ranks.mean)
+        if step % every == 0:
+            check(ranks, step, model)
+
 
 # %% [markdown]
 r"""
+The command that runs the drill comes with the next section. *Predict.* Rank 1 sleeps. The time limit is six seconds, and the watch speaks after half of it. In which of our functions is rank 0?
+"""
+
+# %%
+predict("20b.2", "rank 0 waits in", guess=None)
+
+# %% tags=["nbval-ignore-output"]
+FLIGHT = RUNS / "flight"
+words = "--data", DATA.as_posix(), "--out", FLIGHT.as_posix(), "--seconds", "6"
+said = torchrun("20b", 2, "flight", "hangs", *words, fails=True)
+
+# %%
+places = dict(re.findall(r"watch: rank (\d) is in (.*)", said))
+assert "hangs" in places["1"] and "train_step" in places["0"], f"the watch has said {places}"
+print("rank 0:", re.sub(r" \(.*?\)", "", places["0"]))
+print("rank 1:", re.sub(r" \(.*?\)", "", places["1"]))
+answer("20b.2", "mean, called by train_step")
+
+# %% [markdown]
+r"""
+The watch says where both are. Rank 1 is in `hangs`. Rank 0 has gone on to the next step, in which it first adds up how many targets all ranks have, and there it waits. The last line is the roll call of chapter 20, after the time limit,
+with gloo. It knows that rank 1 does not answer, and not where it is.
+
+A process that is outside of Python for long, or that nobody has prepared, can be looked at by `py-spy dump --pid PID`. Attaching needs permission: root on macOS, and on Linux where
+`/proc/sys/kernel/yama/ptrace_scope` is 1. `faulthandler.dump_traceback_later(600)` at a program's start needs none, and prints after ten minutes where it is.
+
 ## Finding a deadlock
 
-A rank that is gone is named (chapter 20). Worse is a group of which nobody is gone and everybody waits, each for something else. It
-takes one line. Chapter 20 advised to compare the weights of all ranks now and then. Only rank 0 prints, so somebody lets only
-rank 0 ask.
+In the next case no rank is lost, and yet all of them wait. Chapter 20 advised to compare the weights of all ranks now and then. Only rank 0 prints, so somebody lets only rank 0 ask.
 """
 
 
@@ -82,27 +347,11 @@ def check_together(ranks: Ranks, step: int, model) -> None:
     ranks.print(f"after step {step}: weights {apart:g} apart")
 
 
-CHECKS = {"alone": check_alone, "together": check_together}
-
-
-def train(ranks: Ranks, data: str, check, steps: int = 6, every: int = 3) -> None:
-    """Chapter 20's model in DDP for some steps, with a check of the weights after every third."""
-    model, optimizer, stream = fresh(ranks, data)
-    replica = replicate(model, ranks)
-    for step in range(1, steps + 1):
-        train_step(replica, optimizer, [stream.next_batch()], mean=ranks.mean)
-        if step % every == 0:
-            check(ranks, step, model)
-
+CHECKS = {"hangs": hangs, "alone": check_alone, "together": check_together}
 
 # %% [markdown]
 r"""
-The run stands still, without a message, until the time limit. Then both ranks say the same of each other: waits. Which line is it?
-
-PyTorch keeps a *flight recorder*: in each process a list of its last 2,000 collectives, with kind, sizes and the Python calls that led
-to each. The functions below read it out when a rank fails. (NCCL's ranks write it to files of their own accord when they run into the time limit, if
-`TORCH_FR_DUMP_TEMP_FILE` says where.) All ranks must make the same collectives in the same order, so where their lists part, there is the
-mistake.
+All ranks must make the same collectives in the same order. So we read each rank's flight recorder, and look for the first collective that is not the same on all of them.
 """
 
 
@@ -110,15 +359,12 @@ mistake.
 #| export drills.flight
 #| blank where_they_part: compare, number by number, the kind and the sizes on all ranks
 def flight_record() -> list[dict]:
-    """The collectives of this process in order, the last one the one it waits in: number, kind, sizes, calls in nanogpt.
-
-    From PyTorch's flight recorder. PyTorch 2.9 keeps it for gloo only if TORCH_FR_BUFFER_SIZE is set.
-    """
+    """The collectives of this process in order, the last one the one it waits in: number, kind, sizes, calls in nanogpt."""
     here, record = str(Path(nanogpt.__file__).parent), []
-    for entry in pickle.loads(_distributed_c10d._dump_fr_trace()).get("entries", []):
+    for entry in recorded():
         ours = [f for f in reversed(entry["frames"]) if f["filename"].startswith(here)]
         calls = [f"{f['name']} ({Path(f['filename']).name}:{f['line']})" for f in ours]
-        kind = entry["profiling_name"].partition(":")[2]
+        kind = entry["profiling_name"].partition(":")[2]  # gloo:all_reduce, nccl:all_reduce
         told = {"number": entry["collective_seq_id"], "kind": kind, "sizes": entry["input_sizes"]}
         record.append(told | {"calls": calls})
     return record
@@ -135,13 +381,24 @@ def where_they_part(records: list[list[dict]]) -> list[dict | None] | None:
 
 
 # %%
+first = {"number": 1, "kind": "all_reduce", "sizes": [[5]]}
+reduce, gather = first | {"number": 2}, first | {"number": 2, "kind": "all_gather"}
+print("the same:  ", where_they_part([[first, reduce], [first, reduce]]))
+print("they part: ", where_they_part([[first, gather], [first, reduce]]))
+
+# %% [markdown]
+r"""
+The command `flight` trains with the checks that it is given, within the process group and the watch. At the end, good or bad, each rank writes its record into a file.
+"""
+
+
+# %%
 #| export drills.flight
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt flight`."""
-    parser = argparse.ArgumentParser(description="A deadlock, and each rank's list of its collectives.")
-    parser.add_argument(
-        "checks", nargs="+", choices=CHECKS, metavar="CHECK", help="alone: a deadlock; together: none"
-    )
+    parser = argparse.ArgumentParser(description="Ranks that hang, and each one's list of its collectives.")
+    named = "hangs: one rank does; alone: a deadlock; together: neither"
+    parser.add_argument("checks", nargs="+", choices=CHECKS, metavar="CHECK", help=named)
     parser.add_argument("--data", default="data/built/stories", help="a folder of shards")
     parser.add_argument("--out", required=True, help="a folder for CHECK-rank0.json and so on")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long a rank waits for the others")
@@ -153,7 +410,8 @@ def run(args: argparse.Namespace) -> None:
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     ranks = torchrun_ranks()
     torch.set_num_threads(1)
-    with process_group(ranks, args.seconds):
+    fresh(ranks, args.data)  # now, because with its first optimizer PyTorch loads for seconds
+    with process_group(ranks, args.seconds), watched(ranks, args.seconds / 2):
         for check in args.checks:
             try:
                 train(ranks, args.data, CHECKS[check])
@@ -163,13 +421,14 @@ def run(args: argparse.Namespace) -> None:
 
 # %% [markdown]
 r"""
-*Predict.* Rank 0 waits in the check's `all_gather`. In which collective does rank 1 wait, and called by which function of ours? (One
-`torchrun` makes two runs: `together`, in which all ranks ask, and then `alone`, which ends it.)
+*Predict.* Rank 0 waits in the check's `all_gather`. In which collective does rank 1 wait? (One `torchrun` makes two runs: `together`, in which all ranks ask, and then `alone`, which ends it.)
 """
 
 # %%
-predict("20b.2", "rank 1 waits in", guess=None)
-FLIGHT = RUNS / "flight"
+predict("20b.3", "rank 1 waits in", guess=None)
+
+# %% tags=["nbval-ignore-output"]
+_ = torchrun("20b", 2, "flight", "together", "alone", *words, fails=True)
 
 
 def records_of(check: str) -> list[list[dict]]:
@@ -177,13 +436,9 @@ def records_of(check: str) -> list[list[dict]]:
     return [json.loads((FLIGHT / f"{check}-rank{rank}.json").read_text()) for rank in range(2)]
 
 
-words = "--data", DATA.as_posix(), "--out", FLIGHT.as_posix(), "--seconds", "3"
-torchrun("20b", 2, "flight", "together", "alone", *words, fails=True)
 records = records_of("alone")
-
-# %% tags=["nbval-ignore-output"]
 for rank, record in enumerate(records):
-    for each in record[-4:]:
+    for each in record[-3:]:
         print(f"rank {rank}, {each['number']}: {each['kind']} of {each['sizes']}")
         print("          ", " → ".join(each["calls"][-4:]))
 
@@ -193,39 +448,143 @@ assert parted == [record[-1] for record in records], "a rank went on after the l
 for rank, each in enumerate(parted):
     calls = " → ".join(call.partition(" ")[0] for call in each["calls"][-4:])
     print(f"rank {rank} waits in {each['kind']}: {calls}")
-answer("20b.2", parted[1]["kind"])
+answer("20b.3", parted[1]["kind"])
+together = records_of("together")
+assert where_they_part(together) is None, "the ranks' collectives differ where all make the call"
+print(f"where all make the call: {len(together[0])} collectives, the same on both ranks")
 
 # %% [markdown]
 r"""
-Up to there the lists are equal. Then rank 0 gathers, called by `check_alone`, and rank 1, which was not called, has gone on to the next step, where it
-counts targets. Neither *where they wait* is wrong; wrong is that only one list has the gather. In the run before, `together`, all ranks made the
-call and one printed:
+Up to there the lists are equal. Then rank 0 gathers, called by `check_alone`. Rank 1 was not called, and has gone on to the next step, where it counts targets. Neither rank waits in the wrong place. The mistake is that only rank 0 made the gather. In the run before, `together`,
+all ranks made the call and one printed, and the lists do not part.
+
+This was the lucky case, in which the two collectives are of different kinds. Where both are all-reduces, gloo pairs them. If they have different sizes, a process ends with *Is there a distributed collective mismatch in your code?* If they have the
+same size, nothing ends: gloo adds two things that have nothing to do with each other, and one rank waits only at the end, for a collective that no other makes.
+
+The code above asks for the recorder of the backend that is used: `_dump_fr_trace` for gloo, and `_dump_nccl_trace` for NCCL, whose entries have the same fields (PyTorch's `FlightRecorder.hpp`). NCCL's ranks also write it to files when they run into
+the time limit, if `TORCH_NCCL_DUMP_ON_TIMEOUT` is set and `TORCH_FR_DUMP_TEMP_FILE` says where.
+
+## A model of the network
+
+Why were two processes less than twice as fast? A message takes a *latency* α, however short it is, and then its bytes travel at a *bandwidth* β:
+
+$$\text{seconds} = \alpha + \frac{\text{bytes}}{\beta}$$
+
+An all-reduce by a ring (chapter 20) sends 2(n − 1)/n of its bytes. A ring has 2(n − 1) messages, one after the other, and a tree has 2 log₂ n. For two ranks both are two messages, and each rank sends the bytes once: 2α + bytes/β. Let us measure α and β here.
 """
+
 
 # %%
-mended = records_of("together")
-assert where_they_part(mended) is None, "the ranks' collectives still differ"
-print(f"{len(mended[0])} collectives, the same on both ranks")
+#| export drills.network
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+
+from nanogpt.drills.ddp import fresh
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.distributed import Ranks, replicate
+from nanogpt.speed.roofline import synchronize
+
+
+def all_reduces(ranks: Ranks, data: str, repeats: int = 20) -> dict:
+    """The median seconds of an all-reduce, by its bytes, from 1 kB to 16 MB."""
+    found = {}
+    for nbytes in (2**k for k in range(10, 25, 2)):
+        x, seconds = torch.zeros(nbytes // 4, device=ranks.device), []
+        for _ in range(repeats):
+            began = time.perf_counter()
+            dist.all_reduce(x)
+            synchronize(ranks.device)
+            seconds.append(time.perf_counter() - began)
+        found[nbytes] = statistics.median(seconds)
+    return found
+
 
 # %% [markdown]
 r"""
-(That is the lucky case. Where both calls are all-reduces, gloo pairs them. Of different sizes, a process ends with *Is there a distributed collective mismatch in
-your code?* Of the same size, nothing ends: a sum is made of two things that have nothing to do with each other, and one rank waits only at the end, for a collective
-that no other makes.)
-
-A rank that hangs outside of a collective, on a disk say, leaves no entry. `py-spy dump --pid PID` shows the Python stack of a process that nobody
-has prepared. It takes leave to look into another process: root, on macOS `sudo`, and so on a Linux whose
-`/proc/sys/kernel/yama/ptrace_scope` is 1, such as Ubuntu. Without it, `faulthandler.dump_traceback_later(600)` at the start of a program says after ten
-minutes where it is.
+The second drill times a step in two ways. *Alone*, each rank computes forward, backward and update of its rows, at the same time as the other, and waits for it at the end; nothing is averaged. *Together*, DDP averages. The difference is what averaging costs. The two ways alternate, so that both see the same machine.
 """
 
+
+# %%
+#| export drills.network
+def steps(ranks: Ranks, data: str, repeats: int = 30) -> dict:
+    """Seconds of each of some steps, by each rank alone and together in DDP; and the gradient's bytes."""
+    runs, found = {}, {"alone": [], "together": []}
+    for way in found:
+        model, optimizer, stream = fresh(ranks, data)
+        runs[way] = replicate(model, ranks) if way == "together" else model, optimizer, stream
+    for way in [*runs] * repeats:
+        model, optimizer, stream = runs[way]
+        batch, mean = [stream.next_batch()], ranks.mean if way == "together" else None
+        dist.barrier()
+        began = time.perf_counter()
+        train_step(model, optimizer, batch, mean=mean)
+        synchronize(ranks.device)
+        dist.barrier()  # a step ends when the slower rank is done
+        found[way].append(time.perf_counter() - began)
+    gradient = sum(p.grad.nbytes for p in runs["alone"][0].parameters())
+    return {way: seconds[5:] for way, seconds in found.items()} | {"bytes": gradient}
+
+
+DRILLS = {"all_reduces": all_reduces, "steps": steps}
+
+# %% tags=["nbval-ignore-output"]
+out = RUNS / "network.json"
+drills = "drills.network:all_reduces", "drills.network:steps"
+_ = torchrun("20b", 2, "drill", *drills, "--data", DATA.as_posix(), "--out", out.as_posix())
+measured = json.loads(out.read_text())
+times = {int(nbytes): seconds for nbytes, seconds in measured[drills[0]].items()}
+print(*(f"{nbytes / 1e3:10,.1f} kB  {1e6 * seconds:.0f} µs" for nbytes, seconds in times.items()), sep="\n")
+
 # %% [markdown]
 r"""
-## A model of the step
+Now fit the line. The squares of *relative* errors are made small, since otherwise the largest size alone would count. The figure has logarithmic axes: on the left the latency is a floor, on the right the bandwidth is a slope.
+"""
 
-Computing shrinks with n, averaging does not. A ring moves 2(n − 1)/n of the gradient's bytes over the slowest link, plus a
-latency for each of its messages; a tree, which NCCL takes where the latency counts, has 2 log₂ n of them. And of that a part is hidden behind
-backward, which takes two thirds of the computing.
+# %% tags=["nbval-ignore-output"]
+sizes, seconds = np.array([*times]), np.array([*times.values()])
+slope, constant = np.polyfit(sizes, seconds, 1, w=1 / seconds)
+alpha, beta = max(constant, 1e-7) / 2, 1 / slope
+fitted = 2 * alpha + sizes / beta
+factors = np.maximum(fitted / seconds, seconds / fitted)
+show(
+    figures.latency_and_bandwidth(sizes, seconds, fitted),
+    alt="Seconds of an all-reduce against bytes: flat, then rising.",
+)
+print(
+    f"α = {1e6 * alpha:.0f} µs, β = {beta / 1e9:.2f} GB/s; each size within a factor of {factors.max():.1f}×"
+)
+
+# %% [markdown]
+r"""
+*Predict.* The gradient of this model is 2.1 MB. What does the model say that averaging costs, and how long is the step of two ranks? Averaging can hide behind backward, or not at all. So the model gives a range: computing alone is the lower end, and computing plus all of the averaging the upper end. Each end is
+as uncertain as the steps differ among themselves, so we take the lower quartile of the time alone for the lower end and the upper quartile for the upper end.
+"""
+
+# %% tags=["nbval-ignore-output"]
+alone, together = (1e3 * np.array(measured[drills[1]][way]) for way in ("alone", "together"))
+averaging = 1e3 * (2 * alpha + measured[drills[1]]["bytes"] / beta)
+low, high = np.quantile(alone, 0.25), np.quantile(alone, 0.75) + averaging
+step = np.median(together)
+print(f"alone {np.median(alone):.1f} ms; averaging 2.1 MB takes {averaging:.1f} ms by the model")
+print(f"predicted: {low:.1f} ms to {high:.1f} ms; measured: {step:.1f} ms")
+outside = max(low - step, step - high, 0.0)
+print("within the range" if outside == 0 else f"outside of the range by {outside:.1f} ms")
+
+# %% [markdown]
+r"""
+What the model leaves out makes the measured step longer: DDP copies gradients into buckets and back, and its ranks wait for each other several times within a step, where *alone* they wait once. A machine that does other things as well interrupts now one rank and now the other, and then every one of these waits counts. On a server that does nothing else the step should be within the range.
+
+## Many GPUs
+
+The same formula, with other numbers, describes GPUs. Two things are new. First, backward hides a part of the averaging. Backward is two thirds of the computing; part of the averaging runs beside it. Second, there are two kinds of links. Within a machine GPUs are
+connected by NVLink. Between machines there are network cards (NICs), and a server for training has one for each GPU.
+
+How many of these cards does one all-reduce use? All of them. NCCL builds several rings, and each leaves the machine by another card. NVIDIA's engineers say so in two issues: "With 8 400 Gbps NICs your peak would be at 400 GB/s" (nccl-tests#309), and a DGX A100 with 8 cards of 200 Gb/s reaches 192 GB/s (nccl#812),
+where one card has 25. A user of nccl#569 measured 363 ms with one card a machine and 132 ms with four. So the bandwidth between machines is that of all cards of a machine together, as long as the GPUs inside can pass on as much.
 """
 
 
@@ -238,6 +597,8 @@ from nanogpt.gpt.model import GPTConfig, num_params
 from nanogpt.speed.work import step_flops
 
 
+# %%
+#| export plan.budget
 @dataclass(frozen=True)
 class Cluster:
     """GPUs of `flops` FLOP/s, of which the model gets `mfu`; links in bytes/s and seconds; all are assumptions."""
@@ -251,6 +612,8 @@ class Cluster:
     overlap: float = 0.8  # the part of backward that averaging can hide behind
 
 
+# %%
+#| export plan.budget
 def ring_bandwidth(n: int, cluster: Cluster) -> float:
     """Bytes/s at which a ring over n GPUs passes a message on.
 
@@ -266,6 +629,52 @@ def average_seconds(nbytes: float, n: int, cluster: Cluster) -> float:
     """Of an all-reduce over n GPUs: a ring's bytes, and a tree's latency."""
     sent = 2 * (n - 1) / n * nbytes
     return sent / ring_bandwidth(n, cluster) + 2 * math.ceil(math.log2(n)) * cluster.latency
+
+
+# %%
+h100, a100 = Cluster(flops=PEAKS["H100"].half * 1e12), Cluster(312e12, inside=300e9, between=25e9)
+for name, cluster in (("H100, 8 × 400 Gb/s", h100), ("A100, 8 × 200 Gb/s", a100)):
+    print(
+        f"{name}: {ring_bandwidth(8, cluster) / 1e9:.0f} GB/s inside, {ring_bandwidth(16, cluster) / 1e9:.0f} between"
+    )
+
+# %% [markdown]
+r"""
+The second line is 4% above the 192 GB/s that NVIDIA measured. For larger clusters there is a published measurement: the authors of the Ultra-Scale Playbook timed an all-reduce of 256 MB on 1 to 64 machines of eight H100 GPUs, many times (its figure *Communication Bandwidth by Number of Nodes*; the medians are
+below). Their number is 2(n − 1)/n of the bytes over the time, which would be the bandwidth if there were no latency.
+
+*Predict.* By our model this number is about 350 GB/s on 64 machines. What did they measure?
+"""
+
+# %%
+predict("20b.4", "bandwidth on 64 machines, published", guess=None, unit="GB/s")
+
+# %%
+PUBLISHED = {1: 436, 2: 362, 4: 160, 8: 100, 16: 85, 32: 65, 64: 33}  # machines of 8 H100: GB/s, the median
+NBYTES = 256e6
+beside = {"published": PUBLISHED, "tree": {}, "ring": {}}
+for machines in PUBLISHED:
+    n = 8 * machines
+    sent, tree = 2 * (n - 1) / n * NBYTES, average_seconds(NBYTES, n, h100)
+    ring = sent / ring_bandwidth(n, h100) + 2 * (n - 1) * h100.latency
+    beside["tree"][machines], beside["ring"][machines] = sent / tree / 1e9, sent / ring / 1e9
+show(
+    figures.bandwidths(beside),
+    alt="Bandwidth against machines: a tree stays above 350 GB/s; ring and published fall below 50.",
+)
+for machines, rate in PUBLISHED.items():
+    print(
+        f"{machines:2} machines: published {rate}, tree {beside['tree'][machines]:.0f}, ring {beside['ring'][machines]:.0f} GB per s"
+    )
+answer("20b.4", PUBLISHED[64])
+
+# %% [markdown]
+r"""
+On one and two machines the model is right within 5%. From four machines on it is too optimistic, and on 64 machines by a factor of ten. The third column shows why this is possible: with a ring's latency, 10 µs for each of its 2(n − 1) messages, the model is within a factor of 2.1 of all seven measurements. NCCL can also use trees, whose latency
+grows with log n only, and our formula assumes one. Which of them a cluster gets, and how busy its switches are, no formula knows: in the same figure 5% of the measurements on 64 machines were below 12.5 GB/s, and 5% above 177. An engineer who tests a cluster saw 366 GB/s on four machines (nccl-tests#309).
+
+So take the formula for the best case, and a measured bandwidth for a plan that has to hold. Here is the model of a step.
+"""
 
 
 # %%
@@ -293,53 +702,55 @@ def efficiency(config: GPTConfig, rows: float, n: int, cluster: Cluster, accumul
     return one["total"] / step_seconds(config, rows, n, cluster, accumulate)["total"]
 
 
+# %%
+GPT2, ROWS, BATCH = GPTConfig(), 16, 512  # rows of 1,024 tokens: of a GPU, and of GPT-2's batch
+slow = replace(h100, inside=33e9)  # what the playbook measured on 64 machines
+for name, cluster in (("best case", h100), ("as published", slow)):
+    step = step_seconds(GPT2, ROWS, 512, cluster)
+    parts = ", ".join(f"{part} {1e3 * seconds:.1f} ms" for part, seconds in step.items())
+    print(f"{name}: {parts}, efficiency {efficiency(GPT2, ROWS, 512, cluster):.0%}")
+
 # %% [markdown]
 r"""
-Two questions that sound alike. *Weak scaling*: each GPU keeps its 16 rows, so n GPUs read n times the batch. *Strong scaling*: the batch stays,
-GPT-2's half a million tokens, and each GPU gets fewer rows.
+Two questions sound alike. *Weak scaling*: each GPU keeps its 16 rows, so n GPUs read n times the batch. *Strong scaling*: the batch stays, GPT-2's half a million tokens, and each GPU gets fewer rows.
 
-*Predict.* GPT-2 124M on 1,024 GPUs of eight a machine: with how much of their power, in per cent, in both cases?
+*Predict.* GPT-2 124M on H100 GPUs, eight a machine: which efficiency do they have, in per cent, in both cases?
 """
 
 # %%
-predict("20b.3", "weak scaling at 1,024 GPUs, efficiency", guess=None, unit="%")
-predict("20b.4", "strong scaling at 512 GPUs, efficiency", guess=None, unit="%")
-GPT2, ROWS, BATCH = GPTConfig(), 16, 512  # rows of 1,024 tokens: of a GPU, and of GPT-2's batch
-h100 = Cluster(flops=PEAKS["H100"].half * 1e12)
+predict("20b.5", "weak scaling at 1,024 GPUs, efficiency", guess=None, unit="%")
+predict("20b.6", "strong scaling at 512 GPUs, efficiency", guess=None, unit="%")
+
+# %%
 counts = [2**k for k in range(11)]
 
 
 def curves(cluster: Cluster) -> dict[str, list[tuple[int, float]]]:
     """Efficiency by the number of GPUs, as far as each has a row of its own."""
     weak = [(n, efficiency(GPT2, ROWS, n, cluster)) for n in counts]
-    whole = step_seconds(GPT2, BATCH, 1, cluster)["total"]
-    strong = [
-        (n, whole / n / step_seconds(GPT2, BATCH / n, n, cluster)["total"]) for n in counts if n <= BATCH
-    ]
+    whole, strong = step_seconds(GPT2, BATCH, 1, cluster)["total"], []
+    for n in counts:
+        if n <= BATCH:
+            strong.append((n, whole / n / step_seconds(GPT2, BATCH / n, n, cluster)["total"]))
     return {f"weak: {ROWS} rows a GPU": weak, f"strong: {BATCH} rows in all": strong}
 
 
-# %%
 show(
     figures.scaling(curves(h100)),
-    alt="Efficiency against GPUs: weak scaling stays near one; strong scaling falls from 64 GPUs on.",
+    alt="Efficiency against GPUs: weak scaling stays near one; strong scaling falls at 512 GPUs.",
 )
 for name, points in curves(h100).items():
     print(
         f"{name:24}", *(f"{n}: {share:.0%}" for n, share in points if n in (8, 16, 64, 512, 1024)), sep="  "
     )
 weak, strong = curves(h100).values()
-answer("20b.3", 100 * weak[-1][1])
-answer("20b.4", 100 * strong[-1][1])
+answer("20b.5", 100 * weak[-1][1])
+answer("20b.6", 100 * strong[-1][1])
 
 # %% [markdown]
 r"""
-Up to one machine both are nearly free. Then the network enters, and weak scaling pays for it once and no more: the ring's bytes do not
-grow with n. Strong scaling has ever less computing to hide behind. So large runs take large batches, or let micro-batches
-accumulate, which divides the averaging by their number; the next section shows what a larger batch costs.
-
-The numbers hang on the assumptions. *Predict:* how many GB/s between machines halve weak scaling on 1,024 GPUs, and does more overlap mend that?
-Then move them.
+In the best case weak scaling costs nothing: all of the averaging hides behind backward. A ring's bytes do not grow with n, so it stays that way. In strong scaling there is ever less computing to hide behind, and at 512 GPUs, with one row each, the averaging is longer than backward. So large runs take large batches, or let micro-batches accumulate, which
+divides the averaging by their number. The numbers depend on the assumptions. *Predict:* from how many GB/s of a network card on does weak scaling on 1,024 GPUs reach 90%? Then move the knobs.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -347,129 +758,8 @@ figures.scaling_widget(lambda **knobs: curves(Cluster(flops=h100.flops, **knobs)
 
 # %% [markdown]
 r"""
-## Two published numbers
-
-A published table gives llm.c on one H800 and on two.
-"""
-
-
-# %%
-def published_rows(name: str) -> list[dict]:
-    """A table of data/reference; each row says in which log and line it stands."""
-    with open(f"../data/reference/{name}.csv", encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-table = published_rows("throughput")
-pair = [row for row in table if row["device"] == "H800"]
-rates = [int(row["tokens_per_step"]) / float(row["median_ms"]) * 1e3 for row in pair]
-for row, rate in zip(pair, rates):
-    print(
-        f"GPUs {row['devices']}, {row['precision']}: {row['median_ms']} ms for {row['tokens_per_step']} tokens: {rate:,.0f} tokens a second"
-    )
-print(f"the second GPU makes it {rates[1] / rates[0]:.2f} times as fast")
-
-# %% [markdown]
-r"""
-More than twice as fast with twice the GPUs: no scaling does that. It is weak scaling, four rows a GPU, so the *steps* should take
-as long as before; they are shorter, because the precision was changed as well, from TF32 to bf16. The pair says nothing about either. A
-comparison changes one thing.
-
-The same care for a gauge. This is `nvidia-smi` during a published tensor-parallel run (chapter 21) on two GPUs:
-"""
-
-# %%
-for row in published_rows("megatron_nvidia_smi"):
-    said = f"utilisation {row['util_percent']}%, {row['power_w']} of {row['power_cap_w']} W, {row['used_mib']} MiB"
-    print(f"GPU {row['gpu']}: {said}")
-
-# %% [markdown]
-r"""
-Utilisation is the share of the last moments in which *some* kernel ran, be it one that waits for another GPU. It does not say that one GPU computes
-two and a half times as much as the other: both do the same work and wait for each other in every layer. What does say something is the
-power: under 40% of the cap on both. Neither computes much. Trust the MFU.
-
-## The same rows a rank, more ranks
-
-Whoever doubles the ranks and changes nothing else doubles the batch and halves the updates. A published minGPT run, ten epochs on four
-ranks, then on eight:
-"""
-
-# %%
-log = published_rows("mingpt_ddp")
-published = {}
-for row in log:
-    if row["set"] == "eval":
-        ranks = 4 if "4 processes" in row["run"] else 8
-        published.setdefault(ranks, {}).setdefault(int(row["epoch"]), []).append(float(row["loss"]))
-published = {
-    ranks: {epoch: np.mean(losses) for epoch, losses in by.items()} for ranks, by in published.items()
-}
-for ranks, by in published.items():
-    print(f"{ranks} ranks:", ", ".join(f"epoch {epoch} {loss:.2f}" for epoch, loss in by.items()))
-
-# %% [markdown]
-r"""
-1.13 against 1.96 after the same epochs. But eight ranks after ten epochs have made as many updates as four after five; and there, between epochs
-3 and 6, the first curve passes 1.96. Nothing is wrong with DDP. The run is a shorter one.
-
-Here it is in small. Since n ranks *are* one process with the whole batch, which chapter 20 proved, one process will do.
-Two remedies are in use: keep the global batch, with half the rows a rank, which is the first run itself; or make larger steps, since the mean of
-more rows is less noisy: the rate times 2 (Goyal et al. 2017), or √2, as theory has it for Adam (Malladi et al. 2022).
-"""
-
-# %%
-PER_RANK, UPDATES, LR = 2, 192, 1e-3
-assert UPDATES >= 16, f"UPDATES={UPDATES}: eight moments on eight ranks, which make half as many, take 16"
-
-
-def ranked_run(ranks: int, factor: float = 1.0) -> list[tuple[int, float]]:
-    """Train on the same text as 4 ranks do in UPDATES updates: (rows read, held-out loss), at eight moments."""
-    rows, points = ranks * PER_RANK, []
-    model = scale_init(GPT(small, torch.Generator().manual_seed(SEED)))
-    stream = DocumentStream(open_shards(DATA, "train"), rows, T, seed=SEED)
-    optimizer, updates = make_optimizer(model, factor * LR), UPDATES * 4 // ranks
-    for step in range(1, updates + 1):
-        train_step(model, optimizer, [stream.next_batch()])
-        if step % (updates // 8) == 0:
-            points.append((step * rows, evaluate(model, held, eot)))
-    return points
-
-
-# %% tags=["nbval-ignore-output"]
-ways = {"4 ranks": (4, 1), "8 ranks": (8, 1), "8 ranks, rate × √2": (8, 2**0.5), "8 ranks, rate × 2": (8, 2)}
-runs = {name: ranked_run(*way) for name, way in ways.items()}
-show(
-    figures.more_ranks(published, runs),
-    alt="Left, published losses of 4 and 8 ranks against epochs; right ours: 8 ranks are higher, larger rates close the gap.",
-)
-for name, points in runs.items():
-    print(f"{name:20} {points[-1][1]:.3f}")
-
-# %%
-final = {name: points[-1][1] for name, points in runs.items()}
-print("8 ranks end higher than 4:", final["8 ranks"] > final["4 ranks"])
-print("twice the rate helps:", final["8 ranks, rate × 2"] < final["8 ranks"])
-
-# %% [markdown]
-r"""
-Which remedy? Keeping the global batch changes nothing, and scales until a rank has one row. Larger rates work until they do not: chapter
-15 measured how noisy a gradient is, and beyond a batch that is large against that noise more rows buy nothing.
-
-## Several machines
-
-The command is the same on each machine, but for what says where to meet. With a *c10d rendezvous* machines may come in any order, and `--max-restarts`
-starts all ranks anew if one dies; the trainer goes on from its last checkpoint.
-
-```
-torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST0:29500 --rdzv-id run1 --max-restarts 3 \
-         -m nanogpt train gpt2-124M run.dir=/shared/runs/a data.dir=/shared/fineweb
-```
-
-Where a host does not recognise its own name, a static one: `--node-rank 0` on the first and `--node-rank 1` on the second, both with `--master-addr HOST0
---master-port 29500`. `run.dir` and `data.dir` must lie on a disk that all see; the hashes find out if they do not. (The
-course's tests run both commands on two hosts that are network namespaces of one machine, joined by a cable that they cut; they kill a worker of one host, and both
-hosts go on from the last checkpoint. `slurm/` has the script for a cluster. Nobody has run them on two machines yet.)
+Whoever doubles the ranks and keeps the rows of each doubles the batch, and halves the number of updates. The learning rate then has to be tuned again. Goyal et al. (2017, §2.1) multiply it by the same factor as the batch, the *linear rule*, after a warm-up; they trained image models with SGD, and found that it holds up to 8,192 images a batch and not beyond. Nothing of
+this is about processes: n ranks are one process with the whole batch.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -489,15 +779,19 @@ r"""
 
 To explore:
 
-1. In the model of the step, how many micro-batches must accumulate so that 512 GPUs with one row each reach 80%? Check with `efficiency`.
-2. Gradients could travel in bf16. Add it to `average_seconds`, and check from how many GPUs on it matters for weak scaling.
-3. Repeat `ranked_run` with 16 and 32 ranks at rate × 4 and × 8. Where does the linear rule break? Check with two seeds.
+1. Train `tiny` on two processes, stop it (`touch` the file `stop` in `run.dir`), and go on with one. Check with `python -m nanogpt compare` against
+   a run that was never stopped: within which bound?
+2. Give a rank other data, by a `data.dir` that depends on `LOCAL_RANK`. Check that the run is refused, and what it says.
+3. Let the check `hangs` raise an error instead of sleeping, and then end with `os._exit(1)`. Check what the watch says, what the roll call says, and what torchrun says.
+4. In the model of the step, how many micro-batches must accumulate so that 512 GPUs with one row each reach 95%? Check with `efficiency`.
+5. Gradients could travel in bf16. Add it to `step_seconds`, and check from how many GPUs on it matters, in the best case and at 33 GB/s.
+6. Fit α and β with four processes. Check: is the latency 2α, as a tree's of two, 4α, as a tree's of four, or 6α, as a ring's?
 
 ## Further reading
 
-- Goyal et al. 2017, *Accurate, Large Minibatch SGD*, §2: the linear rule, and where it ends.
-- Malladi et al. 2022, *On the SDEs and Scaling Rules for Adaptive Gradient Algorithms*, §5: √2 for Adam, and when.
-- McCandlish et al. 2018, *An Empirical Model of Large-Batch Training*, §2: the batch beyond which more rows buy nothing.
+- PyTorch's documentation of *torchrun (Elastic Launch)*: rendezvous, restarts, and what a script must do for them; and of *ProcessGroupNCCL Environment Variables*.
+- The Ultra-Scale Playbook, 2025, *Pipeline Parallelism*, first figure: all-reduce, all-gather and reduce-scatter on up to 64 machines.
+- NCCL's issues nccl#412, nccl#569, nccl#812 and nccl-tests#309: how many network cards a collective uses.
 - Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters*, §5: measured on up to 3,072 GPUs.
-- PyTorch's documentation of *torchrun (Elastic Launch)*: rendezvous, restarts, and what a script must do for them.
+- Goyal et al. 2017, *Accurate, Large Minibatch SGD*, §2: the linear rule, and where it ends. McCandlish et al. 2018, *An Empirical Model of Large-Batch Training*, §2: the batch beyond which more rows buy nothing.
 """

@@ -76,7 +76,7 @@ r"""
 slice of our dimension 0. Each rank needs all of x and has some of y. Its *row* split deals out **inputs**, our dimension 1: each rank
 needs its slice of x only, and has a *summand* of all of y.
 
-In one kernel with several ranks (`local_ranks`, chapter 20) every rank's piece can be printed.
+In one kernel with several ranks (`local_ranks`, chapter 20) every rank's piece can be printed. There a collective is one call of one thread, so it shows what each rank holds, and neither order nor time nor a deadlock; two processes follow at the end.
 """
 
 
@@ -446,7 +446,7 @@ r"""
 ## By PyTorch
 
 A *DTensor* is a tensor that knows how it lies on a mesh of ranks: `Shard(0)`, `Replicate()`, or `Partial()`, a summand. Redistributing one is a collective, and autograd knows them all:
-f and g are `Replicate` ← `Partial`, in backward and in forward. `parallelize_module` gives a layer DTensor weights, and hooks that turn its input into a
+g turns `Partial` into `Replicate` in forward, and f does so in backward. `parallelize_module` gives a layer DTensor weights, and hooks that turn its input into a
 DTensor and its output back. `ColwiseParallel` is our `Column`, `RowwiseParallel` our `Row`.
 
 The fused optimizer takes no mixture of plain tensors and DTensors. So a third style is for what every rank has whole:

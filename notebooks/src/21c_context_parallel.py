@@ -18,7 +18,6 @@ The second part cuts the model by layers instead, and asks what the ranks do whi
 #| doc parallel.pipeline: Pipeline parallelism: a GPT cut into stages, their schedules simulated, and a step by send and receive.
 import itertools
 import json
-import math
 from pathlib import Path
 
 from course.figures import context_parallel as figures
@@ -57,6 +56,7 @@ from torch import Tensor, nn
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.train import target_shares
 from nanogpt.parallel.distributed import Ranks
+from nanogpt.speed.roofline import synchronize
 
 # %%
 #| export drills.ring
@@ -210,7 +210,7 @@ together: the row takes as long as without a mask. In the zigzag each rank compu
 ## The ring
 
 Now with ranks. While a rank computes with the keys and values that it has, they are already on their way to the next one, and the previous one's
-come in. `batch_isend_irecv` begins both at once: ranks that each send first and receive then could wait for each other for ever.
+come in. `batch_isend_irecv` begins both at once. Ranks that each send first and receive afterwards can wait for each other for ever. With NCCL two GPUs do (nccl#479).
 
 *Predict.* GPT-2 small in bf16, one row of 32,768 tokens on 8 ranks. How many MB does a rank send in one layer's forward pass? And in backward, with
 gradients in float32, how many times that?
@@ -343,7 +343,8 @@ for name, link in (("inside a machine", 450e9), ("between machines", 50e9)):
 
 # %% [markdown]
 r"""
-40% and the links are chapter 20b's assumptions (`Cluster`); the shape of the answer is what counts: context parallelism is for rows of tens of thousands of tokens. GPT-2's 1,024 would wait for the network.
+40% of the peak is chapter 20b's assumption, and so are the links: here one network card a GPU, since each rank sends through its own. The numbers are claimed for a fused attention kernel. Our `ring_attention` is none: it holds the scores of a tile in float32, which for the row above are 201 MB a tile, and in backward it waits for each message. (Exercise 3 begins the fused one.)
+The shape of the answer is what counts: context parallelism is for rows of tens of thousands of tokens. GPT-2's 1,024 would wait for the network.
 Llama 3's training does it without a ring (Grattafiori et al. 2024, §3.3.2): it first gathers all keys and values, which grouped heads keep small, and then attends, so that masks by document stay easy. A
 rank sends as many bytes as in the ring. The split is the zigzag.
 
@@ -420,7 +421,7 @@ def trained_in_ring(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list
     for _ in range(steps):
         batch = [tuple(wrapped.columns(z) for z in pair) for pair in masked(stream)]
         losses.append(ranks.mean(train_step(replica, optimizer, batch, mean=mean)).item())
-        first = first or {name: p.grad.clone() for name, p in model.named_parameters()}
+        first = first or {name: p.grad.to("cpu", copy=True) for name, p in model.named_parameters()}
     return losses, first
 
 
@@ -432,7 +433,7 @@ def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
     losses, one = [], {}
     for _ in range(steps):
         losses.append(train_step(model, optimizer, masked(stream)).item())
-        one = one or {name: p.grad.clone() for name, p in model.named_parameters()}
+        one = one or {name: p.grad.to("cpu", copy=True) for name, p in model.named_parameters()}
     found = {"one process": {"losses": losses, "apart": dict.fromkeys(one, 0.0)}}
     for way in ways:
         losses, first = trained(way, ranks, data, steps)
@@ -445,7 +446,7 @@ def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
 #| export drills.ring
 def sent_by_ring(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: int = 16) -> dict:
     """The bytes that a rank sends for one layer's attention, forward and backward."""
-    q = torch.randn(B, heads, T // ranks.size, d, requires_grad=True)
+    q = torch.randn(B, heads, T // ranks.size, d, device=ranks.device, requires_grad=True)
     batch, counts = dist.batch_isend_irecv, []
     dist.batch_isend_irecv = lambda ops: (counts.append(ops[0].tensor.nbytes), batch(ops))[1]
     out, forward = ring_attention(q, q, q), sum(counts)
@@ -580,8 +581,8 @@ print("1 to 8 stages, 1 to 21 micro-batches, backward 1 to 3.5 times forward: th
 r"""
 ## Interleaved
 
-The bubble is the time of passing p − 1 stages, so shorter stages help. But the layers are as many as they are. *Interleaving* (Narayanan et al. 2021, §2.2.2) gives each rank v short pieces in place of a
-long one: rank 0 has the first layers and some from the middle. A micro-batch goes around v times, the bubble is (p − 1)/(vm + p − 1), and there are (nearly) v times as many messages.
+The bubble is the time of passing p − 1 stages, so shorter stages make it smaller. *Interleaving* (Narayanan et al. 2021, §2.2.2) gives each rank v short pieces of the model in place of a long one: rank 0 has the first layers and some from the middle.
+A micro-batch goes around v times, and the bubble is (p − 1)/(vm + p − 1).
 """
 
 
@@ -601,19 +602,15 @@ def interleaved(stage: int, stages: int, m: int, chunks: int) -> list[tuple]:
 
 
 # %%
-for v in (CHUNKS, 2 * CHUNKS):
-    orders = [interleaved(s, STAGES, MICRO, v) for s in range(STAGES)]
-    spans = simulate(orders, lambda stage, what: (1 if what == "F" else 2) / v)  # noqa: B023
-    pictures[f"interleaved, {v} chunks"], held = spans, [most_kept(order) / v for order in orders]
-    print(
-        f"{v} chunks: idle {idle(spans)[0]:.1%}, formula {bubble(STAGES, MICRO, v):.1%}; held at most {held}"
-    )
-both = {name: pictures[name] for name in ("1F1B", f"interleaved, {CHUNKS} chunks")}
-show(figures.schedules(both), alt="1F1B, and interleaved with shorter operations: less waiting.")
+orders = [interleaved(s, STAGES, MICRO, CHUNKS) for s in range(STAGES)]
+spans = simulate(orders, lambda stage, what: (1 if what == "F" else 2) / CHUNKS)
+held = [most_kept(order) / CHUNKS for order in orders]
+print(f"{CHUNKS} chunks: idle {idle(spans)[0]:.1%}, formula {bubble(STAGES, MICRO, CHUNKS):.1%}")
+print(f"held at most {held}; 1F1B: {[most_kept(one_f_one_b(s, STAGES, MICRO)) for s in range(STAGES)]}")
 
 # %% [markdown]
 r"""
-It is paid for in messages, and in memory: more forwards run ahead, and the first stage holds 1 + (p − 1)/(pv) times what it holds in 1F1B (Korthikanti et al. 2022). *Predict:* from four stages with two micro-batches
+It costs v times as many messages, nearly, and memory: more forwards run ahead, and the first stage holds 1 + (p − 1)/(pv) times what it holds in 1F1B (Korthikanti et al. 2022). *Predict:* from four stages with two micro-batches
 each, what brings more, twice the micro-batches or two chunks? (Micro-batches must be a multiple of the stages.)
 """
 
@@ -662,43 +659,62 @@ def forward_stage(part: GPT, x: Tensor, targets: Tensor) -> Tensor:
 # %% [markdown]
 r"""
 The step follows its stage's order. For autograd the graph ends at the stage's border: what came in is a leaf, whose gradient goes back; what went out gets its gradient from the next stage.
-Sends do not wait (`isend`). In 1F1B two neighbours often send to each other at the same moment, and if each waited for the other to receive, both would wait for ever.
+
+In 1F1B two neighbours often send to each other at the same moment: one an activation, the other a gradient. If each sent first, and waited until the other receives, both would wait for ever. So what an operation has made is sent in one batch with what the next operation needs.
 """
 
 
 # %%
 #| export parallel.pipeline
-def received(shape: tuple, source: int) -> Tensor:
-    """A float32 tensor of this shape from that rank, on the CPU."""
-    dist.recv(x := torch.empty(shape), source)
-    return x
+# A forward's output goes to the next stage and its input comes from the one before; with backward it is the other way.
+TO, FROM = {"F": 1, "B": -1}, {"F": -1, "B": 1}
+
+
+def neighbour(op: tuple | None, ranks: Ranks, by: dict[str, int]) -> int | None:
+    """The rank to which an operation's message goes, or from which it comes; None at the pipeline's ends."""
+    other = ranks.rank + by[op[0]] if op else -1
+    return other if 0 <= other < ranks.size else None
+
+
+def swap(message: Tensor | None, before: tuple | None, op: tuple | None, shape: tuple, ranks: Ranks):
+    """Send what the operation before has made and receive what this one needs, at once (nccl#479): that, or None."""
+    to, source = neighbour(before, ranks, TO), neighbour(op, ranks, FROM)
+    ends, came = [], None
+    if to is not None:
+        ends.append(dist.P2POp(dist.isend, message, to))
+    if source is not None:
+        came = torch.empty(shape, device=ranks.device)
+        ends.append(dist.P2POp(dist.irecv, came, source))
+    for work in dist.batch_isend_irecv(ends) if ends else []:
+        work.wait()
+    return came
 
 
 # %%
 #| export parallel.pipeline
 def pipeline_step(part: GPT, micro_batches: list, ranks: Ranks, schedule) -> tuple[Tensor, list]:
     """Forward and backward of micro-batches [(x, y), ...]: their mean loss, and spans as simulate's; next is add_tied."""
-    rank, last = ranks.rank, ranks.size - 1
-    shares, loss, held, sent, spans = target_shares(micro_batches), torch.zeros(()), {}, [], []
-    for what, i, chunk in schedule(rank, ranks.size, len(micro_batches)):
-        x, y = micro_batches[i]
+    shares, held, spans = target_shares(micro_batches), {}, []
+    loss, message, before = torch.zeros((), device=ranks.device), None, None
+    shape = *micro_batches[0][0].shape, part.config.n_embd  # (B, T, C)
+    for op in schedule(ranks.rank, ranks.size, len(micro_batches)):
+        came, (what, i, chunk) = swap(message, before, op, shape, ranks), op
+        began, before, (x, y) = time.perf_counter(), op, micro_batches[i]
         if what == "F":
-            x = received((*x.shape, part.config.n_embd), rank - 1).requires_grad_() if rank else x
-            began = time.perf_counter()
-            held[i] = x, out = x, forward_stage(part, x, y)
+            x = x if came is None else came.requires_grad_()
+            held[i] = x, forward_stage(part, x, y)
+            message = held[i][1].detach()
         else:
             x, out = held.pop(i)
-            came = received(out.shape, rank + 1) if rank < last else shares[i]  # d loss / d out
-            began = time.perf_counter()
-            out.backward(came)
-            loss += torch.where(shares[i] > 0, shares[i] * out.detach(), 0.0) if rank == last else 0.0
+            out.backward(shares[i] if came is None else came)  # d loss / d out
+            message = x.grad
+            if came is None:  # the last stage: out is the loss
+                loss += torch.where(shares[i] > 0, shares[i] * out.detach(), 0.0)
+        synchronize(ranks.device)
         spans.append((what, i, chunk, began, time.perf_counter()))
-        to, message = (rank + 1, out.detach()) if what == "F" else (rank - 1, x.grad)
-        if 0 <= to <= last:
-            sent.append((dist.isend(message, to), message))  # which must live until it has been sent
-    [work.wait() for work, _ in sent]
-    if last:
-        dist.broadcast(loss, last)
+    swap(message, before, None, (), ranks)
+    if ranks.size > 1:
+        dist.broadcast(loss, ranks.size - 1)
     return loss, spans
 
 
@@ -708,10 +724,12 @@ def add_tied(part: GPT, ranks: Ranks) -> None:
     """wte's gradient: what the first stage found as embedding and the last as head, added up at both ends."""
     last = ranks.size - 1
     if last and ranks.rank in (0, last):
-        grad = part.transformer.wte.weight.grad
-        sent = dist.isend(mine := grad.clone(), last - ranks.rank)
-        grad += received(mine.shape, last - ranks.rank)
-        sent.wait()
+        grad, other = part.transformer.wte.weight.grad, last - ranks.rank
+        came = torch.empty_like(grad)
+        ends = [dist.P2POp(dist.isend, grad, other), dist.P2POp(dist.irecv, came, other)]
+        for work in dist.batch_isend_irecv(ends):
+            work.wait()
+        grad += came
 
 
 # %%
@@ -728,7 +746,7 @@ def trained_in_stages(way: str, ranks: Ranks, data: str, steps: int) -> tuple[li
         losses.append(pipeline_step(part, masked(stream), ranks, WAYS[way])[0].item())
         if way != "tied not added":
             add_tied(part, ranks)
-        first = first or {name: p.grad.clone() for name, p in part.named_parameters()}
+        first = first or {name: p.grad.to("cpu", copy=True) for name, p in part.named_parameters()}
         optimizer.step()
     return losses, {name: grad for stage in gathered(ranks, first) for name, grad in stage.items()}
 
@@ -761,6 +779,7 @@ tokens from 0; *mean of means* weighs ranks that have few targets like those wit
 predict("21c.4", "wrong gradients if the tied one is not added", guess=None)
 
 
+# %%
 def report(told):
     """A line a way; those that are wrong on purpose must be, the others not."""
     for way, found in told.items():
@@ -795,37 +814,6 @@ shares, m = ", ".join(f"{share:.0%}" for share in idle(spans)), len(spans[0]) //
 print(f"1F1B, {N} stages, {m} micro-batches, idle: measured {shares}, formula {bubble(N, m):.0%}")
 show(figures.schedules({"measured": spans}, "seconds"), alt="Two stages in turn, with gaps of uneven size.")
 
-# %% [markdown]
-r"""
-## Experts over ranks
-
-One kind is left. A *mixture of experts* replaces the MLP by E of them, and a router sends each token to k, one or two. *Expert parallelism* puts experts on different ranks: each rank sends its tokens to where their experts are
-(an all-to-all), and gets them back (another). A rank with t tokens sends 2ktC(n − 1)/n numbers a layer in forward, if routing is even, and as many in backward.
-
-It is not even, and shapes should be known beforehand. So of N tokens an expert takes at most *capacity factor* × N/E, for k = 1, and what finds no room skips the layer (Lepikhin et al. 2020; Fedus et al. 2021, §2.2). *Predict.* 1,024 tokens, eight experts, a router that
-draws at random, factor 1: how many per cent are dropped?
-"""
-
-# %%
-predict("21c.5", "dropped at capacity factor 1", guess=None, unit="%")
-
-# %%
-TOKENS, EXPERTS, DRAWS = 1024, 8, 200
-choice = torch.randint(EXPERTS, (DRAWS, TOKENS), generator=g)  # an expert for each token, many times
-loads = torch.stack([row.bincount(minlength=EXPERTS) for row in choice])  # (DRAWS, EXPERTS)
-for factor in (1.5, 1.25, 1.1, 1):
-    lost = (loads - math.ceil(factor * TOKENS / EXPERTS)).clamp(min=0).sum().item() / loads.sum().item()
-    print(f"capacity factor {factor}: {lost:.2%} of the tokens are dropped")
-answer("21c.5", 100 * lost)
-print(f"√((E - 1)/2πN) = {math.sqrt((EXPERTS - 1) / (2 * math.pi * TOKENS)):.2%}")
-routed = torch.stack([row.bincount(minlength=EXPERTS) for row in choice[0].chunk(RANKS)])
-show(figures.experts(routed.numpy(), TOKENS // EXPERTS), alt="Tokens by rank and expert; loads of experts.")
-
-# %% [markdown]
-r"""
-The root is the mean excess of a binomial number over its mean, for many tokens: a larger batch loses a smaller share. A router that has learnt is no coin: it prefers some experts, and losses that balance them exist for this reason.
-"""
-
 # %% tags=["nbval-ignore-output"]
 predictions("21c")
 
@@ -842,7 +830,7 @@ r"""
    `tests/parallel/test_ch21c_ring.py` with your class in place of `ContextParallel`.
 3. *Merge.* Let `F.scaled_dot_product_attention` compute two halves of the keys; from both outputs and logsumexps make the whole. *Check:* against `absorb`. This is how a ring uses fused kernels.
 4. *A slow stage.* Give `simulate` a last stage that takes twice as long. *Check:* for many micro-batches the idle share of the others tends to one half; what would you move?
-5. *Blocking.* Replace `isend` in `pipeline_step` by `send`, and run `drill drills.pipeline:same --seconds 5` under torchrun. *Check:* which schedule still ends, and what does the time limit say?
+5. *Blocking.* Let `swap` call `dist.send` first and `dist.recv` afterwards, and run `drill drills.pipeline:same --seconds 5` under torchrun. *Check:* does it end with gloo, for small rows and for large ones? NCCL's send is allowed to wait for the other's receive (nccl#784).
 
 ## Further reading
 
@@ -850,5 +838,4 @@ r"""
 - Grattafiori et al. 2024, *The Llama 3 Herd of Models*, §3.3.2: tensor, context, pipeline and data parallelism together.
 - Huang et al. 2019, *GPipe*, §2. Narayanan et al. 2019, *PipeDream*: 1F1B without a flush, and the stale weights that it costs.
 - Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, §2.2. Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*.
-- Lepikhin et al. 2020, *GShard*, and Fedus et al. 2021, *Switch Transformers*, §2.2.
 """

@@ -1,9 +1,10 @@
 """What notebooks start by torchrun: the chapter's cells as they were run, not as an earlier checkpoint left them."""
 
 import pytest
+import torch
 
 from course.paths import BUILT, CourseError, notebook_path
-from course.torchrun import package_so_far, torchrun
+from course.torchrun import package_so_far, ranks_device, told_by, torchrun
 
 
 def test_a_cell_that_was_edited_and_run_is_what_the_ranks_get():
@@ -20,6 +21,23 @@ def test_a_cell_that_was_edited_and_run_is_what_the_ranks_get():
     assert "def process_group" in text, "a cell that was not run yet is missing"
     assert (folder / "nanogpt/gpt/model.py").exists(), "the rest of the package is missing"
     assert '"B": 17' not in notebook_path("20").read_text(encoding="utf-8"), "the notebook itself was changed"
+
+
+def test_ranks_are_on_gpus_where_each_has_one_unless_somebody_says_otherwise(monkeypatch):
+    monkeypatch.delenv("NANOGPT_DEVICE", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [ranks_device(n) for n in (2, 3)] == ["cuda", "cpu"]
+    monkeypatch.setenv("NANOGPT_DEVICE", "cpu")
+    assert ranks_device(2) == "cpu"
+
+
+def test_lines_of_two_ranks_that_were_written_into_one_are_two():
+    said = "W1125 torchrun's own\nflight: rank 1 waitsflight: rank 0 waits\n\nwatch: rank 0 is in mean\nTraceback\n"
+    assert told_by("flight", said) == [
+        "flight: rank 0 waits",
+        "flight: rank 1 waits",
+        "watch: rank 0 is in mean",
+    ]
 
 
 @pytest.mark.slow

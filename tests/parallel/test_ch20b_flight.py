@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -14,9 +15,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import ROOT
-from ranks import in_ranks
+from ranks import in_ranks, torchrun_on_gpus
 from small_run import write_text
+from torch._C import _distributed_c10d
 
+from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.corpora.prepare import prepare
 from nanogpt.drills.flight import flight_record, where_they_part
 from nanogpt.parallel.distributed import Ranks, gathered
@@ -61,6 +64,24 @@ def test_the_record_names_the_rank_the_collective_and_our_call():
 
 def test_ranks_that_do_the_same_do_not_part():
     assert where_they_part(in_ranks(after_the_collectives, 2, False)) is None
+
+
+def test_nccls_record_is_read_by_its_own_name(monkeypatch):
+    """On a CPU PyTorch has no NCCL: its function is put in its place, with an entry as PyTorch's FlightRecorder writes it."""
+    reduce = {"collective_seq_id": 7, "profiling_name": "nccl:all_reduce", "input_sizes": [[3]], "frames": []}
+    trace = pickle.dumps({"entries": [reduce]})
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(_distributed_c10d, "_dump_nccl_trace", lambda **asked: trace, raising=False)
+    assert flight_record() == [{"number": 7, "kind": "all_reduce", "sizes": [[3]], "calls": []}]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("check", ["hangs", "alone"])
+def test_on_gpus_the_watch_speaks_before_nccls_watchdog_ends_the_process(check, tmp_path):
+    ensure_corpus(tmp_path / "stories")
+    words = ["--data", str(tmp_path / "stories"), "--out", str(tmp_path), "--seconds", "20"]
+    done = torchrun_on_gpus("flight", check, *words)
+    assert done.returncode != 0 and "watch: rank 0 is in" in done.stderr and "watch: rank 1" in done.stderr
 
 
 def stack(pid: int) -> str:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from ranks import in_ranks
+from ranks import drilled_on_gpus, in_ranks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.debug import CommDebugMode
@@ -284,3 +284,11 @@ def test_meshes_and_lengths_that_cannot_be_and_bfloat16(seed):
     for mesh, length, apart in in_ranks(refused, 2, seed):
         assert "pass mesh['tp']" in mesh and "7 positions cannot be dealt to 2 ranks" in length
         assert apart < 0.02, "in bf16, a split model has another loss"
+
+
+@pytest.mark.gpu
+def test_the_drills_of_21b_run_on_gpus(tmp_path):
+    from nanogpt.drills.tensor import DRILLS
+
+    found = drilled_on_gpus(tmp_path, *(f"drills.tensor:{name}" for name in DRILLS))
+    assert set(found) == {f"drills.tensor:{name}" for name in DRILLS}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import in_ranks
+from ranks import drilled_on_gpus, in_ranks
 
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.optim import make_optimizer
@@ -11,12 +11,15 @@ from nanogpt.gpt.train import train_step
 from nanogpt.gpt.weights import load_model, save_model
 from nanogpt.parallel.distributed import Ranks, gathered
 from nanogpt.parallel.pipeline import (
+    FROM,
+    TO,
     add_tied,
     bubble,
     gpipe,
     idle,
     interleaved,
     most_kept,
+    neighbour,
     one_f_one_b,
     pipeline_step,
     simulate,
@@ -78,6 +81,57 @@ def test_orders_that_wait_for_each_other_and_numbers_that_do_not_fit_are_one_sen
         interleaved(0, 4, 6, 2)
     with pytest.raises(ValueError, match=r"^n_layer=2 blocks cannot be cut into 3 stages; take at most 2$"):
         stage_of(GPT(GPTConfig(block_size=8, vocab_size=V, n_layer=2, n_head=2, n_embd=16)), 0, 3)
+
+
+# Messages
+
+
+def ends(order: list[tuple], ranks: Ranks, at_once: bool) -> list[list[tuple]]:
+    """What a stage sends and receives in pipeline_step, batch after batch: ("send" or "receive", the other rank)."""
+    batches = []
+    for before, op in zip([None, *order], [*order, None]):
+        pair = [("send", neighbour(before, ranks, TO)), ("receive", neighbour(op, ranks, FROM))]
+        pair = [end for end in pair if end[1] is not None]
+        batches += [pair] if at_once else [[end] for end in pair]
+    return [batch for batch in batches if batch]
+
+
+def all_arrive(stages: list[list[list[tuple]]]) -> bool:
+    """Whether every message arrives if a send waits for its receive, as NCCL's may (nccl#784)."""
+    left = [[list(batch) for batch in stage] for stage in stages]
+    moved = True
+    while moved:
+        moved = False
+        for rank, stage in enumerate(left):
+            for what, other in list(stage[0]) if stage else ():
+                if what == "send" and left[other] and ("receive", rank) in left[other][0]:
+                    stage[0].remove((what, other))
+                    left[other][0].remove(("receive", rank))
+                    moved = True
+        for stage in left:
+            while stage and not stage[0]:
+                stage.pop(0)
+    return not any(left)
+
+
+@pytest.mark.parametrize("schedule", [gpipe, one_f_one_b])
+@pytest.mark.parametrize(("stages", "m"), [(2, 1), (2, 8), (3, 2), (4, 8), (5, 7)])
+def test_no_two_stages_wait_for_each_other_even_if_a_send_waits_for_its_receive(schedule, stages, m):
+    everybody = [Ranks(s, s, stages) for s in range(stages)]
+    orders = [schedule(s, stages, m) for s in range(stages)]
+    assert all_arrive([ends(order, who, True) for order, who in zip(orders, everybody)])
+
+
+def test_sending_first_and_receiving_afterwards_would_be_a_deadlock_in_1f1b():
+    orders = [one_f_one_b(s, 2, 4) for s in range(2)]
+    assert not all_arrive([ends(order, Ranks(s, s, 2), False) for s, order in enumerate(orders)])
+
+
+@pytest.mark.gpu
+def test_the_drills_of_the_pipeline_run_on_gpus(tmp_path):
+    found = drilled_on_gpus(tmp_path, "drills.pipeline:same", "drills.pipeline:timeline")
+    for way in ("1F1B", "GPipe"):
+        assert max(found["drills.pipeline:same"][way]["apart"].values()) < 1e-4, way
 
 
 # Stages

@@ -6,7 +6,7 @@ The ranks are real processes, which talk by gloo over this machine's loopback.
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import in_ranks
+from ranks import drilled_on_gpus, in_ranks
 
 from nanogpt.gpt.attention import attention_weights
 from nanogpt.gpt.model import GPT, GPTConfig
@@ -260,3 +260,9 @@ def test_alone_it_is_the_model():
     model = GPT(GPTConfig(block_size=8, vocab_size=V, n_layer=2, n_head=2, n_embd=16)).eval()
     x = torch.randint(V, (2, 8))
     torch.testing.assert_close(ContextParallel(model)(x, x), model(x, x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.gpu
+def test_the_drills_of_the_ring_run_on_gpus(tmp_path):
+    found = drilled_on_gpus(tmp_path, "drills.ring:sent", "drills.ring:same")
+    assert max(found["drills.ring:same"]["zigzag"]["apart"].values()) < 1e-4

@@ -308,7 +308,9 @@ def test_the_faq_s_days_are_those_of_plan(device, gpus, capsys):
 
     batch = 64 if gpus > 1 or "A100" in device else 16
     rounds = 512 // batch // gpus
-    options = f"plan --device|{device}|--dp|{gpus}|--batch|{batch}|--accumulate|{rounds}|--tokens|10e9|--mfu|0.4"
+    options = (
+        f"plan --device|{device}|--dp|{gpus}|--batch|{batch}|--accumulate|{rounds}|--tokens|10e9|--mfu|0.4"
+    )
     main(options.replace(" ", "|", 1).split("|"))
     assert re.search(r"run +([\d.]+ days)", capsys.readouterr().out)[1] in FAQ
 

@@ -23,7 +23,7 @@ from nanogpt.run import checkpoint, trainer
 from nanogpt.run.compare import verdict
 from nanogpt.run.config import load_config
 from nanogpt.run.metrics import read_metrics
-from nanogpt.run.together import held_loss, my_documents, seed_step, too_large
+from nanogpt.run.together import held_loss, my_documents, remedy, seed_step, too_large
 
 pytestmark = [
     pytest.mark.skipif(
@@ -210,9 +210,20 @@ def test_a_rank_with_other_code_or_another_checkpoint_is_refused(what, config):
 def test_a_batch_that_cannot_be_dealt_is_one_sentence(config):
     for result in in_runs(fit, 3, config()):
         assert (
-            "train.batch_tokens=256 is 4 × train.micro_batch=4 × model.block_size=16: not to be dealt to 3"
-            in str(result)
+            "train.batch_tokens=256 is 4 × train.micro_batch=4 × model.block_size=16: not to be dealt to 3 ranks; "
+            "make train.batch_tokens a multiple of 3 × model.block_size" in str(result)
         )
+
+
+@pytest.mark.parametrize(("ranks", "micro_batch"), [(8, 2), (16, 1), (2, 4)])
+def test_the_remedy_is_one_that_can_be_dealt_and_keeps_the_batch(ranks, micro_batch, config):
+    said = remedy(config(), ranks)
+    assert said == f"set train.micro_batch={micro_batch}, which keeps the batch"
+    assert config(train_micro_batch=micro_batch).micro_batches % ranks == 0
+
+
+def test_tiny_can_be_shared_by_two_processes_as_it_is():
+    assert load_config("tiny").micro_batches % 2 == 0
 
 
 def test_another_trainer_in_the_folder_is_refused_by_all(config):

@@ -1,0 +1,51 @@
+"""How long an all-reduce takes, by its bytes, and a step of several ranks, computed alone and averaged.
+
+Exported from notebooks/20b_many_machines.ipynb.
+"""
+
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+
+from nanogpt.drills.ddp import fresh
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.distributed import Ranks, replicate
+from nanogpt.speed.roofline import synchronize
+
+
+def all_reduces(ranks: Ranks, data: str, repeats: int = 20) -> dict:
+    """The median seconds of an all-reduce, by its bytes, from 1 kB to 16 MB."""
+    found = {}
+    for nbytes in (2**k for k in range(10, 25, 2)):
+        x, seconds = torch.zeros(nbytes // 4, device=ranks.device), []
+        for _ in range(repeats):
+            began = time.perf_counter()
+            dist.all_reduce(x)
+            synchronize(ranks.device)
+            seconds.append(time.perf_counter() - began)
+        found[nbytes] = statistics.median(seconds)
+    return found
+
+
+def steps(ranks: Ranks, data: str, repeats: int = 30) -> dict:
+    """Seconds of each of some steps, by each rank alone and together in DDP; and the gradient's bytes."""
+    runs, found = {}, {"alone": [], "together": []}
+    for way in found:
+        model, optimizer, stream = fresh(ranks, data)
+        runs[way] = replicate(model, ranks) if way == "together" else model, optimizer, stream
+    for way in [*runs] * repeats:
+        model, optimizer, stream = runs[way]
+        batch, mean = [stream.next_batch()], ranks.mean if way == "together" else None
+        dist.barrier()
+        began = time.perf_counter()
+        train_step(model, optimizer, batch, mean=mean)
+        synchronize(ranks.device)
+        dist.barrier()  # a step ends when the slower rank is done
+        found[way].append(time.perf_counter() - began)
+    gradient = sum(p.grad.nbytes for p in runs["alone"][0].parameters())
+    return {way: seconds[5:] for way, seconds in found.items()} | {"bytes": gradient}
+
+
+DRILLS = {"all_reduces": all_reduces, "steps": steps}
