@@ -623,7 +623,7 @@ print(f"validation loss {one[-1]['val_loss']:.3f} on one, {two[-1]['val_loss']:.
 
 # %% [markdown]
 r"""
-It is the same run. The last digits differ, because a sum over two ranks adds in another order than one process does. How much time did the second process save?
+It is the same run. With two micro-batches even the last digit of the loss can be the same, because a sum of two numbers has only one order. With more of them, ranks add in another order than one process, and the last digits differ. How much time did the second process save?
 """
 
 # %% tags=["nbval-ignore-output"]
