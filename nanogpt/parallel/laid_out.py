@@ -13,20 +13,17 @@ from torch import Tensor, nn
 from nanogpt.evals.losses import evaluating, padded, windows
 from nanogpt.gpt.model import GPT, GPTConfig, init_weight
 from nanogpt.gpt.optim import decay_groups, make_optimizer
-from nanogpt.gpt.precision import PRECISIONS, autocast
+from nanogpt.gpt.precision import autocast
 from nanogpt.gpt.weights import WEIGHTS
 from nanogpt.parallel.distributed import Ranks, replicate
 from nanogpt.parallel.layout import data_parallel
 
 
 def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
-    """Lay the model out over the ranks as config.parallel says, in place; make the optimizer afterwards.
-
-    Returns what train_step takes, and who reads different rows: of ranks that share a layer's work, one.
-    """
+    """Lay the model out as config.parallel says, in place: what train_step takes, and who reads different rows."""
     layout, dp = config.parallel, data_parallel(config.parallel, ranks.size)
     if layout.recompute:
-        from nanogpt.parallel.fsdp import recompute_blocks  # here: what it imports takes a second
+        from nanogpt.parallel.fsdp import recompute_blocks  # here: its imports take a second
 
         recompute_blocks(model)
     if ranks.size == 1 or (layout.tp == 1 and not layout.shard):
@@ -37,8 +34,8 @@ def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
     from nanogpt.parallel.tensor import split
 
     copies = layout.copies if layout.shard else dp
-    shape = copies, dp // copies, layout.tp
-    mesh = init_device_mesh(ranks.device.type, shape, mesh_dim_names=("copies", "parts", "tp"))
+    shape, names = (copies, dp // copies, layout.tp), ("copies", "parts", "tp")
+    mesh = init_device_mesh(ranks.device.type, shape, mesh_dim_names=names)
     if layout.tp > 1:  # first, so that what is sharded is what a layer's rank has
         split(model, mesh["tp"])
     if dp > 1:
@@ -46,19 +43,11 @@ def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
     return model, Ranks(ranks.rank // layout.tp, ranks.local_rank, dp, ranks.device)
 
 
-def step_precision(model: nn.Module, precision: str) -> str:
-    """The precision that train_step and evaluate need for a run's: none for weights that are gathered in 16 bits."""
-    gathers = hasattr(model, "unshard")  # FSDP2's method, without its import
-    return "float32" if gathers and PRECISIONS[precision] else precision
-
-
-def compile_laid_out(stepper: nn.Module, model: GPT) -> nn.Module:
-    """torch.compile what a step calls: of a model that is laid out the blocks, between which ranks talk; in place."""
-    if not is_laid_out(model):
-        return torch.compile(stepper)
+def compile_blocks(model: GPT) -> GPT:
+    """torch.compile for a model that is laid out, in place: block by block, because ranks talk between them."""
     for block in model.transformer.h:
         block.forward = torch.compile(block.forward)  # not the module: FSDP2's hooks stay around it
-    return stepper
+    return model
 
 
 def is_laid_out(model: nn.Module) -> bool:
@@ -84,9 +73,9 @@ def laid_out(model: GPT, name: str, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def fill(model: GPT, weights) -> None:
-    """Copy weights into a model in any layout. weights: pairs (name, complete tensor), one at a time; or a GPT."""
+    """Copy weights into a model in any layout. weights: pairs (name, complete tensor), one at a time."""
     parts = is_laid_out(model)
-    for name, x in weights.named_parameters() if isinstance(weights, nn.Module) else weights:
+    for name, x in weights:
         p = model.get_parameter(name)
         p.copy_(laid_out(model, name, x.detach()) if parts else x)
 
@@ -135,6 +124,29 @@ def gathered_model(model: GPT) -> GPT | None:
         for p in block.attn.c_attn.parameters():
             p.data = by_part(p.data, cuts(model))
     return gathered
+
+
+@torch.no_grad()
+def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precision="float32") -> float:
+    """Chapter 18's `evaluate` by a model that is laid out, with the rows dealt to the readers. All ranks call it."""
+    n, me = ranks.size // cuts(model), ranks.rank // cuts(model)  # readers, and which of them this is
+    with evaluating(model) as device:
+        sums = torch.zeros(2, dtype=torch.float64, device=device)  # nats, and tokens
+        for tokens in shards:
+            rows = sorted(windows(tokens, model.config.block_size, eot), key=lambda row: row[2] - row[0])
+            mine = rows[me::n]
+            for i in range(0, -(-len(rows) // n), B):
+                counted = mine[i : i + B]
+                x, y = (ids.to(device) for ids in padded(tokens, counted or rows[:1]))
+                with autocast(precision, device):
+                    loss = model(x, y)[1]
+                if counted:
+                    tokens_here = (y != -100).sum()
+                    sums += torch.stack([loss.double() * tokens_here, tokens_here])
+    if hasattr(model, "reshard"):  # FSDP2 keeps the root gathered until a backward, which does not come
+        model.reshard()
+    dist.all_reduce(sums)  # tensor parallelism counts a reader's rows several times, tokens as well as nats
+    return (sums[0] / sums[1]).item()
 
 
 class LaidOutAdamW(torch.optim.AdamW):
@@ -187,39 +199,3 @@ def optimizer_for(
     if is_laid_out(model):
         return LaidOutAdamW(model, lr, **options)
     return make_optimizer(model, lr, precision, compiled=compiled, **options)
-
-
-def whole_model(model: GPT) -> GPT:
-    """As gathered_model, but on all ranks, for what each of them asks alone."""
-    if not is_laid_out(model):
-        return model
-    from nanogpt.parallel.tensor import full_cut_state
-
-    state = full_cut_state(model)
-    with torch.device("meta"):
-        complete = GPT(model.config)
-    complete.load_state_dict(state | {"lm_head.weight": state["transformer.wte.weight"]}, assign=True)
-    complete.lm_head.weight = complete.transformer.wte.weight  # tied
-    return complete.train(model.training)
-
-
-@torch.no_grad()
-def evaluate_together(model: GPT, shards, eot: int, readers: Ranks, B=32, precision="float32") -> float:
-    """Chapter 18's `evaluate` by a model that is laid out, with the rows dealt to the readers. All ranks call it."""
-    with evaluating(model) as device:
-        sums = torch.zeros(2, dtype=torch.float64, device=device)  # nats, and tokens
-        for tokens in shards:
-            rows = sorted(windows(tokens, model.config.block_size, eot), key=lambda row: row[2] - row[0])
-            mine, most = rows[readers.rank :: readers.size], -(-len(rows) // readers.size)
-            for i in range(0, most, B):
-                counted = mine[i : i + B]
-                x, y = (ids.to(device) for ids in padded(tokens, counted or rows[:1]))
-                with autocast(precision, device):
-                    loss = model(x, y)[1]
-                if counted:
-                    n = (y != -100).sum()
-                    sums += torch.stack([loss.double() * n, n])
-    if hasattr(model, "reshard"):  # FSDP2 keeps the root gathered until a backward, which does not come
-        model.reshard()
-    dist.all_reduce(sums)  # tensor parallelism counts a reader's rows several times, tokens as well as nats
-    return (sums[0] / sums[1]).item()

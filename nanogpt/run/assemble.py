@@ -22,7 +22,16 @@ from nanogpt.gpt.pretrained import from_hf, read_json
 from nanogpt.gpt.train import scale_init
 from nanogpt.gpt.weights import load_model
 from nanogpt.parallel.distributed import Ranks
-from nanogpt.parallel.laid_out import fill, lay_out, optimizer_for
+from nanogpt.parallel.laid_out import (
+    compile_blocks,
+    fill,
+    first_weights,
+    is_laid_out,
+    lay_out,
+    made_in_parts,
+    optimizer_for,
+    saved_weights,
+)
 from nanogpt.run.checkpoint import latest, load, repair
 from nanogpt.run.config import Config, Data, Model, config_dict, keys
 from nanogpt.run.together import first_alone, refuse_other_runs
@@ -117,10 +126,17 @@ def assemble(config: Config, ranks: Ranks | None = None) -> Training:
     if reason := why_not(config.train.dtype, ranks.device):
         raise ValueError(f"train.dtype: {reason}")
     manifest = first_alone(ranks, ensure_data, config.data)
-    model = first_model(config, manifest).to(ranks.device).train()
-    stepper, readers = lay_out(model, config, ranks)
-    run = begun(config, manifest, model, stepper, optimizer_of(config, model), stream_of(config, readers))
+    if ranks.size > 1 and (config.parallel.shard or config.parallel.tp > 1):
+        model, readers = first_parts(config, manifest, ranks)
+        stepper = model
+    else:
+        model = first_model(config, manifest).to(ranks.device)
+        stepper, readers = lay_out(model, config, ranks)
+    optimizer, stream = optimizer_of(config, model), stream_of(config, readers)
+    run = begun(config, manifest, model.train(), stepper, optimizer, stream)
     run.ranks = ranks
+    if config.train.compile and is_laid_out(model):
+        run.stepper = compile_blocks(model)  # begun's, the complete model compiled, has not been called
     return run
 
 
@@ -151,8 +167,8 @@ def compare(config: Config, saved: dict) -> None:
 
 
 def take_weights(run: Training, folder: Path) -> None:
-    """Give the run's model, in any layout, the weights of a checkpoint."""
-    fill(run.model, load_model(folder))
+    """Give the run's model, in any layout, the weights of a checkpoint, one after the other."""
+    fill(run.model, saved_weights(folder))
 
 
 def clean(folder: Path, step: int) -> None:
@@ -214,3 +230,14 @@ def given_model(config: Config, manifest: dict) -> GPT:
     model = GPT(replace(there.config, dropout=config.model.dropout, flash=config.model.flash))
     model.load_state_dict(there.float().state_dict())
     return model
+
+
+def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
+    """As first_model, but a rank has only its parts; and who reads different rows."""
+    if config.init_from is not None:
+        given = given_model(config, manifest)
+        return made_in_parts(given.config, given.named_parameters(), config, ranks)
+    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
+    weights = first_weights(shape, torch.Generator().manual_seed(config.run.seed))
+    model, readers = made_in_parts(shape, weights, config, ranks)
+    return scale_init(model), readers

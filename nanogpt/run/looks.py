@@ -11,7 +11,7 @@ from nanogpt.evals.hellaswag import accuracy, load_items
 from nanogpt.evals.losses import evaluate
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.sample import complete
-from nanogpt.parallel.laid_out import whole_model
+from nanogpt.parallel.laid_out import gathered_model
 from nanogpt.run.checkpoint import random_states, set_random_states
 from nanogpt.run.log import say
 from nanogpt.run.simple import due
@@ -64,9 +64,9 @@ def due_looks(run: Training) -> list[Callable]:
 def look(run: Training, looks: list[Callable]) -> dict:
     """What the looks find, for the step's line: a validation by all ranks, the rest by rank 0. No later step notices them."""
     before, found = random_states(run.device), {}
-    model = whole_model(run.model).to(run.device)  # one that a rank can ask alone
     for each in looks:
-        if run.ranks.rank == 0 or each is validate:
-            found |= each(run, model)
+        model = run.model if each is validate else gathered_model(run.model)
+        if each is validate or run.ranks.rank == 0:
+            found |= each(run, model.to(run.device))
     set_random_states(before, run.device)
     return found

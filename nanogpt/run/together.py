@@ -24,6 +24,7 @@ from nanogpt.parallel.distributed import (
     refuse_differences,
     torchrun_ranks,
 )
+from nanogpt.parallel.laid_out import evaluate_together, is_laid_out
 from nanogpt.parallel.layout import data_parallel
 from nanogpt.run.config import Config, config_dict
 from nanogpt.text.data import BatchStream
@@ -123,9 +124,11 @@ def my_documents(tokens: np.ndarray, eot: int, ranks: Ranks) -> np.ndarray:
 
 
 def held_loss(ranks: Ranks, evaluate: Callable, model, held: list[np.ndarray], eot: int, **how) -> float:
-    """evaluate(model, held, eot, **how), chapter 18's mean loss, with the documents dealt to all ranks."""
+    """evaluate(model, held, eot, **how), chapter 18's mean loss, by all ranks; rows or documents are dealt to them."""
     if ranks.size == 1:
         return evaluate(model, held, eot, **how)
+    if is_laid_out(model):
+        return evaluate_together(model, held, eot, ranks, **how)
     mine = [part for tokens in held if len(part := my_documents(tokens, eot, ranks)) > 1]
     count = sum(len(part) - 1 for part in mine)
     reports = gathered(ranks, (count, evaluate(model, mine, eot, **how) if count else 0.0))

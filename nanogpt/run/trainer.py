@@ -18,7 +18,7 @@ import torch
 from nanogpt.gpt import optim
 from nanogpt.gpt.train import train_step
 from nanogpt.parallel.distributed import first_reason
-from nanogpt.parallel.laid_out import whole_model
+from nanogpt.parallel.laid_out import gathered_model
 from nanogpt.run.assemble import resume
 from nanogpt.run.checkpoint import prune, save
 from nanogpt.run.config import Config, from_depth, load_config
@@ -114,7 +114,7 @@ def keep_run(run: Training, metrics) -> None:
     """Write a checkpoint of this step, if there is none yet, and flush the lines before it. Rank 0 writes."""
     folder = run.folder / f"step_{run.step:06d}"
     if run.kept != folder:
-        model, state = whole_model(run.model), run.state_dict()  # all ranks: what was cut is gathered
+        model, state = gathered_model(run.model), run.state_dict()  # all ranks: what was cut is gathered
         if run.ranks.rank == 0:
             os.fsync(metrics.fileno())
             save(run.folder, run.step, model, state, run.tokenizer)
