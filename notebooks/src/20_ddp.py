@@ -623,7 +623,7 @@ print(f"all gradients at once: {cost['wall']:.1f} ms, and {cost['processor']:.1f
 # %% [markdown]
 r"""
 In the pictures, the upper row is what this process computes and the lower row is what travels; the numbers are the buckets in the order in which they left. Compare the two numbers below them. The closer the processor's time is to the clock's, the more of an all-reduce is work for the processor itself: gloo copies the bytes and adds them. While a bucket
-travels, backward has one core less to compute with or waits for its turn. So on a machine whose processor is also its network, overlap brings little or nothing, and the copies into buckets cost something.
+travels, backward has one core less to compute with or waits for its turn. So on a machine whose processor is also its network, overlap may bring little or nothing, as your table shows: part of what it hides comes back as slower computing.
 
 Between machines this is different, because network cards carry bytes without the processor. We can imitate that. With `SLOW`, each MB takes 4 ms more, in which the thread only sleeps.
 """
