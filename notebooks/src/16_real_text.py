@@ -35,7 +35,6 @@ import regex
 from course.figures import real_text as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.corpora.corpus import stories
-from nanogpt.text.data import BatchStream, DocumentStream, to_device
 from nanogpt.text.files import save_json
 from nanogpt.text.shards import MAGIC, SPLITS, VERSION, document_starts, file_sha256, identity, load_manifest
 from nanogpt.text.shards import read_shard, save_manifest, shard_header, write_shard
@@ -1141,6 +1140,8 @@ def manifest_fault(manifest: dict) -> str | None:
 
 
 # %%
+from nanogpt.text.data import BatchStream, DocumentStream, to_device
+
 print(manifest_fault({"splits": {"val": {"tokens": 9, "shards": []}}}))
 
 

@@ -129,7 +129,8 @@ for rows, training in ((32, True), (32, True), (32, False), (7, False)):
 r"""
 We get four numbers for one model and one text, and none of them is right. The function makes four mistakes:
 
-1. In the first two lines dropout is on. The same call gives two different numbers, and both are too high.
+1. In the first two lines dropout is on. Each call drops other units, so the same call gives another number every time (sometimes only in a digit that is not
+   printed), and both are too high.
 2. The last two lines differ only in the batch size. The last batch is smaller, but its mean counts as much as the others, so the batch
    size changes the result. With several processes their number would change it, too.
 3. The last tokens do not fill a row and are not counted at all.
