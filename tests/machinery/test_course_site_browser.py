@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 import pytest
-from browser import needs_chromium, opened, shot
+from browser import chromium, needs_chromium, opened, shot
 from built_site import HTML, built, needs_sphinx, served
 
 pytestmark = [needs_sphinx, needs_chromium, pytest.mark.slow]
@@ -28,6 +28,13 @@ def base():
         yield address
 
 
+@pytest.fixture(scope="module")
+def window():
+    """One browser for all tests but one: it keeps the theme's styles and scripts."""
+    with chromium() as window:
+        yield window
+
+
 def go(page, address: str, theme: str = "light") -> None:
     """To a page, in a theme that the reader has chosen, without waiting for what moves."""
     page.emulate_media(color_scheme=theme, reduced_motion="reduce")
@@ -35,10 +42,11 @@ def go(page, address: str, theme: str = "light") -> None:
     page.wait_for_load_state("load")
 
 
-def test_no_page_fails_asks_another_host_or_is_wider_than_the_screen(base):
-    wide = []
-    with opened(base) as page:
-        for path in sorted(built()):
+def test_no_page_fails_asks_another_host_or_is_wider_than_the_screen(base, window):
+    """Of the modules' sources, which are text in one frame, the longest; their links are in test_course_site.py."""
+    wide, sources = [], sorted((HTML / "_modules").rglob("*.html"), key=lambda path: path.stat().st_size)
+    with opened(base, within=window) as page:
+        for path in sorted(set(built()) - set(sources[:-3])):
             name = path.relative_to(HTML).as_posix()
             go(page, base + name)
             if page.locator(".math").count():
@@ -54,8 +62,8 @@ CUT_OFF = """[...document.querySelectorAll('div.cell pre')].filter(box => box.sc
              .map(box => Math.max(...box.textContent.split('\\n').map(line => line.length)))"""
 
 
-def test_a_line_of_code_is_whole_on_a_laptop_and_on_paper(base):
-    with opened(base, 1366) as page:
+def test_a_line_of_code_is_whole_on_a_laptop_and_on_paper(base, window):
+    with opened(base, 1366, within=window) as page:
         go(page, base + "notebooks/04_attention.html")
         assert not [length for length in page.evaluate(CUT_OFF) if length <= 108], (
             "the formatter's lines have 110"
@@ -65,10 +73,10 @@ def test_a_line_of_code_is_whole_on_a_laptop_and_on_paper(base):
         assert page.evaluate(CUT_OFF) == []
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_pages_to_look_at(base, theme, width):
-    with opened(base, width) as page:
+@pytest.mark.parametrize("theme, width", [("light", 1280), ("dark", 390)])
+def test_pages_to_look_at(base, window, theme, width):
+    """A theme is colours and a width is places: neither changes what the other does."""
+    with opened(base, width, within=window) as page:
         for name in LOOKED_AT:
             go(page, f"{base}{name}.html", theme)
             assert page.evaluate("document.documentElement.dataset.theme") == theme
@@ -78,14 +86,14 @@ def test_pages_to_look_at(base, theme, width):
 
 @needs_axe
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_nothing_stands_in_the_way_of_a_reader_with_a_keyboard_or_a_screen_reader(base, theme):
+def test_nothing_stands_in_the_way_of_a_reader_with_a_keyboard_or_a_screen_reader(base, window, theme):
     """axe-core: contrast 4.5:1, alternative texts, headings in order, names of buttons, tables' heads, scrolling by key."""
     from axe_playwright_python.sync_playwright import Axe
 
     rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"], "preload": False}
     # Preloading asks for the theme's own @import where it is not.
     found = []
-    with opened(base) as page:
+    with opened(base, within=window) as page:
         for name in AXE[theme]:
             go(page, f"{base}{name}.html", theme)
             for wrong in Axe().run(page, options=rules).response["violations"]:
@@ -93,8 +101,8 @@ def test_nothing_stands_in_the_way_of_a_reader_with_a_keyboard_or_a_screen_reade
     assert not found, "\n".join(found)
 
 
-def test_search_by_keyboard_finds_a_chapter(base):
-    with opened(base) as page:
+def test_search_by_keyboard_finds_a_chapter(base, window):
+    with opened(base, within=window) as page:
         go(page, f"{base}index.html")
         page.keyboard.press("Control+k")
         page.keyboard.type("causal attention")
@@ -114,9 +122,9 @@ def test_search_needs_no_server():
         page.wait_for_selector("ul.search li a", timeout=60_000)
 
 
-def test_what_a_mouse_does_a_keyboard_does(base):
+def test_what_a_mouse_does_a_keyboard_does(base, window):
     """The skip link comes first; buttons of a chapter, hints and the visible check are reached and opened by keys."""
-    with opened(base) as page:
+    with opened(base, within=window) as page:
         go(page, f"{base}exercises/04_attention.html")
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.getAttribute('href')") == "#main-content"
