@@ -42,6 +42,7 @@ def steps(ranks: Ranks, data: str, repeats: int = 30) -> dict:
         began = time.perf_counter()
         train_step(model, optimizer, batch, mean=mean)
         synchronize(ranks.device)
+        dist.barrier()  # a step ends when the slower rank is done
         found[way].append(time.perf_counter() - began)
     gradient = sum(p.grad.nbytes for p in runs["alone"][0].parameters())
     return {way: seconds[5:] for way, seconds in found.items()} | {"bytes": gradient}
