@@ -140,11 +140,10 @@ def pipeline_step(part: GPT, micro_batches: list, ranks: Ranks, schedule) -> tup
     """Forward and backward of micro-batches [(x, y), ...]: their mean loss, and spans as simulate's; next is add_tied."""
     shares, held, spans = target_shares(micro_batches), {}, []
     loss, message, before = torch.zeros((), device=ranks.device), None, None
-    shape = *micro_batches[0][0].shape, part.config.n_embd
+    shape = *micro_batches[0][0].shape, part.config.n_embd  # (B, T, C)
     for op in schedule(ranks.rank, ranks.size, len(micro_batches)):
         came, (what, i, chunk) = swap(message, before, op, shape, ranks), op
-        x, y = micro_batches[i]
-        began, before = time.perf_counter(), op
+        began, before, (x, y) = time.perf_counter(), op, micro_batches[i]
         if what == "F":
             x = x if came is None else came.requires_grad_()
             held[i] = x, forward_stage(part, x, y)
