@@ -57,7 +57,23 @@ CHAPTERS = {
 }
 
 # Sittings that a reader may leave out: the others can be read without them.
-OPTIONAL = {"14c", "16b", "16c", "17d", "18b", "19b", "21b", "21c", "21d", "22b", "22c", "22d", "23", "24", "25"}
+OPTIONAL = {
+    "14c",
+    "16b",
+    "16c",
+    "17d",
+    "18b",
+    "19b",
+    "21b",
+    "21c",
+    "21d",
+    "22b",
+    "22c",
+    "22d",
+    "23",
+    "24",
+    "25",
+}
 
 SHORT = {  # where the word above is not what a reader looks for
     "05": "GPT-2",
