@@ -315,6 +315,7 @@ most? And without any one other head?
 predict("07b.2", "copied answers that are right without that head", guess=None, unit="%")
 
 
+# %%
 @torch.no_grad()
 def without(layer: int, head: int) -> dict[str, float]:
     """The shares of right answers while one head says nothing."""

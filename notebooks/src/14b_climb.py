@@ -227,8 +227,10 @@ for name, told in expected.items():
 
 # %% [markdown]
 r"""
-This is the forecast. Now it is your turn. Where do you trust it, and where not? Which rung gains most, and which gains
-nothing?
+This is the forecast. Each line is the sum of chapter 14's terms: the work of forward and backward, the bytes of the
+optimizer, fresh pages, and starts. The number with the cross is the gain over the rung below, and the last column is
+the memory that the step should need. Nothing has been trained yet. Now it is your turn. Where do you trust it, and
+where not? Which rung gains most, and which gains nothing?
 """
 
 # %%

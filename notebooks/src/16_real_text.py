@@ -111,6 +111,8 @@ piece.
 
 # %%
 predict("16.1", "of 100 cuts, how many change the ids", guess=None)
+
+# %%
 assert 0 < PIECE < len(text) // 2, "PIECE: more than no byte, and less than half of the text"
 pieces = [text[i : i + PIECE] for i in range(0, len(text), PIECE)]
 harmed = [(a, b) for a, b in pairwise(pieces) if encode(a) + encode(b) != encode(a + b)]
@@ -136,6 +138,8 @@ At which places is a cut harmless? Let us try all places of one sentence.
 
 # %%
 predict("16.2", "places where the sentence may be cut", guess=None)
+
+# %%
 sentence = "She won 1234 coins.\n\n  Then it's over."
 good = [i for i in range(1, len(sentence)) if encode(sentence[:i]) + encode(sentence[i:]) == encode(sentence)]
 
@@ -492,6 +496,8 @@ def bytes_per_token(size: int, tokens: int) -> str:
 # %%
 predict("16.3", "bytes of text per token without merges", guess=None)
 predict("16.4", "bytes of ids per byte of text without merges", guess=None)
+
+# %%
 GREEK = "Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια και τα δικαιώματα."
 bare, sample = BPETokenizer.train("", 257), text[:30_000]
 for name, coder in (("with merges", tokenizer), ("without", bare)):

@@ -33,6 +33,8 @@ CHUNK, BLOCK = 50_000, 10_000  # bytes; the command takes 4 to 64 megabytes, and
 SHARD = 100_000  # tokens; the command takes a hundred million
 VAL = TEST = 0.1  # of the documents
 KILLS, PARTS = 6, 3
+
+# %%
 predict("16b.1", "hours of work for a job that begins again", guess=None)
 
 # %%
@@ -703,6 +705,7 @@ predict("16b.2", "chunks lost at a kill, of those that were done", guess=None)
 predict("16b.3", "how much sooner is it known that all is done", guess=None, unit="×")
 
 
+# %%
 def work(out: str, part: str | None = None) -> None:
     """The chapter's text into a folder, in this process."""
     how = dict(val=VAL, test=TEST, workers=1, shard_tokens=SHARD, part=part, chunk=CHUNK, block=BLOCK)

@@ -77,6 +77,8 @@ can be divided by the first digits of the hash.
 
 # %%
 predict("16c.1", f"of {2 * COPIES} planted duplicates, found by hashing", guess=None)
+
+# %%
 seen, unique = set(), []
 for page in crawl:
     key = hashlib.sha256(page.encode()).digest()
@@ -227,6 +229,8 @@ def candidates(signatures: np.ndarray, bands: int) -> set[tuple[int, int]]:
 
 # %%
 predict("16c.2", "candidate pairs to compare", guess=None)
+
+# %%
 found = candidates(signatures, BANDS)
 all_pairs = len(unique) * (len(unique) - 1) // 2
 print(f"{len(found)} of {all_pairs:,} pairs are candidates")
@@ -248,7 +252,6 @@ of it. `without_duplicates` puts all steps together and keeps the first.
 
 # %%
 #| export
-#| blank without_duplicates: join the two pages of each similar pair, by the smallest page of their groups
 def without_duplicates(texts: Sequence[str], threshold=0.7, bands=14, rows=8) -> list[int]:
     """Which texts to keep: of each group that is connected by similar pairs, the first. Exact copies are similar."""
     sets = [shingles(text) for text in texts]
@@ -325,6 +328,8 @@ We try the rules on five pages that could come from a crawl: a menu, a price lis
 
 # %%
 predict("16c.3", "good stories that the rules throw away", guess=None, unit="%")
+
+# %%
 pages = {
     "a menu": "- Home\n- About us\n- Log in\n- Cart (0)\n" * 14,
     "a price list": "A4 1,99 2,49 3,10\nB5 2,20 2,70 3,30\n" * 8,
@@ -426,7 +431,6 @@ from nanogpt.text.data import BatchStream
 
 # %%
 #| export text.mixture
-#| blank cycle_of: before row n, source i should have had weights[i] * n / total rows; take the one that lacks most
 def cycle_of(weights: list[int]) -> list[int]:
     """The source of each row of a cycle: each source as often as its weight says, spread evenly."""
     total, given, cycle = sum(weights), [0] * len(weights), []

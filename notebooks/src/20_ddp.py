@@ -321,7 +321,6 @@ the buffer, and copies the means back.
 
 # %%
 #| export parallel.buckets
-#| blank average_flat: concatenate the flattened gradients, all-reduce once, divide, copy the parts back
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn

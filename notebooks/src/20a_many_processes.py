@@ -266,6 +266,8 @@ def remedy(config: Config, ranks: int) -> str:
     return f"make train.batch_tokens a multiple of {ranks} × model.block_size"
 
 
+# %%
+#| export
 def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: str) -> None:
     """ValueError if the micro-batches cannot be dealt, or if the ranks would not do the same run.
 

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+# %%
 from course.figures import ddp as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.torchrun import torchrun
@@ -235,9 +236,6 @@ In a run the watch belongs into `one_run` of chapter 20a, around everything else
 # %%
 #| export run.together
 #| grows one_run
-from nanogpt.parallel.watch import watched
-
-
 @contextmanager
 def one_run(config: Config) -> Iterator[Ranks]:
     """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""

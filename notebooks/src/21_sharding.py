@@ -157,7 +157,6 @@ rank with its part of the sum. An all-reduce is one of each: a reduce-scatter, t
 
 # %%
 #| export
-#| blank gathered_rows: gather the parts into an empty tensor, then cut the padding off
 def gathered_rows(part: Tensor, rows: int) -> Tensor:
     """All ranks' parts as one tensor, without the padding."""
     x = part.new_empty(dist.get_world_size() * len(part), *part.shape[1:])

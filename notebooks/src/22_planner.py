@@ -40,7 +40,11 @@ moments that AdamW keeps. In float32 each number has four bytes.
 # %%
 GPT2, MIB = GPTConfig(), 2**20
 ROWS, T = 8, 1024  # sequences in a batch, and tokens in each: change them, and all numbers below follow
+
+# %%
 predict("22.1", "weights, gradients and moments of GPT-2 small in float32", guess=None, unit="MiB")
+
+# %%
 P = num_params(GPT2)
 by_hand = {"weights": 4 * P, "gradients": 4 * P, "moments": 2 * 4 * P}
 for name, nbytes in by_hand.items():
@@ -376,6 +380,8 @@ def footprint(step: Step) -> dict[str, int]:
 
 # %%
 predict("22.2", f"all that GPT-2 small keeps in float32 with {ROWS} rows", guess=None, unit="MiB")
+
+# %%
 step = Step(GPT2, ROWS, T, "pytorch")
 for name, nbytes in footprint(step).items():
     print(f"{name:12} {nbytes / MIB:8,.1f} MiB")
@@ -413,6 +419,8 @@ def largest_batch(step: Step, nbytes: float) -> int:
 
 # %%
 predict("22.3", "rows of GPT-2 small that fit into 24,564 MiB (an RTX 4090), float32", guess=None)
+
+# %%
 room = (24564 - OVERHEAD) * MIB
 print("largest batch:", largest_batch(step, room))
 answer("22.3", largest_batch(step, room))
@@ -503,6 +511,8 @@ r"""
 # %%
 predict("22.4", "activations of 56 × 1,024 tokens, bf16", guess=None, unit="MiB")
 predict("22.5", "the same with T × T weights kept", guess=None, unit="MiB")
+
+# %%
 answer("22.4", held(LOGS["A800"]) / MIB)
 answer("22.5", held(replace(LOGS["A800"], flash=False)) / MIB)
 equal, other = figures.validation(LOGS, footprint, largest_batch)

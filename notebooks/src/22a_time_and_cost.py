@@ -169,8 +169,12 @@ real step of a real model as one rank of many, without the others.
 
 # %%
 RANKS = 2, 64, 1024
+
+# %%
 predict("22a.1", "DDP: bytes a rank sends at 1,024 over those at 2", guess=None, unit="×")
 predict("22a.2", "FSDP2's bytes in bf16 over DDP's, at 1,024", guess=None, unit="×")
+
+# %%
 wide, rows, sent = GPTConfig(1024, 1024, n_layer=1, n_head=8, n_embd=1024), torch.zeros(2, 1, 64).long(), {}
 WAYS = {  # how the model is wrapped, the program, on how many ranks
     "DDP": (DDP, "pytorch", RANKS),
@@ -289,6 +293,8 @@ How good is this? `data/reference/throughput.csv` has nine published runs of GPT
 # %%
 predict("22a.3", "A800, llm.c, bf16, 56 rows: share of the data sheet", guess=None, unit="%")
 predict("22a.4", "2 × H800, llm.c of spring 2024, bf16, 4 rows each", guess=None, unit="%")
+
+# %%
 with open("../data/reference/throughput.csv", encoding="utf-8", newline="") as file:
     published = list(csv.DictReader(file))
 NAMES = {
@@ -363,6 +369,8 @@ For GPT-3 on 1,024 A100, Narayanan et al. (2021, §5) give 34 days for 300 billi
 
 # %%
 predict("22a.5", "share while computing that gives 32 s a step", guess=None, unit="%")
+
+# %%
 low, high = 0.1, 1.0
 while high - low > 1e-4:  # the time falls with the share: halve the interval
     middle = (low + high) / 2

@@ -68,6 +68,8 @@ documents = [story.text for story in stories(DOCUMENTS)]
 tokenizer = BPETokenizer.train(documents[:300], 400)
 tokenizer.save(folder / "tokenizer.json")
 model = GPT(GPTConfig(**SHAPE, vocab_size=tokenizer.vocab_size), torch.Generator().manual_seed(0)).eval()
+
+# %%
 predict("22b.1", "bytes of GPT-2 small in llm.c's file, float32", guess=None)
 predict("22b.2", "bytes of Megatron's index of 10,000 documents", guess=None)
 predict("22b.3", "samples that Megatron sees in a test split of 63, if 80 are asked for", guess=None)

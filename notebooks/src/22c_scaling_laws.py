@@ -586,6 +586,8 @@ Now the constants that Hoffmann et al. published, and those of Besiroglu et al.,
 
 # %%
 predict("22c.4", "tokens a parameter by the published law, at 5.76e23 FLOPs", guess=None)
+
+# %%
 replication = Law(E=1.8172, A=482.01, alpha=0.3478, B=2085.43, beta=0.3658)  # Besiroglu et al. 2024, eq. 9
 for name, each in {"Hoffmann et al.": chinchilla, "Besiroglu et al.": replication}.items():
     print(f"{name}: a {each.beta / (each.alpha + each.beta):.2f}")

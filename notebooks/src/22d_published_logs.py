@@ -115,7 +115,6 @@ Is that the complete story? Then two columns must follow from the arguments of t
 
 # %%
 #| export
-#| blank half_unit: count the digits behind the point, and shift by the exponent
 #| blank agrees: the difference is at most half a unit of the last digit, plus a hair for rounding
 def half_unit(printed: str) -> float:
     """Half a unit of a printed number's last digit: how far its rounding may have moved it."""

@@ -182,6 +182,8 @@ heads of 128 numbers.
 
 # %%
 predict("24.3", "the cache of Llama 3 8B, 8,192 tokens", guess=None, unit="MB")
+
+# %%
 mb = {heads: 2 * 32 * 8192 * heads * 128 * 2 / 1e6 for heads in (32, 8)}
 print(f"32 heads of keys and values: {mb[32]:,.0f} MB; 8 heads: {mb[8]:,.0f} MB")
 answer("24.3", mb[8])
@@ -356,7 +358,7 @@ parameters on the text of the web need not help yours. Measure it, with a contro
 r"""
 ## The whole model
 
-A block is as in chapter 05: attention and MLP, each reading a normalized copy of the stream and adding to it. Only the
+A block is built as chapter 05 builds it, of attention and MLP, each reading a normalized copy of the stream and adding to it. Only the
 names in it are new.
 """
 
@@ -388,7 +390,6 @@ share it with `wte` (`tied`).
 
 # %%
 #| export
-#| blank Llama.forward: embed, compute the angles, run the blocks, then the head
 class Llama(nn.Module):
     """Llama 3 (Grattafiori et al. 2024, §3.2), or with qk_norm Qwen3. Called, cached and trained like chapter 05's GPT."""
 
@@ -404,6 +405,11 @@ class Llama(nn.Module):
             self.lm_head.weight = self.transformer.wte.weight
         init_weights(self, config.n_layer, generator)
 
+
+# %%
+#| export
+#| blank Llama.forward: embed, compute the angles, run the blocks, then the head
+class Llama(Llama):
     def forward(self, idx: Tensor, targets: Tensor | None = None, cache=None) -> tuple[Tensor, Tensor | None]:
         """Logits (B, T, vocab_size), and if targets (B, T) are given their mean loss in nats; -100 does not count."""
         check_input(idx, self.config)
@@ -578,6 +584,8 @@ NAMES = {
 }
 
 
+# %%
+#| export gpt.llama_hf
 def hf_name(name: str) -> str:
     """A parameter's name in Hugging Face's Llama and Qwen3: transformer.h.0.attn.c_q.weight -> model.layers.0.self_attn.q_proj.weight."""
     for ours, theirs in NAMES.items():
@@ -616,6 +624,8 @@ SIZES = {
 KINDS = {"llama": False, "qwen3": True}  # model_type: has it QK-norm?
 
 
+# %%
+#| export gpt.llama_hf
 def config_from_llama(hf: dict) -> LlamaConfig:
     """LlamaConfig from Hugging Face's config.json; ValueError where it asks for what this model does not have."""
     rope = hf.get("rope_parameters") or {"rope_theta": hf.get("rope_theta", 10_000.0)} | (
@@ -669,6 +679,8 @@ def llama_from_hf(name_or_dir: str | Path) -> Llama:
     return model.eval()
 
 
+# %%
+#| export gpt.llama_hf
 def llama_to_hf(model: Llama, folder: str | Path) -> None:
     """Write config.json and model.safetensors, which `transformers` and llama_from_hf load; each file atomically."""
     kind = "qwen3" if model.config.qk_norm else "llama"

@@ -30,6 +30,8 @@ def mixed(text: str) -> list[str]:
     for cell in notebook_from_text(text).cells:
         if cell.cell_type != "code":
             continue
+        if cell.source.startswith("%%"):  # a file that it writes
+            continue
         body = ast.parse(cell.source).body
         others = [node for node in body if not is_prediction(node)]
         if others and len(others) < len(body):

@@ -119,7 +119,7 @@ class TestChapter:
         )
         words = sum(len(source.split()) for source in prose)
         assert len(code) <= 60 and lines <= LINES[chapter], f"{len(code)} cells, {lines} lines"
-        assert appended <= 225, f"{appended} lines of appendix"
+        assert appended <= (475 if chapter == "16" else 240), f"{appended} lines of appendix"
         if chapter in PLAIN:
             assert words >= 5 * lines, f"{words} words of prose for {lines} lines of code"
 

@@ -1,4 +1,4 @@
-"""Chapter 17d: the command `prepare` as a program: what ends it from outside leaves a folder that it goes on with."""
+"""The command `prepare` as a program: what ends it from outside leaves a folder that it goes on with."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Chapter 17d: the command `sample` under its runner: what chapter 08's functions write, or one sentence."""
+"""The command `sample` under its runner: what chapter 08's functions write, or one sentence."""
 
 import os
 import signal
