@@ -93,6 +93,8 @@ rank put into the two collectives?
 
 # %%
 predict("20.1", "bytes that a rank puts in", guess=None)
+
+# %%
 layer = nn.Linear(16, 4)
 generator = torch.Generator().manual_seed(0)
 batch = torch.randn(2 * LOCAL, layer.in_features, generator=generator)
@@ -230,8 +232,10 @@ r"""
 *Predict.* How far apart are the two losses at most: 0.1, 0.001, or less than a hundred-thousandth?
 """
 
-# %% tags=["nbval-ignore-output"]
+# %%
 predict("20.2", "largest difference of a loss", guess=None, unit="nats")
+
+# %% tags=["nbval-ignore-output"]
 said = torchrun_script("20", N, "../data/built/average.py", DATA)
 apart = float(said.split("difference:")[1].split()[0])
 assert apart < 1e-4, f"with {N} processes the losses are {apart} nats away from one process's"
@@ -363,8 +367,10 @@ Now the clock. `timed` lets the versions take turns, step by step, so that whate
 """
 
 
-# %% tags=["nbval-ignore-output"]
+# %%
 predict("20.3", "flat saves of the loop's step", guess=None, unit="%")
+
+# %% tags=["nbval-ignore-output"]
 ms = two("timed", DATA, "nobody averages", "loop", "flat")
 for version, took in ms.items():
     print(f"{version:16} {took:5.1f} ms a step")
@@ -660,8 +666,10 @@ The drill `flag` trains in three ways: with the flag in time, without it, and wi
 comes late?
 """
 
-# %% tags=["nbval-ignore-output"]
+# %%
 predict("20.4", "averaging after each of 4 micro-batches costs", guess=None, unit="%")
+
+# %% tags=["nbval-ignore-output"]
 found = two("flag", DATA)
 for when, told in found.items():
     print(f"{when:10} {told['ms']:.0f} ms a step; weights {told['apart']:.1e} apart")
@@ -801,6 +809,8 @@ Each square of the picture is one step, each row a rank, each column a part; the
 
 # %%
 predict("20.5", "bytes sent by each of 4 ranks", guess=None, unit="b")
+
+# %%
 show(figures.ring(LOCAL), alt="A ring of ranks: sums of 2, 3, 4 numbers grow, then fill all parts.")
 
 
@@ -833,7 +843,7 @@ before its own. Gloo buffers the message and forgives that. NCCL does not: two r
 
 
 # %%
-found = two("ring")
+found = two("ring")  # ring_all_reduce beside dist.all_reduce, on both processes
 assert found["apart"] < 1e-5, f"ring and all_reduce differ by {found['apart']}"
 print(f"{N} ranks: the sum is PyTorch's; each sent {found['share']:.3f} b in {found['messages']} messages")
 for n in (4, 1024):

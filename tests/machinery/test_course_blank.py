@@ -318,15 +318,16 @@ def test_an_unknown_name_is_told_with_the_chapter_s_blanks(capsys):
 
 
 @pytest.mark.slow
-def test_a_blank_that_the_ranks_meet_is_one_sentence(monkeypatch):
+def test_a_blank_that_the_ranks_meet_is_one_sentence(monkeypatch, tmp_path):
     from course import torchrun
+    from nanogpt.corpora.corpus import ensure_corpus
 
-    source = source_path("20")
-    nb = notebook_from_source(source)
-    cell = next(c for c in exported_cells(nb, "x") if "ring_all_reduce" in c.blanks)
+    ensure_corpus(tmp_path)
+    nb = notebook_from_source(source_path("21c"))
+    cell = next(c for c in exported_cells(nb, "x") if "take_in" in c.blanks)
     text = next(c.source for c in nb.cells if c.id == cell.id)
     monkeypatch.chdir(NOTEBOOKS)  # as a notebook's kernel: `python -m` looks into the working folder first
-    monkeypatch.setattr(torchrun, "RUN", [emptied(text, cell, ["ring_all_reduce"])])
+    monkeypatch.setattr(torchrun, "RUN", [emptied(text, cell, ["take_in"])])
     with pytest.raises(NotImplementedError) as told:
-        torchrun.torchrun("20", 2, "drill", "ring")
-    assert re.fullmatch(rf"{TURN}ring_all_reduce: [^\n]*\d\) times", str(told.value))
+        torchrun.torchrun("21c", 2, "drill", "drills.ring:sent", "--data", str(tmp_path))
+    assert re.fullmatch(rf"{TURN}take_in: [^\n]*", str(told.value))
