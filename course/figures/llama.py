@@ -50,7 +50,9 @@ def compared_with_transformers(load) -> str:
         return "transformers is not installed here: pip install transformers, then run this cell again"
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     sizes = {"vocab_size": 100, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
     torch.manual_seed(0)

@@ -308,7 +308,7 @@ r"""
 Here is the record. Each run is chapter 07's small model on the stories, 800 steps of the same batches, with one change.
 A row's parameters are near GPT-2's. Grouped queries have fewer, because half of the matrices for keys and values are
 gone. The difference is paired: a run with a change minus the run of GPT-2 with the same seed. Its interval comes from
-three seeds, so it is wide. Where it contains zero, nothing was shown.
+three seeds, so it is wide. Where it contains zero, nothing was shown. The last row has all six changes at once.
 """
 
 # %%
@@ -358,8 +358,8 @@ parameters on the text of the web need not help yours. Measure it, with a contro
 r"""
 ## The whole model
 
-A block is built as chapter 05 builds it, of attention and MLP, each reading a normalized copy of the stream and adding to it. Only the
-names in it are new.
+A block is built as chapter 05 builds it, of attention and MLP, each reading a normalized copy of the stream and adding
+to it. Only the names in it are new.
 """
 
 
