@@ -136,6 +136,8 @@ def sittings(some: list[str], planned: dict[str, int]) -> str:
 
 
 def hours(time: float) -> str:
+    if 0 < time < 60:
+        return f"{time:.0f} min"
     return f"{time / 60:.0f} h" if time else "–"
 
 
