@@ -230,7 +230,7 @@ def test_the_start_is_that_of_the_sheet():
     assert first == round(math.log(50257) + 768 * 0.02**2 / 2, 2)
     idx = torch.randint(50257, (2, 64), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        assert gpt(idx, idx.roll(-1, 1))[1].item() == pytest.approx(first, abs=0.05)
+        assert gpt(idx, idx.roll(-1, 1))[1].item() == pytest.approx(first, abs=0.1)
 
 
 def test_the_floor_and_the_gains_are_the_recorded_ones():
