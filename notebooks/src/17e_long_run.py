@@ -457,7 +457,7 @@ run.step = 2 * EVERY
 print("due:", *(each.__name__ for each in due_looks(run)))
 torch.manual_seed(0)
 before = torch.get_rng_state()
-print({name: round(value, 3) for name, value in look(run, due_looks(run)).items()})
+print({name: round(float(value), 3) for name, value in look(run, due_looks(run)).items()})
 assert torch.equal(before, torch.get_rng_state()), "the look has drawn from the run's generator"
 
 # %% [markdown]

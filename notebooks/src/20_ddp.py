@@ -1003,8 +1003,11 @@ What else goes wrong, and where to look:
 | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | on unless set to 0 | with 0, a lost rank makes the others wait for ever |
 | `CUDA_DEVICE_MAX_CONNECTIONS=1` | Megatron's tensor parallelism only | Megatron's communication starts late; with FSDP and PyTorch's own tensor parallelism leave it unset (torchtitan#1147) |
 | `TORCH_LOGS=ddp` | to see DDP's log | the line about rebuilt buckets does not appear |
+"""
 
-## The rest of the module
+# %% [markdown]
+r"""
+## Appendix: the rest of the module
 
 What follows is short work that later chapters import. Skip it on a first reading.
 

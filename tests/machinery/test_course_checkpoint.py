@@ -352,7 +352,7 @@ def split(cells, first, second):
     [
         (split, 0, "note: LIMIT is no longer exported: cell 7 has it without `#| export`\n"),
         (lambda cells, first, second: cells.remove(second), 0, "note: count is no longer exported: no cell has it\n"),
-        (lambda cells, first, second: first.update(cell_type="markdown"), 1, "note: area is no longer exported: cell 4 has it as text\n"),
+        (lambda cells, first, second: first.update(cell_type="markdown"), 2, "note: area is no longer exported: cell 4 has it as text\n"),
     ],
 )  # fmt: skip
 def test_what_is_no_longer_exported_is_told(house, change, code, note):

@@ -1,12 +1,14 @@
 """Processes that wait for a notebook's orders: they answer, fail, start again, and run the cells as they were run last."""
 
+import re
+
 import pytest
 
 from course import processes
-from course.paths import CourseError
+from course.files import read_cells
+from course.paths import NOTEBOOKS, CourseError, notebook_path
 from course.processes import Processes
 
-EDITED = '#| export drills.ddp\ndef hello(ranks: Ranks, data: str | None = None) -> None:\n    print("edited", flush=True)\n'
 BLANK = '#| export\ndef ring_all_reduce(x: Tensor) -> Tensor:\n    raise NotImplementedError("your turn: ring_all_reduce: a hint")\n'
 
 
@@ -14,6 +16,7 @@ BLANK = '#| export\ndef ring_all_reduce(x: Tensor) -> Tensor:\n    raise NotImpl
 def test_they_answer_fail_start_again_and_run_what_was_edited(capsys, monkeypatch):
     run = []
     monkeypatch.setattr(processes, "RUN", run)
+    monkeypatch.chdir(NOTEBOOKS)  # as a notebook's kernel: `python -m` looks into the working folder first
     two = Processes("20", 2, "drills.ddp")
     two("hello")
     assert {"rank 0 of 2", "rank 1 of 2"} <= {line[:11] for line in capsys.readouterr().out.splitlines()}
@@ -23,7 +26,8 @@ def test_they_answer_fail_start_again_and_run_what_was_edited(capsys, monkeypatc
     with pytest.raises(CourseError, match=r"rank 0: FileNotFoundError(.|\n)*rank 1: FileNotFoundError"):
         two("same_as_one", "no-such-folder", "flat")
     assert "rank 1 does not answer" in two("hang", seconds=1, fails=True)
-    run.append(EDITED)
+    cell = next(c.source for c in read_cells(notebook_path("20")).cells if "def hello(" in c.source)
+    run.append(re.sub(r'    print\(f"rank .*', '    print("edited", flush=True)', cell))
     capsys.readouterr()
     two("hello")
     assert capsys.readouterr().out.splitlines() == ["edited"] * 2

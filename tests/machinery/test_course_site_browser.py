@@ -114,10 +114,10 @@ def test_search_by_keyboard_finds_a_chapter(base, window):
         shot(page, "site-search")
 
 
-def test_search_needs_no_server():
+def test_search_needs_no_server(window):
     """From a folder, too; the browser then refuses the excerpts below the results, which is no fault of the page."""
     found = (HTML / "search.html").as_uri() + "?q=causal"
-    with opened("file://", tolerated="") as page:
+    with opened("file://", tolerated="", within=window) as page:
         page.goto(found)
         page.wait_for_selector("ul.search li a", timeout=60_000)
 

@@ -201,11 +201,11 @@ def test_adamw_is_the_formula_of_the_sheet():
 def test_a_checkpoint_holds_what_the_sheet_says():
     import inspect
 
-    from nanogpt.run import assemble
+    from nanogpt.run import training
 
     said = TRAINING["checkpoint"][0].partition(": ")[2].split(", ")
-    source = inspect.getsource(assemble.Training.state_dict)
-    assert [name for name in said if f'"{name}"' not in source and name not in assemble.KEPT] == []
+    source = inspect.getsource(training.Training.state_dict)
+    assert [name for name in said if f'"{name}"' not in source and name not in training.KEPT] == []
 
 
 def test_a_fused_update_moves_the_bytes_of_the_sheet():
