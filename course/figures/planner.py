@@ -92,14 +92,25 @@ def short(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
 
 
+# What a GPU holds, each in a colour of its own in all figures.
+HELD = ("parameters", "gradients", "moments", "masters", "casts", "gathered", "activations", "loss")
+
+
 def bars(plans: dict[str, dict[str, float]], mib: float | None = None, ax=None):
     """Stacked bars of bytes by category, one for each plan, and the card's line."""
     ax = ax or plt.subplots(figsize=(7, 0.9 + 0.4 * len(plans)), layout="constrained")[1]
-    names = list(dict.fromkeys(name for plan in plans.values() for name in plan))
+    there = {name for plan in plans.values() for name in plan}
+    names = [name for name in HELD if name in there] + sorted(there - set(HELD))
     left = [0.0] * len(plans)
-    for i, name in enumerate(names):
+    for name in names:
         widths = [plan.get(name, 0) / 2**30 for plan in plans.values()]
-        ax.barh(list(plans), widths, left=left, label=name, color=f"C{i}")
+        ax.barh(
+            list(plans),
+            widths,
+            left=left,
+            label=name,
+            color=f"C{HELD.index(name)}" if name in HELD else "0.6",
+        )
         left = [a + b for a, b in zip(left, widths)]
     if mib:
         ax.axvline(mib / 1024, color="black", ls="--")

@@ -61,16 +61,18 @@ def say_where_all_are(ranks: Ranks, store, place: str, seconds: float) -> None:
 
 
 def watch(ranks: Ranks, store, seconds: float, thread: int, ended: Event) -> None:
-    """Look until the run has ended; speak up when this rank has begun no collective for so many seconds."""
+    """Look until the run has ended; speak up when a rank has begun no collective for so many seconds."""
     begun, since, spoke = -1, time.monotonic(), False
     while not ended.wait(seconds / 10):
         if collectives_begun() != begun:
             begun, since = collectives_begun(), time.monotonic()
             if spoke:  # the run goes on, so what it said is no longer true
                 store.delete_key(f"{ranks.rank}")
+                store.delete_key("asked")
                 spoke = False
-        elif not spoke and time.monotonic() - since > seconds:
+        elif not spoke and (time.monotonic() - since > seconds or store.check(["asked"])):
             spoke = True
+            store.set("asked", "")
             say_where_all_are(ranks, store, place_of(thread), seconds / 4)
 
 

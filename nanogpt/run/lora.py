@@ -131,10 +131,8 @@ def save_adapter(model: GPT, folder: str | Path, base_model: str | Path | None =
     one, targets = next(iter(layers.values())), sorted({name.split(".")[-1] for name in layers})
     fields = {"rank": one.rank, "alpha": one.alpha, "targets": targets, "base": base_digest(model)}
     if base_model is not None:
-        there = Path(base_model).is_dir()
-        fields["base_model"] = (
-            Path(os.path.relpath(base_model, folder)).as_posix() if there else str(base_model)
-        )
+        place = os.path.relpath(base_model, folder) if Path(base_model).is_dir() else base_model
+        fields["base_model"] = Path(place).as_posix()
     data = save({name: p.detach().cpu().contiguous() for name, p in lora_parameters(model).items()})
     with atomically(Path(folder) / ADAPTER) as file:
         file.write(data)

@@ -27,16 +27,11 @@ from nanogpt.evals.losses import answer_accuracy, evaluate, evaluating
 from nanogpt.gpt.model import SIZES, num_params
 from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.precision import best_precision
-from nanogpt.gpt.sample import complete
 from nanogpt.gpt.train import train, train_step
 from nanogpt.gpt.weights import load_model
 from nanogpt.speed.work import memory_by_category, saved_bytes
 from nanogpt.text.data import DocumentStream
 from nanogpt.text.shards import open_shards
-
-# %%
-#| export gpt.sample
-from nanogpt.gpt.pretrained import from_hf, read_json
 from nanogpt.text.tokenizer import BPETokenizer
 
 # %%
@@ -591,10 +586,8 @@ def save_adapter(model: GPT, folder: str | Path, base_model: str | Path | None =
     one, targets = next(iter(layers.values())), sorted({name.split(".")[-1] for name in layers})
     fields = {"rank": one.rank, "alpha": one.alpha, "targets": targets, "base": base_digest(model)}
     if base_model is not None:
-        there = Path(base_model).is_dir()
-        fields["base_model"] = (
-            Path(os.path.relpath(base_model, folder)).as_posix() if there else str(base_model)
-        )
+        place = os.path.relpath(base_model, folder) if Path(base_model).is_dir() else base_model
+        fields["base_model"] = Path(place).as_posix()
     data = save({name: p.detach().cpu().contiguous() for name, p in lora_parameters(model).items()})
     with atomically(Path(folder) / ADAPTER) as file:
         file.write(data)
@@ -649,71 +642,6 @@ print("merged: no adapter left, the same logits to 1e-4 of the largest, nothing 
 # %% [markdown]
 r"""
 A merged model is a GPT like any other. `save_model`, the sampler and the evaluation need not know that there was an adapter.
-
-## An adapter's folder is a checkpoint
-
-So far only this notebook can use our adapter. `python -m nanogpt sample` and `eval` load their model with `load`, which chapter 17d grew last. It has to
-learn one thing more. If the folder has an `adapter.json`, load the base that it names, put the adapter beside it, and merge. The base may be a folder or a name on the
-hub, so `load` calls itself for it. This also brings the base's tokenizer. Below, the loaded model continues "One sunny day".
-
-"""
-
-
-# %%
-#| export
-def base_of(folder: Path) -> str:
-    """The folder or the hub name of an adapter's base. ValueError or OSError if it is not given, or not there."""
-    base = json.loads((folder / "adapter.json").read_bytes()).get("base_model")
-    if base is None:
-        raise ValueError(
-            f"{folder}/adapter.json names no base_model; save_adapter(model, folder, base_model) does"
-        )
-    if (folder / base).is_dir():
-        return str(folder / base)
-    if base.startswith("."):
-        raise FileNotFoundError(
-            f"{folder / base} is not there, and the adapter in {folder} needs it as its base"
-        )
-    return base
-
-
-# %%
-#| export gpt.sample
-#| grows load
-def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
-    """Model and tokenizer of a checkpoint, a run's or an adapter's folder, a Hugging Face folder or a name on the hub."""
-    from nanogpt.run.checkpoint import chosen  # here: a model alone needs no run
-
-    folder = chosen(checkpoint)
-    if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
-        raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
-    if (folder / "adapter.json").is_file():
-        model, coder = load(base_of(folder), tokenizer)
-        return merge(load_adapter(model, folder)), coder
-    config, beside = folder / "config.json", folder / "tokenizer.json"
-    ours = config.is_file() and "model_type" not in read_json(config)
-    model = load_model(folder) if ours else from_hf(checkpoint)
-    if tokenizer is None and ours and beside.exists():
-        return model, BPETokenizer.load(beside)
-    if tokenizer is None and not 50257 <= model.config.vocab_size <= 50304:  # GPT-2's, or padded (chapter 13)
-        raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
-    return model, BPETokenizer.gpt2() if tokenizer in (None, "gpt2") else BPETokenizer.load(tokenizer)
-
-
-# %% tags=["nbval-ignore-output"]
-print(json.loads((folder / "adapter.json").read_text())["base_model"], "is the base, seen from the adapter")
-loaded, coder = load(str(folder))
-with torch.no_grad():
-    same = torch.equal(loaded.to(device)(x)[0], merged(x)[0])
-assert same, "an adapter that was loaded with its base is not the merged model"
-print("the same logits as the merged model, to the bit")
-print(complete(loaded, coder, "One sunny day", 40, temperature=0.0))
-grown("load", "19")
-
-# %% [markdown]
-r"""
-On the command line the same is `python -m nanogpt sample --checkpoint data/built/adapter`, and `eval` takes the folder as well. If the base was trained further in the meantime, its hash is
-another one, and `load` refuses.
 
 ## What it costs
 
@@ -848,6 +776,81 @@ Replay helps more than any choice of weights. At the same loss on new stories, a
 the new stories little. The star is far away, so a tenth of 600 rows has not taught the model to distinguish the towns. The last line of the table is a
 control, old stories alone at the same rate. It shows that restarting at a high learning rate is not what causes the forgetting.
 
+"""
+
+# %% [markdown]
+r"""
+## Appendix: an adapter's folder is a checkpoint
+
+So far only this notebook can use our adapter. `python -m nanogpt sample` and `eval` load their model with `load`, which chapter 17d grew last. It has to
+learn one thing more. If the folder has an `adapter.json`, load the base that it names, put the adapter beside it, and merge. The base may be a folder or a name on the
+hub, so `load` calls itself for it. This also brings the base's tokenizer. Below, the loaded model continues "One sunny day".
+"""
+
+# %%
+from nanogpt.gpt.sample import complete
+
+# %%
+#| export gpt.sample
+from nanogpt.gpt.pretrained import from_hf, read_json
+from nanogpt.text.tokenizer import BPETokenizer
+
+
+# %%
+#| export
+def base_of(folder: Path) -> str:
+    """The folder or the hub name of an adapter's base. ValueError or OSError if it is not given, or not there."""
+    base = json.loads((folder / "adapter.json").read_bytes()).get("base_model")
+    if base is None:
+        raise ValueError(
+            f"{folder}/adapter.json names no base_model; save_adapter(model, folder, base_model) does"
+        )
+    if (folder / base).is_dir():
+        return str(folder / base)
+    if base.startswith("."):
+        raise FileNotFoundError(
+            f"{folder / base} is not there, and the adapter in {folder} needs it as its base"
+        )
+    return base
+
+
+# %%
+#| export gpt.sample
+#| grows load
+def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
+    """Model and tokenizer of a checkpoint, a run's or an adapter's folder, a Hugging Face folder or a name on the hub."""
+    from nanogpt.run.checkpoint import chosen  # here: a model alone needs no run
+
+    folder = chosen(checkpoint)
+    if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
+        raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
+    if (folder / "adapter.json").is_file():
+        model, coder = load(base_of(folder), tokenizer)
+        return merge(load_adapter(model, folder)), coder
+    config, beside = folder / "config.json", folder / "tokenizer.json"
+    ours = config.is_file() and "model_type" not in read_json(config)
+    model = load_model(folder) if ours else from_hf(checkpoint)
+    if tokenizer is None and ours and beside.exists():
+        return model, BPETokenizer.load(beside)
+    if tokenizer is None and not 50257 <= model.config.vocab_size <= 50304:  # GPT-2's, or padded (chapter 13)
+        raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
+    return model, BPETokenizer.gpt2() if tokenizer in (None, "gpt2") else BPETokenizer.load(tokenizer)
+
+
+# %% tags=["nbval-ignore-output"]
+print(json.loads((folder / "adapter.json").read_text())["base_model"], "is the base, seen from the adapter")
+loaded, coder = load(str(folder))
+with torch.no_grad():
+    same = torch.equal(loaded.to(device)(x)[0], merged(x)[0])
+assert same, "an adapter that was loaded with its base is not the merged model"
+print("the same logits as the merged model, to the bit")
+print(complete(loaded, coder, "One sunny day", 40, temperature=0.0))
+grown("load", "19")
+
+# %% [markdown]
+r"""
+On the command line the same is `python -m nanogpt sample --checkpoint data/built/adapter`, and `eval` takes the folder as well. If the base was trained further in the meantime, its hash is
+another one, and `load` refuses.
 """
 
 # %% [markdown]

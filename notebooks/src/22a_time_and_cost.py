@@ -406,7 +406,7 @@ for k in (script["rampup-batch-size"][0] // 8, 256 // 8, rows_in_all // 8):
 
 # %% [markdown]
 r"""
-## The command
+## Appendix: the command
 
 The rest is reading options and printing. The model is one of six names, or a shape (`--layers`, `--heads`, `--width`, `--vocab`). The card is one of `PEAKS`, or any other with `--memory` and `--tflops`. No price is built in: prices change faster than this text.
 """
@@ -718,7 +718,10 @@ run(parser().parse_args(f"{words} --tp {TP} --pp {PP} --dp 8 --accumulate {rows_
 # %% [markdown]
 r"""
 It fits: 128 GPUs share the 18 bytes for each parameter. The fullest stage is named in the title; with `--plot memory.png` you get a bar for each stage.
+"""
 
+# %% [markdown]
+r"""
 ## Ten problems for paper
 
 First on paper, with 16 or 18 bytes for a parameter, 2 or 4 for a number, and the two lists. Put your numbers into `guesses`. Then the planner answers, each time with a line of its table.

@@ -570,7 +570,7 @@ except FileNotFoundError as error:
 
 # %% [markdown]
 r"""
-## `prepare --format megatron`
+## Appendix: `prepare --format megatron`
 
 Chapter 16b's command turns text of any size into shards, in parallel and resumable; a pair is made of these by copying. One thing changes:
 our `<|endoftext|>` stands *before* each document, since it is what a model sees first; Megatron's `--append-eod` puts it
@@ -653,7 +653,10 @@ A published run of 10,000 documents lists its index with `ls -h` as 196K: the sa
 
 An empty document gets no `<|endoftext|>` there, only a mark; ours leaves it out. And all documents go into *one* pair, which training splits later:
 `--val 0 --test 0` here. With our defaults there are three pairs, split by hash (chapter 03), for `--train-data-path` and its sisters.
+"""
 
+# %% [markdown]
+r"""
 ## 949, 50, 1
 
 Megatron's `--split` cuts the documents by their order in the file: the first 94.9% are train. A file sorted by source, or by length,

@@ -8,10 +8,9 @@ import json
 import os
 import subprocess
 import textwrap
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-ALWAYS = ("correct", "stripped", "torch_right")  # what another one reads, and what each run says
 RIGHT = "def double(xs):\n    return [2 * x for x in xs]"
 # The driver's own channel, as a student finds it: an open descriptor, and the number of the request on the stack.
 CHANNEL = """
@@ -110,22 +109,6 @@ def notebook(solutions: dict[str, str], answers: dict[str, str]) -> dict:
 
 def attacks(host) -> list[Case]:
     """`host` says where the secrets lie and on which port somebody listens."""
-    return [
-        replace(case, backends=("bubblewrap",)) if is_for_the_grader(case) else case
-        for case in every_attack(host)
-    ]
-
-
-def is_for_the_grader(case: Case) -> bool:
-    """A notebook's form, forged replies, checks of checks and values of tensors: the same code of ours meets them, outside
-    of the sandbox, whatever that is. One backend shows it."""
-    aims_at_it = (
-        case.change or case.solutions or CHANNEL in (case.code or "") or case.exercise == "06_tensors"
-    )
-    return "bubblewrap" in case.backends and bool(aims_at_it) and case.name not in ALWAYS
-
-
-def every_attack(host) -> list[Case]:
     return [
         Case("correct", RIGHT),
         Case("partial", "def double(xs):\n    return [2 * abs(x) for x in xs]", ("passed", "failed"), 12.0),

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from cases import ALWAYS, RIGHT, Case, attacks, cell, notebook
+from cases import RIGHT, Case, attacks, cell, notebook
 from sandboxes import (
     ROOT,
     command,
@@ -25,6 +25,7 @@ from course.grade.sandbox.processes import pids, uid_of
 from course.grade.sandbox.sandbox import UIDS
 
 HERE = Path(__file__).parent
+ALWAYS = ("correct", "stripped", "torch_right")  # what another one reads, and what each run says
 BACKENDS = {
     "bubblewrap": why_no_bubblewrap,
     "container": why_no_container,

@@ -43,10 +43,9 @@ def go(page, address: str, theme: str = "light") -> None:
 
 
 def test_no_page_fails_asks_another_host_or_is_wider_than_the_screen(base, window):
-    """Of the modules' sources, which are text in one frame, the longest; their links are in test_course_site.py."""
-    wide, sources = [], sorted((HTML / "_modules").rglob("*.html"), key=lambda path: path.stat().st_size)
+    wide = []
     with opened(base, within=window) as page:
-        for path in sorted(set(built()) - set(sources[:-3])):
+        for path in sorted(built()):
             name = path.relative_to(HTML).as_posix()
             go(page, base + name)
             if page.locator(".math").count():
@@ -73,9 +72,9 @@ def test_a_line_of_code_is_whole_on_a_laptop_and_on_paper(base, window):
         assert page.evaluate(CUT_OFF) == []
 
 
-@pytest.mark.parametrize("theme, width", [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_pages_to_look_at(base, window, theme, width):
-    """A theme is colours and a width is places: neither changes what the other does."""
     with opened(base, width, within=window) as page:
         for name in LOOKED_AT:
             go(page, f"{base}{name}.html", theme)

@@ -23,19 +23,19 @@ def busy_then_late(ranks: Ranks, patience: float) -> tuple[str, str]:
     """What the watch has said after a while of collectives, and after rank 1 has come late to one."""
     sys.stderr = io.StringIO()
     with watched(ranks, patience):
-        for _ in range(12):
+        for _ in range(5):
             ranks.mean(torch.ones(1))
-            time.sleep(patience / 5)
+            time.sleep(patience / 3)
         before = sys.stderr.getvalue()
         if ranks.rank == 1:
-            time.sleep(3 * patience)
+            time.sleep(2 * patience)
         ranks.mean(torch.ones(1))
     return before, sys.stderr.getvalue()
 
 
 @GLOO
 def test_the_watch_says_once_where_all_are_and_nothing_while_collectives_begin():
-    (busy, said), (also_busy, by_the_other) = in_ranks(busy_then_late, 2, 0.6)
+    (busy, said), (also_busy, by_the_other) = in_ranks(busy_then_late, 2, 3.0)
     assert busy == also_busy == "", "the watch has called a run lost that goes on"
     assert by_the_other == "", "both ranks have printed"
     waits, late = said.splitlines()

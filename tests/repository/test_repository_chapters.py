@@ -23,13 +23,10 @@ LINES |= {
     "17d": 340,
     "17e": 555,
     "18b": 310,
-    "19": 500,
     "20": 475,
     "21": 462,
     "21b": 460,
     "21c": 460,
-    "22a": 475,
-    "22b": 475,
 }
 # What a reader meets, and what explains itself by chapters. This file's own examples are wrong on purpose.
 TEXTS = sorted(
