@@ -18,9 +18,8 @@ import torch
 from nanogpt.gpt import optim
 from nanogpt.gpt.train import train_step
 from nanogpt.parallel.distributed import first_reason
-from nanogpt.parallel.laid_out import gathered_model
 from nanogpt.run.assemble import resume
-from nanogpt.run.checkpoint import prune, save
+from nanogpt.run.checkpoint import prune, save, written_by
 from nanogpt.run.config import Config, from_depth, load_config
 from nanogpt.run.configfile import key_lines
 from nanogpt.run.dryrun import dry_run
@@ -111,14 +110,15 @@ def one_step(run: Training) -> dict:
 
 
 def keep_run(run: Training, metrics) -> None:
-    """Write a checkpoint of this step, if there is none yet, and flush the lines before it. Rank 0 writes."""
+    """Write a checkpoint of this step, if there is none yet, and flush the lines before it. All ranks call it."""
     folder = run.folder / f"step_{run.step:06d}"
-    if run.kept != folder:
-        model, state = gathered_model(run.model), run.state_dict()  # all ranks: what was cut is gathered
-        if run.ranks.rank == 0:
-            os.fsync(metrics.fileno())
-            save(run.folder, run.step, model, state, run.tokenizer)
-        run.kept = folder
+    if run.kept == folder:
+        return
+    model, state, parts = written_by(run)
+    if run.ranks.rank == 0:
+        os.fsync(metrics.fileno())
+        save(run.folder, run.step, model, state, run.tokenizer, parts)
+    run.kept = folder
 
 
 def tidy(run: Training) -> None:
