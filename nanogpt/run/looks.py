@@ -48,7 +48,7 @@ def score_hellaswag(training: Training, model: GPT) -> dict:
     return {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
 
 
-LOOKS = {  # a key of `eval`: what is done so often
+LOOKS = {  # a key of `eval`, and what is done so often
     "every": validate,
     "sample_every": write_sample,
     "hellaswag_every": score_hellaswag,
