@@ -18,7 +18,7 @@ def start(work: Callable[[], object]) -> int:
         child = os.fork()
     if not child:
         try:
-            with open(os.devnull, "w") as sys.stdout:
+            with open(os.devnull, "w", encoding="utf-8") as sys.stdout:
                 work()
         finally:
             os._exit(0)

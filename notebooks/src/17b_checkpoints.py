@@ -223,7 +223,7 @@ mistakes raises an error. The table lists everything that a long run must save:
 | what a step changes | its size | what happens if it is forgotten |
 |---|---|---|
 | the weights | 4 bytes a parameter | the run begins again |
-| AdamW's two averages, and its count of steps | 8 bytes a parameter | the loss rises for a while: chapter 17e measures it |
+| AdamW's two averages, and its count of steps | 8 bytes a parameter | the loss is too high for a while: chapter 17e measures it |
 | the place in the data | a few numbers | the run reads the first part twice and the last part never |
 | the generator that dropout draws from | 5 kB | dropout repeats its random numbers |
 | the number of the step | one number | the learning rate is wrong |

@@ -612,7 +612,7 @@ The process is still alive after the signal. It only knows now that it should st
 r"""
 ## Appendix: the screen, the files, and errors
 
-The functions of this section print and write what a person wants to know about a run. None of them changes the training, so you may skip to "The loop", which calls them by name.
+The functions of this section print and write what a person wants to know about a run. None of them changes the training, so you may skip to "The loop".
 
 Two errors end a run for good: too many losses in a row that are not finite, and a full disk. `naming_last_good` adds to their message the checkpoint from which the run can go on.
 """
@@ -765,7 +765,8 @@ Now we call everything in its order. `make_steps` is the loop: make a step, ask 
 One detail needs care. A step's evaluation comes after its checkpoint, and the step's line comes after its evaluation. What if the run is killed between the checkpoint and the line? For this case the checkpoint contains the unfinished line (`run.record`). When the run goes on, it begins with this line:
 it makes the evaluation again and writes the line. So no line is missing, and none is there twice.
 
-`begin` does what comes before the first step, `say_end` what comes after the last. `fit` is the call that starts a run or goes on with it. `alone_in` (chapter 16b) makes sure that no other process trains in the same folder.
+`begin` does everything that comes before the first step: it notes the start, keeps the configuration, prints the header, and makes the writers. `say_end` prints how the run ended. `fit` is the call that starts a run or goes on with it. `alone_in` (chapter 16b) makes sure that no other process trains in the same folder,
+and `naming_last_good` completes the message of an error that ends the run.
 """
 
 
