@@ -305,7 +305,7 @@ print(f"4. stories without their beginning: a mistake of {all_rows - evaluate(le
 # %% [markdown]
 r"""
 Now all three agree, although dropout was on before the call and the batch size is different. The last line shows the size of the fourth mistake. It is by far the largest of the four. And it is the mistake that is hardest to notice,
-because the number is the same each time.
+because the wrong number is the same each time.
 
 ## A fixed set, and how certain the number is
 
@@ -806,8 +806,8 @@ chapter 07's model, which was trained longer.
 
 The stages show the order in which a model learns. The excess of phrases falls first, since they are most of the tokens. Adjectives and openings
 follow. A table of counts is enough for these kinds, because they need no memory of the story. Repeated names and things and
-copied counts fall least at first, so their share rises. They need attention, because the model has to look back into the story. In chapter 07's model they have fallen to nearly nothing. The
-computed counts remain.
+copied counts fall least at first, so their share rises. They need attention, because the model has to look back into the story. In chapter 07's model, repeated names and copied counts have fallen to nearly nothing. Most of its excess is on repeated things and on
+computed counts.
 
 Is this the same for other seeds, and does a second layer help? The next cell shows recorded runs of chapter 07's length with several seeds for each depth, in nats a story above the floor. (`python
 tests/bench/bench_excess.py` made them.)
@@ -835,7 +835,7 @@ show(costs(rows), alt=alt)
 
 # %% [markdown]
 r"""
-Most tokens are white: the model predicts them as well as the perfect reader. The dark ones are few, and you can now say of each which kind of decision it is.
+With chapter 07's model most tokens are white: it predicts them as well as the perfect reader. The dark ones are few, and you can now say of each which kind of decision it is.
 
 The appendix below asks a simpler question, whether the answers in a story are right.
 """
