@@ -763,7 +763,7 @@ answer("16b.3", seconds / known)
 
 # %% [markdown]
 r"""
-Now a child process does the same work in another folder, and we kill it six times. After each kill we note which chunks are finished. At the end the command runs without a kill.
+Now a child process does the same work in another folder, and we kill it up to six times. After each kill we note which chunks are finished. At the end the command runs without a kill.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -785,7 +785,7 @@ show(figures.kills([len(names) for names in done], len(chunks)), alt=alt)
 
 # %% [markdown]
 r"""
-The curve never falls: no kill destroys a finished chunk. What a kill costs is the work on the chunks that were not finished, one for each process. So smaller chunks lose less. But each chunk also costs a little time of its own,
+The curve never falls: no kill destroys a finished chunk. A kill costs only the work on the chunks that were not finished, one for each process. So smaller chunks lose less. But each chunk also costs a little time of its own,
 for opening files, hashing and renaming, so there is a best size, and exploration 2 asks for it. Checking a finished folder is much faster than making it, because hashing is much faster than encoding. So it is safe to
 put the command into a script that runs every night.
 

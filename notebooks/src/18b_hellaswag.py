@@ -188,7 +188,7 @@ r"""
 The model's answer is the ending with the lowest cost. (All costs are high, because this model has read nothing but stories about toys.)
 
 But is the comparison fair? Longer endings have more tokens, so they cost more. Therefore people divide the cost by the length of the ending, and there are several accuracies. One name is even used for two of them:
-the `acc_norm` of lm-evaluation-harness divides the cost by the number of *characters*, and that of build-nanogpt and llm.c by the number of *tokens*. The harness also has
+the `acc_norm` of lm-evaluation-harness, a program with many such sets of questions, divides the cost by the number of *characters*, and that of build-nanogpt and llm.c by the number of *tokens*. The harness also has
 `acc_bytes`, which on English text is the same as `acc_norm`. `MEASURES` has the four divisors. We compute the costs of all questions, and `by_measure` divides those of one question in the four ways.
 """
 
@@ -477,7 +477,7 @@ for name, value in accuracy(best, items, tokenizer).items():
 r"""
 ## What the number means
 
-A model that has read only stories of toys and other small things knows nothing about dentists. Its accuracy is that of guessing, 25%, within
+A model that has read only stories of toys and other small things knows nothing about lamps and ladders. Its accuracy is that of guessing, 25%, within
 two standard errors. With 48 questions a standard error is 6 points, and with 10,042 questions it is 0.45. So even there a gain of half a point is
 within the noise, unless two models are compared on the same questions.
 
@@ -739,7 +739,7 @@ On the command line: `python -m nanogpt eval --checkpoint data/built/model --tas
 r"""
 ## Appendix: the same model in lm-evaluation-harness
 
-lm-evaluation-harness is a program with hundreds of such tasks. It asks a model for the log-likelihoods of continuations. So a short adapter is enough to run its tasks on our checkpoints, except those in which the model has to
+lm-evaluation-harness asks a model for the log-likelihoods of continuations. So a short adapter is enough to run its tasks on our checkpoints, except those in which the model has to
 write an answer. The harness asks for each ending by itself. `log_likelihoods` collects the requests that have the same context, so that the context is read only once.
 """
 
