@@ -67,7 +67,7 @@ def ensure_data(data: Data) -> dict:
 
 
 def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
-    """The tokenizer that made the shards; None where it is not to be had."""
+    """The tokenizer that made the shards, or None if it is neither beside them nor named."""
     for name in (Path(data.dir) / "tokenizer.json", data.tokenizer):
         with suppress(OSError, ValueError, TypeError):
             found = BPETokenizer.gpt2() if name == "gpt2" else BPETokenizer.load(name)

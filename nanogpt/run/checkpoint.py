@@ -29,7 +29,7 @@ MANIFEST = "manifest.json"
 
 
 def random_states(device: torch.device) -> dict[str, torch.Tensor]:
-    """Where PyTorch's global generators are: the CPU's and the device's. Dropout draws from them, and nothing else does."""
+    """The states of PyTorch's global generators, the CPU's and the device's. Only dropout draws from them."""
     states = {"cpu": torch.get_rng_state()}
     if device.type != "cpu":
         states["device"] = torch.get_device_module(device).get_rng_state()
@@ -37,14 +37,14 @@ def random_states(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def set_random_states(states: dict[str, torch.Tensor], device: torch.device) -> None:
-    """Let the generators go on from there."""
+    """Put the generators back into these states."""
     torch.set_rng_state(states["cpu"])
     if device.type != "cpu" and "device" in states:  # not there if the run began on a CPU
         torch.get_device_module(device).set_rng_state(states["device"])
 
 
 def pack(value, name: str, tensors: dict[str, Tensor]):
-    """The same nest of dicts and lists for JSON: a tensor moves to `tensors`, and its name stands in its place."""
+    """The same nested dicts and lists for JSON: each tensor moves to `tensors`, and its name takes its place."""
     if isinstance(value, Tensor):
         tensors[name] = value.detach().to("cpu", copy=True).contiguous()
         return {"tensor": name}
@@ -56,7 +56,7 @@ def pack(value, name: str, tensors: dict[str, Tensor]):
 
 
 def unpack(value, tensors: dict[str, Tensor]):
-    """What `pack` was given, with lists for tuples; keys of digits are numbers again."""
+    """The way back from `pack`. Tuples come back as lists; keys of digits are numbers again."""
     if isinstance(value, list):
         return [unpack(part, tensors) for part in value]
     if not isinstance(value, dict):
@@ -153,7 +153,7 @@ def prune(folder: str | Path, keep: int, step: int, also: Collection[int] = ()) 
 
 
 def repair(path: Path, step: int) -> None:
-    """Of the lines of metrics.jsonl keep those before `step`, with which the run goes on; kill -9 may have torn the last."""
+    """Keep the lines of metrics.jsonl before `step`, with which the run goes on. The last one may be incomplete."""
     lines, good = path.read_bytes().splitlines(keepends=True) if path.exists() else [], []
     with suppress(ValueError):
         for line in lines:
@@ -166,9 +166,9 @@ def repair(path: Path, step: int) -> None:
 
 
 def chosen(place: str | Path) -> Path:
-    """The checkpoint of a run's folder: runs/x is its newest whole one, runs/x/best that of its lowest validation loss.
+    """The checkpoint of a run's folder: runs/x is its newest complete one, runs/x/best that of its lowest validation loss.
 
-    What is no run's folder is given back as it is. ValueError for a checkpoint in parts.
+    A path that is no run's folder is returned unchanged. ValueError for a checkpoint in parts.
     """
     folder = Path(place)
     home = folder.parent if folder.name == "best" else folder

@@ -25,7 +25,7 @@ from nanogpt.text.tokenizer import BPETokenizer
 
 @dataclass
 class Training:
-    """A run in memory. What `state_dict` names is what steps change: with it and the weights, a run goes on bit for bit."""
+    """A run in memory. `state_dict` holds all that steps change beside the weights: with both, a run goes on bit for bit."""
 
     config: Config
     device: torch.device

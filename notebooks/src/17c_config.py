@@ -28,7 +28,11 @@ from course.notebook import answer, checkpoint, predict, predictions, show
 
 # %%
 DEPTHS, BATCHES = (1, 2, 3, 4), (1, 2, 4, 8, 16)  # a dry run's: layers, rows of a micro-batch
+
+# %%
 predict("17c.1", "of three values, so many arrive", guess=None)
+
+# %%
 said = yaml.safe_load("{lr: 6e-4, weight_decy: 0.3, max_steps: 100}")
 read = [said.get("lr", 1e-3), said.get("weight_decay", 0.1), said.get("max_steps", 1000)]
 print(read)
@@ -528,6 +532,8 @@ def from_depth(n: int, batch_tokens: int) -> list[str]:
 
 # %%
 predict("17c.2", "parameters in the layers, depth 24 to depth 12", guess=None, unit="times")
+
+# %%
 for depth in (4, 12, 24, 48):
     print(
         f"{12 * depth * (64 * depth) ** 2 / 1e6:10,.1f} million in the layers:", *from_depth(depth, 524_288)
@@ -594,6 +600,8 @@ from nanogpt.text.shards import load_manifest
 
 # %%
 predict("17c.3", f"activations of GPT-2 small, {BATCHES[-1]} rows of 1,024", guess=None, unit="GB")
+
+# %%
 memory = {B: {what: n / 1e9 for what, n in memory_by_category(GPTConfig(), B, 1024).items()} for B in BATCHES}
 answer("17c.3", memory[BATCHES[-1]]["activations"])
 show(figures.memory(memory), alt="GB by category: only the activations grow with the micro-batch.")
@@ -676,8 +684,10 @@ def dry_run(config: Config) -> None:
 # %% tags=["nbval-ignore-output"]
 dry_run(load_config("tiny", ["data.dir=nowhere"]))
 
-# %% tags=["nbval-ignore-output"]
+# %%
 predict("17c.4", "a measured step, to what the roofline allows", guess=None, unit="×")
+
+# %% tags=["nbval-ignore-output"]
 steps, roof = [], measure_roofline(device := pick_device())
 for depth in DEPTHS:
     config = load_config("tiny", from_depth(depth, 512))

@@ -1088,9 +1088,9 @@ r"""
 #| export run.checkpoint
 #| grows chosen
 def chosen(place: str | Path) -> Path:
-    """The checkpoint of a run's folder: runs/x is its newest whole one, runs/x/best that of its lowest validation loss.
+    """The checkpoint of a run's folder: runs/x is its newest complete one, runs/x/best that of its lowest validation loss.
 
-    What is no run's folder is given back as it is. ValueError for a checkpoint in parts.
+    A path that is no run's folder is returned unchanged. ValueError for a checkpoint in parts.
     """
     folder = Path(place)
     home = folder.parent if folder.name == "best" else folder
