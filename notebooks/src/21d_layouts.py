@@ -122,6 +122,8 @@ is asked before the processes meet.
 
 # %%
 predict("21d.1", "wishes that can be run", guess=None)
+
+# %%
 WISHES = [  # processes started, and what the command line says
     (4, "parallel.dp=2 parallel.tp=2 parallel.shard=true"),
     (2, "parallel.dp=2 parallel.tp=2"),
@@ -531,12 +533,14 @@ DRILLS = {"ways": ways, "making": making}
 
 # %% [markdown]
 r"""
-*Predict.* The model has 0.53 million parameters, so that one process keeps 8.5 MB: weights, gradients, two moments, four bytes each. What does a rank keep on the grid *parts × cuts*, and
+*Predict.* The model has 0.53 million parameters. One process keeps 8.5 MB for them: weights, gradients and two moments, with four bytes each. How many MB does a rank keep on the grid *parts × cuts*? And how many
 with cuts alone, where every rank has all LayerNorms and positions?
 """
 
 # %%
 predict("21d.2", "MB that a rank keeps on parts × cuts", guess=None, unit="MB")
+
+# %%
 os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"  # PyTorch 2.9 keeps no flight record else
 torchrun("21d", N, "drill", "drills.layouts:ways", "drills.layouts:making", "--data", DATA, "--out", OUT)
 found = json.loads(Path(OUT).read_text())
@@ -613,12 +617,14 @@ large the vocabulary and the MLP are. On the grid these have half the rows, and 
 r"""
 ## One run, two layouts
 
-Now the trainer, which has learned `parallel` in the appendix: the run `tiny`, a short one with a constant rate, once by one process; and once by four on the grid, stopped half-way, and gone on with by one. *Predict.* How far apart are the two
+Now we use the trainer, to which the appendix adds the section `parallel`. We train a short version of `tiny` with a constant rate twice. The first run has one process. The second one starts with four processes on the grid, is stopped half-way, and is continued by one process. *Predict.* How far apart are the two
 curves at most?
 """
 
 # %%
 predict("21d.3", "the curves are apart by", guess=None, unit="nats")
+
+# %%
 STEPS = 24
 keys = {"train.max_steps": STEPS, "train.batch_tokens": 1024, "optim.schedule": "constant", "optim.warmup": 4}
 keys |= {
@@ -693,7 +699,7 @@ wrong rows without a complaint. This is why the trainer gathers and reorders.
 Two questions decide. Does the model fit: 16 bytes a parameter, divided by the ranks that share them, and the activations of at least one row? And how long is the link busy with what travels, against the time of computing? We answer them for 64 GPUs, eight a machine, with eight rows
 each, at chapter 20b's assumptions: 450 GB/s inside a machine, a network card of 50 GB/s for each GPU, 40% of the peak, and nothing hidden behind computing.
 
-*Predict.* For GPT-3, tensor parallelism over all 64 GPUs takes the place of the 8 of a machine. By what factor is the link busy longer?
+*Predict.* Suppose that GPT-3 used tensor parallelism over all 64 GPUs, and not only over the 8 GPUs of a machine. How many times as long would the link be busy?
 """
 
 # %%
