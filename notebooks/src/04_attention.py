@@ -555,6 +555,7 @@ def train(model, steps=STEPS, lr=0.01):
         curve.append(on_repeats.item())
     return curve
 
+
 # %%
 predict("04.3", "layers needed to copy random letters", guess=None)
 

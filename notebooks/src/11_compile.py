@@ -75,6 +75,7 @@ show(
 predict("11.1", "times n numbers moved by GELU, eager", guess=None)
 predict("11.2", "the same, in one kernel", guess=None)
 
+
 # %%
 def gelu(x, bias):
     """GELU of x + bias, operation by operation."""
@@ -378,6 +379,7 @@ def break_even(compile_seconds, step_seconds, gain):
     """Steps until compiling has paid, by the Gain of a compiled step; None where no gain was measured."""
     return compile_seconds / (step_seconds * (1 - 1 / gain.ratio)) if gain.low > 1 else None
 
+
 # %%
 predict("11.3", "steps until compiling has paid", guess=None)
 
@@ -558,6 +560,7 @@ compilations with a backend that counts.
 
 # %%
 predict("11.4", "compilations for lengths 8 to 19", guess=None)
+
 
 # %%
 def compilations(function, calls, **options):

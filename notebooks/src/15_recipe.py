@@ -134,6 +134,7 @@ rates in `RATES` is the best?
 # %%
 predict("15.1", "the best rate for chapter 07's loop", guess=None)
 
+
 # %%
 def sweep(schedule) -> dict[float, list[float]]:
     return {lr: [run(lr, schedule, seed).above for seed in SEEDS] for lr in RATES}
@@ -141,6 +142,7 @@ def sweep(schedule) -> dict[float, list[float]]:
 
 def best(above: dict[float, list[float]]) -> float:
     return min(above, key=lambda lr: np.mean(above[lr]))
+
 
 # %% tags=["nbval-ignore-output"]
 plain = sweep(wsd)
@@ -575,6 +577,7 @@ BAD = 2 * steps // 3
 # %%
 predict("15.5", "what a bad batch adds to the next ten, without clipping", guess=None, unit="nats")
 
+
 # %%
 def damaged(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The batch, or in step BAD random ids in its place."""
@@ -582,6 +585,7 @@ def damaged(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return x, y
     ids = torch.randint(config.vocab_size, (2, *x.shape), generator=torch.Generator().manual_seed(0))
     return ids[0].to(device), ids[1].to(device)
+
 
 # %% tags=["nbval-ignore-output"]
 ways = {"no clipping": {"clip": None}, "clipped at 1": {}, "left out": {"clip": None, "skip": BAD}}

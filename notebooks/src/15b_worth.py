@@ -113,6 +113,7 @@ def noise_scale(model: GPT, rows: list[tuple[Tensor, Tensor]]) -> float:
     noise = (squares - mean_squared) / (1 - 1 / n)
     return noise / signal if signal > 0 else math.inf
 
+
 # %%
 predict("15b.1", "rows at which noise equals gradient, after 5 steps", guess=None)
 predict("15b.2", "the same at the end", guess=None)

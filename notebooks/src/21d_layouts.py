@@ -736,7 +736,20 @@ There is one file of parts for each rank. `.metadata` says which part of which t
 
 Such a checkpoint can be continued on any number of ranks without cuts, also on one. On the same number the run goes on bit for bit (a test kills a rank in the middle of a checkpoint, and goes on). On another number sums have another order again.
 
-The price is that such a folder is no model yet. `sample` and `eval` refuse it and say what to do: `join` reads all parts in one process and writes the model as `save_model` does. It must be the model that the grid had after as many steps:
+The price is that such a folder is no model yet. `sample` and `eval` find their checkpoint by `chosen`, which chapter 21 has taught to refuse it:
+"""
+
+# %%
+from nanogpt.run.checkpoint import chosen
+
+try:
+    chosen(RUNS / "parts")
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+r"""
+`join` reads all parts in one process and writes the model as `save_model` does. It must be the model that the grid had after as many steps:
 """
 
 
@@ -1022,7 +1035,7 @@ from dataclasses import field
 from nanogpt.device import pick_device
 from nanogpt.gpt.precision import why_not
 from nanogpt.run.config import Config, check_together
-from nanogpt.run.checkpoint import chosen, is_in_parts, save, set_random_states
+from nanogpt.run.checkpoint import is_in_parts, save, set_random_states
 from nanogpt.run.metrics import Window
 from nanogpt.run.together import my_documents, too_large
 from nanogpt.run.training import KEPT, Training
@@ -1039,9 +1052,6 @@ class Config(Config):
         check_together(self.model, self.optim, self.train)
         check_layout(self.parallel, self.model, self.train)
 
-
-# %%
-print(Config().parallel)
 
 # %% [markdown]
 r"""
@@ -1206,14 +1216,8 @@ def look(run: Training, looks: list[Callable]) -> dict:
 
 # %% [markdown]
 r"""
-Chapter 21's `chosen` refuses a checkpoint in parts, which is no model yet:
+The trainer's `keep_run` saves what `written_by` gives it:
 """
-
-# %%
-try:
-    chosen(RUNS / "parts")
-except ValueError as error:
-    print(error)
 
 # %%
 #| export run.trainer

@@ -353,7 +353,8 @@ def fit_or_die(ranks: Ranks, config, step: int) -> int:
 def test_in_parts_a_run_goes_on_bit_for_bit_and_a_kill_leaves_the_checkpoint_before(folder, tmp_path):
     config = [
         replace(
-            short(folder, tmp_path / name, model_dropout=0.2, run_checkpoint_every=4, run_keep=9), parallel=IN_PARTS
+            short(folder, tmp_path / name, model_dropout=0.2, run_checkpoint_every=4, run_keep=9),
+            parallel=IN_PARTS,
         )
         for name in ("whole", "killed")
     ]
@@ -387,7 +388,7 @@ def test_parts_are_no_model_and_need_shards(folder, tmp_path):
     with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it by"):
         checkpoint.chosen(tmp_path / "run")
     for layout in (Parallel(save_parts=True), Parallel(shard=True, tp=2, save_parts=True)):
-        with pytest.raises(ValueError, match="parallel.save_parts=true needs parallel.shard=true and"):
+        with pytest.raises(ValueError, match=r"parallel\.save_parts=true needs parallel\.shard=true and"):
             check_layout(layout, config.model, config.train)
 
 
