@@ -97,8 +97,8 @@ Who runs the programs? On a GPU, the hardware runs many of them at the same time
 after the other, and computes each line with NumPy. Usually one switches it on by setting `TRITON_INTERPRET=1` before Triton
 is loaded. In a notebook that comes too late, since PyTorch may have loaded it already. So we call the interpreter ourselves. Functions of the language that are written in Triton themselves, such as `tl.sum`, need the same treatment.
 
-There is one thing that the interpreter cannot do: in bfloat16 it computes garbage (Triton's issue 11584). So we refuse
-bfloat16 there.
+There is one thing that the interpreter cannot do. A kernel that adds or multiplies in bfloat16 gets garbage there (Triton's
+issue 11584), because the interpreter computes with the bits of these numbers as if they were integers. So we refuse bfloat16.
 """
 
 
@@ -109,7 +109,7 @@ def interpret(kernel, grid: tuple[int, ...], *args, **sizes) -> None:
     if not HAS_TRITON:
         raise ModuleNotFoundError("Triton is not installed here: `pip install triton` brings it on Linux")
     if any(isinstance(x, Tensor) and x.dtype == torch.bfloat16 for x in args):
-        raise TypeError("bfloat16 is garbage in Triton's interpreter (triton issue 11584): use float32 here")
+        raise TypeError("sums in bfloat16 are garbage in the interpreter (triton issue 11584): use float32")
     from triton.runtime.interpreter import InterpretedFunction, InterpreterError, _patch_lang
     from triton.runtime.jit import JITFunction
 
