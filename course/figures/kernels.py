@@ -1,4 +1,4 @@
-"""Figures of chapters 23 and 23b: each function takes data and returns a figure."""
+"""Chapter 23's figures: each function takes data and returns a figure."""
 
 import matplotlib.pyplot as plt
 
@@ -14,15 +14,4 @@ def programs(n: int, block: int) -> plt.Figure:
         ax.text((program + 0.5) * block, 1.2, f"program {program}", ha="center")
     ax.set(xlim=(-0.2, count * block + 0.2), ylim=(-0.1, 1.8))
     ax.axis("off")
-    return fig
-
-
-def peaks(rows: list[int], mib: list[float], whole: float) -> plt.Figure:
-    """Peak of memory by the rows of a chunk, beside the peak with all logits at once."""
-    fig, ax = plt.subplots(figsize=(6, 2.4), layout="tight")
-    ax.plot(rows, mib, "o-", label="in chunks")
-    ax.axhline(whole, color="C3", label="all logits at once")
-    ax.set_xscale("log", base=2)
-    ax.set(xlabel="rows of a chunk", ylabel="peak (MiB)", ylim=(0, None))
-    ax.legend()
     return fig

@@ -1,4 +1,4 @@
-"""What chapters 23 and 23b need around Triton: whether it is here, and what a kernel's programs ask of memory."""
+"""What chapter 23 needs around Triton: whether it is here, and what a kernel's programs ask of memory."""
 
 import contextlib
 from collections.abc import Iterator
