@@ -556,6 +556,7 @@ def train(model, steps=STEPS, lr=0.01):
     return curve
 
 
+# %%
 predict("04.3", "layers needed to copy random letters", guess=None)
 
 # %% [markdown]

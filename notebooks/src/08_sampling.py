@@ -623,6 +623,8 @@ greedy. This needs some 20,000 tokens for each way, so it is the cache and the b
 # %%
 predict("08.5", "stories that are right at temperature 1", guess=None, unit="%")
 predict("08.6", "stories that are right with greedy decoding", guess=None, unit="%")
+
+# %%
 WAYS = {f"T = {t}": {"temperature": t} for t in (0, 0.25, 0.5, 0.7, 1, 1.5)} | {"top-p 0.9": {"top_p": 0.9}}
 
 # %% tags=["nbval-ignore-output"]

@@ -135,6 +135,7 @@ rates in `RATES` is the best?
 predict("15.1", "the best rate for chapter 07's loop", guess=None)
 
 
+# %%
 def sweep(schedule) -> dict[float, list[float]]:
     return {lr: [run(lr, schedule, seed).above for seed in SEEDS] for lr in RATES}
 
@@ -226,9 +227,11 @@ Now the same sweep with a warm-up over the first sixth of the steps.
 and without warm-up, may use its own best rate?
 """
 
-# %% tags=["nbval-ignore-output"]
+# %%
 predict("15.2", "what warm-up is worth at the largest rate", guess=None, unit="nats")
 predict("15.3", "what it is worth if both sides use their best rate", guess=None, unit="nats")
+
+# %% tags=["nbval-ignore-output"]
 warm = sweep(partial(wsd, warmup=steps // 6))
 same = np.mean(plain[RATES[-1]]) - np.mean(warm[RATES[-1]])
 tuned = np.mean(plain[best(plain)]) - np.mean(warm[best(warm)])
@@ -327,6 +330,8 @@ def decay_groups(model: GPT, weight_decay: float) -> list[dict]:
 
 # %%
 predict("15.4", "parameters of GPT-2 that are not decayed", guess=None, unit="%")
+
+# %%
 with torch.device("meta"):  # shapes are enough
     gpt2 = GPT(GPTConfig())
 for group in decay_groups(gpt2, 0.1):
@@ -568,9 +573,12 @@ A bad batch has a high loss, of course: no model can predict random ids. The que
 
 # %%
 BAD = 2 * steps // 3
+
+# %%
 predict("15.5", "what a bad batch adds to the next ten, without clipping", guess=None, unit="nats")
 
 
+# %%
 def damaged(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The batch, or in step BAD random ids in its place."""
     if step != BAD:
@@ -641,8 +649,10 @@ What happens to a run if somebody forgets the division? We train 40 steps on one
 *Predict.* Does the loss show the bug: does it differ by more than 0.01 nats after 40 steps? Answer 1 for yes and 0 for no.
 """
 
-# %% tags=["nbval-ignore-output"]
+# %%
 predict("15.6", "AdamW's loss shows the forgotten division (1 yes, 0 no)", guess=None)
+
+# %% tags=["nbval-ignore-output"]
 ends = {}
 for divide in (CUT, 1):
     model = new_model()

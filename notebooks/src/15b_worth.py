@@ -114,8 +114,11 @@ def noise_scale(model: GPT, rows: list[tuple[Tensor, Tensor]]) -> float:
     return noise / signal if signal > 0 else math.inf
 
 
+# %%
 predict("15b.1", "rows at which noise equals gradient, after 5 steps", guess=None)
 predict("15b.2", "the same at the end", guess=None)
+
+# %%
 x, y = batches(1, seed=99).next_batch()
 assert abs(noise_scale(base.model, [(x, y)] * 4)) < 1e-3, "the same row four times holds no noise"
 
@@ -279,8 +282,10 @@ def interval(differences) -> tuple[float, float]:
     return np.mean(differences), T95[n] * np.std(differences, ddof=1) / math.sqrt(n)
 
 
-# %% tags=["nbval-ignore-output"]
+# %%
 predict("15b.3", "what clipping is worth without an accident", guess=None, unit="nats")
+
+# %% tags=["nbval-ignore-output"]
 mean, half = interval(cost)
 print(f"leaving out clipping costs {mean:+.3f} ± {half:.3f} nats")
 answer("15b.3", mean)
