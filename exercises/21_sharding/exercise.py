@@ -67,7 +67,9 @@ def join(parts: list[Tensor], rows: int) -> Tensor:
 x = torch.arange(10.0).view(5, 2) + 1
 parts = cut(x, 4)
 sizes = [tuple(part.shape) for part in parts]
-assert sizes == [(2, 2)] * 4, f"5 rows on 4 ranks: the parts are {sizes}; two rows each are the fewest that hold all five"
+assert sizes == [(2, 2)] * 4, (
+    f"5 rows on 4 ranks: the parts are {sizes}; two rows each are the fewest that hold all five"
+)
 assert torch.equal(parts[2], torch.tensor([[9.0, 10.0], [0.0, 0.0]])), (
     f"rank 2 keeps the last row and one row of zeros, not {parts[2].tolist()}"
 )
@@ -144,7 +146,9 @@ assert ranks_needed(10, 100, 0, 1) == 2, (
     f"10 parameters: 40 bytes on every rank and 120 shared by two ranks are 100 bytes, and you say {ranks_needed(10, 100, 0, 1)}"
 )
 assert ranks_needed(10, 99, 0, 1) == 3, "with one byte less two ranks are no longer enough: round up"
-assert ranks_needed(10, 40, 0, 1) is None, "40 bytes are on every rank in stage 1, so nothing is left for the rest"
+assert ranks_needed(10, 40, 0, 1) is None, (
+    "40 bytes are on every rank in stage 1, so nothing is left for the rest"
+)
 assert ranks_needed(10, 40, 0, 3) == 4, "in stage 3 all 160 bytes are divided"
 assert ranks_needed(10, 50, 10, 3) == 4, "activations are on every rank, and are not divided"
 
@@ -353,9 +357,13 @@ assert all(sent(10, 1, stage, 4) == 0 for stage in range(4)), "one rank sends no
 assert abs(sent(10, 2, 0, 1) - 40) < 1e-9, (
     f"two ranks all-reduce 40 bytes: each sends half of them twice, 40 bytes, not {sent(10, 2, 0, 1)}"
 )
-assert sent(10, 4, 0, 1) == sent(10, 4, 1, 1) == sent(10, 4, 2, 1), "with one micro-batch, stages 0 to 2 send the same"
+assert sent(10, 4, 0, 1) == sent(10, 4, 1, 1) == sent(10, 4, 2, 1), (
+    "with one micro-batch, stages 0 to 2 send the same"
+)
 assert abs(sent(10, 4, 3, 1) / sent(10, 4, 0, 1) - 1.5) < 1e-9, "stage 3 sends half as much again as DDP"
-assert sent(10, 4, 0, 8) == sent(10, 4, 0, 1), "DDP averages once a step, however many micro-batches there are"
+assert sent(10, 4, 0, 8) == sent(10, 4, 0, 1), (
+    "DDP averages once a step, however many micro-batches there are"
+)
 
 # %% [markdown]
 r"""
