@@ -1119,6 +1119,17 @@ checkpoint("21")
 r"""
 ## Exercises
 
+`course exercises release 21` writes these as a notebook to `released/`; `course check 21` runs their visible checks.
+
+- **21-1** Parts of equal size, 15 minutes: repair a cut that loses rows.
+- **21-2** How many ranks?, 20 minutes: derive the fewest ranks on which a model fits in each stage.
+- **21-3** ZeRO 1 by hand, 35 minutes: one update on all ranks, with moments of a part each.
+- **21-4** A check for a norm, 25 minutes: write the check that finds norms of one rank's parts.
+- **21-5** What a step sends, 20 minutes: derive the bytes of every stage, with several micro-batches.
+- **21-6** Sharded, and still full, 10 minutes: why 64 more cards do not help.
+
+To explore:
+
 1. A run goes on with another `lr` than it was saved with. Which one is in the optimizer after `load_parts`? Check: `optimizer.param_groups[0]["lr"]`, and what `train` of chapter 07 does with it in each step.
 2. Give `PartsOptimizer` one flat vector of all weights in place of a part for each. How many collectives a step, and how many bytes of padding? Check: the law of the three stages still holds.
 3. Clip in stage 2. Which norm does a rank know, and what must be added up? Check against `global_norm` on one process.

@@ -848,6 +848,17 @@ checkpoint("21b")
 r"""
 ## Exercises
 
+`course exercises release 21b` writes these as a notebook to `released/`; `course check 21b` runs their visible checks.
+
+- **21b-1** Heads, not halves, 20 minutes: repair the cut of `c_attn`, without a loop.
+- **21b-2** One sum for an MLP, 30 minutes: compute it on n ranks.
+- **21b-3** Three numbers for each token, 35 minutes: the loss of a cut vocabulary, merged from summaries.
+- **21b-4** Counting collectives, 25 minutes: derive how many a step makes, and their bytes.
+- **21b-5** A check for a cut embedding, 25 minutes: write the check that finds rows of another rank.
+- **21b-6** Sixteen GPUs in two machines, 10 minutes: where tensor parallelism belongs.
+
+To explore:
+
 1. Norms by hand: mark which parameters of a block split by hand are pieces, and write its global norm with one all-reduce. Check: the drill `clipped` then prints one process's norm on all ranks.
 2. Let `enter` with `sequence` keep this rank's part for the weight's gradient and gather again in backward; it must do the product itself, as an operator `gathered_linear`. Check: the drill `memory` prints 16 / n, and `split_block`'s gradients stay.
 3. `vocab_loss` sums twice. Stack both into one all-reduce. Check: two collectives, the same bytes; why can the maximum not join them?

@@ -806,6 +806,13 @@ checkpoint("22")
 r"""
 ## Exercises
 
+`course exercises release 22` writes these, and those of 22a, as a notebook to `released/`; `course check 22` runs their visible checks.
+
+- **22-1** Which stage is full?, 25 minutes: derive the bytes of each stage of a pipeline.
+- **22-2** A line with a corner, 15 minutes: repair a largest batch that is too large.
+
+To explore:
+
 1. Take the model `six` with `pp=8, accumulate=8`, with and without `recompute="block"`. Which stage is the fullest in each case, and why does it change? Check: `footprint` of both stages.
 2. Which is the smallest number of H100 on which the model `six` trains with `shard=3` and one row of 2,048? Check with `dp` one less that it does not fit.
 3. Add sequence parallelism (Korthikanti et al. 2022, §4.2): the stream and its norms are divided too. Check: with `tp` 8, a block keeps an eighth of what one GPU keeps.

@@ -796,6 +796,15 @@ checkpoint("22a")
 r"""
 ## Exercises
 
+`course exercises release 22` writes these, and those of 22, as a notebook to `released/`; `course check 22` runs their visible checks.
+
+- **22-3** A pipeline's clock, 35 minutes: how long unequal stages take, and how long each is idle.
+- **22-4** Days and money, 25 minutes: derive a step's seconds and a run's price.
+- **22-5** A check for a schedule, 45 minutes: write the check that finds plans that keep too much, or deadlock.
+- **22-6** Before you rent, 10 minutes: which number to measure first.
+
+To explore:
+
 1. ZeRO 1 or ZeRO 2? For GPT-2 124M on eight A100 with eight micro-batches, how much memory does stage 2 save over stage 1, and how much more does it send? Check: `--shard 1` and `--shard 2` with `--accumulate 8`, and once more with `--accumulate 1`.
 2. Run the planner on GPT-3 without `--recompute block`. How much more memory does it take, how much less time? Check: the difference of the activations is `tensors` of 96 / 16 layers × 16 micro-batches, less one block.
 3. Add sequence parallelism (Korthikanti et al. 2022, §4.2): each all-reduce becomes a reduce-scatter and an all-gather. Check against `traced` with `split(model, mesh, True)`.
