@@ -99,18 +99,11 @@ HELD = ("parameters", "gradients", "moments", "masters", "casts", "gathered", "a
 def bars(plans: dict[str, dict[str, float]], mib: float | None = None, ax=None):
     """Stacked bars of bytes by category, one for each plan, and the card's line."""
     ax = ax or plt.subplots(figsize=(7, 0.9 + 0.4 * len(plans)), layout="constrained")[1]
-    there = {name for plan in plans.values() for name in plan}
-    names = [name for name in HELD if name in there] + sorted(there - set(HELD))
+    names = sorted({name for plan in plans.values() for name in plan}, key=HELD.index)
     left = [0.0] * len(plans)
     for name in names:
         widths = [plan.get(name, 0) / 2**30 for plan in plans.values()]
-        ax.barh(
-            list(plans),
-            widths,
-            left=left,
-            label=name,
-            color=f"C{HELD.index(name)}" if name in HELD else "0.6",
-        )
+        ax.barh(list(plans), widths, left=left, label=name, color=f"C{HELD.index(name)}")
         left = [a + b for a, b in zip(left, widths)]
     if mib:
         ax.axvline(mib / 1024, color="black", ls="--")

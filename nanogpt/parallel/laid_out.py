@@ -4,6 +4,7 @@ Exported from notebooks/21d_layouts.ipynb.
 """
 
 import json
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,7 +153,7 @@ def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precisio
 
 
 def join(checkpoint: str | Path, folder: str | Path) -> None:
-    """Write the model of a checkpoint in parts as save_model does, on one process, whose memory must hold it."""
+    """Write the model of a checkpoint in parts as save_model does, and its tokenizer, on one process, whose memory must hold it."""
     import torch.distributed.checkpoint as dcp  # here: it takes a second
 
     model = GPT(GPTConfig(**json.loads((Path(checkpoint) / "config.json").read_bytes())))
@@ -161,6 +162,8 @@ def join(checkpoint: str | Path, folder: str | Path) -> None:
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process
         dcp.load(weights, checkpoint_id=Path(checkpoint))  # in place
     save_model(model, folder)
+    if (tokenizer := Path(checkpoint) / "tokenizer.json").exists():
+        shutil.copy(tokenizer, folder)
 
 
 class LaidOutAdamW(torch.optim.AdamW):

@@ -206,6 +206,7 @@ needs *on this rank*.
 # %%
 #| export
 import json
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -255,7 +256,6 @@ One process has nothing to lay out: it gets its model back.
 """
 
 # %%
-import copy
 from types import SimpleNamespace
 
 little = GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=2, n_embd=8)
@@ -266,7 +266,7 @@ print(f"the same object: {stepper is model}; readers: {readers.size}")
 
 # %% [markdown]
 r"""
-A compiled block must give the same numbers as before. (Compiling takes some seconds.)
+`compile_blocks` puts `torch.compile` around each block. (A test compares losses and norms with those of one process, in every layout that can be compiled.)
 """
 
 
@@ -277,13 +277,6 @@ def compile_blocks(model: GPT) -> GPT:
     for block in model.transformer.h:
         block.forward = torch.compile(block.forward)  # not the module: FSDP2's hooks stay around it
     return model
-
-
-# %%
-ids = torch.arange(8)[None]
-apart = (compile_blocks(copy.deepcopy(model))(ids)[0] - model(ids)[0]).abs().max().item()
-assert apart < 1e-4, f"compiled blocks give other logits, by {apart:.1e}"
-print("compiled block by block: the same logits to 0.0001")
 
 
 # %% [markdown]
@@ -756,7 +749,7 @@ r"""
 # %%
 #| export
 def join(checkpoint: str | Path, folder: str | Path) -> None:
-    """Write the model of a checkpoint in parts as save_model does, on one process, whose memory must hold it."""
+    """Write the model of a checkpoint in parts as save_model does, and its tokenizer, on one process, whose memory must hold it."""
     import torch.distributed.checkpoint as dcp  # here: it takes a second
 
     model = GPT(GPTConfig(**json.loads((Path(checkpoint) / "config.json").read_bytes())))
@@ -765,6 +758,8 @@ def join(checkpoint: str | Path, folder: str | Path) -> None:
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process
         dcp.load(weights, checkpoint_id=Path(checkpoint))  # in place
     save_model(model, folder)
+    if (tokenizer := Path(checkpoint) / "tokenizer.json").exists():
+        shutil.copy(tokenizer, folder)
 
 
 # %%

@@ -18,7 +18,7 @@ from course.exercises.sets import folders, read
 from course.exercises.table import TABLE, WEEKS
 from course.grade.sandbox import sandbox
 from course.grade.score.local import said_of
-from course.paths import CourseError
+from course.paths import CourseError, chapters
 
 README = Path(__file__).parents[2] / "exercises" / "README.md"
 CANVAS = "Student,ID,SIS Login ID,Section,04_small (7)\r\nPoints Possible,,,,12\r\n"
@@ -140,8 +140,10 @@ def check_exports(folder: Path, name: str, scores: dict[str, float]) -> None:
 
 def test_every_set_has_its_week_and_the_readme_its_line():
     numbers = [number for week in WEEKS for number in week.split()]
-    assert len(set(numbers)) == len(numbers) and {read(f).number[:2] for f in folders()} <= set(numbers)
-    for week, chapters in enumerate(WEEKS, 1):
-        assert f"| {week} | {chapters} | " in README.read_text(encoding="utf-8")
-        line = rf"^\| {week} +\| {chapters.split()[0]}"
+    of_sets = {read(folder).number for folder in folders()}
+    assert of_sets <= set(chapters()), "a set belongs to no sitting"
+    assert len(set(numbers)) == len(numbers) and {number[:2] for number in of_sets} <= set(numbers)
+    for week, sittings in enumerate(WEEKS, 1):
+        assert f"| {week} | {sittings} | " in README.read_text(encoding="utf-8")
+        line = rf"^\| {week} +\| {sittings.split()[0]}"
         assert re.search(line, TABLE.read_text(encoding="utf-8"), re.MULTILINE)

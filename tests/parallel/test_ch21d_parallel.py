@@ -371,6 +371,7 @@ def test_in_parts_a_run_goes_on_bit_for_bit_and_a_kill_leaves_the_checkpoint_bef
     for run in (killed, tmp_path / "whole"):
         join(run / "step_000008", tmp_path / "joined" / run.name)
         models.append(load_model(tmp_path / "joined" / run.name))
+        assert (tmp_path / "joined" / run.name / "tokenizer.json").exists(), "`sample` needs its words"
     assert furthest(*models) == 0, "the weights differ"
 
 
