@@ -7,6 +7,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -150,6 +151,17 @@ def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precisio
         model.reshard()
     dist.all_reduce(sums)  # tensor parallelism counts a reader's rows several times, tokens as well as nats
     return (sums[0] / sums[1]).item()
+
+
+def written_by(run) -> tuple[GPT, dict, Path | None]:
+    """What a checkpoint of this run holds: model, state, and the folder of parts or None. All ranks call it."""
+    if not (run.config.parallel.save_parts and is_laid_out(run.model)):
+        return gathered_model(run.model), run.state_dict(), None
+    from nanogpt.parallel.fsdp import save_parts  # here: its imports take a second
+
+    parts = run.folder / f".step_{run.step:06d}.parts.tmp"
+    save_parts(parts, run.model, run.optimizer)  # returns when all have written
+    return run.model, replace(run, optimizer=None).state_dict(), parts
 
 
 def join(checkpoint: str | Path, folder: str | Path) -> None:

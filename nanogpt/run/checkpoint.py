@@ -182,8 +182,8 @@ def chosen(place: str | Path) -> Path:
         best = min(seen, key=lambda line: line["val_loss"])
         found = home / f"step_{best['step']:06d}"
     if is_in_parts(found):
-        how = f"from nanogpt.parallel.laid_out import join; join('{found}', 'model')"
-        raise ValueError(f'{found} is in parts; make a model of it by python -c "{how}"')
+        how = f"join('{found}', 'model') of nanogpt.parallel.laid_out (chapter 21d)"
+        raise ValueError(f"{found} is in parts; make a model of it with {how}")
     return found
 
 

@@ -18,8 +18,9 @@ import torch
 from nanogpt.gpt import optim
 from nanogpt.gpt.train import train_step
 from nanogpt.parallel.distributed import first_reason
+from nanogpt.parallel.laid_out import written_by
 from nanogpt.run.assemble import resume
-from nanogpt.run.checkpoint import prune, save, written_by
+from nanogpt.run.checkpoint import prune, save
 from nanogpt.run.config import Config, from_depth, load_config
 from nanogpt.run.configfile import key_lines
 from nanogpt.run.dryrun import dry_run

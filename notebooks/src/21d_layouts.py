@@ -209,6 +209,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -690,14 +691,7 @@ temporary name. When the last rank has written, rank 0 adds the rest of the run'
 
 
 # %%
-#| export run.checkpoint
-from dataclasses import replace
-
-from nanogpt.parallel.laid_out import gathered_model, is_laid_out
-
-
-# %%
-#| export run.checkpoint
+#| export
 def written_by(run) -> tuple[GPT, dict, Path | None]:
     """What a checkpoint of this run holds: model, state, and the folder of parts or None. All ranks call it."""
     if not (run.config.parallel.save_parts and is_laid_out(run.model)):
@@ -788,8 +782,6 @@ each, at chapter 20b's assumptions: 450 GB/s inside a machine, a network card of
 predict("21d.4", "tp over all GPUs keeps the link busy, times tp in a machine", guess=None, unit="×")
 
 # %%
-from dataclasses import replace
-
 from nanogpt.gpt.model import SIZES, GPTConfig, num_params
 from nanogpt.plan.budget import Cluster, average_seconds
 from nanogpt.speed.roofline import PEAKS
@@ -1213,11 +1205,6 @@ def look(run: Training, looks: list[Callable]) -> dict:
 r"""
 The trainer's `keep_run` saves what `written_by` gives it:
 """
-
-# %%
-#| export run.trainer
-from nanogpt.run.checkpoint import written_by
-
 
 # %%
 #| export run.trainer

@@ -386,7 +386,7 @@ def test_parts_go_on_with_another_number_of_ranks(size, folder, tmp_path, one):
 def test_parts_are_no_model_and_need_shards(folder, tmp_path):
     config = replace(short(folder, tmp_path / "run", train_max_steps=4), parallel=IN_PARTS)
     in_ranks(fit, 2, config, seconds=None)
-    with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it by"):
+    with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it with join"):
         checkpoint.chosen(tmp_path / "run")
     for layout in (Parallel(save_parts=True), Parallel(shard=True, tp=2, save_parts=True)):
         with pytest.raises(ValueError, match=r"parallel\.save_parts=true needs parallel\.shard=true and"):
