@@ -1,7 +1,7 @@
 """A checkpoint: a directory a step, whole or not there, proved by hashes.
 
-Exported from notebooks/17b_checkpoints.ipynb, grown by notebooks/17d_assembly.ipynb,
-notebooks/21_sharding.ipynb and notebooks/21d_layouts.ipynb.
+Exported from notebooks/17b_checkpoints.ipynb, grown by notebooks/17d_assembly.ipynb and
+notebooks/21_sharding.ipynb.
 """
 
 import json
@@ -10,7 +10,7 @@ import re
 import shutil
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -20,7 +20,6 @@ from torch import Tensor
 
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.weights import save_model
-from nanogpt.parallel.laid_out import gathered_model, is_laid_out
 from nanogpt.run.metrics import read_metrics
 from nanogpt.text.files import atomically, save_json
 from nanogpt.text.shards import file_sha256, manifest_sha256
@@ -201,14 +200,3 @@ def seal(aside: Path, target: Path, step: int) -> None:
 def is_in_parts(checkpoint: Path) -> bool:
     """Whether ranks wrote a checkpoint each its own parts; else it has a model.safetensors."""
     return (checkpoint / ".metadata").exists()
-
-
-def written_by(run) -> tuple[GPT, dict, Path | None]:
-    """What a checkpoint of this run holds: model, state, and the folder of parts or None. All ranks call it."""
-    if not (run.config.parallel.save_parts and is_laid_out(run.model)):
-        return gathered_model(run.model), run.state_dict(), None
-    from nanogpt.parallel.fsdp import save_parts  # here: its imports take a second
-
-    parts = run.folder / f".step_{run.step:06d}.parts.tmp"
-    save_parts(parts, run.model, run.optimizer)  # returns when all have written
-    return run.model, replace(run, optimizer=None).state_dict(), parts

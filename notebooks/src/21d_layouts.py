@@ -1206,6 +1206,7 @@ r"""
 The trainer's `keep_run` saves what `written_by` gives it:
 """
 
+
 # %%
 #| export run.trainer
 #| grows keep_run
