@@ -74,6 +74,11 @@ COMMANDS = {  # what each is, in full, and an example
         "For instructors: score submissions. course grade --help.",
         "course grade run 04 --submissions DIR",
     ),
+    "slides": (
+        "For instructors: a deck for each part, or for one, in Markdown for Marp, with its figures beside it. All of it comes\n"
+        "from the executed notebooks.",
+        "course slides --part III slides",
+    ),
     "build": (
         "For authors: make a notebook from its source in notebooks/src, and execute it.",
         "course build 04 --draft    or    course build --check",
@@ -119,6 +124,7 @@ for instructors   course exercises       list (all tasks); release 04 (what stud
                                          release --chapter 04 --blank (the chapter, its blanks empty);
                                          release --all --public FOLDER (a class's repository, without solutions);
                                          key 04 (its solutions, and what gives points)
+                  course slides FOLDER   slides for Marp from the chapters' figures, a deck a part (--part III)
                   course grade           run, regrade, marks, feedback, show, summary, totals, export, bundle, selfcheck
 for authors       course build 04        notebooks/src/04_*.py -> executed notebook
                   course pull 04         an edit made in the notebook -> its source
@@ -246,6 +252,10 @@ def parser() -> Parser:
     key.add_argument("chapters", nargs="*", metavar="NN", help="these sets (default: all)")
     key.add_argument("--to", metavar="FOLDER", help="where they go (default: build/keys/)")
     key.set_defaults(call=call_key)
+
+    slides = command("slides", call_slides)
+    slides.add_argument("folder", metavar="FOLDER", help="where the decks and their figures go")
+    slides.add_argument("--part", metavar="III", help="one part (default: all)")
 
     check = command("check", call_check)
     check.add_argument("which", metavar="NN", help="a chapter's set in released/, or the path of a notebook")
@@ -405,6 +415,13 @@ def call_key(args) -> int:
 
     for made in chosen_sets(args.chapters):
         print(write_key(made, Path(args.to) if args.to else KEYS))
+    return 0
+
+
+def call_slides(args) -> int:
+    from course.site.slides import write_slides
+
+    print("\n".join(write_slides(Path(args.folder), args.part)))
     return 0
 
 
