@@ -4,9 +4,15 @@ r"""
 
 This sitting is optional and short. It makes chapter 14b usable in a terminal: one command that measures the machine,
 prints the forecast, climbs the ladder, and writes a JSON file and a picture. It teaches nothing new about speed. It
-shows how the course's commands are made, and what a program must care about when it runs for minutes on a machine that
-nobody is watching: wrong options are refused before anything is measured, and if memory runs out, the measurement
-starts over with half the batch instead of ending in a traceback.
+shows how the course's commands are made, and what a program must care about when it runs for minutes while nobody is
+watching:
+
+- A wrong option is refused at once, in one sentence, and not after the first three minutes.
+- If memory runs out, the measurement starts over with half the batch. It does not end in a traceback.
+- A file is written completely or not at all. If you stop the command with Ctrl-C, the file of the run before is still there.
+
+Every command of the course has the same two functions: `parser()` returns the options, and `run(args)` does the work. So a
+notebook or a test can call both without a terminal, and this notebook does so.
 """
 
 # %%
@@ -36,10 +42,20 @@ from nanogpt.text.files import atomically, save_json
 
 # %% [markdown]
 r"""
+The options name the ladder's rungs, so here they are once more, from the lowest to the highest:
+"""
+
+# %%
+print(*RUNGS)
+
+# %% [markdown]
+r"""
 ## The options
 
-First come the options, and a check of them before anything is measured: sizes that the model can take, and files that
-can be written. Without options, the command takes sizes that suit the device.
+Most people will type the command without any option. So it needs defaults, and good ones depend on the device. A GPU
+should get GPT-2 itself, with rows of full length. On a CPU that would take an hour, so a CPU gets a small model and short
+rows. `DEFAULTS` lists them: the model, the number of rows B and their length T. `EXAMPLES` is the end of the help text. An
+example that can be copied often says more than the list of options above it.
 """
 
 
@@ -49,6 +65,20 @@ DEFAULTS = {"cuda": ("124M", 16, 1024), "mps": ("124M", 4, 256), "cpu": ("small"
 EXAMPLES = """
 examples: python -m nanogpt ladder --size 124M --batch 4 --seq 64 --out ladder.json --plot ladder.png
           python -m nanogpt ladder --predict A100-80GB --batch 16 --seq 1024"""
+
+
+# %%
+for kind, (size, B, T) in DEFAULTS.items():
+    print(f"on {kind}: the model {size}, {B} rows of {T} tokens")
+
+# %% [markdown]
+r"""
+Now the options themselves. Python's `argparse` reads them, and writes the help text from the same lines. Two settings are
+worth knowing. `choices` makes argparse refuse a value that is not in the list, and the error names the list. And
+`RawDescriptionHelpFormatter` leaves our own line breaks as they are; without it, the table of rungs would become one
+paragraph. `--size`, `--batch` and `--seq` have no default here, because the parser does not know the device yet: whatever is
+not given stays `None`.
+"""
 
 
 # %%
@@ -78,6 +108,13 @@ def parser() -> argparse.ArgumentParser:
 # %%
 print(parser().parse_args(["--size", "124M", "--batch", "4", "--seq", "64"]))
 
+# %% [markdown]
+r"""
+What argparse cannot know has to be checked by us. Is the row longer than the model's context? Can the file be written, or
+does the folder not exist? Is matplotlib there, if a picture is wanted? All of this is asked before anything is measured.
+Each message says three things: what is wrong, what would be right, and for which option.
+"""
+
 
 # %%
 #| export
@@ -104,7 +141,18 @@ print(checked_sizes(parser().parse_args(["--seq", "64"]), "cpu"))
 
 # %% [markdown]
 r"""
-`climb` measures the machine, prints the forecast, and climbs. If memory runs out, it starts over with half the batch.
+B is the default of a CPU, and T is ours.
+
+## The climb
+
+Chapter 14b has all the parts: `measure_machine`, `forecast`, `measure_rungs`. Two functions put them into an order. `climb_once`
+makes the forecast for one size of batch, prints it, and measures the rungs after it. The order matters, because a forecast that is
+printed after the measurement convinces nobody.
+
+`climb` is the loop around it. On a GPU that other programs use as well, nobody can say beforehand whether a batch fits. So `climb` tries, and if
+there is a `MemoryError` it tries again with half the batch. It starts from the first rung again, because rungs with different
+batches cannot be compared. The result keeps the batch that was asked for, beside the one that was measured. It also keeps the reason why a rung was left out,
+and a command line that repeats the measurement with the batch that fitted. Somebody who reads the file a year later needs these three.
 """
 
 
@@ -152,6 +200,14 @@ def climb_once(machine: dict, size: str, B: int, T: int, device: torch.device, s
     return machine | {"size": size, "batch": B, "seq": T, "rungs": rungs, "flags": flags}
 
 
+# %% [markdown]
+r"""
+`run` is what the terminal calls. It has two ways. With `--predict` nothing is measured, and the forecast comes from a data sheet, for a GPU that need not be there
+(chapter 14). Without it the command climbs, prints each line at once (`flush=True`, since a pipe would keep the lines until the end), and writes the files that were
+asked for. `save_json` and `atomically` write beside the file first, and rename at the end.
+"""
+
+
 # %%
 #| export
 def run(args: argparse.Namespace) -> None:
@@ -177,8 +233,10 @@ run(parser().parse_args(["--predict", "L4"]))
 
 # %% [markdown]
 r"""
-Now the whole path once, with the smallest sizes and one rung above the first. On a CPU we keep compile out, which takes
-longer than everything else.
+These are forecasts, so the numbers are the same on every machine. `fitting_batch` has chosen a batch that fits this card's memory, since none was given.
+
+Now the whole path once, with the smallest sizes and one rung above the first. We leave out the rungs that compile, because on a CPU compiling takes
+longer than everything else here. With `--seconds 1` each rung still gets at least ten pairs of steps, as chapter 14b demands of a gain.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -201,7 +259,9 @@ with tempfile.TemporaryDirectory() as folder:
 
 # %% [markdown]
 r"""
-A wrong size is refused at once, in one sentence:
+You have seen the same lines as in chapter 14b, in the same order: the machine, the forecast, and then each rung beside the one below it. The picture is not drawn here; `--plot` would write it.
+
+And a wrong size? It is refused at once, in one sentence:
 """
 
 # %%
@@ -213,8 +273,9 @@ except ValueError as error:
 # %% [markdown]
 r"""
 From chapter 17d on, `python -m nanogpt ladder` calls this function. Until then, `python -c` does, after the checkpoint:
-`python -c "from nanogpt.speed.ladder import parser, run; run(parser().parse_args())"`. The option `--size 124M --batch
-4 --seq 64` climbs with GPT-2 itself, and takes some minutes on a CPU.
+`python -c "from nanogpt.speed.ladder import parser, run; run(parser().parse_args())"`. In the notebook the error was caught by us; in a terminal the command line
+prints it without a traceback and ends with exit code 2. The options `--size 124M --batch
+4 --seq 64` climb with GPT-2 itself, and take some minutes on a CPU. The README's picture was made in this way.
 """
 
 # %%

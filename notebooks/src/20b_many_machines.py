@@ -44,6 +44,7 @@ from nanogpt.speed.roofline import PEAKS
 DATA, RUNS = Path("../data/built/stories"), Path("../data/built/ranks")
 _ = ensure_corpus(DATA)
 torch.set_num_threads(1)  # as each rank of torchrun has
+print(f"a rank waits for the others {patience():.0f} s at most")
 
 # %% [markdown]
 r"""

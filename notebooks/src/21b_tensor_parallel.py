@@ -108,6 +108,8 @@ then columns" put into collectives?
 
 # %%
 predict("21b.1", "bytes, rows first over columns first", guess=None)
+
+# %%
 x = torch.randn(B, T, C, generator=torch.Generator().manual_seed(1))
 mlp = GPT(SHAPE, torch.Generator().manual_seed(0)).transformer.h[0].mlp
 w_1, w_2, gelu = mlp.c_fc.weight, mlp.c_proj.weight, partial(F.gelu, approximate="tanh")
@@ -342,6 +344,8 @@ parallelism?
 
 # %%
 predict("21b.4", "tokens a step where both put in the same", guess=None)
+
+# %%
 small = GPTConfig()
 a_token = 4 * small.n_layer * 4 * small.n_embd  # 4 all-reduces a block, of n_embd numbers of 4 bytes
 gradients = 4 * num_params(small)
@@ -637,6 +641,8 @@ r"""
 
 # %%
 predict("21b.6", "bytes sent, sequence over plain", guess=None)
+
+# %%
 SENT = {
     "allreduce": 2 * (N - 1) / N,
     "reduce_scatter_base": (N - 1) / N,

@@ -237,7 +237,7 @@ answer("22a.2", sent["FSDP2 bf16", RANKS[-1]] / sent["DDP", RANKS[-1]])
 
 # %% [markdown]
 r"""
-A ring sends hardly more with a thousand ranks than with two. In float32, FSDP2 sends half as much again as DDP, less the root. In bf16 it gathers numbers of two bytes and scatters gradients of four, so it sends no more than DDP.
+From 2 ranks to 64 the bytes that a rank sends almost double, since 2(n − 1)/n goes from 1 towards 2. After that they hardly grow. In float32, FSDP2 sends half as much again as DDP, less the root. In bf16 it gathers numbers of two bytes and scatters gradients of four, so it sends no more than DDP.
 
 (FSDP2 cuts each tensor's rows into n parts and fills the last ones with zeros. A bias of 768 numbers on 1,024 ranks is sent as 1,024. The model above has no such tensor; yours may, and the count will say so.)
 

@@ -460,6 +460,15 @@ def test_the_trainer_refuses_before_anything_is_written(layout, batch, says, fol
 # One process
 
 
+def test_one_process_recomputes_bit_for_bit(folder, tmp_path):
+    runs = {}
+    for recompute in (False, True):
+        config = short(folder, tmp_path / str(recompute), model_dropout=0.2, train_max_steps=4)
+        runs[recompute] = trainer.fit(replace(config, parallel=Parallel(recompute=recompute))).folder
+    assert lines(runs[True]) == lines(runs[False]), "the losses differ"
+    assert weights(runs[True]) == weights(runs[False]), "the weights differ"
+
+
 def test_one_process_is_what_it_was():
     model = GPT(GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=2, n_embd=8))
     assert gathered_model(model) is model, "a model that is complete was copied"
