@@ -18,7 +18,7 @@ from course.site.chapters import OPTIONAL, PARTS, part
 WIDE, LINES = 76, 11  # letters in a line and lines of text on a slide below its heading, in STYLE's sizes
 PICTURE_LINES = 3  # of an alternative text, which is smaller
 STYLE = """\
-section { width: 1280px; height: 720px; padding: 50px 70px; font-size: 28px; line-height: 1.4; justify-content: flex-start; }
+section { width: 1280px; height: 720px; padding: 50px 70px; font-size: 28px; line-height: 1.4; place-content: flex-start; }
 section h1, section h2 { margin: 0 0 16px; line-height: 1.2; } section h1 { font-size: 44px; } section h2 { font-size: 36px; }
 section img { display: block; margin: 0 auto; width: 1140px; height: 420px; object-fit: contain; }
 section small { display: block; font-size: 20px; line-height: 1.3; } section p, section ul { margin: 0 0 12px; }
@@ -160,7 +160,7 @@ def asked(keys: list[str], text: str, left: dict[str, tuple[str, str]]) -> list[
         return []
     questions = [f"- {question}" for question, _ in chosen.values()]
     outcomes = [f"- {question}: **{outcome}**" for question, outcome in chosen.values()]
-    words = in_sentences(text)
+    words = [sentence for sentence in in_sentences(text) if "`None`" not in sentence]  # how to fill in a cell
     while words and lines(" ".join(words)) + lines("\n".join(questions)) > LINES:
         words.pop(0)
     title = f"## Predict {' '.join(chosen)}"
