@@ -74,6 +74,11 @@ COMMANDS = {  # what each is, in full, and an example
         "For instructors: score submissions. course grade --help.",
         "course grade run 04 --submissions DIR",
     ),
+    "slides": (
+        "For instructors: a deck for each part, or for one, in Markdown for Marp, with its figures beside it. All of it comes\n"
+        "from the executed notebooks.",
+        "course slides --part III slides",
+    ),
     "build": (
         "For authors: make a notebook from its source in notebooks/src, and execute it.",
         "course build 04 --draft    or    course build --check",
@@ -118,7 +123,9 @@ for students      course doctor          is this machine ready? (--distributed: 
 for instructors   course exercises       list (all tasks); release 04 (what students get);
                                          release --chapter 04 --blank (the chapter, its blanks empty);
                                          release --all --public FOLDER (a class's repository, without solutions);
-                                         key 04 (its solutions, and what gives points)
+                                         key 04 (its solutions, and what gives points);
+                                         release project final, key final (two pages for the end of a term)
+                  course slides FOLDER   slides for Marp from the chapters' figures, a deck a part (--part III)
                   course grade           run, regrade, marks, feedback, show, summary, totals, export, bundle, selfcheck
 for authors       course build 04        notebooks/src/04_*.py -> executed notebook
                   course pull 04         an edit made in the notebook -> its source
@@ -230,7 +237,9 @@ def parser() -> Parser:
     tasks.add_argument("--write", action="store_true", help="into exercises/TASKS.md")
     tasks.set_defaults(call=call_tasks)
     release = which.add_parser("release", help="the notebooks that students get, without solutions")
-    release.add_argument("chapters", nargs="*", metavar="NN", help="these sets (default: all)")
+    release.add_argument(
+        "chapters", nargs="*", metavar="NN", help="these sets (default: all), or project, or final"
+    )
     release.add_argument("--to", metavar="FOLDER", help="where they go (default: released/)")
     release.add_argument("--chapter", metavar="NN", help="with --blank: the chapter itself")
     release.add_argument("--blank", action="store_true", help="without the bodies that students write")
@@ -243,9 +252,13 @@ def parser() -> Parser:
     )
     release.set_defaults(call=call_release)
     key = which.add_parser("key", help="a set with its solutions and what gives points, for whoever marks")
-    key.add_argument("chapters", nargs="*", metavar="NN", help="these sets (default: all)")
+    key.add_argument("chapters", nargs="*", metavar="NN", help="these sets (default: all), or final")
     key.add_argument("--to", metavar="FOLDER", help="where they go (default: build/keys/)")
     key.set_defaults(call=call_key)
+
+    slides = command("slides", call_slides)
+    slides.add_argument("folder", metavar="FOLDER", help="where the decks and their figures go")
+    slides.add_argument("--part", metavar="III", help="one part (default: all)")
 
     check = command("check", call_check)
     check.add_argument("which", metavar="NN", help="a chapter's set in released/, or the path of a notebook")
@@ -378,9 +391,15 @@ def call_release(args) -> int:
         return call_release_blank(args)
     if args.all and args.chapters:
         raise CourseError(f"--all is every set; leave out {' '.join(args.chapters)}, or --all")
+    from course.exercises.papers import release_paper
     from course.exercises.release import RELEASED, release
 
-    sets = chosen_sets(args.chapters)
+    papers, numbers = chosen_papers(args.chapters)
+    for name in papers:
+        print(release_paper(name, Path(args.to) if args.to else RELEASED), flush=True)
+    if papers and not numbers:
+        return 0
+    sets = chosen_sets(numbers)
     if args.public:
         if args.to or args.nbgrader:
             raise CourseError("--public makes a folder of its own; leave out --to and --nbgrader")
@@ -400,11 +419,30 @@ def chosen_sets(chapters: list[str]) -> list:
     return list(map(load, chapters)) if chapters else list(map(read, folders()))
 
 
+def chosen_papers(names: list[str]) -> tuple[list[str], list[str]]:
+    """Of the names, those of the project and the final, and the rest, which are numbers of sets."""
+    from course.exercises.papers import PAPERS
+
+    return [name for name in names if name in PAPERS], [name for name in names if name not in PAPERS]
+
+
 def call_key(args) -> int:
     from course.exercises.key import KEYS, write_key
+    from course.exercises.papers import write_paper_key
 
-    for made in chosen_sets(args.chapters):
-        print(write_key(made, Path(args.to) if args.to else KEYS))
+    to = Path(args.to) if args.to else KEYS
+    papers, numbers = chosen_papers(args.chapters)
+    for name in papers:
+        print(write_paper_key(name, to))
+    for made in chosen_sets(numbers) if numbers or not papers else []:
+        print(write_key(made, to))
+    return 0
+
+
+def call_slides(args) -> int:
+    from course.site.slides import write_slides
+
+    print("\n".join(write_slides(Path(args.folder), args.part)))
     return 0
 
 

@@ -184,13 +184,21 @@ def toctree(caption: str, pages: list[str]) -> str:
 def module_pages() -> dict[str, str]:
     """A page for each module of the package, of its docstrings, and an index in the order of the chapters."""
     named = sorted(modules(), key=lambda name: (owner(module_path(name)), name))
-    auto = "# nanogpt.{0}\n\n```{{eval-rst}}\n.. automodule:: nanogpt.{0}\n```\n"
-    pages = {name.replace(".", "/"): auto.format(name) for name in named}
+    auto = "# nanogpt.{0}\n\n{1}```{{eval-rst}}\n.. automodule:: nanogpt.{0}\n```\n"
+    pages = {name.replace(".", "/"): auto.format(name, written_in(name)) for name in named}
     text = "# The package\n\nWhat the chapters export, in their order.\n\n| chapter | module | what it holds |\n|---|---|---|\n"
     for name, at in zip(named, pages):
         says = module_path(name).read_text(encoding="utf-8").split("\n")[0].strip('"')
         text += f"| {owner(module_path(name))} | [{name}]({at}.md) | {says} |\n"
     return pages | {"index": text + toctree("", list(pages))}
+
+
+def written_in(name: str) -> str:
+    """A line with links to the chapters that wrote a module, as its first lines name them."""
+    head = module_path(name).read_text(encoding="utf-8")[:600].partition('"""\n')[0]
+    up = "../" * (1 + name.count("."))
+    links = [f"[{number_of(Path(file))}]({up}{file})" for file in re.findall(r"notebooks/\w+\.ipynb", head)]
+    return f"Written in chapter {', '.join(links)}.\n\n" if links else ""
 
 
 def owner(module: Path) -> str:

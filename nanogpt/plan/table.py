@@ -53,6 +53,11 @@ def picture(held: dict[str, int], mib: int, width: int = 60) -> str:
     return f"[{text[:width]:·<{width}}|{text[width : 2 * width]}"
 
 
+def legend(held: dict[str, int]) -> str:
+    """The letters of the picture, with their categories."""
+    return ", ".join(f"{LETTERS.get(name, name[0])} {name}" for name in held)
+
+
 def fullest(step: Step) -> tuple[str, Step]:
     """The name of the stage of a pipeline that keeps most, and the step as that stage sees it."""
     return max(stages(step).items(), key=lambda pair: sum(footprint(pair[1]).values()))
@@ -71,6 +76,7 @@ def memory_lines(step: Step, mib: int, overhead: float = OVERHEAD, listed: bool 
     yield "all", f"{total:,.1f} MiB", f"of {mib:,} MiB: {fits}"
     yield "largest batch", f"{most:,}", "the most sequences that fit, on every stage"
     yield picture(held, mib), "", ""
+    yield "", "", legend(held)
     if listed:
         yield ("activations: numbers × bytes × how many",)
         for what, (n, width, many) in tensors(full).items():

@@ -212,7 +212,7 @@ def parser() -> argparse.ArgumentParser:
     looks = {"description": HELP, "epilog": every_key}
     parser = argparse.ArgumentParser(**looks, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", help="a YAML file, the name of one in configs/, or the folder of a run")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as train.max_steps=100")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="all keys are below")
     parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
     parser.add_argument(
         "--depth", type=int, metavar="N", help="layers; width, heads, lr and max_steps follow"

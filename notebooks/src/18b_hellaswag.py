@@ -665,8 +665,8 @@ OPTIONS = {
     "tokens": (1_000_000, "of the split, at most its first so many (1,000,000)"),
     "items": (None, "HellaSwag's questions (default: the downloaded ones, or else the course's)"),
     "tokenizer": (None, "gpt2 or a tokenizer.json (default: the one beside the checkpoint)"),
-    "batch": (8, "questions at once, and a quarter of the rows (8)"),
-    "precision": ("float32", "chapter 10's word (float32)"),
+    "batch": (8, "HellaSwag's questions at once; of other text four times as many rows (8)"),
+    "precision": ("float32", "float32, tf32, bf16 or fp16, as in chapter 10 (float32)"),
     "device": (None, "cuda, mps or cpu (default: the best there is)"),
     "json": (None, "write the results to this file, too"),
 }

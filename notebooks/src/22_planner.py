@@ -695,6 +695,11 @@ def picture(held: dict[str, int], mib: int, width: int = 60) -> str:
     return f"[{text[:width]:·<{width}}|{text[width : 2 * width]}"
 
 
+def legend(held: dict[str, int]) -> str:
+    """The letters of the picture, with their categories."""
+    return ", ".join(f"{LETTERS.get(name, name[0])} {name}" for name in held)
+
+
 # %%
 print(picture(footprint(LOGS["A800"]), MEMORY["A800"]))
 
@@ -725,6 +730,7 @@ def memory_lines(step: Step, mib: int, overhead: float = OVERHEAD, listed: bool 
     yield "all", f"{total:,.1f} MiB", f"of {mib:,} MiB: {fits}"
     yield "largest batch", f"{most:,}", "the most sequences that fit, on every stage"
     yield picture(held, mib), "", ""
+    yield "", "", legend(held)
     if listed:
         yield ("activations: numbers × bytes × how many",)
         for what, (n, width, many) in tensors(full).items():
@@ -750,7 +756,7 @@ say(memory_lines(Step(PADDED, 8, program="pytorch-fp16", dp=8, shard=3), MEMORY[
 
 # %% [markdown]
 r"""
-The last line of each part is the card, with a letter for each category: `a` is for activations, `l` for the loss. Dots are free memory.
+The bar below each table is the card, and the line under it says which letter is which category. Dots are free memory.
 """
 
 # %% [markdown]

@@ -27,8 +27,10 @@ MOODLE = "Identifier,Full name,Username,Grade,Maximum Grade\n"
 
 def commands() -> list[list[str]]:
     """Those in the blocks of the README, as they stand."""
-    blocks = re.findall(r"^```\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return [shlex.split(line) for block in blocks for line in block.splitlines()]
+    blocks = re.findall(
+        r"^```(\w*)\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    return [shlex.split(line) for language, block in blocks if not language for line in block.splitlines()]
 
 
 def test_the_readme_has_the_whole_cycle():

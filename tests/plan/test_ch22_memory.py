@@ -28,7 +28,7 @@ from nanogpt.plan.footprint import (
     states,
     tensors,
 )
-from nanogpt.plan.table import MEMORY, formulas, fullest, memory_lines
+from nanogpt.plan.table import MEMORY, formulas, fullest, legend, memory_lines, picture
 from nanogpt.run.config import load_config
 from nanogpt.run.dryrun import say_memory
 from nanogpt.speed.roofline import PEAKS
@@ -330,3 +330,18 @@ def test_the_dry_run_tells_the_planners_memory_in_the_runs_precision(dtype, caps
 def test_a_step_that_cannot_be_is_one_sentence(wrong, says):
     with pytest.raises(ValueError, match=says):
         Step(GPT2, **wrong)
+
+
+@pytest.mark.parametrize("shard", [0, 3])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_legend_names_every_letter_of_the_picture_once(program, shard):
+    held = footprint(Step(GPTConfig(padded_vocab_size=50304), 8, program=program, dp=8, shard=shard)) | {
+        "overhead": 1 << 30
+    }
+    names = dict(part.split(" ") for part in legend(held).split(", "))
+    assert list(names.values()) == list(held), "two categories have one letter, or one has none"
+    assert set(picture(held, 20_000)) - set("[]|·") <= set(names)
+    texts = [
+        line[2] for line in memory_lines(Step(GPTConfig(), 8, program="pytorch"), 20_000) if len(line) == 3
+    ]
+    assert "a activations" in texts[-1]

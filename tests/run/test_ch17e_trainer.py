@@ -502,3 +502,10 @@ def test_help_lists_every_key_with_its_meaning(capsys):
     mute = [key for key in keys() if "  " not in lines[key].strip()]
     assert not mute, f"keys without a meaning: {', '.join(mute)}"
     assert "\n  optim.clip=1.0  the longest gradient; null clips none\n" in said
+
+
+def test_a_forgotten_configuration_is_named_and_overrides_are_not(capsys):
+    assert main(["train"]) == 2
+    assert capsys.readouterr().err == (
+        "train: the following arguments are required: config (python -m nanogpt train --help)\n"
+    )

@@ -41,6 +41,18 @@ def attempt(port):
     except OSError:
         return ""
 """
+CALLS = """
+def attempt():
+    import ctypes, os, socket
+    for family in (16, 17, 38, 40):  # netlink, packets, the kernel's ciphers, the machine below a virtual one
+        try:
+            socket.socket(family, socket.SOCK_RAW if family < 38 else socket.SOCK_STREAM)
+            return f"made a socket of family {family}"
+        except OSError:
+            pass
+    made = ctypes.CDLL(None, use_errno=True).syscall(425, 4, ctypes.create_string_buffer(120))
+    return f"io_uring gave {made}" if made >= 0 else ""
+"""
 FORK = """
 def attempt():
     import os, time
@@ -121,6 +133,7 @@ def attempts(backend: str, image: str):
             there = (folder / "planted").exists() or secret.read_text() != SECRET
             yield "nothing outside is to be written", said or ("a file was written" if there else "")
             yield "no socket of this machine is to be reached", tried(box, CONNECT, here.getsockname()[1])
+            yield "no other kind of socket, and no io_uring", tried(box, CALLS)
             yield "nobody becomes root", tried(box, ROOT_AGAIN)
             yield "processes are limited", tried(box, FORK)
             yield "memory is limited", tried(box, ALLOCATE)
