@@ -135,12 +135,13 @@ can be replaced. We take the left one. There has to be such a rule, because othe
 vocabularies from the same text.
 
 The second function finds the most frequent pair. It needs a rule as well, because two pairs can be equally frequent.
-Then we take the pair with the smaller left id. If the left ids are equal too, we take the smaller right id.
+Then we take the pair with the smaller left id. If the left ids are equal too, we take the smaller right id. (The cell
+also imports `defaultdict`, a dictionary with a default for a missing key, which we need later.)
 """
 
 # %%
 #| export text.bpe
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import pairwise
 
 
@@ -327,9 +328,6 @@ have removed the pair from one of them. Then `replace` changes nothing, and the 
 # %%
 #| export text.bpe
 #| blank learn_merges: take the most frequent pair; in each word that has it, take the old pairs out, replace, put the new ones in
-from collections import defaultdict
-
-
 def learn_merges(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
     """At most `n` merges of byte-level BPE; merge k makes id 256 + k (Sennrich et al. 2016, §3.2).
 
