@@ -178,12 +178,14 @@ def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
     if not all(members.values()):
         raise ValueError(f"{source['stories']} stories leave none for val or test; take 200 or more")
     encoding, held = tokenizer.to_tiktoken(), {}
-    for split, told in members.items():
-        text, path = "".join(f"<|endoftext|>{story.text}" for story in told), folder / f"{split}_000000.bin"
-        write_shard(path, ids := encoding.encode_to_numpy(text, allowed_special="all"))
-        size = sum(len(story.text.encode()) for story in told)
+    for split, chosen in members.items():
+        path = folder / f"{split}_000000.bin"
+        text = "".join(f"<|endoftext|>{story.text}" for story in chosen)
+        ids = encoding.encode_to_numpy(text, allowed_special="all")
+        write_shard(path, ids)
+        size = sum(len(story.text.encode()) for story in chosen)
         shard = {"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}
-        held[split] = {"documents": len(told), "bytes": size, "tokens": len(ids), "shards": [shard]}
+        held[split] = {"documents": len(chosen), "bytes": size, "tokens": len(ids), "shards": [shard]}
     tokenizer.save(folder / "tokenizer.json")
     floor = -sum(story.logprob for story in members["val"]) / held["val"]["tokens"]
     manifest = {"source": source, "tokenizer": "tokenizer.json", **identity(tokenizer), "splits": held}
@@ -191,16 +193,16 @@ def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
 
 
 def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, seed: int = 0) -> dict:
-    """The manifest of n stories as shards in `folder`, which are made where they are absent, others or damaged.
+    """The manifest of n stories as shards in `folder`. They are made if they are absent, damaged or of other stories.
 
-    tokenizer: by default the one that chapter 01 left in the folder above, or else the same, trained here.
+    tokenizer: by default the one that chapter 01 left in the folder above, or the same one, trained here.
     """
-    from nanogpt.text.tokenizer import BPETokenizer  # here: telling stories needs none of its packages
+    from nanogpt.text.tokenizer import BPETokenizer  # here: telling stories needs no packages
 
     folder = Path(folder)
     if tokenizer is None and (folder.parent / "tokenizer.json").exists():
         tokenizer = BPETokenizer.load(folder.parent / "tokenizer.json")
-    source = {"stories": n, "seed": seed, "entropy": round(entropy(), 6)}  # another grammar, another corpus
+    source = {"stories": n, "seed": seed, "entropy": round(entropy(), 6)}  # changes with the grammar
     with suppress(OSError, ValueError, LookupError):  # absent or damaged: made again
         manifest = load_manifest(folder)
         same = tokenizer is None or tokenizer.fingerprint == manifest["fingerprint"]
