@@ -9,7 +9,6 @@ from course.paths import SOURCES, number_of, numbered
 
 # How many cells of a chapter, in all its sittings, still ask and go on. The numbers may only fall; others have none.
 MIXED = {
-    "04": 1,
     "07": 3,
     "08": 1,
     "11": 3,
