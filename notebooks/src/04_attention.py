@@ -540,11 +540,11 @@ def fresh(kind, n_layer):
     return kind(n_layer)
 
 
-def train(model, steps=STEPS, lr=0.01):
-    """Train the model. Returns the loss on the repeated characters at each step."""
+def train(model, steps=None, lr=0.01):
+    """Train the model, for STEPS steps by default. Returns the loss on the repeated characters at each step."""
     texts, curve = torch.Generator().manual_seed(2), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
-    for _ in range(steps):
+    for _ in range(steps or STEPS):
         loss, on_repeats = losses(model, *repeated(48, texts))
         optimizer.zero_grad()
         loss.backward()
@@ -572,8 +572,8 @@ lines = {"ln V: any character": math.log(V), "one of those that occurred": guess
 show(figures.learning(curves, lines), alt="With one layer the loss stays above 3; with two it falls to zero.")
 
 # %%
-copies = [name for name, curve in curves.items() if sum(curve[-20:]) / 20 < 0.5]
-answer("04.3", " and ".join(copies) or "neither model copies: try more STEPS, or another lr")
+learned = [name for name, curve in curves.items() if sum(curve[-20:]) / 20 < 0.5]
+answer("04.3", " and ".join(learned) or "neither model copies: try more STEPS, or another lr")
 
 # %% [markdown]
 r"""
@@ -793,7 +793,7 @@ two_back = F.pad(words, (0, 0, 2, 0))[:-2]  # another head of layer 0: the word 
 weights = over_the_past(8 * one_back @ two_back.T)  # layer 1: query "one back", key "two back"
 for word, weight in zip(story, weights[-1]):
     print(f"{word:8} {weight:.3f}")
-print("Ann has ...", vocabulary[(weights[-1] @ words).argmax()])
+print(*story[-2:], "...", vocabulary[(weights[-1] @ words).argmax()])
 
 # %%
 arcs = [(10, 9, "C0", "one back"), (2, 0, "C0", "two back"), (10, 2, "C3", "whose “two back” is Ann?")]
