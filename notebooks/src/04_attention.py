@@ -573,7 +573,7 @@ show(figures.learning(curves, lines), alt="With one layer the loss stays above 3
 
 # %%
 learned = [name for name, curve in curves.items() if sum(curve[-20:]) / 20 < 0.5]
-answer("04.3", " and ".join(learned) or "neither model copies: try more STEPS, or another lr")
+answer("04.3", " and ".join(learned) or "none: more STEPS, or another lr")
 
 # %% [markdown]
 r"""
