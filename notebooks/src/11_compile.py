@@ -70,6 +70,8 @@ show(
     figures.nine_or_one(names),
     alt="Left: nine boxes, each with one or two arrows from memory and one back. Right: one box with one arrow each way.",
 )
+
+# %%
 predict("11.1", "times n numbers moved by GELU, eager", guess=None)
 predict("11.2", "the same, in one kernel", guess=None)
 
@@ -378,6 +380,7 @@ def break_even(compile_seconds, step_seconds, gain):
     return compile_seconds / (step_seconds * (1 - 1 / gain.ratio)) if gain.low > 1 else None
 
 
+# %%
 predict("11.3", "steps until compiling has paid", guess=None)
 
 # %% tags=["nbval-ignore-output"]
@@ -559,6 +562,7 @@ compilations with a backend that counts.
 predict("11.4", "compilations for lengths 8 to 19", guess=None)
 
 
+# %%
 def compilations(function, calls, **options):
     """How often torch.compile has compiled after each call; calls: a list of argument tuples."""
     torch._dynamo.reset()

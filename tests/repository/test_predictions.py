@@ -10,8 +10,6 @@ from course.paths import SOURCES, number_of, numbered
 # How many cells of a chapter, in all its sittings, still ask and go on. The numbers may only fall; others have none.
 MIXED = {
     "07": 3,
-    "11": 3,
-    "15": 7,
     "17": 14,
     "18": 3,
     "19": 5,
