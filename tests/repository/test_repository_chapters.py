@@ -17,8 +17,6 @@ PLAIN = [c for c in source_chapters() if (c < "16" and c != "14c") or c in ("16"
 LINES = {chapter: 330 if chapter in PLAIN else 450 for chapter in source_chapters()}
 LINES |= {
     "07": 400,
-    "14": 350,
-    "14b": 350,
     "17d": 340,
     "17e": 555,
     "18b": 310,
