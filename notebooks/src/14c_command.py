@@ -14,6 +14,7 @@ starts over with half the batch instead of ending in a traceback.
 import tempfile
 
 from course.notebook import checkpoint
+from nanogpt.gpt.model import num_params
 from nanogpt.speed.ladder import MODELS, measure_machine, staircase
 
 # %%
@@ -36,10 +37,29 @@ from nanogpt.text.files import atomically, save_json
 
 # %% [markdown]
 r"""
-## The options
+## A command is two functions
 
-First come the options, and a check of them before anything is measured: sizes that the model can take, and files that
-can be written. Without options, the command takes sizes that suit the device.
+Each command of this course is a module with two functions. `parser()` returns the options that the command has, as an
+`ArgumentParser` of Python's standard library. `run(args)` gets the options that somebody typed, and does the work.
+Chapter 17d writes the program that looks for the module by the command's name, calls the two functions, and turns an
+error into one line and an exit code. So a command never prints a traceback for a mistake of its user: it raises an
+error with one clear sentence, and the program prints this sentence.
+
+The command of this sitting is called `ladder`. It knows two models:
+"""
+
+# %%
+for name, config in MODELS.items():
+    print(f"{name}: {num_params(config):,} parameters, sequences of at most {config.block_size} tokens")
+
+# %% [markdown]
+r"""
+## Appendix: the options
+
+The cells of this section list the options and check them. Run them, and go on at "One climb".
+
+The check comes before anything is measured: sizes that the model can take, and files that can be written. Without
+options, the command takes sizes that suit the device.
 """
 
 
@@ -104,7 +124,46 @@ print(checked_sizes(parser().parse_args(["--seq", "64"]), "cpu"))
 
 # %% [markdown]
 r"""
-`climb` measures the machine, prints the forecast, and climbs. If memory runs out, it starts over with half the batch.
+## One climb
+
+All the parts of a climb are in chapter 14b: the limits of the machine, the forecast, the turns, the judgement. We only
+have to call them in their order. `climb_once` does this for one batch size. It measures which share of the limits the
+kernels of this step reach, prints the forecast of each rung, and then measures the rungs. What it returns can be written
+to a JSON file: the machine, the sizes, and for each rung all that is known about it. The marks of all rungs are
+collected in `flags`, so that whoever reads the file sees at once whether the machine was disturbed.
+
+`say` is the function that prints a line. A program that wants the lines elsewhere, such as a test, passes another one.
+"""
+
+
+# %%
+#| export
+def climb_once(machine: dict, size: str, B: int, T: int, device: torch.device, skipped, seconds, say) -> dict:
+    """The forecast and the climb with one batch. MemoryError where it does not fit."""
+    config, roof = MODELS[size], Roofline(**machine["roofline"])
+    if set(RUNGS) <= set(skipped):
+        raise ValueError("no rung is left; take some out of --skip")
+    machine = machine | {"reached": asdict(reached_roofline(config, B, T, roof, device, skipped))}
+    say(f"{machine['device']}: GPT-2 {size}, B={B}, T={T}. The forecast:")
+    for name, told in forecast(machine, config, B, T, skipped).items():
+        say(f"{name:13} {told['predicted_ms']:8.1f} ms  {told['predicted_mib']:7.0f} MiB")
+    say("Measured, each rung in turns with the one below:")
+    rungs = measure_rungs(machine, config, B, T, device, skipped, seconds, say)
+    if not rungs:
+        raise RuntimeError(f"no rung is left: {skipped}")
+    flags = sorted({flag for rung in rungs for flag in rung["flags"]})
+    return machine | {"size": size, "batch": B, "seq": T, "rungs": rungs, "flags": flags}
+
+
+# %% [markdown]
+r"""
+`climb` adds two things. It measures the machine first. And it survives a lack of memory. Whether a batch fits is known
+only when it has been tried, and the rung that needs most may come late. If memory runs out, the rungs that were measured
+so far are thrown away, and the climb starts over with half the batch, because rungs with different batches cannot be
+compared. At a batch of 1 nothing is left to halve, and an error says what to do.
+
+At the end the result gets the rungs that were left out, with the reasons, and the command line that makes the same
+measurement again. A number in a file is worth more if the file says how it was made.
 """
 
 
@@ -133,23 +192,11 @@ def climb(size: str, B: int, T: int, device: str, skip=(), seconds: float = 240,
     return result | {"asked_batch": asked, "skipped": missing, "command": command}
 
 
-# %%
-#| export
-def climb_once(machine: dict, size: str, B: int, T: int, device: torch.device, skipped, seconds, say) -> dict:
-    """The forecast and the climb with one batch. MemoryError where it does not fit."""
-    config, roof = MODELS[size], Roofline(**machine["roofline"])
-    if set(RUNGS) <= set(skipped):
-        raise ValueError("no rung is left; take some out of --skip")
-    machine = machine | {"reached": asdict(reached_roofline(config, B, T, roof, device, skipped))}
-    say(f"{machine['device']}: GPT-2 {size}, B={B}, T={T}. The forecast:")
-    for name, told in forecast(machine, config, B, T, skipped).items():
-        say(f"{name:13} {told['predicted_ms']:8.1f} ms  {told['predicted_mib']:7.0f} MiB")
-    say("Measured, each rung in turns with the one below:")
-    rungs = measure_rungs(machine, config, B, T, device, skipped, seconds, say)
-    if not rungs:
-        raise RuntimeError(f"no rung is left: {skipped}")
-    flags = sorted({flag for rung in rungs for flag in rung["flags"]})
-    return machine | {"size": size, "batch": B, "seq": T, "rungs": rungs, "flags": flags}
+# %% [markdown]
+r"""
+`run` reads the options and decides what to do. With `--predict` it measures nothing. Otherwise it climbs, and writes the
+files that were asked for. Both files are written with chapter 03's care: a reader never finds half a file.
+"""
 
 
 # %%
@@ -160,7 +207,8 @@ def run(args: argparse.Namespace) -> None:
         size, B, T = checked_sizes(args, "cuda")
         if args.batch is None:
             B = fitting_batch(args.predict, MODELS[size], B, T)
-        return say_predicted(args.predict, MODELS[size], B, T)
+        say_predicted(args.predict, MODELS[size], B, T)
+        return
     device = pick_device(args.device)
     size, B, T = checked_sizes(args, device.type)
     result = climb(size, B, T, str(device), args.skip, args.seconds, lambda text: print(text, flush=True))
@@ -170,6 +218,12 @@ def run(args: argparse.Namespace) -> None:
         with atomically(args.plot) as file:
             staircase(result).savefig(file, format="png", dpi=120)
 
+
+# %% [markdown]
+r"""
+First the forecast for a GPU that you may not have. No batch is given, so the command takes the largest one, up to 16,
+that fits into the memory of the card.
+"""
 
 # %%
 run(parser().parse_args(["--predict", "L4"]))
@@ -184,19 +238,9 @@ longer than everything else.
 # %% tags=["nbval-ignore-output"]
 keep = {"float32", "flash"}
 with tempfile.TemporaryDirectory() as folder:
-    words = [
-        "--size",
-        "small",
-        "--batch",
-        "1",
-        "--seq",
-        "32",
-        "--seconds",
-        "1",
-        "--out",
-        f"{folder}/ladder.json",
-    ]
-    run(parser().parse_args([*words, "--skip", *(name for name in RUNGS if name not in keep)]))
+    words = shlex.split("--size small --batch 1 --seq 32 --seconds 1")
+    words += ["--out", f"{folder}/ladder.json", "--skip", *(name for name in RUNGS if name not in keep)]
+    run(parser().parse_args(words))
     print("written:", *(path.name for path in Path(folder).iterdir()))
 
 # %% [markdown]
