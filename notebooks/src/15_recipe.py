@@ -96,7 +96,7 @@ r"""
 The smallest program that does the job is chapter 07's loop: an optimizer, a rate for each step, and `train_step`. We wrap it into a function,
 so that we can call it with many rates. At the end, `run` measures the loss on stories that were held out, and takes off the
 *floor*: the loss of a perfect reader, which chapter 02 computed. So 0 would be a perfect model. The function keeps its results, because several
-cells below ask for the same runs.
+cells below ask for the same runs. (If you change the sizes, run the next cell again as well. It then forgets the old results.)
 """
 
 
@@ -527,7 +527,7 @@ print(*(f"{loss:.2f}" for loss in train(new_model(), batches(), 4, 1e-2, clip=1.
 # %% [markdown]
 r"""
 Now `run` grows into `experiment`: the recipe of this chapter, all of it. Its four arguments are what the next sections change. With the help of `accept`
-it also keeps the norm of each step.
+it also keeps the norm of each step. (Like `run`, it remembers its results until its cell is run again.)
 """
 
 

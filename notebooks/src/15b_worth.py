@@ -52,6 +52,7 @@ print(f"{steps} steps of {B} rows; a perfect reader has a loss of {floor:.3f} na
 r"""
 These are chapter 15's sizes, and the next cell has its experiment in a form in which every ingredient is a setting. `RECIPE` holds the settings, and a call changes some
 of them: `experiment(seed=1, clip=None)` is the recipe without clipping, made with seed 1. Its result has `above`, the number of nats above the floor, which is the loss of a perfect reader (chapter 02).
+(A run that was made is not made again. If you change the sizes or `RECIPE`, run the cell of `experiment` again: it then forgets the old results.)
 """
 
 # %%
