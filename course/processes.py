@@ -19,7 +19,7 @@ from queue import Empty, Queue
 from course.files import read_cells
 from course.notebook import RUN
 from course.paths import CourseError, notebook_path
-from course.torchrun import TURN_SAID, exported, package_so_far
+from course.torchrun import TURN_SAID, environment_of, exported, package_so_far
 
 ANSWER = "answer of a rank: "  # how a line begins that is not for the reader
 PATIENCE = 300  # seconds for one call
@@ -143,20 +143,6 @@ class Processes:
                 with contextlib.suppress(OSError):
                     pipe.close()
         self.ranks = []
-
-
-def environment_of(folder: Path, processes: int) -> dict[str, str]:
-    """For a rank: the package in this folder, one thread, loopback; the CPU, unless there is a GPU for each."""
-    import torch
-
-    environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    if Path("/sys/class/net/lo").exists():  # the ranks are on this machine, whatever its name resolves to
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if os.name == "nt":
-        environment.setdefault("USE_LIBUV", "0")
-    if torch.cuda.device_count() < processes:
-        environment.setdefault("NANOGPT_DEVICE", "cpu")
-    return environment
 
 
 def torchrun_script(number: str, processes: int, script: str, *words: str) -> str:

@@ -61,6 +61,16 @@ def ranks_device(processes: int) -> str:
     return os.environ.get("NANOGPT_DEVICE") or ("cuda" if each_has_one else "cpu")
 
 
+def environment_of(folder: Path, processes: int) -> dict[str, str]:
+    """For a rank: the package in this folder, one thread, loopback, and its device."""
+    environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    if Path("/sys/class/net/lo").exists():  # the ranks are on this machine, whatever its name resolves to
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if os.name == "nt":
+        environment.setdefault("USE_LIBUV", "0")
+    return environment | {"NANOGPT_DEVICE": ranks_device(processes)}
+
+
 def told_by(command: str, stderr: str) -> list[str]:
     """The lines of the command and of its watch, sorted. Two ranks may have written at once, into one line."""
     said, names = [], f"(?:{re.escape(command)}|watch): "
@@ -77,12 +87,6 @@ def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> s
     """
     folder = package_so_far(number, RUN)
     print(f"$ torchrun --standalone --nproc-per-node {processes} -m nanogpt {' '.join(words)}")
-    environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    if Path("/sys/class/net/lo").exists():  # the ranks are on this machine, whatever its name resolves to
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if os.name == "nt":
-        environment.setdefault("USE_LIBUV", "0")
-    environment["NANOGPT_DEVICE"] = ranks_device(processes)
     command = [
         sys.executable,
         "-m",
@@ -94,7 +98,7 @@ def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> s
     try:
         done = subprocess.run(
             [*command, "-m", "nanogpt", *words],
-            env=environment, capture_output=True, text=True, encoding="utf-8", timeout=SECONDS,
+            env=environment_of(folder, processes), capture_output=True, text=True, encoding="utf-8", timeout=SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise CourseError(f"torchrun has not ended within {SECONDS} s") from None

@@ -21,9 +21,9 @@ from course.paths import ROOT, CourseError, number_of, relative, two_digits
 
 EXERCISES = ROOT / "exercises"
 FORBIDS = re.compile(r"#\| forbids (\S+(?: in \w+)?)\n")
-DIRECTIVE = re.compile(r"#\| (solution|check|manual|show)(?: (\d\d-\d|student))?$")
+DIRECTIVE = re.compile(r"#\| (solution|check|manual|show)(?: (\d\d[a-z]?-\d|student))?$")
 HEADING = re.compile(
-    r"^## (\d\d-\d) · (.+)\n\n\*(\w+) · difficulty ([1-5])/5 · importance ([1-5])/5 · (\d+) minutes\*$",
+    r"^## (\d\d[a-z]?-\d) · (.+)\n\n\*(\w+) · difficulty ([1-5])/5 · importance ([1-5])/5 · (\d+) minutes\*$",
     re.MULTILINE,
 )
 BEGIN, INSTEAD, END = "### BEGIN SOLUTION", "### INSTEAD", "### END SOLUTION"

@@ -84,7 +84,7 @@ def weeks(sets: list[ExerciseSet]) -> str:
     rows = [["week", "chapters", "tasks", "points", "hours of chapters", "hours of tasks"]]
     for week, numbers in enumerate(WEEKS, 1):
         sittings = [chapter for chapter in there if chapter[:2] in numbers.split()]
-        chosen = [made for made in sets if made.number in numbers.split()]
+        chosen = [made for made in sets if made.number[:2] in numbers.split()]
         tasks = [task for made in chosen for task in made.tasks.values()]
         points = sum(made.points(task) for made in chosen for task in made.tasks)
         rows.append([str(week), " ".join(sittings), str(len(tasks)), f"{points:g}"])

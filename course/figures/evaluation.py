@@ -1,5 +1,7 @@
 """Chapter 18's figures: each function takes data and returns a figure."""
 
+import textwrap
+
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -53,3 +55,24 @@ def print_seeds(recorded: dict) -> None:
             cells.append(f"{min(found):.2f} to {max(found):.2f}")
         steps = recorded["steps"] if when == "end" else recorded["early"]
         print(f"{kind + f', {steps:,} steps':32}{cells[0]:>18}{cells[1]:>18}")
+
+
+def print_kinds(columns: dict[str, dict[str, float]]) -> None:
+    """A table of numbers by kind of decision, a column for each name, and their sums in the first row."""
+    heads = [textwrap.wrap(name.replace(",", ""), 9) for name in columns]
+    for line in range(max(map(len, heads))):
+        print(" " * 16, *(f"{' '.join(head[line : line + 1]):>9}" for head in heads))
+    for kind in ("all", *next(iter(columns.values()))):
+        amounts = [sum(row.values()) if kind == "all" else row[kind] for row in columns.values()]
+        print(f"{kind:16}", *(f"{amount:9.2f}" for amount in amounts))
+
+
+def pieces(story, excess: np.ndarray, tokenizer) -> list[tuple[str, float, bool]]:
+    """Each token of a story for `costs`: its text, its excess in nats, 0 if negative, and whether it is in an answer."""
+    row, end = [], 0
+    for token, nats in zip(tokenizer.encode(story.text), excess.tolist()):
+        piece = tokenizer.decode([token])
+        begin, end = end, end + len(piece)
+        framed = any(first < end and begin < last for first, last in story.answers)
+        row.append((piece, max(0.0, nats), framed))
+    return row

@@ -23,7 +23,7 @@ PROSE = re.compile(
 PICTURE = re.compile(
     r'<picture>.*?srcset="([^"]+)".*?<img(?=[^>]*alt="([^"]+)")(?=[^>]*src="([^"]+)").*?</picture>', re.DOTALL
 )
-TASK = re.compile(r"(?<=\*\*)(\d\d-\d)(?=\*\*)|(?<=^\| )(\d\d-\d)(?= )", re.MULTILINE)
+TASK = re.compile(r"(?<=\*\*)(\d\d[a-z]?-\d)(?=\*\*)|(?<=^\| )(\d\d[a-z]?-\d)(?= )", re.MULTILINE)
 START = """
 These are the tasks as they are handed out, to be read; the chapter is [chapter {number}](../notebooks/{chapter}.ipynb).
 To work on them, in the course's folder:
@@ -139,7 +139,7 @@ def exercise_page(made: ExerciseSet, chapter: str, places: dict[str, str]) -> nb
     for cell in nb.cells:
         if cell.cell_type == "markdown":
             text = linked(cell.source, file, name, places)
-            cell.source = re.sub(r"^(?=## (\d\d-\d) )", r"(task-\1)=\n", text, flags=re.MULTILINE)
+            cell.source = re.sub(r"^(?=## (\d\d[a-z]?-\d) )", r"(task-\1)=\n", text, flags=re.MULTILINE)
     nb.cells[0].source += START.format(number=made.number, name=made.name, chapter=chapter)
     return nb
 

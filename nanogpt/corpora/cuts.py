@@ -38,10 +38,8 @@ def line_of(path: Path, place: int) -> int:
 
 def seek_cut(path: Path, start: int, at: int, first: Callable = safe_cut) -> int:
     """The first place from byte `at` on where a file may be cut, by first(bytes, at); or its end. start: the last cut."""
-    base, length = (
-        max(start, at - 4),
-        min(1 << 16, LIMIT),
-    )  # the character before `at` is in the 4 bytes before it
+    base = max(start, at - 4)  # the character before `at` is in these 4 bytes
+    length = min(1 << 16, LIMIT)
     while True:
         text = b"".join(bytes_between(path, base, base + length))
         cut = first(text, at - base)

@@ -38,13 +38,6 @@ def fresh(ranks: Ranks, data: str, rows: int = ROWS, **shape):
     return model, make_optimizer(model, LR), stream
 
 
-def hang(ranks: Ranks, data: str | None = None) -> None:
-    """The last rank does not come to the collective, as if its disk or its GPU hung."""
-    if ranks.rank == ranks.size - 1:
-        time.sleep(3600)
-    ranks.mean(torch.ones(1, device=ranks.device))
-
-
 def masked(stream, row: int = ROWS // 2) -> list:
     """A batch as micro-batches of one row; of the global rows from `row` on, only the first tenth of the targets counts."""
     x, y = stream.next_batch()
@@ -56,6 +49,13 @@ def weights_apart(model, ranks: Ranks) -> float:
     """The largest difference of a weight between two ranks."""
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).cpu()
     return max((weights - other).abs().max().item() for other in gathered(ranks, weights))
+
+
+def hang(ranks: Ranks, data: str | None = None) -> None:
+    """The last rank does not come to the collective, as if its disk or its GPU hung."""
+    if ranks.rank == ranks.size - 1:
+        time.sleep(3600)
+    ranks.mean(torch.ones(1, device=ranks.device))
 
 
 DRILLS = {"hello": hello, "hang": hang}

@@ -28,8 +28,6 @@ from nanogpt.parallel.layout import Parallel
 from nanogpt.speed.work import peak_memory
 from nanogpt.text.data import DocumentStream
 
-MATRIX = "transformer.h.0.mlp.c_proj.weight"
-
 
 def grids(n: int) -> dict[str, Parallel]:
     """The layouts of n processes that are compared."""
@@ -46,6 +44,9 @@ def run_in(grid: Parallel, ranks: Ranks, data: str):
     dealt = my_rows(ROWS, readers)
     stream = DocumentStream(stream.paths, T=stream.T, device=ranks.device, **dealt)
     return model, stepper, optimizer, stream
+
+
+MATRIX = "transformer.h.0.mlp.c_proj.weight"
 
 
 def part_of(model, name: str = MATRIX) -> list[int]:

@@ -18,15 +18,15 @@ from nanogpt.corpora.grammar import Count, Draw, Part, Pick, Recall, Text, alter
 class Reading(NamedTuple):
     """One way to understand a text so far."""
 
-    parts: tuple  # what is still to be told, each with its kind
+    parts: tuple  # the parts that are still to come, each with its kind
     p: float = 1.0
-    told: str = ""  # told already, beyond what was read
+    told: str = ""  # words that are decided already, beyond those that were read
     facts: dict = {}  # noqa: RUF012 (never changed)
-    marks: tuple = ()  # (words, kind) of all parts that were told
+    marks: tuple = ()  # (words, kind) of all parts so far
 
 
 def told_on(reading: Reading) -> Iterator[Reading]:
-    """All ways to tell on, up to the next space or the end."""
+    """All continuations of a reading, up to the next space or the end."""
     if not reading.parts or " " in reading.told[1:]:
         yield reading
         return
@@ -41,6 +41,16 @@ def told_on(reading: Reading) -> Iterator[Reading]:
     for words, facts in draws or [(said(part, reading.facts), reading.facts)]:
         p, marks = reading.p / max(1, len(draws)), (*reading.marks, (words, kind))
         yield from told_on(Reading(tuple(rest), p, reading.told + words, facts, marks))
+
+
+def next_words(readings: Iterable[Reading]) -> dict[str, list[Reading]]:
+    """The words that can come next, each up to its next space, and how a reader who has heard it reads on."""
+    found: dict[str, list[Reading]] = {}
+    for further in (further for reading in readings for further in told_on(reading)):
+        end = further.told.find(" ", 1)
+        end = len(further.told) if end < 0 else end
+        found.setdefault(further.told[:end], []).append(further._replace(told=further.told[end:]))
+    return found
 
 
 ADJECTIVES = "color", "good", "look", "mood", "weather"
@@ -71,21 +81,26 @@ def lines(symbol: str) -> list[tuple]:
     return [tuple((part, kind_of(part, symbol)) for part in line) for line in alternatives(symbol)]
 
 
-def next_words(readings: Iterable[Reading]) -> dict[str, list[Reading]]:
-    """The words that can come next, each up to its next space, and how a reader who has heard it reads on."""
-    found: dict[str, list[Reading]] = {}
-    for further in (further for reading in readings for further in told_on(reading)):
-        end = further.told.find(" ", 1)
-        end = len(further.told) if end < 0 else end
-        found.setdefault(further.told[:end], []).append(further._replace(told=further.told[end:]))
-    return found
+KINDS = (
+    *("names, new", "names, again", "counts, new", "counts, copied", "counts, computed", "things, new"),
+    *("things, again", "adjectives", "other words", "openings", "fixed words", "the end"),
+)
+
+
+def kinds_of_tokens(text: str, marks: tuple, costs: list[float], tokenizer) -> Iterator[str]:
+    """The kind of the part in which each token's first letter stands; marks: (words, kind) of all parts."""
+    ends, end = np.cumsum([len(words.encode()) for words, _ in marks]), 0
+    for token, cost in zip((tokenizer.tokens[i] for i in tokenizer.encode(text)), costs):
+        start, end = end, end + len(token)
+        kind = marks[np.searchsorted(ends, start + token.startswith(b" "), side="right")][1]
+        yield ("openings" if cost > 1e-9 else "fixed words") if kind == "phrases" else kind
 
 
 def perfect_reader(text: str, tokenizer) -> list[tuple[float, str]]:
-    """What each token of a story, and its end, costs one who knows the grammar, in nats, and its kind of decision.
+    """The cost of each token of a story, and of its end, for one who knows the grammar, in nats; and its kind.
 
-    Exact: -ln P(token | all tokens before it), over all ways to tell a story. ValueError if the grammar does not
-    tell this text.
+    Exact: -ln P(token | all tokens before it), over all stories of the grammar. ValueError if the grammar cannot
+    generate this text.
     """
     readings, costs, before = [Reading(((Pick("story"), ""),))], [], 1.0
     first, *others = text.split(" ")
@@ -105,25 +120,10 @@ def perfect_reader(text: str, tokenizer) -> list[tuple[float, str]]:
     return list(zip(costs, [*kinds_of_tokens(text, marks, costs, tokenizer), "the end"]))
 
 
-KINDS = (
-    *("names, new", "names, again", "counts, new", "counts, copied", "counts, computed", "things, new"),
-    *("things, again", "adjectives", "other words", "openings", "fixed words", "the end"),
-)
-
-
-def kinds_of_tokens(text: str, marks: tuple, costs: list[float], tokenizer) -> Iterator[str]:
-    """The kind of the part in which each token's first letter stands; marks: (words, kind) of all parts."""
-    ends, end = np.cumsum([len(words.encode()) for words, _ in marks]), 0
-    for token, cost in zip((tokenizer.tokens[i] for i in tokenizer.encode(text)), costs):
-        start, end = end, end + len(token)
-        kind = marks[np.searchsorted(ends, start + token.startswith(b" "), side="right")][1]
-        yield ("openings" if cost > 1e-9 else "fixed words") if kind == "phrases" else kind
-
-
 @dataclass(frozen=True)
 class Floor:
-    """Stories as ids, each behind an <|endoftext|> and with one after the last, and for every id but the first the
-    nats that it costs a perfect reader, and its kind: an index into KINDS."""
+    """The ids of stories, an <|endoftext|> before each and after the last. For every id but the first there are the
+    nats that it costs a perfect reader, and its kind, an index into KINDS."""
 
     ids: np.ndarray  # (n + 1,)
     nats: np.ndarray  # (n,)

@@ -74,15 +74,6 @@ def replicate(model: nn.Module, ranks: Ranks, **options) -> nn.Module:
     return DistributedDataParallel(model, device_ids=gpu, **options)
 
 
-def gathered(ranks: Ranks, thing) -> list:
-    """What each rank has given, in their order, on all of them; anything that can be pickled."""
-    if ranks.size == 1:
-        return [thing]
-    things = [None] * ranks.size
-    dist.all_gather_object(things, thing)
-    return things
-
-
 def ring_all_reduce(x: Tensor) -> Tensor:
     """Sum a contiguous x over all ranks, in place; each sends 2(n - 1)/n of its bytes (Patarasuk and Yuan 2009)."""
     n, rank = dist.get_world_size(), dist.get_rank()
@@ -99,6 +90,15 @@ def ring_all_reduce(x: Tensor) -> Tensor:
         else:
             theirs.copy_(came)
     return x
+
+
+def gathered(ranks: Ranks, thing) -> list:
+    """What each rank has given, in their order, on all of them; anything that can be pickled."""
+    if ranks.size == 1:
+        return [thing]
+    things = [None] * ranks.size
+    dist.all_gather_object(things, thing)
+    return things
 
 
 def is_lost(error: BaseException) -> bool:

@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -62,6 +61,30 @@ def full_state(model: GPT) -> dict[str, Tensor]:
     return state
 
 
+def parts_of(model: GPT, optimizer) -> dict[str, Tensor]:
+    """This rank's part of each weight and of its moments, by name. They share memory with model and optimizer."""
+    parts = {}
+    for name, p in model.named_parameters():
+        if not optimizer.state[p]:
+            empty = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            optimizer.state[p] = {"step": torch.zeros((), device=p.device), **empty}
+        parts[name] = p.detach()
+        parts |= {f"{name}.{what}": x for what, x in optimizer.state[p].items()}
+    return parts
+
+
+def save_parts(folder: str | Path, model: GPT, optimizer) -> None:
+    """Weights and moments into a folder; each rank writes its own parts. All ranks call it."""
+    dcp.save(parts_of(model, optimizer), checkpoint_id=folder)
+
+
+def load_parts(folder: str | Path, model: GPT, optimizer) -> None:
+    """What save_parts wrote, on any number of ranks, into a model and its AdamW, in place; one process as well."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process
+        dcp.load(parts_of(model, optimizer), checkpoint_id=folder)
+
+
 def unsharded(model: GPT) -> GPT | None:
     """On rank 0 a plain GPT on the CPU, for save_model and to_hf, with the weights of a sharded one; None elsewhere."""
     state = full_state(model)
@@ -72,22 +95,3 @@ def unsharded(model: GPT) -> GPT | None:
     plain.load_state_dict(state | {"lm_head.weight": state["transformer.wte.weight"]}, assign=True)
     plain.lm_head.weight = plain.transformer.wte.weight  # tied
     return plain.train(model.training)
-
-
-def state_of(model: GPT, optimizer) -> dict:
-    weights, moments = get_state_dict(model, optimizer)
-    return {"model": weights, "optimizer": moments}
-
-
-def save_parts(folder: str | Path, model: GPT, optimizer) -> None:
-    """Weights and optimizer into a folder; each rank writes its own parts. All ranks call it."""
-    dcp.save(state_of(model, optimizer), checkpoint_id=folder)
-
-
-def load_parts(folder: str | Path, model: GPT, optimizer) -> None:
-    """What save_parts wrote, on any number of ranks, into a model and its optimizer, in place; one process as well."""
-    state = state_of(model, optimizer)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process
-        dcp.load(state, checkpoint_id=folder)
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])

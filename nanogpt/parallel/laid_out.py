@@ -3,6 +3,8 @@
 Exported from notebooks/21d_layouts.ipynb.
 """
 
+import json
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from nanogpt.evals.losses import evaluating, padded, windows
 from nanogpt.gpt.model import GPT, GPTConfig, init_weight
 from nanogpt.gpt.optim import decay_groups, make_optimizer
 from nanogpt.gpt.precision import autocast
-from nanogpt.gpt.weights import WEIGHTS
+from nanogpt.gpt.weights import WEIGHTS, save_model
 from nanogpt.parallel.distributed import Ranks, replicate
 from nanogpt.parallel.layout import data_parallel
 
@@ -147,6 +149,18 @@ def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precisio
         model.reshard()
     dist.all_reduce(sums)  # tensor parallelism counts a reader's rows several times, tokens as well as nats
     return (sums[0] / sums[1]).item()
+
+
+def join(checkpoint: str | Path, folder: str | Path) -> None:
+    """Write the model of a checkpoint in parts as save_model does, on one process, whose memory must hold it."""
+    import torch.distributed.checkpoint as dcp  # here: it takes a second
+
+    model = GPT(GPTConfig(**json.loads((Path(checkpoint) / "config.json").read_bytes())))
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process
+        dcp.load(weights, checkpoint_id=Path(checkpoint))  # in place
+    save_model(model, folder)
 
 
 class LaidOutAdamW(torch.optim.AdamW):

@@ -19,6 +19,7 @@ class Parallel:
     copies: Annotated[int, Field(gt=0)] = 1  # with shard: groups of processes, of which each has all parts
     tp: Annotated[int, Field(gt=0)] = 1  # processes among which each layer is cut: chapter 21b
     recompute: bool = False  # of each block keep its input alone, and compute the block again in backward
+    save_parts: bool = False  # with shard: each rank saves its own parts of a checkpoint
 
 
 def check_layout(parallel: Parallel, model, train) -> None:
@@ -38,6 +39,9 @@ def check_layout(parallel: Parallel, model, train) -> None:
         raise ValueError(
             f"parallel.copies={parallel.copies} are of parts; set parallel.shard=true, or leave it out"
         )
+    if parallel.save_parts and (tp > 1 or not parallel.shard):
+        given = f"parallel.shard={str(parallel.shard).lower()} and parallel.tp={tp}"
+        raise ValueError(f"parallel.save_parts=true needs parallel.shard=true and parallel.tp=1, not {given}")
 
 
 def data_parallel(parallel: Parallel, processes: int) -> int:

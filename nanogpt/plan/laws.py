@@ -87,6 +87,13 @@ class Law:
 
 
 DELTA = 1e-3  # Huber's: beyond a thousandth of the loss an error counts linearly (§D.2)
+
+
+def huber(r: np.ndarray) -> np.ndarray:
+    size = abs(r)
+    return np.where(size < DELTA, r * r / 2, DELTA * (size - DELTA / 2))
+
+
 STARTS = np.array(
     list(itertools.product((0, 10, 20), (0, 1, 2), (0, 10, 20), (0, 1, 2), (-1, 0, 1))), dtype=float
 )
@@ -102,11 +109,6 @@ def errors(p: np.ndarray, x: np.ndarray, y: np.ndarray, target: np.ndarray) -> t
     a, b, e = np.moveaxis(parts / total, -1, 0)
     slope = np.stack([a, -a * x, b, -b * y, e], -1)
     return (top + np.log(total))[..., 0] - target, slope
-
-
-def huber(r: np.ndarray) -> np.ndarray:
-    size = abs(r)
-    return np.where(size < DELTA, r * r / 2, DELTA * (size - DELTA / 2))
 
 
 def fit(N, D, losses, starts=STARTS, weights=1.0, E=None, steps=200) -> tuple[np.ndarray, np.ndarray]:

@@ -9,6 +9,14 @@ from collections.abc import Iterator
 from nanogpt.plan.budget import Card, Cluster, compute_flops, recompute_flops, seconds, traffic
 from nanogpt.plan.footprint import OVERHEAD, Step, footprint, largest_batch, stages, states, tensors
 
+MEMORY = {  # MiB as nvidia-smi shows them; the A800's as an llm.c log prints them
+    "B200": 183359, "H200": 143771, "H100": 81559, "H100-PCIe": 81559, "A100-80GB": 81920, "A100-80GB-PCIe": 81920,
+    "A100-40GB": 40960, "H800": 81559, "A800": 81100, "A800-PCIe": 81100, "L40S": 46068, "L4": 23034, "A10": 23028,
+    "V100": 16160, "V100-PCIe": 16160, "V100S": 32510, "T4": 15360, "A6000": 49140, "RTX 5090": 32607,
+    "RTX 4090": 24564, "RTX 4070 SUPER": 12282, "RTX 3090": 24576,
+}  # fmt: skip
+
+
 WHAT = {  # what the numbers of each line are
     "parameters": "parameters",
     "norms": "parameters of norms, which have more",
@@ -34,12 +42,6 @@ def formulas(step: Step) -> dict[str, str]:
     return texts
 
 
-MEMORY = {  # MiB as nvidia-smi shows them; the A800's as an llm.c log prints them
-    "B200": 183359, "H200": 143771, "H100": 81559, "H100-PCIe": 81559, "A100-80GB": 81920, "A100-80GB-PCIe": 81920,
-    "A100-40GB": 40960, "H800": 81559, "A800": 81100, "A800-PCIe": 81100, "L40S": 46068, "L4": 23034, "A10": 23028,
-    "V100": 16160, "V100-PCIe": 16160, "V100S": 32510, "T4": 15360, "A6000": 49140, "RTX 5090": 32607,
-    "RTX 4090": 24564, "RTX 4070 SUPER": 12282, "RTX 3090": 24576,
-}  # fmt: skip
 LETTERS = {"masters": "M", "gathered": "G"}  # in the picture; the others have their first letter
 
 

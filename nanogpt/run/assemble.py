@@ -32,7 +32,7 @@ from nanogpt.parallel.laid_out import (
     optimizer_for,
     saved_weights,
 )
-from nanogpt.run.checkpoint import latest, load, repair
+from nanogpt.run.checkpoint import is_in_parts, latest, load, repair
 from nanogpt.run.config import Config, Data, Model, config_dict, keys
 from nanogpt.run.together import first_alone, refuse_other_runs
 from nanogpt.run.training import Training
@@ -67,7 +67,7 @@ def ensure_data(data: Data) -> dict:
 
 
 def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
-    """The tokenizer that made the shards; None where it is not to be had."""
+    """The tokenizer that made the shards, or None if it is neither beside them nor named."""
     for name in (Path(data.dir) / "tokenizer.json", data.tokenizer):
         with suppress(OSError, ValueError, TypeError):
             found = BPETokenizer.gpt2() if name == "gpt2" else BPETokenizer.load(name)
@@ -167,8 +167,14 @@ def compare(config: Config, saved: dict) -> None:
 
 
 def take_weights(run: Training, folder: Path) -> None:
-    """Give the run's model, in any layout, the weights of a checkpoint, one after the other."""
-    fill(run.model, saved_weights(folder))
+    """Give the run's model, in any layout, the weights of a checkpoint; of one in parts also the moments."""
+    if not is_in_parts(folder):
+        return fill(run.model, saved_weights(folder))
+    if (tp := run.config.parallel.tp) > 1:
+        raise ValueError(f"{folder} is in parts, which parallel.tp={tp} cannot read; set 1")
+    from nanogpt.parallel.fsdp import load_parts  # here: its imports take a second
+
+    load_parts(folder, run.model, run.optimizer)
 
 
 def clean(folder: Path, step: int) -> None:

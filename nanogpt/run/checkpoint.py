@@ -1,6 +1,7 @@
 """A checkpoint: a directory a step, whole or not there, proved by hashes.
 
-Exported from notebooks/17b_checkpoints.ipynb, grown by notebooks/17d_assembly.ipynb.
+Exported from notebooks/17b_checkpoints.ipynb, grown by notebooks/17d_assembly.ipynb,
+notebooks/21_sharding.ipynb and notebooks/21d_layouts.ipynb.
 """
 
 import json
@@ -9,6 +10,7 @@ import re
 import shutil
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.weights import save_model
+from nanogpt.parallel.laid_out import gathered_model, is_laid_out
 from nanogpt.run.metrics import read_metrics
 from nanogpt.text.files import atomically, save_json
 from nanogpt.text.shards import file_sha256, manifest_sha256
@@ -26,7 +29,7 @@ MANIFEST = "manifest.json"
 
 
 def random_states(device: torch.device) -> dict[str, torch.Tensor]:
-    """Where PyTorch's global generators are: the CPU's and the device's. Dropout draws from them, and nothing else does."""
+    """The states of PyTorch's global generators, the CPU's and the device's. Only dropout draws from them."""
     states = {"cpu": torch.get_rng_state()}
     if device.type != "cpu":
         states["device"] = torch.get_device_module(device).get_rng_state()
@@ -34,14 +37,14 @@ def random_states(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def set_random_states(states: dict[str, torch.Tensor], device: torch.device) -> None:
-    """Let the generators go on from there."""
+    """Put the generators back into these states."""
     torch.set_rng_state(states["cpu"])
     if device.type != "cpu" and "device" in states:  # not there if the run began on a CPU
         torch.get_device_module(device).set_rng_state(states["device"])
 
 
 def pack(value, name: str, tensors: dict[str, Tensor]):
-    """The same nest of dicts and lists for JSON: a tensor moves to `tensors`, and its name stands in its place."""
+    """The same nested dicts and lists for JSON: each tensor moves to `tensors`, and its name takes its place."""
     if isinstance(value, Tensor):
         tensors[name] = value.detach().to("cpu", copy=True).contiguous()
         return {"tensor": name}
@@ -53,7 +56,7 @@ def pack(value, name: str, tensors: dict[str, Tensor]):
 
 
 def unpack(value, tensors: dict[str, Tensor]):
-    """What `pack` was given, with lists for tuples; keys of digits are numbers again."""
+    """The way back from `pack`. Tuples come back as lists; keys of digits are numbers again."""
     if isinstance(value, list):
         return [unpack(part, tensors) for part in value]
     if not isinstance(value, dict):
@@ -74,25 +77,26 @@ def to_disk(path: Path) -> None:
         os.close(handle)
 
 
-def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None) -> Path:
-    """Write folder/step_000123, whole or not at all: weights as save_model writes them, state, a manifest of hashes."""
+def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None, parts=None) -> Path:
+    """Write folder/step_000123, whole or not at all: weights as save_model writes them, state, a manifest of hashes.
+
+    parts: a folder in which all ranks have written the weights in parts; it becomes the checkpoint's.
+    """
     target = Path(folder) / f"step_{step:06d}"
     aside, tensors = target.with_name(f".{target.name}.tmp"), {}
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        save_model(model, aside)
+        if parts is not None:
+            os.rename(parts, aside)
+            save_json(aside / "config.json", asdict(model.config))
+        else:
+            save_model(model, aside)
         save_json(aside / "state.json", pack(state, "state", tensors))
         with atomically(aside / "state.safetensors") as file:
             file.write(serialize(tensors))
         if tokenizer is not None:
             tokenizer.save(aside / "tokenizer.json")
-        manifest = {"step": step, "files": {p.name: file_sha256(p) for p in sorted(aside.iterdir())}}
-        save_json(aside / MANIFEST, manifest | {"sha256": manifest_sha256(manifest)})
-        for path in (*aside.iterdir(), aside):
-            to_disk(path)
-        shutil.rmtree(target, ignore_errors=True)  # only a damaged one is written again
-        os.rename(aside, target)
-        to_disk(target.parent)
+        seal(aside, target, step)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return target
@@ -149,7 +153,7 @@ def prune(folder: str | Path, keep: int, step: int, also: Collection[int] = ()) 
 
 
 def repair(path: Path, step: int) -> None:
-    """Of the lines of metrics.jsonl keep those before `step`, with which the run goes on; kill -9 may have torn the last."""
+    """Keep the lines of metrics.jsonl before `step`, with which the run goes on. The last one may be incomplete."""
     lines, good = path.read_bytes().splitlines(keepends=True) if path.exists() else [], []
     with suppress(ValueError):
         for line in lines:
@@ -162,19 +166,49 @@ def repair(path: Path, step: int) -> None:
 
 
 def chosen(place: str | Path) -> Path:
-    """The checkpoint of a run's folder: runs/x is its newest whole one, runs/x/best that of its lowest validation loss.
+    """The checkpoint of a run's folder: runs/x is its newest complete one, runs/x/best that of its lowest validation loss.
 
-    What is no run's folder is given back as it is.
+    A path that is no run's folder is returned unchanged. ValueError for a checkpoint in parts.
     """
     folder = Path(place)
     home = folder.parent if folder.name == "best" else folder
-    newest = latest(home)
-    if newest is None or folder == home:
-        return newest or folder
-    seen = [line for line in read_metrics(home) if line.get("val_loss") is not None]
-    if not seen:
-        raise ValueError(
-            f"{home} has no best checkpoint, since it was never validated; name {home} for its newest"
-        )
-    best = min(seen, key=lambda line: line["val_loss"])
-    return home / f"step_{best['step']:06d}"
+    found = latest(home) or folder
+    if found != folder and folder != home:
+        seen = [line for line in read_metrics(home) if line.get("val_loss") is not None]
+        if not seen:
+            raise ValueError(
+                f"{home} has no best checkpoint, since it was never validated; name {home} for its newest"
+            )
+        best = min(seen, key=lambda line: line["val_loss"])
+        found = home / f"step_{best['step']:06d}"
+    if is_in_parts(found):
+        how = f"from nanogpt.parallel.laid_out import join; join('{found}', 'model')"
+        raise ValueError(f'{found} is in parts; make a model of it by python -c "{how}"')
+    return found
+
+
+def seal(aside: Path, target: Path, step: int) -> None:
+    """Write the manifest of a folder's files, wait for the disk, and give the folder its name."""
+    manifest = {"step": step, "files": {p.name: file_sha256(p) for p in sorted(aside.iterdir())}}
+    save_json(aside / MANIFEST, manifest | {"sha256": manifest_sha256(manifest)})
+    for path in (*aside.iterdir(), aside):
+        to_disk(path)
+    shutil.rmtree(target, ignore_errors=True)  # only a damaged one is written again
+    os.rename(aside, target)
+    to_disk(target.parent)
+
+
+def is_in_parts(checkpoint: Path) -> bool:
+    """Whether ranks wrote a checkpoint each its own parts; else it has a model.safetensors."""
+    return (checkpoint / ".metadata").exists()
+
+
+def written_by(run) -> tuple[GPT, dict, Path | None]:
+    """What a checkpoint of this run holds: model, state, and the folder of parts or None. All ranks call it."""
+    if not (run.config.parallel.save_parts and is_laid_out(run.model)):
+        return gathered_model(run.model), run.state_dict(), None
+    from nanogpt.parallel.fsdp import save_parts  # here: its imports take a second
+
+    parts = run.folder / f".step_{run.step:06d}.parts.tmp"
+    save_parts(parts, run.model, run.optimizer)  # returns when all have written
+    return run.model, replace(run, optimizer=None).state_dict(), parts

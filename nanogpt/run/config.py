@@ -30,14 +30,14 @@ class Model:
     """The shape: `GPTConfig` without its vocabulary, which the data bring along."""
 
     __pydantic_config__ = STRICT
-    n_layer: int = 12
-    n_head: int = 12
-    n_embd: int = 768
-    block_size: int = 1024
-    dropout: float = 0.0
-    bias: bool = True
-    flash: bool = True  # chapter 12
-    padded_vocab_size: int | None = None  # chapter 13
+    n_layer: int = 12  # blocks
+    n_head: int = 12  # attention heads of a block; they divide n_embd
+    n_embd: int = 768  # the width: numbers for each token between the blocks
+    block_size: int = 1024  # the longest context, in tokens
+    dropout: float = 0.0  # the fraction of numbers that a training step sets to zero
+    bias: bool = True  # in linear layers and LayerNorms; GPT-2 has them
+    flash: bool = True  # attention in one fused kernel, or step by step: chapter 12
+    padded_vocab_size: int | None = None  # rows of the token table, if more than there are tokens: chapter 13
 
     def __post_init__(self):
         from nanogpt.gpt.model import check_shape  # here: it imports torch, and a command's --help needs none
@@ -50,7 +50,7 @@ class Data:
     """Where the shards are, and what they are made of where they are not there yet."""
 
     __pydantic_config__ = STRICT
-    dir: Name = "data/built/stories"
+    dir: Name = "data/built/stories"  # the folder of shards
     documents: bool = True  # rows begin with documents, as in chapter 07; else one stream, as GPT-2 had
     source: str | None = None  # where dir has no shards: "stories", or the text that is prepared into it
     tokenizer: int | str = "gpt2"  # that text's: GPT-2's, a tokenizer.json, or how many tokens to train
@@ -65,10 +65,10 @@ class Optim:
 
     __pydantic_config__ = STRICT
     lr: Rate = 6e-4  # the highest
-    betas: tuple[BelowOne, BelowOne] = (0.9, 0.95)
-    weight_decay: Amount = 0.1
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.95)  # how much of Adam's two means each step keeps
+    weight_decay: Amount = 0.1  # of the matrices; each step shrinks them by lr times this
     clip: Rate | None = 1.0  # the longest gradient; null clips none
-    schedule: Literal["cosine", "wsd", "constant"] = "cosine"
+    schedule: Literal["cosine", "wsd", "constant"] = "cosine"  # how the rate falls: cosine, wsd, constant
     warmup: Count = 0  # steps
     minimum: Fraction = 0.1  # the last rate, as a fraction of lr
     decay: Fraction = 0.3  # wsd: the fraction of the steps in which the rate falls
@@ -79,11 +79,11 @@ class Train:
     """How long, how large a batch, in which precision, and what is done about a bad step."""
 
     __pydantic_config__ = STRICT
-    max_steps: Positive = 1000
-    batch_tokens: Positive = 524_288  # of one update
+    max_steps: Positive = 1000  # updates of the run
+    batch_tokens: Positive = 524_288  # tokens of one update, over all its micro-batches and processes
     micro_batch: Positive = 16  # rows of block_size tokens that go through the model at once
-    dtype: str = "float32"  # chapter 10's word
-    compile: bool = False
+    dtype: str = "float32"  # the precision: float32, tf32, bf16, bf16-masters or fp16 (chapter 10)
+    compile: bool = False  # torch.compile: a slow first step, and faster ones after it (chapter 11)
     skip_spikes: Amount = 0.0  # leave an update out beyond so many standard deviations; 0: never
     bad_steps: Positive = 10  # so many steps in a row that are not finite end the run
 
@@ -100,10 +100,10 @@ class Eval:
 
     __pydantic_config__ = STRICT
     every: Count = 250  # the validation loss
-    tokens: Positive = 100_000  # that it is measured on
-    sample_every: Count = 0
-    prompt: str = ""
-    hellaswag_every: Count = 0
+    tokens: Positive = 100_000  # of the validation text that the loss is measured on
+    sample_every: Count = 0  # a sample of the model's text
+    prompt: str = ""  # how that sample begins
+    hellaswag_every: Count = 0  # the score on HellaSwag (chapter 18b)
 
 
 @dataclass(frozen=True)
@@ -111,15 +111,15 @@ class Run:
     """Where the run lives, and when it saves itself."""
 
     __pydantic_config__ = STRICT
-    dir: Name = "runs/unnamed"
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    dir: Name = "runs/unnamed"  # the run's folder; a run that was stopped goes on from it
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0  # of the first weights, the data's order and dropout
     device: str | None = None  # null: the best there is
     checkpoint_every: Count = 500  # steps; 0: only at the end and when it is stopped
     keep: Positive = 2  # checkpoints, besides the best
     log_every: Positive = 1  # steps between lines
     minutes: Rate | None = None  # the time limit, before which it saves and ends
-    tensorboard: bool = False
-    wandb: bool = False
+    tensorboard: bool = False  # write the log for TensorBoard, too
+    wandb: bool = False  # send the log to Weights & Biases, too
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], obj
 
 
 def report(training: Training) -> None:
-    """What the run came to, and what it spent its time on."""
+    """Print the run's results, and how its time was spent."""
     total = sum(training.seconds.values())
     spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in training.seconds.items())
     skipped = ", ".join(f"{n} {why}" for why, n in training.skipped.items()) or "none"

@@ -32,7 +32,7 @@ def validate(run: Training, model: GPT) -> dict:
 
 
 def write_sample(run: Training, model: GPT) -> dict:
-    """Print a sample and write it to a file; the step's line says nothing of it."""
+    """Print a sample and write it to a file. It adds nothing to the step's line."""
     prompt = run.config.eval.prompt
     text = prompt + complete(model, run.tokenizer, prompt, 200)
     say(f"--- step {run.step}: {text}")
@@ -48,7 +48,7 @@ def score_hellaswag(training: Training, model: GPT) -> dict:
     return {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
 
 
-LOOKS = {  # a key of `eval`: what is done so often
+LOOKS = {  # a key of `eval`, and what is done so often
     "every": validate,
     "sample_every": write_sample,
     "hellaswag_every": score_hellaswag,

@@ -24,7 +24,7 @@ from nanogpt.text.tokenizer import BPETokenizer
 
 @dataclass
 class Training:
-    """A run in memory: what its steps change (model, optimizer, stream, step), and what stays as it is."""
+    """A run in memory. Steps change its model, optimizer, stream and step; the other fields are its settings."""
 
     folder: Path  # where its files are
     model: GPT
@@ -49,7 +49,7 @@ def one_step(run: Training) -> dict:
 
 
 def due(every: int, step: int, last: bool = False) -> bool:
-    """Whether something that is done every so many steps, 0 for never, is done after this one, or because it is the last."""
+    """Whether it is time, after this step, for something that is done after every `every` steps and after the last; 0: never."""
     return every > 0 and (step % every == 0 or last)
 
 

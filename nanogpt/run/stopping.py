@@ -45,7 +45,7 @@ def asked_to_stop(training: Training) -> Iterator[Callable[[], str | None]]:
 
 @contextmanager
 def naming_last_good(training: Training) -> Iterator[None]:
-    """What ends a run for good says where it can go on: no number left, or no room on the disk."""
+    """Add the last good checkpoint to the message of an error that ends the run: no finite loss, or a full disk."""
     try:
         yield
     except FloatingPointError as error:

@@ -18,9 +18,8 @@ import torch
 from nanogpt.gpt import optim
 from nanogpt.gpt.train import train_step
 from nanogpt.parallel.distributed import first_reason
-from nanogpt.parallel.laid_out import gathered_model
 from nanogpt.run.assemble import resume
-from nanogpt.run.checkpoint import prune, save
+from nanogpt.run.checkpoint import prune, save, written_by
 from nanogpt.run.config import Config, from_depth, load_config
 from nanogpt.run.configfile import key_lines
 from nanogpt.run.dryrun import dry_run
@@ -35,7 +34,7 @@ from nanogpt.text.shards import write_shard
 
 
 def learning_rate(config: Config, updates: int) -> float:
-    """The rate of the update that follows so many: steps that were skipped do not count."""
+    """The rate of the next update, after so many updates: steps that were skipped do not count."""
     o, steps = config.optim, config.train.max_steps
     if o.schedule == "cosine":
         return o.lr * optim.cosine(updates, steps, warmup=o.warmup, minimum=o.minimum)
@@ -45,7 +44,7 @@ def learning_rate(config: Config, updates: int) -> float:
 
 
 def judged(run: Training, loss: float, norm: float) -> dict:
-    """What the step's line says of loss and norm; with "skipped" where the update is not to be made."""
+    """The norm and both z-scores, for the step's line; with "skipped" if the update must not be made."""
     if not math.isfinite(loss + norm):
         return {"norm": norm, "skipped": "not finite"}
     z = {"loss_z": run.windows["loss"].z(loss), "norm_z": run.windows["norm"].z(norm)}
@@ -98,7 +97,7 @@ def keep_batch(run: Training, batches: list) -> None:
 
 
 def one_step(run: Training) -> dict:
-    """A step: the line of metrics.jsonl that tells of it."""
+    """Make a step: its line for metrics.jsonl."""
     began = time.perf_counter()
     with run.timed("steps"):
         loss, said, batches = update(run)
@@ -111,14 +110,15 @@ def one_step(run: Training) -> dict:
 
 
 def keep_run(run: Training, metrics) -> None:
-    """Write a checkpoint of this step, if there is none yet, and flush the lines before it. Rank 0 writes."""
+    """Write a checkpoint of this step, if there is none yet, and flush the lines before it. All ranks call it."""
     folder = run.folder / f"step_{run.step:06d}"
-    if run.kept != folder:
-        model, state = gathered_model(run.model), run.state_dict()  # all ranks: what was cut is gathered
-        if run.ranks.rank == 0:
-            os.fsync(metrics.fileno())
-            save(run.folder, run.step, model, state, run.tokenizer)
-        run.kept = folder
+    if run.kept == folder:
+        return
+    model, state, parts = written_by(run)
+    if run.ranks.rank == 0:
+        os.fsync(metrics.fileno())
+        save(run.folder, run.step, model, state, run.tokenizer, parts)
+    run.kept = folder
 
 
 def tidy(run: Training) -> None:
@@ -128,7 +128,7 @@ def tidy(run: Training) -> None:
 
 
 def finish_step(run: Training, metrics) -> None:
-    """What is due after a step. A checkpoint comes first: an evaluation may end for want of memory."""
+    """Do everything that is due after a step. The checkpoint comes first: an evaluation may run out of memory."""
     last = run.step >= run.config.train.max_steps
     looks = [] if run.stopped else due_looks(run)
     often = due(run.config.run.checkpoint_every, run.step) and not run.bad
@@ -151,7 +151,7 @@ def say_rate(run: Training) -> None:
 
 
 def make_steps(run: Training, metrics, why: Callable, write: list[Callable]) -> None:
-    """Step after step, to the last one or until why() gives a reason to stop. FloatingPointError if it is hopeless."""
+    """Make steps up to the last one, or until why() gives a reason to stop. FloatingPointError if too many are not finite."""
     steps, bad = run.config.train.max_steps, run.config.train.bad_steps
     while (run.step < steps and not run.stopped) or run.record:
         run.record = run.record or one_step(run)
@@ -165,7 +165,7 @@ def make_steps(run: Training, metrics, why: Callable, write: list[Callable]) -> 
 
 
 def begin(run: Training, metrics, command: str) -> list[Callable]:
-    """Say and note what is about to run; what is called with each step's line."""
+    """Print and write down what is about to run; return the functions that take each step's line."""
     note_start(run, command)
     keep_config(run)
     introduce(run)

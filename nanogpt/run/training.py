@@ -1,6 +1,7 @@
 """A run in memory: its parts, all that its steps change, and both as a checkpoint has them.
 
-Exported from notebooks/17d_assembly.ipynb, grown by notebooks/20a_many_processes.ipynb.
+Exported from notebooks/17d_assembly.ipynb, grown by notebooks/20a_many_processes.ipynb and
+notebooks/21d_layouts.ipynb.
 """
 
 import time
@@ -24,7 +25,7 @@ from nanogpt.text.tokenizer import BPETokenizer
 
 @dataclass
 class Training:
-    """A run in memory. What `state_dict` names is what steps change: with it and the weights, a run goes on bit for bit."""
+    """A run in memory. `state_dict` holds all that steps change beside the weights: with both, a run goes on bit for bit."""
 
     config: Config
     device: torch.device
@@ -56,7 +57,8 @@ class Training:
         return state | {"random": random_states(self.device)}
 
     def load_state_dict(self, state: dict) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
+        if state["optimizer"] is not None:  # else its moments came with the parts
+            self.optimizer.load_state_dict(state["optimizer"])
         self.stream.load_state_dict(state["data"])
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])

@@ -97,6 +97,7 @@ targets `y` are the same rows, one token further.
 predict("07.1", "the first loss", guess=None, unit="nats")
 
 
+# %%
 def batches(seed: int = SEED) -> DocumentStream:
     return DocumentStream(paths["train"], B, T, seed=seed, device=device)
 
@@ -200,6 +201,8 @@ def everywhere(self, x: Tensor, *_) -> Tensor:
 
 # %%
 predict("07.2", "faults found by learning one batch", guess=None)
+
+# %%
 right, blind, unshifted, backwards, unmasked = (first_model() for _ in range(5))
 for block in unmasked.transformer.h:
     block.attn.forward = MethodType(everywhere, block.attn)
@@ -660,6 +663,7 @@ predict("07.3", "held-out loss above the floor", guess=None, unit="%")
 predict("07.4", "computed answers that are right", guess=None, unit="%")
 
 
+# %%
 def watch(step: int, loss: Tensor) -> None:
     done = step + 1
     if done % 100 == 0 or done == steps:
@@ -805,6 +809,8 @@ def save_model(model: GPT, folder: str | Path) -> None:
 
 # %% [markdown]
 r"""
+## Appendix: the model of later chapters
+
 Later chapters use the model in `data/built/model`. Your experiments should not replace it with a worse one. So where a better model of the
 same vocabulary is already there, this one goes into a folder of its own:
 """

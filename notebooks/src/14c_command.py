@@ -4,9 +4,15 @@ r"""
 
 This sitting is optional and short. It makes chapter 14b usable in a terminal: one command that measures the machine,
 prints the forecast, climbs the ladder, and writes a JSON file and a picture. It teaches nothing new about speed. It
-shows how the course's commands are made, and what a program must care about when it runs for minutes on a machine that
-nobody is watching: wrong options are refused before anything is measured, and if memory runs out, the measurement
-starts over with half the batch instead of ending in a traceback.
+shows how the course's commands are made, and what a program must care about when it runs for minutes while nobody is
+watching:
+
+- A wrong option is refused at once, in one sentence, and not after the first three minutes.
+- If memory runs out, the measurement starts over with half the batch. It does not end in a traceback.
+- A file is written completely or not at all. If you stop the command with Ctrl-C, the file of the run before is still there.
+
+Every command of the course has the same two functions: `parser()` returns the options, and `run(args)` does the work. So a
+notebook or a test can call both without a terminal, and this notebook does so.
 """
 
 # %%
@@ -14,7 +20,6 @@ starts over with half the batch instead of ending in a traceback.
 import tempfile
 
 from course.notebook import checkpoint
-from nanogpt.gpt.model import num_params
 from nanogpt.speed.ladder import MODELS, measure_machine, staircase
 
 # %%
@@ -37,29 +42,20 @@ from nanogpt.text.files import atomically, save_json
 
 # %% [markdown]
 r"""
-## A command is two functions
-
-Each command of this course is a module with two functions. `parser()` returns the options that the command has, as an
-`ArgumentParser` of Python's standard library. `run(args)` gets the options that somebody typed, and does the work.
-Chapter 17d writes the program that looks for the module by the command's name, calls the two functions, and turns an
-error into one line and an exit code. So a command never prints a traceback for a mistake of its user: it raises an
-error with one clear sentence, and the program prints this sentence.
-
-The command of this sitting is called `ladder`. It knows two models:
+The options name the ladder's rungs, so here they are once more, from the lowest to the highest:
 """
 
 # %%
-for name, config in MODELS.items():
-    print(f"{name}: {num_params(config):,} parameters, sequences of at most {config.block_size} tokens")
+print(*RUNGS)
 
 # %% [markdown]
 r"""
-## Appendix: the options
+## The options
 
-The cells of this section list the options and check them. Run them, and go on at "One climb".
-
-The check comes before anything is measured: sizes that the model can take, and files that can be written. Without
-options, the command takes sizes that suit the device.
+Most people will type the command without any option. So it needs defaults, and good ones depend on the device. A GPU
+should get GPT-2 itself, with rows of full length. On a CPU that would take an hour, so a CPU gets a small model and short
+rows. `DEFAULTS` lists them: the model, the number of rows B and their length T. `EXAMPLES` is the end of the help text. An
+example that can be copied often says more than the list of options above it.
 """
 
 
@@ -69,6 +65,20 @@ DEFAULTS = {"cuda": ("124M", 16, 1024), "mps": ("124M", 4, 256), "cpu": ("small"
 EXAMPLES = """
 examples: python -m nanogpt ladder --size 124M --batch 4 --seq 64 --out ladder.json --plot ladder.png
           python -m nanogpt ladder --predict A100-80GB --batch 16 --seq 1024"""
+
+
+# %%
+for kind, (size, B, T) in DEFAULTS.items():
+    print(f"on {kind}: the model {size}, {B} rows of {T} tokens")
+
+# %% [markdown]
+r"""
+Now the options themselves. Python's `argparse` reads them, and writes the help text from the same lines. Two settings are
+worth knowing. `choices` makes argparse refuse a value that is not in the list, and the error names the list. And
+`RawDescriptionHelpFormatter` leaves our own line breaks as they are; without it, the table of rungs would become one
+paragraph. `--size`, `--batch` and `--seq` have no default here, because the parser does not know the device yet: whatever is
+not given stays `None`.
+"""
 
 
 # %%
@@ -98,6 +108,13 @@ def parser() -> argparse.ArgumentParser:
 # %%
 print(parser().parse_args(["--size", "124M", "--batch", "4", "--seq", "64"]))
 
+# %% [markdown]
+r"""
+What argparse cannot know has to be checked by us. Is the row longer than the model's context? Can the file be written, or
+does the folder not exist? Is matplotlib there, if a picture is wanted? All of this is asked before anything is measured.
+Each message says three things: what is wrong, what would be right, and for which option.
+"""
+
 
 # %%
 #| export
@@ -124,46 +141,18 @@ print(checked_sizes(parser().parse_args(["--seq", "64"]), "cpu"))
 
 # %% [markdown]
 r"""
-## One climb
+B is the default of a CPU, and T is ours.
 
-All the parts of a climb are in chapter 14b: the limits of the machine, the forecast, the turns, the judgement. We only
-have to call them in their order. `climb_once` does this for one batch size. It measures which share of the limits the
-kernels of this step reach, prints the forecast of each rung, and then measures the rungs. What it returns can be written
-to a JSON file: the machine, the sizes, and for each rung all that is known about it. The marks of all rungs are
-collected in `flags`, so that whoever reads the file sees at once whether the machine was disturbed.
+## The climb
 
-`say` is the function that prints a line. A program that wants the lines elsewhere, such as a test, passes another one.
-"""
+Chapter 14b has all the parts: `measure_machine`, `forecast`, `measure_rungs`. Two functions put them into an order. `climb_once`
+makes the forecast for one size of batch, prints it, and measures the rungs after it. The order matters, because a forecast that is
+printed after the measurement convinces nobody.
 
-
-# %%
-#| export
-def climb_once(machine: dict, size: str, B: int, T: int, device: torch.device, skipped, seconds, say) -> dict:
-    """The forecast and the climb with one batch. MemoryError where it does not fit."""
-    config, roof = MODELS[size], Roofline(**machine["roofline"])
-    if set(RUNGS) <= set(skipped):
-        raise ValueError("no rung is left; take some out of --skip")
-    machine = machine | {"reached": asdict(reached_roofline(config, B, T, roof, device, skipped))}
-    say(f"{machine['device']}: GPT-2 {size}, B={B}, T={T}. The forecast:")
-    for name, told in forecast(machine, config, B, T, skipped).items():
-        say(f"{name:13} {told['predicted_ms']:8.1f} ms  {told['predicted_mib']:7.0f} MiB")
-    say("Measured, each rung in turns with the one below:")
-    rungs = measure_rungs(machine, config, B, T, device, skipped, seconds, say)
-    if not rungs:
-        raise RuntimeError(f"no rung is left: {skipped}")
-    flags = sorted({flag for rung in rungs for flag in rung["flags"]})
-    return machine | {"size": size, "batch": B, "seq": T, "rungs": rungs, "flags": flags}
-
-
-# %% [markdown]
-r"""
-`climb` adds two things. It measures the machine first. And it survives a lack of memory. Whether a batch fits is known
-only when it has been tried, and the rung that needs most may come late. If memory runs out, the rungs that were measured
-so far are thrown away, and the climb starts over with half the batch, because rungs with different batches cannot be
-compared. At a batch of 1 nothing is left to halve, and an error says what to do.
-
-At the end the result gets the rungs that were left out, with the reasons, and the command line that makes the same
-measurement again. A number in a file is worth more if the file says how it was made.
+`climb` is the loop around it. On a GPU that other programs use as well, nobody can say beforehand whether a batch fits. So `climb` tries, and if
+there is a `MemoryError` it tries again with half the batch. It starts from the first rung again, because rungs with different
+batches cannot be compared. The result keeps the batch that was asked for, beside the one that was measured. It also keeps the reason why a rung was left out,
+and a command line that repeats the measurement with the batch that fitted. Somebody who reads the file a year later needs these three.
 """
 
 
@@ -192,10 +181,30 @@ def climb(size: str, B: int, T: int, device: str, skip=(), seconds: float = 240,
     return result | {"asked_batch": asked, "skipped": missing, "command": command}
 
 
+# %%
+#| export
+def climb_once(machine: dict, size: str, B: int, T: int, device: torch.device, skipped, seconds, say) -> dict:
+    """The forecast and the climb with one batch. MemoryError where it does not fit."""
+    config, roof = MODELS[size], Roofline(**machine["roofline"])
+    if set(RUNGS) <= set(skipped):
+        raise ValueError("no rung is left; take some out of --skip")
+    machine = machine | {"reached": asdict(reached_roofline(config, B, T, roof, device, skipped))}
+    say(f"{machine['device']}: GPT-2 {size}, B={B}, T={T}. The forecast:")
+    for name, told in forecast(machine, config, B, T, skipped).items():
+        say(f"{name:13} {told['predicted_ms']:8.1f} ms  {told['predicted_mib']:7.0f} MiB")
+    say("Measured, each rung in turns with the one below:")
+    rungs = measure_rungs(machine, config, B, T, device, skipped, seconds, say)
+    if not rungs:
+        raise RuntimeError(f"no rung is left: {skipped}")
+    flags = sorted({flag for rung in rungs for flag in rung["flags"]})
+    return machine | {"size": size, "batch": B, "seq": T, "rungs": rungs, "flags": flags}
+
+
 # %% [markdown]
 r"""
-`run` reads the options and decides what to do. With `--predict` it measures nothing. Otherwise it climbs, and writes the
-files that were asked for. Both files are written with chapter 03's care: a reader never finds half a file.
+`run` is what the terminal calls. It has two ways. With `--predict` nothing is measured, and the forecast comes from a data sheet, for a GPU that need not be there
+(chapter 14). Without it the command climbs, prints each line at once (`flush=True`, since a pipe would keep the lines until the end), and writes the files that were
+asked for. `save_json` and `atomically` write beside the file first, and rename at the end.
 """
 
 
@@ -207,8 +216,7 @@ def run(args: argparse.Namespace) -> None:
         size, B, T = checked_sizes(args, "cuda")
         if args.batch is None:
             B = fitting_batch(args.predict, MODELS[size], B, T)
-        say_predicted(args.predict, MODELS[size], B, T)
-        return
+        return say_predicted(args.predict, MODELS[size], B, T)
     device = pick_device(args.device)
     size, B, T = checked_sizes(args, device.type)
     result = climb(size, B, T, str(device), args.skip, args.seconds, lambda text: print(text, flush=True))
@@ -219,33 +227,41 @@ def run(args: argparse.Namespace) -> None:
             staircase(result).savefig(file, format="png", dpi=120)
 
 
-# %% [markdown]
-r"""
-First the forecast for a GPU that you may not have. No batch is given, so the command takes the largest one, up to 16,
-that fits into the memory of the card.
-"""
-
 # %%
 run(parser().parse_args(["--predict", "L4"]))
 
 
 # %% [markdown]
 r"""
-Now the whole path once, with the smallest sizes and one rung above the first. On a CPU we keep compile out, which takes
-longer than everything else.
+These are forecasts, so the numbers are the same on every machine. `fitting_batch` has chosen a batch that fits this card's memory, since none was given.
+
+Now the whole path once, with the smallest sizes and one rung above the first. We leave out the rungs that compile, because on a CPU compiling takes
+longer than everything else here. With `--seconds 1` each rung still gets at least ten pairs of steps, as chapter 14b demands of a gain.
 """
 
 # %% tags=["nbval-ignore-output"]
 keep = {"float32", "flash"}
 with tempfile.TemporaryDirectory() as folder:
-    words = shlex.split("--size small --batch 1 --seq 32 --seconds 1")
-    words += ["--out", f"{folder}/ladder.json", "--skip", *(name for name in RUNGS if name not in keep)]
-    run(parser().parse_args(words))
+    words = [
+        "--size",
+        "small",
+        "--batch",
+        "1",
+        "--seq",
+        "32",
+        "--seconds",
+        "1",
+        "--out",
+        f"{folder}/ladder.json",
+    ]
+    run(parser().parse_args([*words, "--skip", *(name for name in RUNGS if name not in keep)]))
     print("written:", *(path.name for path in Path(folder).iterdir()))
 
 # %% [markdown]
 r"""
-A wrong size is refused at once, in one sentence:
+You have seen the same lines as in chapter 14b, in the same order: the machine, the forecast, and then each rung beside the one below it. The picture is not drawn here; `--plot` would write it.
+
+And a wrong size? It is refused at once, in one sentence:
 """
 
 # %%
@@ -257,8 +273,9 @@ except ValueError as error:
 # %% [markdown]
 r"""
 From chapter 17d on, `python -m nanogpt ladder` calls this function. Until then, `python -c` does, after the checkpoint:
-`python -c "from nanogpt.speed.ladder import parser, run; run(parser().parse_args())"`. The option `--size 124M --batch
-4 --seq 64` climbs with GPT-2 itself, and takes some minutes on a CPU.
+`python -c "from nanogpt.speed.ladder import parser, run; run(parser().parse_args())"`. In the notebook the error was caught by us; in a terminal the command line
+prints it without a traceback and ends with exit code 2. The options `--size 124M --batch
+4 --seq 64` climb with GPT-2 itself, and take some minutes on a CPU. The README's picture was made in this way.
 """
 
 # %%

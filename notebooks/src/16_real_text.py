@@ -42,8 +42,8 @@ from nanogpt.text.tokenizer import GPT2_PATTERN, BPETokenizer
 
 # %% [markdown]
 r"""
-All sizes are set here. `PIECE` is the size of a piece in the first experiment, `CHUNK` in the later ones. Chapter 16b's command takes
-pieces of 4 to 64 megabytes.
+All sizes are set here. `PIECE` is the size of a piece in the first experiment, `CHUNK` in the later ones. (Chapter 16b's command takes
+pieces of 4 to 64 megabytes.) `KILLS` says how often we shall kill a run, and `BLOCK` is used in the appendix only.
 """
 
 # %%
@@ -56,7 +56,7 @@ r"""
 ## One file, one shard
 
 Here is a text file. It holds a thousand stories with blank lines between them. We train a small tokenizer on the same text, so that the chapter
-runs without a download.
+runs without a download. The next cell writes the file into a temporary folder, trains the tokenizer, and prints the beginning of the text.
 """
 
 # %%
@@ -125,13 +125,13 @@ for a, b in harmed[:2]:
 
 # %% [markdown]
 r"""
-About every second cut changes the ids, because it falls into the middle of a word or between a space and its word. The text is still the same, letter by letter. But
+About every second cut changes the ids, because it falls into the middle of a word or between a space and its word. The last lines show two examples, with a bar between tokens. The text is still the same, letter by letter. But
 the model sees tokens at these places that it would see nowhere else. The damage is small with long pieces. Still, the ids should depend
 on the text, and not on the size of a buffer.
 
 ## Where a text may be cut
 
-At which places is a cut harmless? Let us try all places of one sentence.
+At which places is a cut harmless? Let us try all places of one sentence. A place is harmless if the ids of the two halves, one after the other, are the ids of the sentence.
 
 *Predict.* The sentence below has 37 places between two characters. At how many of them may it be cut?
 """
@@ -159,8 +159,8 @@ This result depends on our vocabulary, which never learned to merge `1` and `2`.
 GPT-2's tokenizer works: first a pattern splits the text into words, and then merges happen inside each word. So a cut between two words of the
 pattern is safe, if neither half is split differently when the other half is missing.
 
-Does this depend on the two characters beside the cut? We try it. The next cell takes all texts of six characters from six kinds and cuts them in the
-middle.
+Does this depend on the two characters beside the cut? We try it. The next cell takes all texts of six characters, each of one of six kinds, and cuts them in the
+middle. It counts how often the pattern splits the two halves differently from the complete text, separately for each pair of characters beside the cut.
 """
 
 # %%
@@ -188,7 +188,7 @@ Inside a run of several spaces it is different. The last space of a run belongs 
 inside the run hides this word. That is why the row "space" has no zero at all.
 
 The framed rule becomes our first function. It works on bytes, because files consist of bytes. A visible character may have up to four
-of them in UTF-8, and some white space has more than one, so the function decodes the four bytes before the cut.
+of them in UTF-8, and some white space has more than one, so the function decodes the four bytes before the cut. It returns the first safe place after a given byte. We call it again and again, until it has found all of them in our sentence.
 """
 
 # %%
@@ -237,7 +237,9 @@ r"""
 ## A large file
 
 With `safe_cut` we can divide a file of any size. We go about `CHUNK` bytes ahead, read a few kilobytes from there, and take the first safe place. If there is none, we
-read more. A file that has no safe place in 64 megabytes is not text, and we say so.
+read more. A file that has no safe place in 64 megabytes is not text, and we raise an error.
+
+`seek_cut` does this. It has two helpers. `bytes_between` reads a stretch of a file in small portions, so that no stretch has to fit into memory. `line_of` turns a place into the number of a line, for the error message.
 """
 
 
@@ -265,10 +267,8 @@ def line_of(path: Path, place: int) -> int:
 #| blank seek_cut: read from 4 bytes before `at`, ask `first` for a place, and read four times as much if there is none
 def seek_cut(path: Path, start: int, at: int, first: Callable = safe_cut) -> int:
     """The first place from byte `at` on where a file may be cut, by first(bytes, at); or its end. start: the last cut."""
-    base, length = (
-        max(start, at - 4),
-        min(1 << 16, LIMIT),
-    )  # the character before `at` is in the 4 bytes before it
+    base = max(start, at - 4)  # the character before `at` is in these 4 bytes
+    length = min(1 << 16, LIMIT)
     while True:
         text = b"".join(bytes_between(path, base, base + length))
         cut = first(text, at - base)
@@ -280,6 +280,11 @@ def seek_cut(path: Path, start: int, at: int, first: Callable = safe_cut) -> int
             raise ValueError(f"{path}, line {line_of(path, at)}: no place to cut in {length:,} bytes")
         length = min(4 * length, LIMIT)
 
+
+# %% [markdown]
+r"""
+We cut our file, encode each piece by itself, and compare the ids with those of the complete text.
+"""
 
 # %%
 assert CHUNK > 0 and BLOCK > 0, "CHUNK and BLOCK are numbers of bytes, 1 or more"
@@ -300,8 +305,8 @@ changes nothing.
 
 ## Which vocabulary?
 
-A shard contains numbers. What they mean is written nowhere in it. Suppose a colleague trained a tokenizer of the same size on another text, here
-on the same stories with their letters in reverse. What do our ids say in that vocabulary?
+A shard contains numbers, and nothing in the shard says what they mean. Suppose a colleague trained a tokenizer of the same size on another text, here
+on the same stories with their letters in reverse. We decode the first ids of our shard with both tokenizers.
 """
 
 # %%
@@ -318,6 +323,8 @@ The remedy is to write down which vocabulary made the ids. Chapter 01 gave each 
 `manifest.json` beside the shards. From now on `open_shards` compares it. While we are at it, we close a second hole. The ids of a large text take hours to make and stay on disks for
 months. If one bit flips in the meantime, the length is still right and the id is still valid. The manifest has the SHA-256 of each file, so we can
 compare that as well.
+
+`check_shards` compares the bytes of the shards with the manifest. `open_shards` grows by two checks: first the fingerprint, if the caller gives one, then the bytes.
 """
 
 
@@ -353,7 +360,7 @@ def open_shards(folder: str | Path, split: str, fingerprint: str | None = None) 
 
 # %% [markdown]
 r"""
-We try both: first with the other vocabulary, then with one flipped bit in the shard.
+We write a manifest for our shard and try three calls: with the right vocabulary, with the other one, and with one flipped bit in the shard. At the end `grown` shows which lines of `open_shards` are new (`+`) and which are gone (`-`).
 """
 
 # %%
@@ -380,9 +387,9 @@ Reading all bytes takes time, but only once, when a run begins.
 
 ## A file is complete, or it does not exist
 
-The third mistake needs an interruption. Encoding a large text takes hours, and machines are switched off, disks fill up, and clusters take
+The third mistake happens when a run is interrupted. Encoding a large text takes hours, and machines are switched off, disks fill up, and clusters take
 their machines back. We do not want to begin again from the start, so we write a shard for each piece. A run that is started again skips all pieces
-that have a file already. It looks like this:
+that have a file already. `encode_pieces` does this, and `write_simply` is the simplest way to write one shard.
 """
 
 
@@ -441,8 +448,8 @@ The second run saw a file with the right name and believed it. Here the header g
 read the file before the training does, perhaps a week later and on another machine.
 
 The remedy is a rule for all files of this course: a file has its name only when it is complete. `write_shard` follows it. It writes to another name in the same
-folder, flushes the data to the disk, and then renames the file, which the file system does in one step. We test this the hard way. A child process encodes the pieces, and we
-end it with `kill -9` at random moments. Python gets no chance to tidy up.
+folder, flushes the data to the disk, and then renames the file, which the file system does in one step. We test this the hard way. A child process encodes the pieces. We wait until it has written a random number of files, and
+end it with `kill -9`, so that Python gets no chance to tidy up. We do this four times, and then let a last call finish the work. All files must be equal to those of the first run.
 """
 
 # %%
@@ -467,12 +474,12 @@ print(f"{len(pieces)} shards, the same bytes as from a run that was never stoppe
 
 # %% [markdown]
 r"""
-However often the run is killed, the files that exist are complete, and the finished folder is the same to the byte. Chapter 16b builds its command on this: pieces
-of many files, a manifest for each piece, several processes.
+However often the run is killed, the files that exist are complete, and the finished folder is the same to the byte. Chapter 16b builds its command on this rule. It adds pieces
+of many files, a manifest for each piece, and several processes.
 
 ## Bytes per token
 
-Before a run of days begins, one simple number shows much of what can be wrong with a tokenizer: how many bytes of text does a token stand for?
+Before a run of several days begins, one simple number can reveal a wrong tokenizer: how many bytes of text does a token stand for? `bytes_per_token` computes it, and warns if nearly every byte is a token.
 
 *Predict* the number for a vocabulary whose merges were never applied. It has the 256 single bytes and `<|endoftext|>`. And how many bytes of ids does it need
 for each byte of text, if an id takes two bytes?
@@ -509,8 +516,8 @@ answer("16.4", 2 / ratio)
 
 # %% [markdown]
 r"""
-Greek is no mistake. A vocabulary that was learned from English stories has no merges for it, and each Greek letter has two bytes. The number
-cannot tell the two causes apart, but it makes somebody look. Here is a case where nobody looked:
+The warning for Greek is not caused by a mistake. A vocabulary that was learned from English stories has no merges for Greek, and each Greek letter has two bytes. The number
+cannot tell the two causes apart, but it tells you to look. Here is a published case in which nobody looked:
 """
 
 # %%

@@ -7,8 +7,7 @@ can fill up, the battery can run empty, and a cluster can take its machine back.
 text of any kind and size into the shards of chapter 03, in constant memory, on all cores or on many machines. Whatever stops a run, the same
 command continues it, and the finished shards are the same to the byte.
 
-Is resuming worth the trouble? *Predict.* A job takes 12 hours. The machine is taken away every 4 hours on average, at
-random, and each time the job begins again from the start. After how many hours of work is it done, on average?
+The first code cell has the imports and all sizes of this chapter.
 """
 
 # %%
@@ -34,8 +33,19 @@ SHARD = 100_000  # tokens; the command takes a hundred million
 VAL = TEST = 0.1  # of the documents
 KILLS, PARTS = 6, 3
 
+# %% [markdown]
+r"""
+Is resuming worth the trouble? *Predict.* A job takes 12 hours. The machine is taken away every 4 hours on average, at
+random, and each time the job begins again from the start. After how many hours of work is it done, on average?
+"""
+
 # %%
 predict("16b.1", "hours of work for a job that begins again", guess=None)
+
+# %% [markdown]
+r"""
+We simulate such a job two thousand times. The time until the next interruption is drawn from an exponential distribution, which describes events that come at random. If it is shorter than the job, these hours are lost and the job begins again.
+"""
 
 # %%
 dice, jobs = random.Random(0), range(1, JOB + 1)
@@ -62,11 +72,12 @@ show(figures.beginning_again(jobs, means, TAKEN_AFTER), alt=alt)
 r"""
 The expectation is τ(exp(T/τ) − 1), for T hours of work and τ hours between two interruptions on average. A job that continues where it was stopped needs T hours, and a little more.
 
-One idea is enough for everything that was promised. The text is cut into *chunks*, always at the same places. Each chunk is encoded by
+One idea is enough for everything that we promised. The text is cut into *chunks*, always at the same places. Each chunk is encoded by
 itself into a small data set of its own, which is either complete or absent. Cores and machines share the chunks among them. A run that follows
 an interrupted one makes only the chunks that are absent. At the end all chunks are joined in order.
 
-The imports for the exported code come first.
+The next two cells are the imports of the two modules that this chapter exports. The third makes the chapter's text, four thousand stories in a JSONL file with one story in each line, trains a small tokenizer, and cuts the file into chunks with chapter 16's
+`cut_files`.
 """
 
 # %%
@@ -130,8 +141,8 @@ print(f"{path.stat().st_size:,} bytes in {len(chunks)} chunks")
 r"""
 ## The ids of a chunk
 
-A document's hash decides its split (chapter 03). A chunk is read a block at a time, and all documents of a block that go to the same
-split are encoded in one call.
+A document's hash decides its split (chapter 03). A chunk consists of *spans*, stretches of files. `encode_spans` reads a span a block at a time (`blocks_in`, chapter 16's appendix), and encodes all documents of a block that go to the same
+split in one call. We print the first three portions of the first chunk.
 """
 
 
@@ -167,6 +178,9 @@ A chunk becomes a folder in the form of chapter 03. It has a shard for each spli
 text. It is made under another name and renamed when it is complete, as in chapter 16. A later run can verify a chunk that it finds: it hashes the text and
 the shards again, which is far cheaper than encoding (both are timed below). A damaged chunk is made again. A chunk that was made of other text, or with
 other options, is refused.
+
+The next three cells are this idea in code. The first has small helpers: `refuse_another` and `refuse_change` raise an error if a chunk was made with other options or from other text. (`shards_in` is used when chunks are merged.) The second is `make_chunk`. It looks for the chunk and checks it. If the chunk is absent or
+damaged, it makes a new one in a folder with another name, and renames the folder. The third is `write_splits`, which writes one file for each split, block by block. The length of the text is not known before the end, so it leaves room for the header and writes the header last.
 """
 
 
@@ -247,7 +261,7 @@ def described(path: Path, tokens: int) -> dict:
 
 # %% [markdown]
 r"""
-*Check.* The next cell interrupts the making of a chunk, makes it, damages it, asks for it again, and finally asks for it with another option.
+*Check.* The next cell asks for the same chunk four times. The first time it is interrupted, and the second time the chunk is made. Then we damage the chunk and ask a third time. The fourth time we ask with another option.
 """
 
 
@@ -289,6 +303,8 @@ then two runs with different options would destroy each other's work for ever.
 To merge, we take a split's tokens from all chunks in order and cut them into shards of equal size. A chunk's file is deleted as soon
 as all its tokens are in a shard on the disk, so the merge needs little extra room. An interrupted merge can be
 continued, because a shard that has its name is complete.
+
+`merge_split` does this for one split. For the shard with the tokens `start` to `stop`, it copies from each chunk's file the part that falls between the two. `merge` does it for all splits, adds the counts of the chunks up, and writes the manifest. We merge the first three chunks.
 """
 
 
@@ -693,7 +709,7 @@ r"""
 ## A run that is killed
 
 *Check.* A run that is killed at any moment and started again, however often, must leave the same bytes as a run that was never
-stopped. We use `kill -9` from outside, at random moments, because after an exception Python would still tidy up.
+stopped. We use `kill -9` from outside, at random moments, because after an exception Python would still tidy up. `prepare` is the function behind the command, from the appendix.
 
 *Predict.* How many finished chunks does a kill destroy? And when everything is finished, how much faster does the command find this out than it
 made the shards?
@@ -703,6 +719,11 @@ made the shards?
 # %%
 predict("16b.2", "chunks lost at a kill, of those that were done", guess=None)
 predict("16b.3", "how much sooner is it known that all is done", guess=None, unit="×")
+
+# %% [markdown]
+r"""
+Three short functions for this experiment: `work` prepares the chapter's text in a given folder, `names_in` lists the finished chunks, and `assert_same` compares every file with that of the run that was never stopped.
+"""
 
 
 # %%
@@ -723,6 +744,12 @@ def assert_same(out: str) -> None:
     print(f"{out}: all {len(names)} files are the same to the byte")
 
 
+# %% [markdown]
+r"""
+First we run the command twice without a kill, and take the time of both calls. The second call finds that all is done.
+"""
+
+
 # %% tags=["nbval-ignore-output"]
 start = time.perf_counter()
 work("straight")
@@ -733,6 +760,13 @@ work("straight")
 known = time.perf_counter() - start
 print(f"to find that all is done and whole: {known:.3f} s")
 answer("16b.3", seconds / known)
+
+# %% [markdown]
+r"""
+Now a child process does the same work in another folder, and we kill it up to six times. After each kill we note which chunks are finished. At the end the command runs without a kill.
+"""
+
+# %% tags=["nbval-ignore-output"]
 done = [set()]
 for _ in range(KILLS if hasattr(os, "fork") else 0):  # Windows has none; the tests start processes there
     with warnings.catch_warnings(action="ignore"):  # to fork is unwise beside threads; this child dies anyway
@@ -751,7 +785,7 @@ show(figures.kills([len(names) for names in done], len(chunks)), alt=alt)
 
 # %% [markdown]
 r"""
-The curve never falls: no kill destroys a finished chunk. What a kill costs is the work on the chunks that were not finished, one for each process. So smaller chunks lose less. But each chunk also costs a little time of its own,
+The curve never falls: no kill destroys a finished chunk. A kill costs only the work on the chunks that were not finished, one for each process. So smaller chunks lose less. But each chunk also costs a little time of its own,
 for opening files, hashing and renaming, so there is a best size, and exploration 2 asks for it. Checking a finished folder is much faster than making it, because hashing is much faster than encoding. So it is safe to
 put the command into a script that runs every night.
 
@@ -774,8 +808,8 @@ assert_same("parts")
 
 # %% [markdown]
 r"""
-The parts ran in any order, and one chunk was deleted as if its machine had died. The merged files are still the same to the byte. This is the law that makes this chapter simple to test: there is only one right result, however
-it came about.
+The parts ran in any order, and one chunk was deleted as if its machine had died. The merged files are still the same to the byte. This law makes the chapter simple to test: there is only one right result, whichever way it was
+made.
 
 ## Your predictions, and the checkpoint
 """

@@ -54,7 +54,8 @@ print(f"{STEPS} steps of {B} rows of {T} tokens; {len(val):,} tokens to validate
 r"""
 ## The loop, once more
 
-This is chapter 07's loop with chapter 15's optimizer. `train_step` takes a batch, computes the gradient and updates the weights.
+This is chapter 07's loop with chapter 15's optimizer. `train_step` takes a batch, computes the gradient and updates the weights. Nothing is saved, and only every tenth
+loss is printed. (The first of the two cells imports what the functions of this chapter need. Those functions go into the module `nanogpt/run/simple.py`.)
 """
 
 # %%
@@ -85,8 +86,8 @@ for step in range(60):
 
 # %% [markdown]
 r"""
-The loss falls. Everything that a run *is* can be found in this cell: a model, an optimizer, a stream of batches, and how many steps have been made.
-Let us put these four into one object, together with what does not change on the way. Then a function can take the whole run as its argument.
+The loss falls. This cell contains all the parts of a run: a model, an optimizer, a stream of batches, and the number of steps that have been made.
+We put these four into one object, together with the settings that stay the same during the run. Then a function can take the complete run as its argument.
 """
 
 
@@ -94,7 +95,7 @@ Let us put these four into one object, together with what does not change on the
 #| export
 @dataclass
 class Training:
-    """A run in memory: what its steps change (model, optimizer, stream, step), and what stays as it is."""
+    """A run in memory. Steps change its model, optimizer, stream and step; the other fields are its settings."""
 
     folder: Path  # where its files are
     model: GPT
@@ -106,6 +107,13 @@ class Training:
     lr: float  # the highest
     every: int  # steps from one look to the next
     step: int = 0  # how many have been made
+
+
+# %% [markdown]
+r"""
+We shall need several runs that begin equally. `new_run` makes one. It seeds both generators, the one that draws the weights and PyTorch's global one, and gives the run a folder of its own.
+The folders of earlier tries are deleted first.
+"""
 
 
 # %%
@@ -130,8 +138,8 @@ print(f"{run.folder.name}: step {run.step} of {run.max_steps}, {num_params(run.m
 r"""
 ## One step, one line
 
-One step sets the learning rate (chapter 15's cosine), takes a batch and makes the update. It returns a *line*: a dictionary of what there is to say about this
-step. For now that is its number, its loss and its rate. Later parts of the trainer add to it.
+One step sets the learning rate (chapter 15's cosine), takes a batch and makes the update. It returns a *line*: a dictionary that describes this
+step. For now it holds the step's number, its loss and its learning rate. Later parts of the trainer add more. We make three steps and print their lines.
 """
 
 
@@ -154,8 +162,11 @@ for _ in range(3):
 
 # %% [markdown]
 r"""
-A dictionary is good for a program to read. People want something shorter, and they want to know how long it will take. `step_line` writes a line in the style
-of llm.c. `span` writes a number of seconds in the unit that one would say it in.
+A dictionary is good for a program to read. People want something shorter, and they want to know how long the run will take. `step_line` makes a dictionary into a text in the style
+of llm.c. `span` writes a number of seconds in a convenient unit: seconds, minutes, hours or days. Both go into a second module, `run.metrics`, because the
+trainer of chapter 17e and the command that draws runs use them as well.
+
+After the two definitions we make twenty more steps, measure their mean time, and print the last line with the time that is left.
 """
 
 
@@ -196,7 +207,7 @@ print(span(3), span(200), span(7200), span(800_000), sep=", ")
 
 # %% [markdown]
 r"""
-The time that is left is the number of steps that are left, times the seconds of a step so far.
+The time that is left is the number of steps that are left, times the mean seconds of a step so far.
 
 *Predict.* You have just seen how long a step takes. The run will have more to do than its steps: it will look at the model every now and then, and
 save it. How many seconds will the whole run take?
@@ -209,8 +220,9 @@ predict("17.1", f"seconds of a run of {STEPS} steps", guess=None, unit="s")
 r"""
 ## A file of lines
 
-What is printed on the screen is gone when the window closes. So each line also goes into a file, `metrics.jsonl`, in the moment when the step is done: one JSON
-object in each row of the file. Such a file can be read while the run still writes it.
+The text on the screen is gone when the window closes. So each line also goes into a file, `metrics.jsonl`, as soon as the step is done: one JSON
+object in each row of the file. Such a file can be read while the run still writes it. Writing it takes one `print`, as the second cell shows. Reading it back is the function
+`read_metrics`. It allows for a step that is in the file twice, and takes the later row. We shall soon see how that can happen.
 """
 
 
@@ -239,17 +251,20 @@ r"""
 `flush=True` hands each line to the operating system at once. Without it Python keeps some thousand characters back, and a process that is killed takes
 them with it.
 
+The figure shows the loss of each step, and as a dashed line the floor of chapter 02, below which no model can get.
+
 ## A look at the model
 
-The loss of a batch is noisy, and it is measured on text that the model learns from. So every `EVERY` steps we look at the model in two ways: `evaluate` of chapter 07
-gives the loss on stories that it has never seen, and `complete` of chapter 08 writes a story.
+The loss of a batch is noisy, and it is measured on text that the model learns from. So after every `EVERY` steps we look at the model in two ways: `evaluate` of chapter 07
+gives the loss on stories that it has never seen, and `complete` of chapter 08 writes a story. `look` does both. `due` answers a small question for the loop: is it time for a look
+after this step? It is if the step's number is divisible by `every`, or if the step is the last one. With `every=0` it is never time.
 """
 
 
 # %%
 #| export
 def due(every: int, step: int, last: bool = False) -> bool:
-    """Whether something that is done every so many steps, 0 for never, is done after this one, or because it is the last."""
+    """Whether it is time, after this step, for something that is done after every `every` steps and after the last; 0: never."""
     return every > 0 and (step % every == 0 or last)
 
 
@@ -260,16 +275,17 @@ def look(run: Training) -> dict:
 
 
 # %% tags=["nbval-ignore-output"]
+print("due after steps", [step for step in range(1, STEPS + 1) if due(EVERY, step)])
 found = look(run)
 print(f"val loss {found['val_loss']:.3f} nats, where {floor:.3f} is the least possible")
 print(found["sample"])
 
 # %% [markdown]
 r"""
-Both return to the model as they found it: `evaluate` turns dropout off and on again, and `complete` draws from a generator of its own, which begins with the same numbers each time. So a run that is looked at often is
-the same run as one that is never looked at.
+Neither look changes the run. `evaluate` turns dropout off and on again, and `complete` draws from a generator of its own, which begins with the same numbers each time. So a run with many looks has
+the same losses as a run without any.
 
-*Predict.* With these looks, which percentage of the run's time will go into looking and saving?
+*Predict.* Which percentage of the run's time will go into looking and saving?
 """
 
 # %%
@@ -279,9 +295,11 @@ predict("17.2", "of the time goes into looks and checkpoints", guess=None, unit=
 r"""
 ## A file to go on from
 
-The lid closes, and the memory is gone. What must be on the disk so that the run can go on? Exactly the four things that a step changes:
-the weights, the optimizer's state (for each weight two moving averages, chapter 15), the stream's place in the data, and the number of the step. Each of the
-first three can give its state as a dictionary, and `torch.save` writes dictionaries.
+The lid closes, and the contents of the memory are lost. What must be on the disk so that the run can go on? Exactly the four things that a step changes:
+the weights, the optimizer's state (for each weight two moving averages, chapter 15), the stream's place in the data, and the number of the step. The model, the optimizer and the stream
+can each give their state as a dictionary, and `torch.save` writes dictionaries. Such a file is called a *checkpoint*. `keep_run` writes it, and `go_on` loads it into a new run.
+
+To test them, we save the run, load it into a second one, and let both make the next step.
 """
 
 
@@ -327,7 +345,8 @@ that was saved, to the last digit.
 
 ## The trainer
 
-Now the parts come together. A header says what is about to run, so that a mistake is seen in the first second and not after an hour. Then the loop.
+Now we put the parts together. `introduce` prints a header that describes the run, so that you notice a mistake in the first second and not after an hour. `fit` is the loop. It loads the checkpoint if there
+is one. For each step it makes the line, looks at the model when a look is due, and writes the line to the file. After each look it writes a checkpoint.
 """
 
 
@@ -365,12 +384,23 @@ def fit(run: Training) -> Training:
     return run
 
 
+# %% [markdown]
+r"""
+We let it make a complete run and take the time.
+"""
+
+
 # %% tags=["nbval-ignore-output"]
 began = time.monotonic()
 whole = fit(new_run("whole"))
 seconds = time.monotonic() - began
 print(span(seconds))
 answer("17.1", seconds)
+
+# %% [markdown]
+r"""
+The screen had one line for each look. The file has all the steps, and we draw it.
+"""
 
 # %% tags=["nbval-ignore-output"]
 lines = read_metrics(whole.folder)
@@ -383,9 +413,9 @@ print([round(line["val_loss"], 3) for line in lines if "val_loss" in line], f"fl
 # %% [markdown]
 r"""
 The thin line is the loss of each batch, the dots are the validation loss. They agree, because no batch was seen twice. Compare the stories above from
-top to bottom: the words come first, then whole sentences. What this model still lacks is memory of who has what, and that is much of its distance from the floor.
+top to bottom: the model learns words first and then sentences. It does not yet remember who has what, and much of its distance from the floor comes from that.
 
-How much of the time went into looks? We measure one look and one checkpoint, and multiply.
+How much of the time went into looks? We measure one look and one checkpoint, and multiply by the number of looks.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -399,7 +429,8 @@ answer("17.2", share)
 r"""
 ## Interrupted
 
-Now close the lid. We let a run end in mid-way, as Ctrl-C would end it. The process's memory is lost: the object `run` is not used again.
+Now we close the lid. We stop a run in the middle, as Ctrl-C would stop it. For this, `closing_lid` replaces the stream's `next_batch` by a function that raises an exception after a number of batches.
+We catch the exception, and afterwards we do not use the object `run` again, as if the process and its memory were lost.
 """
 
 
@@ -431,7 +462,7 @@ except Lid:
 
 # %% [markdown]
 r"""
-The newest checkpoint is older than the last step. So when we call the trainer again, it goes back a little and makes some steps a second time.
+The newest checkpoint is older than the last step: a checkpoint is written only after a look. So when we call the trainer again, it goes back to that checkpoint and makes some steps a second time.
 
 *Predict.* Compare the losses of this run with those of the run that was never interrupted, step by step. What is the largest difference?
 """
@@ -452,14 +483,16 @@ print(f"{len(halves)} steps, {rows} rows in the file: {rows - len(halves)} steps
 
 # %% [markdown]
 r"""
-The difference is zero: not small, zero. The second half computed exactly what the run without a break computed, because everything that a step changes was on the
+The difference is exactly zero. The second half computed the same numbers as the run without a break, because everything that a step changes was on the
 disk. Every trainer should obey this law. Keep it in mind: chapter 17b will break it in several ways, and each of them looks harmless.
 
-How long is the trainer? We count the lines of its functions, without blank ones.
+*Predict.* How long is our trainer? Guess the number of lines of its seven functions, without blank ones.
 """
 
 # %%
 predict("17.4", "lines of the trainer that we have written", guess=None)
+
+# %%
 functions = (one_step, due, look, keep_run, go_on, introduce, fit)
 counted = [figures.code_lines(part) for part in functions]
 print(dict(zip([part.__name__ for part in functions], counted)))
@@ -467,11 +500,11 @@ answer("17.4", sum(counted))
 
 # %% [markdown]
 r"""
-You know each of these lines. What is missing, in the order in which the next sittings add it:
+You know each of these lines. Here is what the trainer still lacks, in the order in which the next sittings add it:
 
 - A kill while `torch.save` writes leaves half a file, and the old one is already overwritten. And with dropout the law breaks, because there is one more thing that a step changes (17b).
 - The sizes are constants in a notebook. Yesterday's run had others, and nobody knows which (17c).
-- Nobody stops the run when its loss becomes NaN, and SIGTERM ends it in mid-step (17e).
+- Nobody stops the run when its loss becomes NaN. And when the operating system asks the process to end (the signal SIGTERM), it ends in the middle of a step (17e).
 - Several processes that train together: part V of the course.
 
 ## Checkpoint

@@ -2,33 +2,30 @@
 r"""
 # 17b · Checkpoints: whole or not there
 
-Chapter 17's trainer writes `checkpoint.pt` and goes on from it, and we saw that an interrupted run has exactly the losses of one that was not. That
-was a kind case. In this sitting we look for the cases in which the simple checkpoint fails. There are five:
+Chapter 17's trainer writes `checkpoint.pt` and goes on from it, and we saw that an interrupted run has exactly the losses of a run without a break. That
+was an easy case. In this sitting we look for the cases in which the simple checkpoint fails. There are five:
 
 1. It forgets something that a step changes.
 2. The process is killed while it writes the file.
 3. The power fails just after the file was written.
-4. The disk gives back other bits than it was given.
-5. The file was made by somebody else.
+4. The disk returns other bits than those that were written.
+5. The file comes from a stranger, and it contains a program.
 
-Each case is shown first, and then repaired where it appears. Two of them are dangerous because nothing fails: the run goes on, the loss looks
-right, and yet it is another run. So the law of this sitting is not "it loads". It is: a run that was saved and loaded is the
-run that was not, to the last bit.
+We first show each case and then repair it. Cases 1 and 4 are dangerous because nothing fails: the run goes on, the loss looks
+right, and yet it is another run. So it is not enough that a checkpoint loads. The law of this sitting is: a run that was saved and loaded makes the same steps as
+a run that was never stopped, equal to the last bit.
 """
 
 # %%
 #| default_exp run.checkpoint
 #| doc run.checkpoint: A checkpoint: a directory a step, whole or not there, proved by hashes.
 import copy
-import json
-import os
-import signal
-import sys
 import time
-import warnings
+from functools import partial
 
 import numpy as np
 
+from course import kills
 from course.figures import checkpoints as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.corpora.corpus import ensure_corpus
@@ -64,29 +61,30 @@ from nanogpt.text.shards import file_sha256, manifest_sha256
 MANIFEST = "manifest.json"
 
 
+# %% [markdown]
+r"""
+All sizes are set here. We let PyTorch compute with one thread, because sums in another order would have other last bits.
+"""
+
 # %%
 BEFORE, AFTER, WEIGHTS = 12, 4, 6  # steps before and after a resume; weights of which each bit is flipped
-KILLS = 12  # of a process that saves
-if min(BEFORE, AFTER, WEIGHTS, KILLS) < 1:
-    raise ValueError(
-        f"BEFORE={BEFORE}, AFTER={AFTER}, WEIGHTS={WEIGHTS}, KILLS={KILLS}: each must be above 0"
-    )
+EVERY, KILLS = 10, 12  # steps from one look to the next; how often a process is killed that saves
+assert min(BEFORE, AFTER, WEIGHTS, KILLS) > 0, "BEFORE, AFTER, WEIGHTS and KILLS must each be above 0"
 RUNS = Path("../data/built/checkpoints")
 shutil.rmtree(RUNS, ignore_errors=True)
-torch.set_num_threads(
-    1
-)  # the same bits take the same order of sums, and a forked child can have no more threads
+torch.set_num_threads(1)  # a forked child can have no more
 V = ensure_corpus(RUNS / "stories", n=1000)["vocab_size"]
 shape = GPTConfig(block_size=128, vocab_size=V, n_layer=2, n_head=4, n_embd=64, dropout=0.1)
 tokenizer = BPETokenizer.load(RUNS / "stories/tokenizer.json")
+print(f"{num_params(shape):,} parameters; dropout {shape.dropout}")
 
 
 # %% [markdown]
 r"""
 ## Something more that a step changes
 
-Here is chapter 17's run again, with one difference: this model has dropout. In every step, dropout sets a tenth of the activations to zero, and it draws at
-random which ones.
+Here is chapter 17's run again, with one difference: this model has dropout. In every step, dropout sets a tenth of the activations to zero, and it chooses
+them at random. `new_run` makes a run at its beginning, as in chapter 17, and `losses` makes some steps and returns their losses. We make the first twelve steps.
 """
 
 
@@ -107,18 +105,20 @@ def losses(run: Training, n: int) -> list[float]:
     return [one_step(run)["loss"] for _ in range(n)]
 
 
-EVERY = 10  # steps from one look to the next
 run = new_run("first")
 print([round(loss, 3) for loss in losses(run, BEFORE)])
 
 
 # %% [markdown]
 r"""
-Now we keep what chapter 17 keeps, in memory this time: step, model, optimizer, stream. Then the run makes some more steps, and a second run makes the same steps
-from what was kept.
+Now we save the same four things as chapter 17, in memory this time: step, model, optimizer and stream. `state_of` copies them out of a run, and `loaded` makes a new run from the copy. Then
+the first run makes four more steps, and the second run makes the same four steps from the saved state. `first_apart` compares the two lists of losses.
 
 *Predict.* Which is the first loss after the break that differs? (0 means that none does.)
 """
+
+# %%
+predict("17b.1", "first loss that differs, with dropout", guess=None)
 
 
 # %%
@@ -143,7 +143,6 @@ def first_apart(a: list[float], b: list[float]) -> int:
 
 
 # %% tags=["nbval-ignore-output"]
-predict("17b.1", "first loss that differs, with dropout", guess=None)
 state, before = state_of(run), torch.get_rng_state()
 went_on = losses(run, AFTER)
 forgetful = losses(loaded(state), AFTER)
@@ -154,17 +153,18 @@ answer("17b.1", first_apart(went_on, forgetful))
 
 # %% [markdown]
 r"""
-The very first loss is another one. It does not look wrong, and nobody who sees only one of the two lines would notice. What was forgotten? Dropout draws its random numbers from PyTorch's
-global generator, and every step moves that generator on. The loaded run began with the generator of a new process.
+The very first loss differs. It does not look wrong, and nobody who sees only one of the two lines would notice. What did we forget? Dropout draws its random numbers from PyTorch's
+global generator, and every step changes the state of that generator. The loaded run began with the generator in the state that it has in a new process.
 
-So the generator's state belongs into a checkpoint. It is a tensor of 5,056 bytes on a CPU, and a GPU has a generator of its own.
+So the generator's state belongs in a checkpoint. On a CPU it is a tensor of 5,056 bytes, and a GPU has a second generator. The next two functions read the states and set them again. Then we
+repeat the comparison.
 """
 
 
 # %%
 #| export run.checkpoint
 def random_states(device: torch.device) -> dict[str, torch.Tensor]:
-    """Where PyTorch's global generators are: the CPU's and the device's. Dropout draws from them, and nothing else does."""
+    """The states of PyTorch's global generators, the CPU's and the device's. Only dropout draws from them."""
     states = {"cpu": torch.get_rng_state()}
     if device.type != "cpu":
         states["device"] = torch.get_device_module(device).get_rng_state()
@@ -172,7 +172,7 @@ def random_states(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def set_random_states(states: dict[str, torch.Tensor], device: torch.device) -> None:
-    """Let the generators go on from there."""
+    """Put the generators back into these states."""
     torch.set_rng_state(states["cpu"])
     if device.type != "cpu" and "device" in states:  # not there if the run began on a CPU
         torch.get_device_module(device).set_rng_state(states["device"])
@@ -188,10 +188,14 @@ assert complete == went_on, "with the generator's state the run should be the sa
 
 # %% [markdown]
 r"""
-Now all losses agree. How would each of the other things show if it were forgotten? We load everything, and then set one thing back to where a new run has it.
+Now all losses agree: 0 means that none differs. What happens if a run forgets one of the other things? For each of them we load everything, and then reset this one thing to its value in a new run.
+The table `forget` has a function for each case.
 
 *Predict.* A loss is computed before the update of its step. Which is the first loss that shows that AdamW's two averages were lost?
 """
+
+# %%
+predict("17b.2", "first loss that shows that AdamW's averages were lost", guess=None)
 
 # %%
 forget = {
@@ -201,7 +205,6 @@ forget = {
     "the number of the step": lambda run: setattr(run, "step", 0),
     "AdamW's averages": lambda run: run.optimizer.state.clear(),
 }
-predict("17b.2", "first loss that shows that AdamW's averages were lost", guess=None)
 for what, of in forget.items():
     again = loaded(state)
     set_random_states({"cpu": before}, torch.device("cpu"))
@@ -213,42 +216,45 @@ answer("17b.2", apart)
 
 # %% [markdown]
 r"""
-The place in the data and the generator show in the first loss, because they change the batch or the activations. The number of the step and AdamW's averages show in the second: they
-change the *update*, and the loss of a step is computed before its update. A test that makes one step after loading would say that all is well. None of the
-five raises an error. Here is what a run of days must remember, then:
+A wrong place in the data or a wrong generator changes the first loss, because it changes the batch or the activations. A wrong step number, or lost averages, change only the second loss: they
+affect the *update*, and the loss of a step is computed before its update. So a test that makes a single step after loading would not find these two mistakes. None of the
+mistakes raises an error. The table lists everything that a long run must save:
 
-| what a step changes | where it is | what a run does that forgets it |
+| what a step changes | its size | what happens if it is forgotten |
 |---|---|---|
-| the weights | 4 bytes a parameter | begins again |
-| AdamW's two averages, and its count of steps | 8 bytes a parameter | stumbles: chapter 17e measures it |
-| the place in the data | a few numbers | reads the first part twice, the last part never |
-| the generator that dropout draws from | 5 kB | repeats its random numbers |
-| the number of the step | one number | has another learning rate |
-| float16's scale (chapter 10b) | a few numbers | skips steps until it has found the scale again |
+| the weights | 4 bytes a parameter | the run begins again |
+| AdamW's two averages, and its count of steps | 8 bytes a parameter | the loss is too high for a while: chapter 17e measures it |
+| the place in the data | a few numbers | the run reads the first part twice and the last part never |
+| the generator that dropout draws from | 5 kB | dropout repeats its random numbers |
+| the number of the step | one number | the learning rate is wrong |
+| float16's scale (chapter 10b) | a few numbers | steps are skipped until the scale is found again |
 
 ## A kill in the middle of a file
 
-The second case is a kill. `kill -9` may come at any moment, and also while `torch.save` writes. We let a child process save the same state, rest for five milliseconds, and save again. We kill it
-after a random time, and try to load what is there.
+The second case is a kill. `kill -9` may come at any moment, and also while `torch.save` writes. The command ends a process at once, and the process cannot finish anything. We let a child process
+save the same state, rest for five milliseconds, and save again. We kill it after a random time, and try to load the file. (`course.kills` starts and kills the children. Windows cannot fork a
+process, so there the notebook skips these experiments.)
 
 *Predict.* How many of the kills leave a file that cannot be loaded?
 """
 
+# %%
+predict("17b.3", f"files that cannot be loaded, after {KILLS} kills", guess=None)
+
 
 # %%
+def save_and_rest(path: Path) -> None:
+    """Save the same state again and again."""
+    while True:
+        torch.save(state, path)
+        time.sleep(0.005)
+
+
 def loads_after_kill(path: Path, seconds: float) -> bool:
-    """Whether the file can be loaded after a process that saves and rests, again and again, was killed."""
-    with warnings.catch_warnings(action="ignore"):  # to fork is unwise beside threads; this child dies anyway
-        if not (child := os.fork()):
-            try:
-                while True:
-                    torch.save(state, path)
-                    time.sleep(0.005)
-            finally:
-                os._exit(1)
+    """Whether the file can be loaded after the process that writes it was killed."""
+    child = kills.start(partial(save_and_rest, path))
     time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    kills.kill(child)
     try:
         torch.load(path, weights_only=True)
     except (RuntimeError, OSError, EOFError, ValueError):
@@ -257,29 +263,28 @@ def loads_after_kill(path: Path, seconds: float) -> bool:
 
 
 # %% tags=["nbval-ignore-output"]
-predict("17b.3", f"of {KILLS} kills, so many leave a file that cannot be loaded", guess=None)
 dice = np.random.default_rng(0)
-has_fork = hasattr(os, "fork")  # Windows has none
-found = [
-    loads_after_kill(RUNS / "simple.pt", dice.uniform(0.1, 0.2)) for _ in range(KILLS if has_fork else 0)
-]
-print(f"{found.count(True)} whole, {found.count(False)} torn")
-answer("17b.3", found.count(False) if has_fork else "Windows has no fork")
+waits = dice.uniform(0.1, 0.2, KILLS if kills.POSSIBLE else 0)  # seconds
+found = [loads_after_kill(RUNS / "simple.pt", seconds) for seconds in waits]
+print(f"{found.count(True)} can be loaded, {found.count(False)} cannot")
+answer("17b.3", found.count(False) if kills.POSSIBLE else "Windows has no fork")
 
 
 # %% [markdown]
 r"""
-A torn file is bad enough. Worse, `torch.save` had already overwritten the older checkpoint under the same name, so there is nothing to go back to: the
-run of days is lost because of a kill in the wrong millisecond. (This child saves for a large part of its time. A real run saves for a small part, so it is hit less often. But
-it runs longer.)
+A torn file is bad enough. Worse, `torch.save` had already overwritten the older checkpoint under the same name, so there is nothing to go back to: a
+run of several days can be lost because of a kill in the wrong millisecond. (This child spends much of its time saving. A real run spends little time on it, so a kill meets a save less often. But
+a real run is longer.)
 
-Our own checkpoint will do two things differently. It is a folder for each step, so that the one before is still there. And it gets its name only when it is whole.
+Our own checkpoint will do two things differently. Each step that is saved gets a folder of its own, so the previous checkpoint is still there. And the folder gets its name only when it is complete.
 
 ## Plain files, without pickle
 
-First the contents. The weights go into the folder as chapter 07 writes them, so that `sample` and `eval` can read it. All the rest is JSON, and its
-tensors are in a safetensors file. There is no pickle, so nothing in a checkpoint can run when it is read: that settles case 5. An optimizer's state is a nest of dictionaries and lists
-with tensors here and there. `pack` takes the tensors out and leaves their names, `unpack` puts them back.
+We begin with the contents. The weights go into the folder in the format of chapter 07, so that the command `sample` can read them. Everything else is one JSON file, and the tensors in it are moved to a
+safetensors file. JSON and safetensors contain data only, so nothing in a checkpoint can run when it is read. That solves case 5, the file from a stranger.
+
+JSON cannot hold tensors, and an optimizer's state consists of dictionaries and lists with tensors in some places. `pack` walks through such a structure. It moves each tensor into one flat dictionary, and leaves a small
+note with the tensor's name in its place. `unpack` reads the notes and puts the tensors back.
 """
 
 
@@ -288,7 +293,7 @@ with tensors here and there. `pack` takes the tensors out and leaves their names
 #| blank pack: a tensor goes into tensors, dicts and lists are packed part by part, the rest stays
 #| blank unpack: the way back: look up each tensor, unpack dicts and lists part by part
 def pack(value, name: str, tensors: dict[str, Tensor]):
-    """The same nest of dicts and lists for JSON: a tensor moves to `tensors`, and its name stands in its place."""
+    """The same nested dicts and lists for JSON: each tensor moves to `tensors`, and its name takes its place."""
     if isinstance(value, Tensor):
         tensors[name] = value.detach().to("cpu", copy=True).contiguous()
         return {"tensor": name}
@@ -300,7 +305,7 @@ def pack(value, name: str, tensors: dict[str, Tensor]):
 
 
 def unpack(value, tensors: dict[str, Tensor]):
-    """What `pack` was given, with lists for tuples; keys of digits are numbers again."""
+    """The way back from `pack`. Tuples come back as lists; keys of digits are numbers again."""
     if isinstance(value, list):
         return [unpack(part, tensors) for part in value]
     if not isinstance(value, dict):
@@ -311,18 +316,22 @@ def unpack(value, tensors: dict[str, Tensor]):
 
 
 # %%
-print(packed := pack({"means": [torch.ones(2), torch.zeros(2)], "steps": 3}, "state", tensors := {}))
+tensors = {}
+packed = pack({"means": [torch.ones(2), torch.zeros(2)], "steps": 3}, "state", tensors)
+print(packed, "and moved out:", *tensors)
 assert unpack(packed, tensors)["means"][0].tolist() == [1, 1], "what comes back is not what went in"
 
 # %% [markdown]
 r"""
 ## Whole or not there
 
-The files are written into a folder with another name, which is renamed when all of it is there. The operating system does a rename completely or not at all.
+We write the files into a folder with another name, and rename it when all files are complete. The operating system does a rename completely or not at all.
 
-A power cut (case 3) is worse than a kill. What a process has written is often still in the computer's memory, and a new name can reach the disk before the
-contents that it names. Pillai et al. (2014) found this mistake in databases and in version control systems. `fsync` waits until something is really on the
-disk. Hence the order: write the files, flush each of them, flush the folder, rename it, flush the folder above.
+A power cut (case 3) is worse than a kill. When a process has written a file, its bytes are often still in the computer's memory, and the new name can reach the disk before
+the contents. Pillai et al. (2014) found this mistake in databases and in version control systems. The system call `fsync` waits until a file is really on the
+disk; we say that it *flushes* the file. So `save` works in this order: write the files, flush each of them, flush the folder, rename it, flush the folder above it.
+
+The last file that `save` writes is a *manifest*, a list of the other files with the SHA-256 of each. We shall need it for case 4.
 """
 
 
@@ -367,7 +376,7 @@ def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None)
 
 # %% [markdown]
 r"""
-Here is what `save` leaves: five files, and the manifest, which lists them.
+We save the run and look into the folder. There are five files, and the manifest, which lists them.
 """
 
 # %%
@@ -376,17 +385,23 @@ print(tried.name, sorted(file.name for file in tried.iterdir()))
 
 # %% [markdown]
 r"""
-*See.* What does a kill leave, at each moment? Two ways of writing are compared: each file straight into its place, and `save`. Python announces every change to the
-disk before it is made (`sys.addaudithook`). A child process counts the announcements and kills itself before the first, the second, and so on. We look at what each child leaves.
+*See.* Now we test `save` at every moment at which a kill can come, and compare it with a simpler way. The simpler way, `straight`, writes each file directly into the folder with the final name. Each single
+file is safe, because it is written under another name and renamed (chapter 03's `atomically`).
 
-*Predict.* Straight into its place there are four files. Each is opened under another name and renamed: nine moments, with the one after the last. How many of them leave
-a checkpoint with a part missing?
+How do we kill a process at every moment? Only changes to the disk matter, and Python announces each of them before it happens (`sys.addaudithook`). A child process listens, and kills itself
+before the first change. The next child kills itself before the second change, and so on. For each child we look at the newest checkpoint in the folder.
+
+*Predict.* `straight` writes four files. Each is opened under another name and then renamed. These are eight changes, and so nine moments, with the one after the last. After how many of these nine kills
+has the newest checkpoint only some of its files?
 """
+
+# %%
+predict("17b.4", "moments, of nine, at which kill -9 leaves half of it", guess=None)
 
 
 # %%
 def straight(folder: Path, step: int, model: GPT, state: dict) -> None:
-    """The same files, each atomic, without a name aside."""
+    """The same files, each written atomically, but directly into the folder with the final name."""
     target, tensors = folder / f"step_{step:06d}", {}
     save_model(model, target)
     save_json(target / "state.json", pack(state, "state", tensors))
@@ -395,36 +410,15 @@ def straight(folder: Path, step: int, model: GPT, state: dict) -> None:
 
 
 # %%
-def killed(moment: int, write, folder: Path, *what) -> bool:
-    """Write in a child process that is killed before its change of that number; false if it makes fewer."""
-    with warnings.catch_warnings(action="ignore"):  # to fork is unwise beside threads; this child dies anyway
-        if child := os.fork():
-            return os.waitpid(child, 0)[1] != 0
-    changes = []
-
-    def hook(event: str, args: tuple) -> None:
-        written = event == "open" and args[2] & (os.O_WRONLY | os.O_RDWR)
-        if (written or event == "os.rename") and folder.name in str(args[0]):
-            changes.append(event)
-            if len(changes) == moment:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(hook)
-    try:
-        write(folder, *what)
-    finally:
-        os._exit(0)
-
-
-# %%
 def left_by(write) -> list[str]:
-    """What stands under the newest name after a kill before the first change, the second, and so on."""
+    """The newest checkpoint after a kill before the first change, before the second, and so on."""
     found, folder = [], RUNS / "kills"
     model = GPT(GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=1, n_embd=8))
     for moment in range(1, 99):
         shutil.rmtree(folder, ignore_errors=True)
         save(folder, 1, model, {})
-        dead = killed(moment, write, folder, 2, model, {"means": torch.ones(8)})
+        work = partial(write, folder, 2, model, {"means": torch.ones(8)})
+        dead = kills.before_change(moment, work, folder)
         newest = max(folder.glob("step_*"))
         new = "the new one" if len(list(newest.glob("[!.]*"))) >= 4 else "half of the new one"
         found.append("the old one" if newest.name == "step_000001" else new)
@@ -433,8 +427,7 @@ def left_by(write) -> list[str]:
 
 
 # %%
-predict("17b.4", "moments, of nine, at which kill -9 leaves half of it", guess=None)
-ways = {"straight": left_by(straight), "aside, renamed": left_by(save)} if has_fork else {}
+ways = {"straight": left_by(straight), "aside, renamed": left_by(save)} if kills.POSSIBLE else {}
 for name, found in ways.items():
     print(name, {what: found.count(what) for what in dict.fromkeys(found)})
     assert name == "straight" or "half of the new one" not in found, "a half one has a name"
@@ -444,18 +437,15 @@ show(figures.moments(ways), alt="Kills in order: straight, most leave half a che
 
 # %% [markdown]
 r"""
-With a rename there is always a whole checkpoint: the old one or the new one. Straight into their places, each file is whole, and still the set of them is not. Such a half
-checkpoint loads wherever a part may be absent, and nobody notices. (A kill cannot test the flushes, because what a process has written survives the process. The
+With a rename, the newest checkpoint is always complete: it is the old one or the new one. With `straight`, each file is complete, but at eight of the nine moments some files are missing, or all of them: the folder is created before the first file. If a reader allows
+a part to be absent, it loads such a checkpoint, and nobody notices. (A kill cannot test the flushes, because the bytes that a process has written survive the process. The
 tests look at the order of the calls instead.)
 
 ## A flipped bit
 
-A rename does not help against a disk that gives back other bits (case 4), or against a copy that stopped half-way. How bad is one bit?
+A rename does not help against a disk that returns wrong bits (case 4), or against a copy that was interrupted. How bad is a single wrong bit?
 
-*See.* The model is trained for some steps and saved. Then each bit of some of its weights is turned over, one at a time, and the loss is measured
-again.
-
-*Predict.* A float32 has a sign, 8 bits of exponent and 23 of fraction. How many of the 32 change the loss by more than 0.01 nats?
+*See.* We train a model for some steps and save it. The next cell does this, and prints the sizes of the files.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -465,14 +455,25 @@ model, stream = run.model.eval(), run.stream
 path = save(RUNS / "one", BEFORE, model, {"optimizer": run.optimizer.state_dict()})
 sizes, P = {file.name: file.stat().st_size for file in sorted(path.iterdir())}, num_params(shape)
 print(*(f"{name:20}{size:10,} bytes" for name, size in sizes.items()), sep="\n")
-print(f"{sum(sizes.values()) / P:.2f} for each of {P:,} parameters: 3 × 4 are the weight and two averages")
+print(f"{sum(sizes.values()) / P:.2f} bytes for each of {P:,} parameters; 12 are the weight and two averages")
 assert 12 <= sum(sizes.values()) / P < 13, "more is saved than weights and averages, or less"
+
+# %% [markdown]
+r"""
+Then we flip each bit of some of its weights, one at a time, and measure the loss again. `changes` does this for one of the 32 bits. It sees the weights as integers (`view(torch.int32)`) and flips
+the bit with an exclusive or (`^=`).
+
+*Predict.* A float32 has a sign, 8 bits of exponent and 23 bits of fraction. How many of the 32 bits change the loss by more than 0.01 nats?
+"""
+
+# %%
+predict("17b.5", "of a weight's 32 bits: their flip shows in the loss", guess=None)
 
 
 # %% tags=["nbval-ignore-output"]
 @torch.no_grad()
 def changes(bit: int, x: Tensor, y: Tensor) -> list[float]:
-    """How far the loss moves when this bit of a weight is turned over; of some weights."""
+    """How far the loss moves when this bit of a weight is flipped; of some weights."""
     found, g, before = [], torch.Generator().manual_seed(0), model(x, y)[1]
     mask = torch.tensor(1 << bit).to(torch.int32)
     matrices = [p.view(torch.int32).flatten() for p in model.parameters() if p.dim() == 2]
@@ -488,16 +489,17 @@ def changes(bit: int, x: Tensor, y: Tensor) -> list[float]:
 x, y = stream.next_batch()
 moved = [changes(bit, x[:1], y[:1]) for bit in range(32)]
 shown = [bit for bit in range(32) if not max(moved[bit]) < 0.01]  # a loss that is NaN counts
-predict("17b.5", "of a weight's 32 bits: their flip shows in the loss", guess=None)
 answer("17b.5", len(shown))
 show(figures.bits(moved), alt="Change of the loss over the flipped bit: the exponent's highest stands out.")
 
 
 # %% [markdown]
 r"""
-In this figure the exponent's highest bit stands out. Where it is 0, turning it over multiplies the weight by $2^{128}$. Even that is not always seen: if the weight belongs to a token that the batch does not
-contain, the loss does not move. The other bits hide from everybody who looks at the loss, and yet the run is another one from there on. Only a comparison of
-every byte finds them. So a manifest holds the SHA-256 of each file, and one of itself. `fault` compares them.
+The figure has a dot for each flip, and the red line is at 0.01 nats. Only dots of the exponent's highest bit are above it. If this bit is 0, flipping it multiplies the weight by $2^{128}$. Even then the
+loss does not always move: the weight may belong to a token that the batch does not contain. A flip of another bit cannot be seen in the loss, and yet the run continues as another run. We can find it only
+by comparing every byte. This is why the manifest holds the SHA-256 of each file, and one of itself. `fault` compares them with the files. `checkpoints` lists the checkpoints of a folder.
+
+We flip one bit in the middle of a file and ask `fault`.
 """
 
 
@@ -526,15 +528,17 @@ def checkpoints(folder: str | Path) -> list[Path]:
 
 # %%
 data = bytearray((file := path / "state.safetensors").read_bytes())
-data[len(data) // 2] ^= 1  # one bit of some 35 million
+data[len(data) // 2] ^= 1
 file.write_bytes(data)
 print(fault(path))
 
 
 # %% [markdown]
 r"""
-`latest` takes the newest checkpoint without a fault, and says which ones it has passed over. If all are damaged it ends with a sentence, because beginning again would write over what might be saved by hand.
-`prune` deletes old ones, since each takes twelve bytes a parameter. Deleting begins with a rename, too: a folder that is half deleted must not look like a checkpoint.
+Now a run can choose a checkpoint to go on from. `latest` returns the newest one without a fault, and prints the names of the damaged ones that it passes over. If all are damaged it raises an error. It does not
+start a new run silently, because the new run would overwrite files that somebody could still repair by hand. `load` reads the state back.
+
+We save two more checkpoints beside the damaged one and ask for the newest. Then we damage that one as well and ask again.
 """
 
 
@@ -563,6 +567,22 @@ def load(checkpoint: Path) -> dict:
 
 
 # %%
+for step in (13, 14):
+    newest = save(RUNS / "one", step, model, {})
+print("newest whole one:", latest(RUNS / "one").name)
+(newest / "state.json").unlink()
+print("and then:", latest(RUNS / "one", say=lambda text: print("...", text.partition(" is ")[2])).name)
+
+# %% [markdown]
+r"""
+## Appendix: keeping the folder tidy
+
+The next two functions contain no new idea. You may skip them and read on at "The simple trainer, safe". `prune` deletes old checkpoints, since each of them takes twelve bytes a parameter. Deleting begins
+with a rename, too, because a folder that is half deleted must not look like a checkpoint.
+"""
+
+
+# %%
 #| export run.checkpoint
 def prune(folder: str | Path, keep: int, step: int, also: Collection[int] = ()) -> None:
     """Delete all checkpoints before `step` but the keep - 1 last ones and those of the steps in `also`."""
@@ -574,24 +594,21 @@ def prune(folder: str | Path, keep: int, step: int, also: Collection[int] = ()) 
 
 
 # %%
-for step in (13, 14):
-    save(RUNS / "one", step, model, {})
-print("newest whole one:", latest(RUNS / "one").name)
 prune(RUNS / "one", keep=1, step=14)
 print("left after pruning:", [path.name for path in checkpoints(RUNS / "one")])
 
 
 # %% [markdown]
 r"""
-Beside the checkpoints is `metrics.jsonl`. After `kill -9` its last line may be torn, and it may be ahead of the newest checkpoint. `repair` cuts off what
-comes after the checkpoint, since those steps are made again.
+The file `metrics.jsonl` is in the same folder. After `kill -9` its last line may be incomplete, and it may contain steps that are later than the newest checkpoint. Those steps will be made
+again. So `repair` deletes the lines from a given step on. The example has three lines and an incomplete fourth one, and the run goes on with step 3.
 """
 
 
 # %%
 #| export run.checkpoint
 def repair(path: Path, step: int) -> None:
-    """Of the lines of metrics.jsonl keep those before `step`, with which the run goes on; kill -9 may have torn the last."""
+    """Keep the lines of metrics.jsonl before `step`, with which the run goes on. The last one may be incomplete."""
     lines, good = path.read_bytes().splitlines(keepends=True) if path.exists() else [], []
     with suppress(ValueError):
         for line in lines:
@@ -613,7 +630,7 @@ print((RUNS / "torn.jsonl").read_text())
 r"""
 ## The simple trainer, safe
 
-Now `keep_run` and `go_on` of chapter 17 can be written again with these parts. The rest of the trainer stays as it is.
+Now we write `keep_run` and `go_on` of chapter 17 again with these parts. The rest of the trainer stays as it is. `grown` shows below which lines are new (`+`) and which are gone (`-`).
 """
 
 # %%
@@ -653,11 +670,16 @@ grown("keep_run", "17b")
 
 # %% [markdown]
 r"""
-*Check.* The law, under the hardest condition: a run with dropout, killed with `kill -9` at random moments, each time resumed by the same call. The moments fall where
-the process happens to be: in a step, a look, or a checkpoint. At the end its file of lines must be that of a run that nobody has touched.
+*Check.* Now we test the law under the hardest condition. A run with dropout is killed with `kill -9` at random moments, and each time the same call goes on with it. A moment may fall into
+a step, a look, or a checkpoint. At the end its `metrics.jsonl` must equal that of a run that was never stopped.
 
-*Predict.* How many of its losses differ?
+`fit_and_die` trains in a child process until `metrics.jsonl` has a number of lines, waits a little longer, and kills the child.
+
+*Predict.* After three kills, how many of the 60 lines differ?
 """
+
+# %%
+predict("17b.6", "losses that differ after three kills", guess=None)
 
 # %%
 import nanogpt.run.simple as simple
@@ -665,27 +687,15 @@ import nanogpt.run.simple as simple
 simple.keep_run, simple.go_on = keep_run, go_on  # in this kernel, until the checkpoint below writes them
 
 
-def fit_and_die(name: str, lines: int, seconds: float) -> int:
-    """Train in a child process until it has written so many lines, and a little longer; kill it; how many it wrote."""
-    path = RUNS / name / "metrics.jsonl"
-    with warnings.catch_warnings(action="ignore"):
-        if not (child := os.fork()):
-            with open(os.devnull, "w") as sys.stdout:
-                fit(new_run(name, 60))
-            os._exit(0)
-    began = time.monotonic()
-    while time.monotonic() < began + 60 and not (path.exists() and path.read_bytes().count(b"\n") >= lines):
-        time.sleep(0.001)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return path.read_bytes().count(b"\n")
+def fit_and_die(lines: int) -> int:
+    """Train in a child process that is killed soon after it has written so many lines; how many it wrote."""
+    path = RUNS / "killed/metrics.jsonl"
+    return kills.at_line(lambda: fit(new_run("killed", 60)), path, lines, longer=dice.uniform(0, 0.05))
 
 
 # %% tags=["nbval-ignore-output"]
-predict("17b.6", "losses that differ after three kills", guess=None)
 whole = fit(new_run("whole", 60))
-moments = [fit_and_die("killed", n, dice.uniform(0, 0.05)) for n in (14, 29, 47)] if has_fork else []
+moments = [fit_and_die(lines) for lines in (14, 29, 47)] if kills.POSSIBLE else []
 print(f"killed with {moments} lines written")
 killed_run = fit(new_run("killed", 60))
 
@@ -700,7 +710,7 @@ assert all(map(torch.equal, whole.model.parameters(), killed_run.model.parameter
 
 # %% [markdown]
 r"""
-Not one, and the weights are equal to the last bit. The validation losses and the samples are in these lines as well.
+No line differs, and the weights are equal to the last bit. The lines contain the validation losses and the samples, so these agree as well.
 
 ## Checkpoint
 """
@@ -715,7 +725,7 @@ checkpoint("17b")
 
 # %% [markdown]
 r"""
-The trainer can now stop at any moment and go on. Its sizes are still constants in a notebook: chapter 17c makes them a file.
+The trainer can now stop at any moment and go on. Its sizes are still constants in a notebook. Chapter 17c moves them into a file.
 
 ## Exercises
 

@@ -28,7 +28,11 @@ from course.notebook import answer, checkpoint, predict, predictions, show
 
 # %%
 DEPTHS, BATCHES = (1, 2, 3, 4), (1, 2, 4, 8, 16)  # a dry run's: layers, rows of a micro-batch
+
+# %%
 predict("17c.1", "of three values, so many arrive", guess=None)
+
+# %%
 said = yaml.safe_load("{lr: 6e-4, weight_decy: 0.3, max_steps: 100}")
 read = [said.get("lr", 1e-3), said.get("weight_decay", 0.1), said.get("max_steps", 1000)]
 print(read)
@@ -74,14 +78,14 @@ class Model:
     """The shape: `GPTConfig` without its vocabulary, which the data bring along."""
 
     __pydantic_config__ = STRICT
-    n_layer: int = 12
-    n_head: int = 12
-    n_embd: int = 768
-    block_size: int = 1024
-    dropout: float = 0.0
-    bias: bool = True
-    flash: bool = True  # chapter 12
-    padded_vocab_size: int | None = None  # chapter 13
+    n_layer: int = 12  # blocks
+    n_head: int = 12  # attention heads of a block; they divide n_embd
+    n_embd: int = 768  # the width: numbers for each token between the blocks
+    block_size: int = 1024  # the longest context, in tokens
+    dropout: float = 0.0  # the fraction of numbers that a training step sets to zero
+    bias: bool = True  # in linear layers and LayerNorms; GPT-2 has them
+    flash: bool = True  # attention in one fused kernel, or step by step: chapter 12
+    padded_vocab_size: int | None = None  # rows of the token table, if more than there are tokens: chapter 13
 
     def __post_init__(self):
         from nanogpt.gpt.model import check_shape  # here: it imports torch, and a command's --help needs none
@@ -96,7 +100,7 @@ class Data:
     """Where the shards are, and what they are made of where they are not there yet."""
 
     __pydantic_config__ = STRICT
-    dir: Name = "data/built/stories"
+    dir: Name = "data/built/stories"  # the folder of shards
     documents: bool = True  # rows begin with documents, as in chapter 07; else one stream, as GPT-2 had
     source: str | None = None  # where dir has no shards: "stories", or the text that is prepared into it
     tokenizer: int | str = "gpt2"  # that text's: GPT-2's, a tokenizer.json, or how many tokens to train
@@ -139,10 +143,10 @@ class Optim:
 
     __pydantic_config__ = STRICT
     lr: Rate = 6e-4  # the highest
-    betas: tuple[BelowOne, BelowOne] = (0.9, 0.95)
-    weight_decay: Amount = 0.1
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.95)  # how much of Adam's two means each step keeps
+    weight_decay: Amount = 0.1  # of the matrices; each step shrinks them by lr times this
     clip: Rate | None = 1.0  # the longest gradient; null clips none
-    schedule: Literal["cosine", "wsd", "constant"] = "cosine"
+    schedule: Literal["cosine", "wsd", "constant"] = "cosine"  # how the rate falls: cosine, wsd, constant
     warmup: Count = 0  # steps
     minimum: Fraction = 0.1  # the last rate, as a fraction of lr
     decay: Fraction = 0.3  # wsd: the fraction of the steps in which the rate falls
@@ -155,11 +159,11 @@ class Train:
     """How long, how large a batch, in which precision, and what is done about a bad step."""
 
     __pydantic_config__ = STRICT
-    max_steps: Positive = 1000
-    batch_tokens: Positive = 524_288  # of one update
+    max_steps: Positive = 1000  # updates of the run
+    batch_tokens: Positive = 524_288  # tokens of one update, over all its micro-batches and processes
     micro_batch: Positive = 16  # rows of block_size tokens that go through the model at once
-    dtype: str = "float32"  # chapter 10's word
-    compile: bool = False
+    dtype: str = "float32"  # the precision: float32, tf32, bf16, bf16-masters or fp16 (chapter 10)
+    compile: bool = False  # torch.compile: a slow first step, and faster ones after it (chapter 11)
     skip_spikes: Amount = 0.0  # leave an update out beyond so many standard deviations; 0: never
     bad_steps: Positive = 10  # so many steps in a row that are not finite end the run
 
@@ -183,10 +187,10 @@ class Eval:
 
     __pydantic_config__ = STRICT
     every: Count = 250  # the validation loss
-    tokens: Positive = 100_000  # that it is measured on
-    sample_every: Count = 0
-    prompt: str = ""
-    hellaswag_every: Count = 0
+    tokens: Positive = 100_000  # of the validation text that the loss is measured on
+    sample_every: Count = 0  # a sample of the model's text
+    prompt: str = ""  # how that sample begins
+    hellaswag_every: Count = 0  # the score on HellaSwag (chapter 18b)
 
 
 # %%
@@ -196,15 +200,15 @@ class Run:
     """Where the run lives, and when it saves itself."""
 
     __pydantic_config__ = STRICT
-    dir: Name = "runs/unnamed"
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    dir: Name = "runs/unnamed"  # the run's folder; a run that was stopped goes on from it
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0  # of the first weights, the data's order and dropout
     device: str | None = None  # null: the best there is
     checkpoint_every: Count = 500  # steps; 0: only at the end and when it is stopped
     keep: Positive = 2  # checkpoints, besides the best
     log_every: Positive = 1  # steps between lines
     minutes: Rate | None = None  # the time limit, before which it saves and ends
-    tensorboard: bool = False
-    wandb: bool = False
+    tensorboard: bool = False  # write the log for TensorBoard, too
+    wandb: bool = False  # send the log to Weights & Biases, too
 
 
 # %% [markdown]
@@ -528,6 +532,8 @@ def from_depth(n: int, batch_tokens: int) -> list[str]:
 
 # %%
 predict("17c.2", "parameters in the layers, depth 24 to depth 12", guess=None, unit="times")
+
+# %%
 for depth in (4, 12, 24, 48):
     print(
         f"{12 * depth * (64 * depth) ** 2 / 1e6:10,.1f} million in the layers:", *from_depth(depth, 524_288)
@@ -594,6 +600,8 @@ from nanogpt.text.shards import load_manifest
 
 # %%
 predict("17c.3", f"activations of GPT-2 small, {BATCHES[-1]} rows of 1,024", guess=None, unit="GB")
+
+# %%
 memory = {B: {what: n / 1e9 for what, n in memory_by_category(GPTConfig(), B, 1024).items()} for B in BATCHES}
 answer("17c.3", memory[BATCHES[-1]]["activations"])
 show(figures.memory(memory), alt="GB by category: only the activations grow with the micro-batch.")
@@ -676,8 +684,10 @@ def dry_run(config: Config) -> None:
 # %% tags=["nbval-ignore-output"]
 dry_run(load_config("tiny", ["data.dir=nowhere"]))
 
-# %% tags=["nbval-ignore-output"]
+# %%
 predict("17c.4", "a measured step, to what the roofline allows", guess=None, unit="×")
+
+# %% tags=["nbval-ignore-output"]
 steps, roof = [], measure_roofline(device := pick_device())
 for depth in DEPTHS:
     config = load_config("tiny", from_depth(depth, 512))

@@ -3,9 +3,9 @@ r"""
 # 17d · Assembly: from a file to a run (may be skipped)
 
 Chapter 17 built its run by hand: a model, an optimizer, a stream. Chapter 17c turned the sizes into a file. This sitting connects the two. At its end, one call makes a run
-from a configuration, the same call goes on with a run that was interrupted, and the program `python -m nanogpt` can be told to do it.
+from a configuration, and the same call goes on with a run that was interrupted.
 
-Much of this is plumbing, which the long run of chapter 17e needs and which you may skip when you read. Two ideas are worth your time. First, how can a program know that a loss is
+Much of this is plumbing. The long run of chapter 17e needs it, but you may skip it when you read. Two ideas are worth your time. First, how can a program know that a loss is
 unusual, if good losses change during the run? Second, which numbers of a configuration may change while a run is on its way, and which may not?
 
 Everything here is one process. How several processes share a run is the subject of part V, and chapter 20a lets these functions grow for it.
@@ -21,6 +21,7 @@ import contextlib
 import signal
 from dataclasses import MISSING, fields
 from functools import partial
+from statistics import fmean, pstdev
 
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.gpt.train import train_step
@@ -35,12 +36,18 @@ A long run meets bad batches: a page of digits, a file in another encoding. The 
 unusual. For this the run must know what is usual. A fixed limit does not work for long: a loss of 4 nats is good at step 100 and an alarm at step 10,000.
 
 So the run remembers its last 128 losses, as llm.c does. When a new loss comes, it is compared with their mean. The distance is measured in standard deviations; statisticians call this number the
-z-score. A z-score of 1 is ordinary, and one of 6 is not.
+z-score. A z-score of 1 is ordinary, and one of 6 is not. Here it is by hand, for 127 losses of 2.0 to 2.2 and for two new losses:
+"""
 
-`Window` is this memory. It is a list that drops its oldest value when it is full (Python's `deque`), with one method `z` that takes a new value in and returns its z-score. The new value is part of its own window, so it moves
-the mean and the deviation that it is compared with.
+# %%
+usual = [2.0, 2.2] * 63 + [2.1]
+mean, deviation = fmean(usual), pstdev(usual)
+print(*(f"{loss}: {(loss - mean) / deviation:.1f} deviations" for loss in (2.3, 4.0)), sep=", ")
 
-*Predict.* Then one value cannot be arbitrarily far out. How far at most, among 128?
+# %% [markdown]
+r"""
+`Window` is this memory. It is a list that drops its oldest value when it is full (Python's `deque`), with one method `z` that takes a new value in and returns its z-score. While the list has fewer than 128 values,
+there is no score yet. A value that is not finite stays out of the list. Otherwise every later mean would be NaN.
 """
 
 
@@ -79,20 +86,35 @@ class Window(deque):
 
 
 # %%
+window = Window(usual)
+print(*(f"{loss}: {window.z(loss):.1f} deviations" for loss in (2.3, 4.0)), sep=", ")
+
+# %% [markdown]
+r"""
+The loss of 2.3 has the same score as by hand. But the loss of 4 had a score of 19.1 by hand, and here it has about half of that. The reason is that a new value is part
+of its own window, so it moves the mean and the deviation that it is compared with.
+
+*Predict.* So one value cannot be arbitrarily far out. What is the largest z-score among 128 values, for example of a million among 127 zeros?
+"""
+
+# %%
 predict("17d.1", "the largest z-score that one of 128 values can have", guess=None)
+
+# %%
 largest = Window([0.0] * (WINDOW - 1)).z(1e6)
 print(f"{largest:.2f}, which is √{WINDOW - 1}")
 answer("17d.1", largest)
 
 # %% [markdown]
 r"""
-127 zeros and a million: the million is 11.27 deviations from the mean, and a billion would be just as far. So the usual limit of 6 is about half of what is possible. A value that is not
-finite stays out of the window. Otherwise every later mean would be NaN.
+The million is 11.27 deviations from the mean, and a billion would be just as far. So 6, the usual limit of a trainer, is about half of the largest possible score. Chapter 17e shows what follows from that.
 
 ## From the file to the data
 
-Now the run. Its configuration names a folder of shards, and says what they are made of if they are not there yet: the course's stories, or a text, which chapter 16b's `prepare` cuts into shards.
-If the file asks for a tokenizer by its size, that tokenizer is trained on the beginning of the text first.
+Now we turn to the run. Its configuration names a folder of shards. If there are no shards yet, it also says from what they can be made: from the course's stories, or from a text, which chapter 16b's `prepare` cuts into shards.
+
+`make_data` makes them. If the file gives the tokenizer as a number, this is the size of a vocabulary, and a tokenizer of this size is trained first. For that, `cut_files` and `blocks_in` of chapter 16 read the first 16 MB of the text.
+`ensure_data` calls `make_data` only if the folder has no manifest, and returns the manifest. (The next two cells are the imports of the module.)
 """
 
 
@@ -153,6 +175,11 @@ def ensure_data(data: Data) -> dict:
     return load_manifest(data.dir)
 
 
+# %% [markdown]
+r"""
+We try it with the ready configuration `tiny` of chapter 17c, with a few changes: a folder of its own for the data and for the run, the CPU, and dropout.
+"""
+
 # %%
 RUNS = Path("../data/built/assembly")
 shutil.rmtree(RUNS, ignore_errors=True)
@@ -165,8 +192,8 @@ print(f"{manifest['splits']['train']['tokens']:,} tokens of a vocabulary of {man
 
 # %% [markdown]
 r"""
-Samples need the tokenizer that made the shards. It may be beside them, or the configuration may name it. Chapter 16 has shown how quietly a wrong one does its damage: the ids fit, and every id
-means another word. So a tokenizer is accepted only if its fingerprint is the one in the shards' manifest.
+To write samples, the run needs the tokenizer that made the shards. It may be in the same folder, or the configuration may name it. Chapter 16 has shown the danger: with a wrong tokenizer all ids are valid, no error is raised, and every id
+means another word. So `tokenizer_of` tries both places, and accepts a tokenizer only if its fingerprint is the one in the shards' manifest. If neither fits, it returns None.
 """
 
 
@@ -174,7 +201,7 @@ means another word. So a tokenizer is accepted only if its fingerprint is the on
 #| export run.assemble
 #| blank tokenizer_of: try the one beside the shards, then the configured one; its fingerprint must be the manifest's
 def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
-    """The tokenizer that made the shards; None where it is not to be had."""
+    """The tokenizer that made the shards, or None if it is neither beside them nor named."""
     for name in (Path(data.dir) / "tokenizer.json", data.tokenizer):
         with suppress(OSError, ValueError, TypeError):
             found = BPETokenizer.gpt2() if name == "gpt2" else BPETokenizer.load(name)
@@ -188,7 +215,8 @@ print("another manifest:", tokenizer_of(config.data, manifest | {"fingerprint": 
 
 # %% [markdown]
 r"""
-Two more short readers of the configuration. `stream_of` opens the training shards as batches. `held_out` takes the first tokens of the validation shards, as many as `eval.tokens` says.
+Two more short functions open the data. `stream_of` reads the training shards as batches: whole documents if `data.documents` is set, else a continuous text (chapter 03). `held_out` takes the first tokens of the validation shards, as many as `eval.tokens` says.
+We make a batch of each to see that the shapes are right.
 """
 
 
@@ -219,8 +247,8 @@ print(f"a micro-batch of {tuple(x.shape)}; {sum(map(len, held)):,} tokens to val
 r"""
 ## The model
 
-A new model has the configuration's shape and the data's vocabulary. Its generator is its own, so that its first weights depend on the seed and on nothing that ran before. A run can also begin with a
-model that is already trained (`init_from`, chapter 19). The function `given_model` for that case is in the appendix.
+A new model has the configuration's shape and the data's vocabulary. It has a generator of its own, so that its first weights depend on the seed and on nothing that ran before. A run can also begin with a
+model that is already trained (`init_from`, chapter 19). The function `given_model` for that case is in the appendix. `optimizer_of` reads the numbers of chapter 15's optimizer from the configuration. The output shows its two groups of parameters: with weight decay and without.
 """
 
 
@@ -249,10 +277,12 @@ print(*(f"{group['weight_decay']:g} for {len(group['params'])} tensors" for grou
 
 # %% [markdown]
 r"""
+Weight decay acts on matrices and not on biases and gains, as in chapter 15.
+
 ## The run in memory
 
-Chapter 17's dataclass `Training` held the four things that a step changes. A long run changes more: how many updates were made and how many steps were left out, the windows of losses and norms, the best
-validation loss so far, the seconds spent. All of it is in one dataclass again. Fields without a default are made once, when the run is put together. Fields with a default begin empty and change on the way.
+Chapter 17's dataclass `Training` held the four things that a step changes. In a long run more things change: the number of updates, the steps that were left out and why, the windows of losses and norms, the best
+validation loss so far, and the seconds spent. Again we keep all of them in one dataclass. Fields without a default are made once, when the run is put together. Fields with a default begin empty and change on the way; after the definition we print their names.
 """
 
 
@@ -279,7 +309,7 @@ from nanogpt.text.tokenizer import BPETokenizer
 #| export run.training
 @dataclass
 class Training:
-    """A run in memory. What `state_dict` names is what steps change: with it and the weights, a run goes on bit for bit."""
+    """A run in memory. `state_dict` holds all that steps change beside the weights: with both, a run goes on bit for bit."""
 
     config: Config
     device: torch.device
@@ -303,17 +333,17 @@ class Training:
 
 
 # %%
-changing = [
-    part.name
-    for part in fields(Training)
-    if part.default is not MISSING or part.default_factory is not MISSING
-]
+changing = [f.name for f in fields(Training) if (f.default, f.default_factory) != (MISSING, MISSING)]
 print("begins empty, and changes on the way:", *changing)
 
 # %% [markdown]
 r"""
-`assemble` makes the parts and puts them together. The order matters in one place. The seed is set *last*, so that nothing before it can shift dropout: a benchmark that draws random numbers, a sample, a model of another size.
-From this point on, only dropout draws from PyTorch's global generator.
+You will meet each of these fields in chapter 17e. For now it is enough to see that all of them have to be in a checkpoint, except for the last two, which are only used while the process runs.
+
+`assemble` makes the parts, and `begun` puts them together. Two mistakes are refused here in one sentence: a precision that the device does not have, and samples without a tokenizer.
+
+The order matters in one place. The seed of PyTorch's global generator is set *last*. If it were set first, everything in between that draws random numbers would shift the numbers that dropout gets, for example a benchmark or a model of another size.
+From this point on, only dropout draws from this generator.
 """
 
 
@@ -351,8 +381,8 @@ print(f"a run on {run.device}, and its first losses:", [round(loss, 3) for loss 
 
 # %% [markdown]
 r"""
-A configuration has become a run that trains. Next it must be possible to write the run down. `state_dict` collects everything that steps change, beside the weights, and `load_state_dict` puts it back. Both follow
-the list `KEPT`. In the same class are two small helpers for chapter 17e: the run's folder, and `timed`, which adds up the seconds spent on something.
+A configuration has become a run that trains. Next we want to save the run. `state_dict` collects everything that steps change, beside the weights, and `load_state_dict` puts it back. For the model's optimizer, stream and loss scaler they call the methods of the same
+name. The plain fields are listed in `KEPT`. The configuration is saved as well, so that it can be compared when the run goes on, and so are the states of the random generators (chapter 17b).
 """
 
 
@@ -383,23 +413,6 @@ class Training(Training):
 
 
 # %%
-#| export run.training
-class Training(Training):
-    @property
-    def folder(self) -> Path:
-        return Path(self.config.run.dir)
-
-    @contextmanager
-    def timed(self, what: str) -> Iterator[None]:
-        """Count the block's seconds."""
-        began = time.perf_counter()
-        yield
-        seconds = time.perf_counter() - began
-        self.seconds[what] += seconds
-        self.longest[what] = max(seconds, self.longest.get(what, 0))
-
-
-# %%
 run = assemble(config)
 print("a checkpoint holds the weights and:", *run.state_dict())
 
@@ -407,13 +420,16 @@ print("a checkpoint holds the weights and:", *run.state_dict())
 r"""
 ## What may change on the way
 
-The same command starts a run and goes on with it. So it can come with another configuration than the first time: somebody has edited the file, or added a word to the command line. What should happen then?
+The same command starts a run and goes on with it. So the second call may have another configuration than the first one: somebody has edited the file, or added a word to the command line. What should happen then?
 
 Some keys belong to the run's identity: the model's shape, the learning rate, the seed. A loss curve whose first half has one learning rate and whose second half has another is the curve of no run that anybody can
 repeat. Such a change is refused. Other keys do not touch the training: where the run is stored, how often it is validated. They may change, and the run prints that they did.
 
 One key is in between. The number of steps may change, because a run that goes well is often extended. But a schedule that falls towards the last step then has another rate from here on. Chapter 17e's trainer prints both
 rates if the rate rises.
+
+`compare` follows two lists. A key may change if it begins with one of the words in `FREE` and is not in `FIXED`. The two configurations are compared key by key; `value_of` looks a key such as `optim.lr` up in the nested dictionaries. We try one change that is
+allowed and two that are not.
 """
 
 
@@ -455,10 +471,12 @@ for change in ("optim.lr=1e-3", "run.seed=7"):
 
 # %% [markdown]
 r"""
+The first change is only announced. The other two are refused in one sentence that names the key, the new value and the old one. The remedy is always the same: a run with another learning rate is another run, and it gets a folder of its own.
+
 ## Going on
 
-`resume` finds the newest checkpoint that is whole (chapter 17b), compares the configurations, assembles the run, and puts the state back. If there is no checkpoint, the run is at its beginning. It also tidies up what a kill left behind: a
-folder that was half written, and lines of steps that will be made again.
+`resume` does all of this in order. It finds the newest complete checkpoint (`latest`, chapter 17b), compares the configurations, assembles the run, and puts the state back. If there is no checkpoint, the run is at its beginning. At the end `clean` removes what a kill may have left in the folder: a
+checkpoint that is only half written, and lines of steps that will be made again.
 """
 
 
@@ -498,7 +516,7 @@ def resume(config: Config) -> Training:
 
 # %% [markdown]
 r"""
-*Check.* The law of chapter 17b must hold for a run from a file. We make some steps, write a checkpoint, and make four steps more. Then we make the same four steps from the checkpoint. Dropout is on, or nothing would be random.
+*Check.* The law of chapter 17b must hold for a run from a file, too. We make some steps, write a checkpoint, and make four steps more. Then we resume from the checkpoint and make the same four steps. Dropout is on, so the generator's state matters.
 """
 
 
@@ -511,7 +529,7 @@ def steps(run: Training, n: int) -> list[float]:
 
 run = resume(config)
 steps(run, 6)
-save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
+save(config.run.dir, run.step, run.model, run.state_dict(), run.tokenizer)
 went_on = steps(run, 4)
 assert steps(resume(config), 4) == went_on, "the resumed run is not the one that went on"
 print([round(loss, 3) for loss in went_on])
@@ -519,14 +537,13 @@ print([round(loss, 3) for loss in went_on])
 # %% [markdown]
 r"""
 The four losses are equal to the last bit: the weights, the optimizer, the place in the data and dropout's generator all came back.
-"""
 
-# %% [markdown]
-r"""
 ## Which checkpoint?
 
-A run's folder holds several. `sample` and `eval` should take the folder itself, for its newest checkpoint, and `runs/x/best` for the one with the lowest validation
-loss. Both commands read a model with chapter 08's `load`, so it is enough that this function grows.
+A run's folder holds several checkpoints. It would be tiresome to type the number of a step. So the commands `sample` and `eval` should accept the folder itself, for its newest checkpoint, and `runs/x/best` for the checkpoint with the lowest validation
+loss. `chosen` turns such a name into the folder of one checkpoint.
+
+Both commands read a model with chapter 08's `load`, so only this function has to grow. The rest of it is as before: a folder of ours, or one of Hugging Face's, or a name on the hub. `grown` shows the new lines.
 """
 
 
@@ -536,9 +553,9 @@ from nanogpt.run.metrics import read_metrics
 
 
 def chosen(place: str | Path) -> Path:
-    """The checkpoint of a run's folder: runs/x is its newest whole one, runs/x/best that of its lowest validation loss.
+    """The checkpoint of a run's folder: runs/x is its newest complete one, runs/x/best that of its lowest validation loss.
 
-    What is no run's folder is given back as it is.
+    A path that is no run's folder is returned unchanged.
     """
     folder = Path(place)
     home = folder.parent if folder.name == "best" else folder
@@ -586,9 +603,40 @@ grown("load", "17d")
 
 # %% [markdown]
 r"""
+## Appendix: the run's folder, and where its time goes
+
+The rest of this sitting is plumbing. Two small helpers for chapter 17e belong to the same class: the run's folder as a path, and `timed`, which adds up the seconds that a block of code takes.
+"""
+
+
+# %%
+#| export run.training
+class Training(Training):
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.run.dir)
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Count the block's seconds."""
+        began = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began
+        self.seconds[what] += seconds
+        self.longest[what] = max(seconds, self.longest.get(what, 0))
+
+
+# %%
+run = assemble(config)
+with run.timed("nothing"):
+    pass
+print(run.folder.name, *run.seconds)
+
+# %% [markdown]
+r"""
 ## Appendix: beginning with a trained model
 
-The rest of this sitting is plumbing. A run may begin with a model that is already trained: one of ours, or one of Hugging Face's. Two mistakes would train without an error and ruin everything, so they are refused. If the model
+A run may begin with a model that is already trained: one of ours, or one of Hugging Face's. Two mistakes would train without an error and give a useless model, so they are refused. If the model
 learned another vocabulary, every id means another word. And if the configuration asks for four layers and the model has two, the run would have two.
 """
 
@@ -743,10 +791,13 @@ r"""
 Each command is a module with two functions: `parser()` says which options it has, and `run(args)` does the work. `python -m nanogpt NAME` finds the module in a table. A module is imported only when its command is
 given, so that help needs no PyTorch. The table names all commands of the course, and the help lists those whose module is already there: after this sitting, `train` is still missing.
 
-All commands end alike, so that a script can go by the exit code: 0 when all went well, 2 after one line that says what is wrong.
+All commands end alike, so that a script can rely on the exit code: 0 when all went well, 2 after one line that says what is wrong.
 
 *Predict.* Which exit code does a shell expect of a program that Ctrl-C has ended? (The signal is SIGINT, number 2.)
 """
+
+# %%
+predict("17d.2", "exit code after Ctrl-C", guess=None)
 
 # %%
 #| export cli
@@ -896,11 +947,10 @@ def main(argv: list[str] | None = None) -> int:
 
 # %% [markdown]
 r"""
-*Check.* Four commands that end badly, the last by Ctrl-C. Of each there is one line, on stderr, which is shown on the screen here.
+*Check.* We run four commands that end badly, the last by Ctrl-C. Each of them prints one line on stderr, which we show here.
 """
 
 # %%
-predict("17d.2", "exit code after Ctrl-C", guess=None)
 with contextlib.redirect_stderr(sys.stdout):
     codes = [
         main(["pilot"]),
@@ -913,8 +963,7 @@ assert codes == [2, 2, 2, 128 + signal.SIGINT], f"exit codes {codes}"
 
 # %% [markdown]
 r"""
-128 and the number of the signal: a shell says the same of a program that a signal has ended, and a loop in a script stops
-at it.
+The code is 128 plus the number of the signal. A shell gives the same code to a program that a signal has ended, and a loop in a script stops at it.
 
 ## Checkpoint
 """
@@ -927,7 +976,7 @@ checkpoint("17d")
 
 # %% [markdown]
 r"""
-The parts are connected. Chapter 17e lets such a run go on alone.
+The parts are connected. Chapter 17e lets such a run work alone through the night.
 
 ## Exercises
 

@@ -2,17 +2,19 @@
 r"""
 # 17e · A long run: judged, looked at, ended
 
-Nobody watches a run at three in the morning. A batch of garbage arrives, a loss becomes NaN, somebody needs the machine back in ten minutes, an evaluation runs out of memory. Whatever happens, the run must act as its operator
-would. This sitting builds a loop that does. It has chapter 17's loop inside, checkpoints that forget nothing (17b), and a run that comes from a file (17c, 17d).
+Nobody watches a run at three in the morning. A batch of garbage may arrive, a loss may become NaN, somebody may need the machine back in ten minutes, an evaluation may run out of memory. In each case the run must act as its operator
+would. This sitting builds a loop that does. It contains chapter 17's loop, checkpoints that forget nothing (17b), and a run that comes from a file (17c, 17d).
 
 ```
-batch ─> loss and norm ─> judged ── fit ────> update ──────────┬─> due? ─> checkpoint ─> evaluation, samples ─> the step's line ─> next
-                             └──── not fit ─> kept, counted ───┘
+batch ─> loss and norm ─> judged ── usual ────> update ────────┬─> due? ─> checkpoint ─> evaluation, samples ─> the step's line ─> next
+                             └──── unusual ──> kept, counted ──┘
                                         kill -9, at any place: the same command goes on, to the same bits
 ```
 
-Three questions decide how it is built. What is unusual, when nobody says what is usual? How can a run be looked at without being changed? And how often should it be
+Three questions decide how we build it. How can the run recognise an unusual loss, if nobody tells it which losses are usual? How can we evaluate a run without changing it? And how often should it be
 saved?
+
+The sitting is long. The section on the screen and the files is called an appendix, and you may skip it.
 """
 
 # %%
@@ -26,8 +28,8 @@ import contextlib
 import csv
 import io
 import shutil
-import warnings
 
+from course import kills
 from course.figures import long_run as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.corpora.corpus import ensure_corpus
@@ -40,17 +42,15 @@ BAD, FAILS = 6, 24  # batches of garbage; hours from one failure of the machine 
 assert BAD > 0 < FAILS, f"BAD={BAD} and FAILS={FAILS} must be above 0"
 HALF = STEPS // 2 // EVERY * EVERY
 assert HALF, f"there is no checkpoint before the middle: STEPS={STEPS} must be at least twice EVERY={EVERY}"
-predict("17e.1", f"of {BAD} bad batches, so many are left out at 6 deviations", guess=None)
-predict("17e.2", f"steps made twice after {KILLS} kills", guess=None)
-predict("17e.3", "10 losses after AdamW's means are lost: too high by", guess=None, unit="nats")
-predict("17e.4", f"best steps between checkpoints, a failure every {FAILS} h", guess=None)
+print(f"{STEPS} steps, with a checkpoint after every {EVERY}")
 
 
 # %% [markdown]
 r"""
 ## A run to try it on
 
-All experiments of this sitting are short runs of the ready configuration `tiny`, on a small corpus, with dropout, each in a folder of its own. `tiny` makes their configurations.
+All experiments of this sitting are short runs of the ready configuration `tiny`, on a small corpus, with dropout. Each run has a folder of its own. The function `tiny` makes their configurations: it loads the file and
+changes some of its keys. (The two cells before it are the imports of the trainer's module.)
 """
 
 
@@ -104,14 +104,14 @@ print(len(resume(tiny("first")).tokenizer.tokens), "tokens; the run is at its be
 r"""
 ## A step, and whether it counts
 
-Chapter 07's `train_step` makes the update. Before it does, it asks a function `accept` whether this loss and this gradient should be used (chapter 10b). So far the answer was always yes, unless they were not finite. Now there are
+Chapter 07's `train_step` makes the update. Since chapter 10b it first asks a function `accept` whether this loss and this gradient should be used. So far the answer was always yes, unless they were not finite. Now there are
 three reasons to leave an update out.
 
 - *Not finite.* The loss or the gradient is NaN or infinite. The batch is kept, so that somebody can look at it, and after `train.bad_steps` such steps in a row the run ends.
-- *A spike.* The loss or the norm is, say, 6 standard deviations above the last 128 steps. Such a step is left out if `train.skip_spikes` asks for it. Its batch is kept, too.
+- *A spike.* The loss or the norm is, for example, more than 6 standard deviations above the mean of the last 128 steps. Such a step is left out if the configuration sets `train.skip_spikes`. Its batch is kept, too.
 - *An overflow of float16.* This is no error. The loss scaler is looking for its scale (chapter 10b).
 
-A step that is left out is no update, and so the learning rate must not move on. Does it matter? Look at the log of a Megatron-LM run in float16. Its warm-up adds 1e-5 to the rate with each update:
+If a step is left out, the weights do not change. Should the learning rate change nevertheless, as it does from step to step? Look at the log of a Megatron-LM run in float16. Its warm-up adds 1e-5 to the rate with each update:
 """
 
 
@@ -128,7 +128,8 @@ for line in [dict(line) for line in log][:3]:
 
 # %% [markdown]
 r"""
-Megatron-LM counts updates and not iterations. If it counted iterations, the rate would rise while nothing is learned. So our rate, too, is a function of the updates. The three schedules are chapter 15's.
+Megatron-LM counts updates and not iterations. If it counted iterations, the rate would rise while the model learns nothing. So our rate is a function of the number of updates, too. `learning_rate` chooses one of chapter 15's three schedules, as the configuration says. We print
+the rate of the schedule wsd (warm up, stay, decay) at three places.
 """
 
 
@@ -136,7 +137,7 @@ Megatron-LM counts updates and not iterations. If it counted iterations, the rat
 #| export run.trainer
 #| blank learning_rate: ask the schedule of chapter 15 and multiply by the configured rate
 def learning_rate(config: Config, updates: int) -> float:
-    """The rate of the update that follows so many: steps that were skipped do not count."""
+    """The rate of the next update, after so many updates: steps that were skipped do not count."""
     o, steps = config.optim, config.train.max_steps
     if o.schedule == "cosine":
         return o.lr * optim.cosine(updates, steps, warmup=o.warmup, minimum=o.minimum)
@@ -151,8 +152,10 @@ print("wsd:", *(f"update {n}: {learning_rate(falls, n):.1e}" for n in (0, STEPS 
 
 # %% [markdown]
 r"""
-`judged` decides. It compares the loss and the norm with the last 128 of their kind (`Window`, chapter 17d). No absolute limit would do: a norm of 2 is usual in one run and a catastrophe in another. What it returns goes into the
-step's line; a line with the word "skipped" belongs to a step without an update.
+`judged` decides whether an update is made. It compares the loss and the norm with the last 128 losses and norms (`Window`, chapter 17d). An absolute limit would not work: a norm of 2 is usual in one run and a catastrophe in another. `judged` returns a part of the
+step's line: the norm, the two z-scores, and the word "skipped" with a reason if the update must not be made.
+
+We ask it about a usual loss and about a NaN.
 """
 
 
@@ -160,7 +163,7 @@ step's line; a line with the word "skipped" belongs to a step without an update.
 #| export run.trainer
 #| blank judged: not finite first; then how unusual loss and norm are, and the limit if there is one
 def judged(run: Training, loss: float, norm: float) -> dict:
-    """What the step's line says of loss and norm; with "skipped" where the update is not to be made."""
+    """The norm and both z-scores, for the step's line; with "skipped" if the update must not be made."""
     if not math.isfinite(loss + norm):
         return {"norm": norm, "skipped": "not finite"}
     z = {"loss_z": run.windows["loss"].z(loss), "norm_z": run.windows["norm"].z(norm)}
@@ -176,15 +179,19 @@ print(judged(run, math.nan, 2.0))
 
 # %% [markdown]
 r"""
-The first number of a run cannot be judged, because its window is not full; NaN is always refused. Now the step itself. `update` sets the rate, takes the micro-batches of one update, and gives `judged` to `train_step` as its
-`accept`. `one_step` calls it, counts, and makes the step's line.
+The scores of the first losses are None, because the window is not full yet. NaN is always refused.
+
+Now we write the step itself, in three parts. `update` sets the rate, takes the micro-batches of one update, and calls `train_step`. Its `accept` asks `judged`, and notes the result in the dictionary `said`. If the loss scaler has found an overflow, `train_step` does not
+call `accept` at all, and `update` notes that.
+
+`count` counts the step, and the update if there was one. `keep_batch` writes the batch of a refused step into a file. After the two cells we count two steps by hand, one of them skipped.
 """
 
 
 # %%
 #| export run.trainer
 def update(run: Training) -> tuple[float, dict, list]:
-    """Take a batch, and update the weights by it if it is judged fit: its loss, what was judged, its micro-batches."""
+    """Take a batch, and update the weights unless it is refused: its loss, entries for the line, its micro-batches."""
     c, lr = run.config, learning_rate(run.config, run.updates)
     for group in run.optimizer.param_groups:
         group["lr"] = lr
@@ -216,30 +223,21 @@ def count(run: Training, skipped: str | None) -> None:
 
 
 def keep_batch(run: Training, batches: list) -> None:
-    """Write the ids of a step that was left out, to be looked at: rows of T tokens."""
+    """Write the ids of a step that was left out to a file, as rows of T tokens."""
     ids = torch.cat([x.flatten() for x, _ in batches]).cpu().numpy()
     write_shard(run.folder / f"skipped/step_{run.step:06d}.bin", ids)
 
 
 # %%
-#| export run.trainer
-def one_step(run: Training) -> dict:
-    """A step: the line of metrics.jsonl that tells of it."""
-    began = time.perf_counter()
-    with run.timed("steps"):
-        loss, said, batches = update(run)
-    seconds = time.perf_counter() - began
-    count(run, said.get("skipped"))
-    if said.get("skipped") in ("not finite", "spike"):
-        keep_batch(run, batches)
-    line = {"step": run.step, "loss": loss} | said | pace(run, seconds)
-    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
-
+counted = resume(tiny("first"))
+count(counted, "spike")
+count(counted, None)
+print(f"{counted.step} steps, {counted.updates} update; skipped: {dict(counted.skipped)}")
 
 # %% [markdown]
 r"""
-The MFU needs the peak of the device, which is known for GPUs whose data sheet chapter 09 has. And the step's line becomes text in llm.c's form. `step_line` of chapter 17 grows by what a long run has more of: z-scores, a loss that is
-not a number, a step that was left out.
+The line should also say how fast the run is: milliseconds, tokens per second, and the MFU of chapter 09. The MFU needs the device's peak, which we know for GPUs whose data sheet chapter 09 has. For other devices it is left out. The imports of the
+module `run.log` come first. Below the functions we ask for the pace of a step that took 0.1 seconds.
 """
 
 
@@ -290,6 +288,33 @@ def pace(run: Training, seconds: float) -> dict:
 
 
 # %%
+print({name: round(value) for name, value in pace(run, 0.1).items()})
+
+# %% [markdown]
+r"""
+Now `one_step` can make a step and its line. It measures the time, calls `update`, counts, and keeps the batch if it was refused. JSON has no NaN, so a value that is not finite is written as null.
+
+The line becomes text in llm.c's form. `step_line` of chapter 17 grows by the numbers that a long run has more of: z-scores, a loss that is
+not a number, a step that was left out. And `say` prints a text. On a terminal each step's line is overwritten by the next one, so `say` first clears the line that is there.
+"""
+
+
+# %%
+#| export run.trainer
+def one_step(run: Training) -> dict:
+    """Make a step: its line for metrics.jsonl."""
+    began = time.perf_counter()
+    with run.timed("steps"):
+        loss, said, batches = update(run)
+    seconds = time.perf_counter() - began
+    count(run, said.get("skipped"))
+    if said.get("skipped") in ("not finite", "spike"):
+        keep_batch(run, batches)
+    line = {"step": run.step, "loss": loss} | said | pace(run, seconds)
+    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
+
+
+# %%
 #| export run.metrics
 #| grows SHOWN
 #| grows step_line
@@ -316,15 +341,26 @@ def step_line(line: dict, steps: int) -> str:
     return " | ".join([text, *more])
 
 
+# %%
+#| export run.log
+def say(text: str, end: str = "\n") -> None:
+    """Print a line; on a terminal in the place of a step's line that does not stay."""
+    print(("\r\033[K" if sys.stdout.isatty() else "") + text, end=end, flush=True)
+
+
 # %% tags=["nbval-ignore-output"]
-print(step_line(one_step(run), STEPS))
+say(step_line(one_step(run), STEPS))
 
 # %% [markdown]
 r"""
-*See.* A run on stories, and after 128 steps some batches of random ids, one in every second step. A person would see each of them in the curve. `skip_spikes` is 6.
+*See.* Does it find bad batches? We train on stories, and after 128 steps we put in six batches of random ids, one in every second step. A person would see each of them in the curve. `skip_spikes` is 6. `spoilt` makes the steps: it replaces the stream's
+`next_batch` in the steps that are to be bad.
 
-*Predict* (17e.1). How many of the six are left out?
+*Predict.* How many of the six are left out?
 """
+
+# %%
+predict("17e.1", f"bad batches, of {BAD}, that are left out at 6 deviations", guess=None)
 
 
 # %%
@@ -357,10 +393,10 @@ show(
 
 # %% [markdown]
 r"""
-Not all of them, and the reason is arithmetic. A window takes in what it judges, as llm.c's does, and no value among n can be further from their mean than $\sqrt{n-1}$
-deviations (Samuelson 1968): 11.3 for 128. If k of the values are equal spikes, each of them is $\sqrt{(n-k)/k}$ deviations from the mean: 11.3 for one spike, then 7.9, 6.5, and 5.6 for the fourth. So the first spikes hide the
-later ones, and a limit of 6 means up to three spikes in 128 steps. From the fourth on, the model learns the garbage: its loss on it falls. A run that meets more of them has a
-problem that skipping does not solve. The batches that were kept show what it is:
+Not all of them are left out, and the reason is arithmetic. Like llm.c's, our window takes in every value before it computes the value's score (chapter 17d), also a bad one. No value among n can be further from their mean than $\sqrt{n-1}$
+deviations (Samuelson 1968), which is 11.3 for 128. If k of the values are equal spikes, each of them is $\sqrt{(n-k)/k}$ deviations from the mean: 11.3 for one spike, 7.9 for two, 6.5 for three, and 5.6 for four. So the first spikes hide the
+later ones, and with a limit of 6 a run can leave out at most three equal spikes in 128 steps. From the fourth on, the model learns the garbage, and its loss on garbage falls. If a run meets more bad batches than that, it has a
+problem that skipping does not solve. The files with the refused batches help to find it. We decode the first tokens of one:
 """
 
 
@@ -372,12 +408,15 @@ assert len(ids) == run.config.train.batch_tokens, "what is kept is not a batch"
 
 # %% [markdown]
 r"""
-## Looking, without being noticed
+The text is a sequence of random tokens, so here the cause is plain.
 
-Every now and then the run is validated and writes a sample. Two rules hold for every look. It gives the random state back, or dropout would continue with other numbers and the run would be another one. And it uses the plain model and not
-the compiled one, which would be compiled again for every new length.
+## Evaluating a run without changing it
 
-What is looked at, and how often, is a table: a key of the configuration's section `eval`, and the function that is called when it is due. A later chapter can add a row.
+After every so many steps the run is validated and writes a sample. Each such look must follow two rules. First, it puts the random state back. Otherwise dropout would continue with other numbers, and the run would be another one. Second, it uses the plain model and not
+the compiled one, because `torch.compile` would compile the model again for every new length of text.
+
+`validate` and `write_sample` are two looks. The table `LOOKS` says when each look is due: its keys are names in the configuration's section `eval`, which hold a number of steps. A later chapter can add a row to the table. `due_looks` finds the looks that are due
+after a step, and `look` makes them.
 """
 
 
@@ -408,7 +447,7 @@ def validate(run: Training, model: GPT) -> dict:
 
 
 def write_sample(run: Training, model: GPT) -> dict:
-    """Print a sample and write it to a file; the step's line says nothing of it."""
+    """Print a sample and write it to a file. It adds nothing to the step's line."""
     prompt = run.config.eval.prompt
     text = prompt + complete(model, run.tokenizer, prompt, 200)
     say(f"--- step {run.step}: {text}")
@@ -420,7 +459,7 @@ def write_sample(run: Training, model: GPT) -> dict:
 # %%
 #| export run.looks
 #| blank look: remember the random states, make the looks, and put the states back
-LOOKS = {"every": validate, "sample_every": write_sample}  # a key of `eval`: what is done so often
+LOOKS = {"every": validate, "sample_every": write_sample}  # a key of `eval`, and what is done so often
 
 
 def due_looks(run: Training) -> list[Callable]:
@@ -430,7 +469,7 @@ def due_looks(run: Training) -> list[Callable]:
 
 
 def look(run: Training, looks: list[Callable]) -> dict:
-    """What the looks find, for the step's line. No later step notices them."""
+    """The results of the looks, for the step's line. The random states are put back, so no later step changes."""
     before, found = random_states(run.device), {}
     for each in looks:
         found |= each(run, run.model)
@@ -440,16 +479,8 @@ def look(run: Training, looks: list[Callable]) -> dict:
 
 # %% [markdown]
 r"""
-`say` prints. On a terminal the line of a step is overwritten by the next one, so everything else must first clear it.
+We pretend that a run is at step 20, ask which looks are due, and make them. The generator's state must be the same before and after.
 """
-
-
-# %%
-#| export run.log
-def say(text: str, end: str = "\n") -> None:
-    """Print a line; on a terminal in the place of a step's line that does not stay."""
-    print(("\r\033[K" if sys.stdout.isatty() else "") + text, end=end, flush=True)
-
 
 # %%
 run = resume(tiny("first"))
@@ -462,7 +493,10 @@ assert torch.equal(before, torch.get_rng_state()), "the look has drawn from the 
 
 # %% [markdown]
 r"""
-A checkpoint is written *before* the looks. An evaluation that runs out of memory must not cost the hours since the last checkpoint.
+When both are due, the checkpoint is written *before* the looks. If the evaluation then runs out of memory, the steps since the last checkpoint are not lost.
+
+`keep_run` writes a checkpoint with chapter 17b's `save`. First it flushes the file of lines to the disk, so that the file is never behind the checkpoint. `tidy` deletes old checkpoints but keeps the best. `finish_step` does all that is due after a step. The call below asks
+the run to stop after its first step, so a checkpoint is due at once.
 """
 
 
@@ -485,7 +519,7 @@ def tidy(run: Training) -> None:
 # %%
 #| export run.trainer
 def finish_step(run: Training, metrics) -> None:
-    """What is due after a step. A checkpoint comes first: an evaluation may end for want of memory."""
+    """Do everything that is due after a step. The checkpoint comes first: an evaluation may run out of memory."""
     last = run.step >= run.config.train.max_steps
     looks = [] if run.stopped else due_looks(run)
     often = due(run.config.run.checkpoint_every, run.step) and not run.bad
@@ -508,11 +542,14 @@ print(*sorted(path.name for path in run.folder.iterdir()))
 
 # %% [markdown]
 r"""
-## Ending
+## Ending a run
 
-A cluster sends SIGTERM, a person Ctrl-C, a scheduler has a time limit, and where no signal reaches there is a file named `stop`. Each lets the step end,
-saves, and says how to go on. After a signal the exit code is 128 and the signal's number, 130 or 143, as a shell expects: a loop over seeds stops at it, and
-`train … && eval …` does not evaluate half a run. A second Ctrl-C ends at once.
+There are four ways to ask a run to stop. A cluster sends the signal SIGTERM, and a person presses Ctrl-C, which sends SIGINT. A scheduler's time limit is in the configuration (`run.minutes`). And if you cannot send a signal to the machine, you create a file named `stop` in the run's folder. In all four cases
+the run finishes its step, saves, and prints the command with which it goes on. After a signal the exit code is 128 plus the signal's number, so 130 or 143 (chapter 17d). Therefore a loop over seeds in a shell stops at it, and
+`train … && eval …` does not evaluate an unfinished run. A second Ctrl-C ends the run at once.
+
+`asked_to_stop` replaces the handlers of the two signals while the run is training, and puts the old ones back afterwards. It gives the loop a function that returns the reason to stop, or None. The time limit must leave room for another step, a checkpoint and an evaluation, so the function
+looks at the longest of each so far. We send ourselves a SIGTERM to try it.
 """
 
 
@@ -568,7 +605,16 @@ with asked_to_stop(run) as why:
 
 # %% [markdown]
 r"""
-Some errors end a run for good: no finite loss any more, or no room on the disk. Then the last line on the screen must say from where it can go on.
+The process is still alive after the signal. It only knows now that it should stop.
+"""
+
+# %% [markdown]
+r"""
+## Appendix: the screen, the files, and errors
+
+The functions of this section print and write what a person wants to know about a run. None of them changes the training, so you may skip to "The loop".
+
+Two errors end a run for good: too many losses in a row that are not finite, and a full disk. `naming_last_good` adds to their message the checkpoint from which the run can go on.
 """
 
 
@@ -576,7 +622,7 @@ Some errors end a run for good: no finite loss any more, or no room on the disk.
 #| export run.stopping
 @contextmanager
 def naming_last_good(training: Training) -> Iterator[None]:
-    """What ends a run for good says where it can go on: no number left, or no room on the disk."""
+    """Add the last good checkpoint to the message of an error that ends the run: no finite loss, or a full disk."""
     try:
         yield
     except FloatingPointError as error:
@@ -600,9 +646,7 @@ except FloatingPointError as error:
 
 # %% [markdown]
 r"""
-## The screen and the files
-
-Before the first step, `introduce` says what is about to run, and `note_start` adds a line to `started.jsonl`: the step, the versions, git's commit and the command. Months later somebody will ask with which version of the code the
+Before the first step, `introduce` describes the run in one line, and `note_start` adds a line to `started.jsonl`: the step, the versions, git's commit and the command. Months later somebody will ask with which version of the code the
 run was made. `keep_config` writes the complete configuration into the folder, so that the folder is enough to go on: `python -m nanogpt train runs/tiny`. If the schedule has become longer, `say_rate` warns that the rate rises.
 """
 
@@ -659,8 +703,8 @@ print("started.jsonl:", *json.loads((run.folder / "started.jsonl").read_text()))
 
 # %% [markdown]
 r"""
-Each step's line goes into `metrics.jsonl`, at once and unbuffered, so that a kill loses no line that was written. The same line goes to the screen in llm.c's form; its rate is this step's, because a moving mean hides a slow-down. On a
-terminal every step is shown in one place, in a log file only each `run.log_every`-th. (TensorBoard and wandb get the lines too if the configuration asks for it. That code is in the appendix.)
+Each step's line goes into `metrics.jsonl`, at once and unbuffered, so that a kill loses no line that was written. The same line goes to the screen. It shows the tokens per second of this one step, because a moving mean would hide a slow-down. On a
+terminal every step is shown, each in the place of the one before. In a log file only each `run.log_every`-th step is shown. (TensorBoard and wandb get the lines too if the configuration asks for it. That code is in a later appendix.)
 """
 
 
@@ -691,14 +735,14 @@ def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], obj
 
 # %% [markdown]
 r"""
-At its end a run prints what it came to and where its time went: training, checkpoints, evaluation.
+At its end a run prints its results, and how its time was spent: on training, checkpoints and evaluation.
 """
 
 
 # %%
 #| export run.log
 def report(training: Training) -> None:
-    """What the run came to, and what it spent its time on."""
+    """Print the run's results, and how its time was spent."""
     total = sum(training.seconds.values())
     spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in training.seconds.items())
     skipped = ", ".join(f"{n} {why}" for why, n in training.skipped.items()) or "none"
@@ -716,8 +760,13 @@ report(run)
 r"""
 ## The loop
 
-Now everything is called in its order. A checkpoint is written between a step and what follows the step, and it holds the step's line, which is not in the file yet. So at whichever moment a run is killed, the step's evaluation and
-its line are made once more, and no line is missing or there twice.
+Now we call everything in its order. `make_steps` is the loop: make a step, ask whether to stop, do what is due, and hand the step's line to the writers of the screen and of the file.
+
+One detail needs care. A step's evaluation comes after its checkpoint, and the step's line comes after its evaluation. What if the run is killed between the checkpoint and the line? For this case the checkpoint contains the unfinished line (`run.record`). When the run goes on, it begins with this line:
+it makes the evaluation again and writes the line. So no line is missing, and none is there twice.
+
+`begin` does everything that comes before the first step: it notes the start, keeps the configuration, prints the header, and makes the writers. `say_end` prints how the run ended. `fit` is the call that starts a run or goes on with it. `alone_in` (chapter 16b) makes sure that no other process trains in the same folder,
+and `naming_last_good` completes the message of an error that ends the run.
 """
 
 
@@ -725,7 +774,7 @@ its line are made once more, and no line is missing or there twice.
 #| export run.trainer
 #| blank make_steps: a step unless its line is already there; ask why; finish the step; hand the line to the writers
 def make_steps(run: Training, metrics, why: Callable, write: list[Callable]) -> None:
-    """Step after step, to the last one or until why() gives a reason to stop. FloatingPointError if it is hopeless."""
+    """Make steps up to the last one, or until why() gives a reason to stop. FloatingPointError if too many are not finite."""
     steps, bad = run.config.train.max_steps, run.config.train.bad_steps
     while (run.step < steps and not run.stopped) or run.record:
         run.record = run.record or one_step(run)
@@ -739,7 +788,7 @@ def make_steps(run: Training, metrics, why: Callable, write: list[Callable]) -> 
 
 
 def begin(run: Training, metrics, command: str) -> list[Callable]:
-    """Say and note what is about to run; what is called with each step's line."""
+    """Print and write down what is about to run; return the functions that take each step's line."""
     note_start(run, command)
     keep_config(run)
     introduce(run)
@@ -770,11 +819,9 @@ def fit(config: Config, command: str = "the same call") -> Training:
 
 # %% [markdown]
 r"""
-## See: killed and gone on
+## A run that is killed and goes on
 
-The run that is never stopped, and one that is killed with `kill -9` in mid-step.
-
-*Predict* (17e.2). It is killed three times, and has a checkpoint after every tenth step. How many of its steps are made twice?
+We train the same run twice. The first one is never stopped.
 """
 
 
@@ -782,26 +829,21 @@ The run that is never stopped, and one that is killed with `kill -9` in mid-step
 unbroken = fit(tiny("whole"))
 
 
+# %% [markdown]
+r"""
+The second one trains in a child process, which is killed with `kill -9` when its file has a certain number of lines (`kills.at_line`, as in chapter 17b). This happens three times. Then the last call trains to the end.
+
+*Predict.* The run has a checkpoint after every tenth step. How many of its steps are made twice?
+"""
+
 # %%
-def killed(config: Config, steps: int) -> int:
-    """Train in a child process until so many lines were written, then kill -9; the step of the last whole line."""
-    path = Path(config.run.dir) / "metrics.jsonl"
-    with warnings.catch_warnings(action="ignore"):  # to fork is unwise beside threads; this child dies anyway
-        if not (child := os.fork()):
-            with open(os.devnull, "w") as sys.stdout:
-                fit(config)
-            os._exit(0)
-    began = time.monotonic()
-    while time.monotonic() < began + 60 and not (path.exists() and path.read_bytes().count(b"\n") >= steps):
-        time.sleep(0.002)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+predict("17e.2", f"steps made twice after {KILLS} kills", guess=None)
 
 
 # %% tags=["nbval-ignore-output"]
 moments = [min(STEPS - 1, STEPS * (i + 1) // (KILLS + 1) + 3) for i in range(KILLS)]
-deaths = [killed(tiny("killed"), step) for step in moments] if hasattr(os, "fork") else []  # Windows has none
+log = RUNS / "killed/metrics.jsonl"
+deaths = [kills.at_line(lambda: fit(tiny("killed")), log, step) for step in moments if kills.POSSIBLE]
 twice = sum(death % EVERY for death in deaths)
 print(f"killed after steps {deaths}: {twice} of {STEPS} steps are made twice")
 answer("17e.2", twice)
@@ -815,8 +857,8 @@ show(
 
 # %% [markdown]
 r"""
-**Are two runs the same?** After a resume, on a new machine, or after a change of the code, curves that look alike prove little. Numbers do:
-`python -m nanogpt compare RUN RUN` names the first step that differs, to the last bit, the largest difference, and whether the losses stay within a bound.
+The points lie on the line. But curves that look alike prove little, after a resume, on a new machine, or after a change of the code. So we compare numbers. `verdict` compares one column of two runs in the steps that both have. It names the first step that differs and the largest difference.
+The command `python -m nanogpt compare RUN RUN` in the appendix prints its sentences.
 """
 
 
@@ -853,10 +895,15 @@ assert all(map(torch.equal, unbroken.model.parameters(), again.model.parameters(
 
 # %% [markdown]
 r"""
-*What if one part is forgotten?* Chapter 17b asked which loss is the first to differ. Here is what it costs: the same run again from its middle, each time with one thing as it was at the start.
+All four columns are equal to the last bit, and so are the weights.
 
-*Predict* (17e.3). AdamW's two means are empty. By how much are the next ten losses too high?
+*What if one part is forgotten?* Chapter 17b asked which loss is the first to differ. Now we ask how large the damage is. We resume the run from the checkpoint in its middle, reset one thing to its value in a new run, and compare the next ten losses with those of the run that was never stopped.
+
+*Predict.* If AdamW's two means are empty, by how much are the next ten losses too high, on average?
 """
+
+# %%
+predict("17e.3", "10 losses after AdamW's means are lost: too high by", guess=None, unit="nats")
 
 
 # %%
@@ -881,13 +928,12 @@ torch.set_num_threads(threads)
 
 # %% [markdown]
 r"""
-Nothing here fails, and no single loss looks wrong; a forgotten place in the data can even look like progress, since batches that were seen before have a lower loss. Only the comparison with a run
-that was not stopped shows it. That is why the tests do it:
-in each of four precisions they kill a run five times, ten times in all within a step or a look, and ten times at a change of the disk.
+No error is raised, and no single loss looks wrong. A forgotten place in the data can even look like progress, since batches that were seen before have a lower loss. Only the comparison with a run
+that was not stopped shows the mistake. This is why the tests make this comparison. In each of four precisions they kill a run five times: of the twenty kills, ten are within a step or a look, and ten at a change of the disk.
 
 ## Longer than planned
 
-The run has ended, the loss is still falling, and there is money for as many steps again. May we simply set `train.max_steps` to twice the number? Let us see which rate each schedule has for a short run and for one that is twice as long.
+Suppose that the run has ended, the loss is still falling, and we can pay for as many steps again. May we simply set `train.max_steps` to twice the number? We print the learning rates of a short run and of one that is twice as long, for two schedules.
 """
 
 # %%
@@ -900,17 +946,22 @@ for schedule in ("cosine", "wsd"):
 
 # %% [markdown]
 r"""
-With the cosine the two runs part right after the warm-up. A run of 60 steps is never the first half of a run of 120. To go on with it means to jump from a low rate to a high one, and the trainer prints a warning (`say_rate`). With wsd (chapter 15: warm up, stay, decay) both runs have the same rate until the shorter one begins
-to decay, after 70% of its steps. So keep a checkpoint from the constant part. To extend the run, go back to it: move the later checkpoints away and start again with more steps. No step of the constant part is wasted, and the decay is made once, at the end.
+With the cosine, the two runs have different rates from the end of the warm-up on. So a run of 60 steps is never the first half of a run of 120. If we extend it, the rate jumps from a low value to a high one, and the trainer prints a warning (`say_rate`). With wsd (chapter 15: warm up, stay, decay) both runs have the same rate until the shorter one begins
+to decay, after 70% of its steps. So keep a checkpoint from the constant part. To extend the run, go back to this checkpoint: move the later checkpoints away and start again with more steps. No step of the constant part is wasted, and the decay happens only once, at the end.
 
-## Is every tenth step too often?
+## How often should a run be saved?
 
-A checkpoint costs its own c seconds, every t seconds. A failure costs the steps since the last one, t/2 on average, every M seconds. So the share of time that is lost is
-$c/t + t/2M$, and least where the two are equal: $t=\sqrt{2cM}$ (Young 1974). c this run has measured. M is the machine's: Llama 3's 16,384 GPUs were
-interrupted 419 times unexpectedly in 54 days (Grattafiori et al. 2024, §3.3.4), that is every 3.1 hours; one machine may go on for months.
+A checkpoint takes c seconds, and we write one every t seconds. So checkpoints take the share $c/t$ of the time. The machine fails every M seconds on average, and each failure costs the steps since the last checkpoint, which took t/2 seconds on average. This is a share of $t/2M$. The sum
+$c/t + t/2M$ is smallest where the two parts are equal: $t=\sqrt{2cM}$ (Young 1974).
 
-*Predict* (17e.4). How many steps of *this* run lie between checkpoints at best, if the machine fails once in 24 hours?
+This run has measured c. M depends on the machine. Llama 3 was trained on 16,384 GPUs. They were
+interrupted unexpectedly 419 times in 54 days (Grattafiori et al. 2024, §3.3.4), which is every 3.1 hours. A single machine may run for months.
+
+*Predict.* We saved after every tenth step. If the machine fails once in 24 hours, how many steps should there be between two checkpoints of *this* run?
 """
+
+# %%
+predict("17e.4", f"best steps between checkpoints, a failure every {FAILS} h", guess=None)
 
 
 # %% tags=["nbval-ignore-output"]
@@ -930,10 +981,9 @@ show(
 
 # %% [markdown]
 r"""
-Yes, by far: this run is saved often only so that a kill finds something new. The valley is wide, though, and twice too often costs little: at half or double the best interval a quarter more is
-lost than at best.
+Every tenth step is far too often. We saved so often only because a kill in a short run should find a new checkpoint each time. But the valley in the figure is wide. At half or twice the best interval, the lost time is only a quarter larger than at best.
 
-What is c made of? One thinks of the disk first. But before the disk has anything to do, the tensors are copied, so that the next step cannot change them, the copies are joined into one block of bytes, the block is written, and it is read again for its hash. Here is each part for 80 MB, which are the moments of ten million
+What does a checkpoint spend its c seconds on? One thinks of the disk first. But there are five parts. The tensors are copied, so that the next step cannot change them. The copies are joined into one block of bytes. The block is written to a file. It is read again for its hash. And at last the file is flushed to the disk. We measure each part for 80 MB, which is the size of AdamW's averages for ten million
 parameters:
 """
 
@@ -944,7 +994,7 @@ from nanogpt.text.shards import file_sha256
 
 
 def took(call: Callable, *args) -> tuple:
-    """What a call returns, and its milliseconds."""
+    """The result of a call, and its milliseconds."""
     began = time.perf_counter()
     result = call(*args)
     return result, 1000 * (time.perf_counter() - began)
@@ -963,15 +1013,14 @@ block.unlink()
 
 # %% [markdown]
 r"""
-Each part grows with the model. A checkpoint of 124 million parameters has 1.5 GB to go through all five of them. For runs on many machines people make the copies, let the steps go on, and do the rest in the background.
-
+Each part grows with the model. A checkpoint of 124 million parameters has 1.5 GB, which go through all five of them. In runs on many machines, people only wait for the copies. The run goes on, and the other parts happen in the background.
 """
 
 # %% [markdown]
 r"""
 ## Appendix: a torn line
 
-The rest is plumbing. A kill can tear the last line of `metrics.jsonl`. The trainer repairs it when it goes on; a reader that looks at the file before must not fail either, so `read_metrics` of chapter 17 grows.
+The rest is plumbing. A kill can tear the last line of `metrics.jsonl`. The trainer repairs the file when it goes on. But somebody may read the file before that, and this must not fail either. So `read_metrics` of chapter 17 grows.
 """
 
 
@@ -1218,7 +1267,7 @@ run(parser().parse_args(["tiny", f"data.dir={RUNS}/stories", "--dry-run"]))
 r"""
 ## Checkpoint
 
-Four commands belong together now: `train` makes a run, `plot` and `compare` read it, `sample` takes one of its checkpoints.
+Four commands belong together now: `train` makes a run, `plot` and `compare` read its lines, and `sample` takes one of its checkpoints.
 """
 
 

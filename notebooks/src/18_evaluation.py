@@ -3,10 +3,11 @@ r"""
 # 18 · Evaluation: what a number means
 
 "The loss is 0.59." On which text? With how much context? Per token of which tokenizer? And how far is it from the best possible loss?
-Without the answers, two such numbers cannot be compared, and most comparisons of models consist of two such numbers. This chapter first builds
-a loss that can be compared, and says how certain it is. Then it builds the measures that compare different texts and tokenizers: perplexity and bits per
-byte. At the end comes a measure that only a text with a known floor allows: how many nats a model still has to learn, for each kind of
-decision. Chapter 18b deals with questions on texts whose floor nobody knows.
+Without the answers, two such numbers cannot be compared, and most comparisons of models consist of two such numbers.
+
+This chapter begins with a loss function that looks right and makes four mistakes. We find them one after the other, measure how much each of them costs, and build a loss that can be compared. Then we ask
+how certain such a number is. Two further measures, perplexity and bits per byte, compare texts and tokenizers. The last part needs a text with a known floor: it shows how many nats a model still has to
+learn, for each kind of decision. Chapter 18b asks questions on texts whose floor nobody knows.
 """
 
 # %%
@@ -17,7 +18,6 @@ import csv
 import json
 import random
 import re
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,7 +70,8 @@ print("chapter 07's model is here" if there else "chapter 07's model is absent: 
 
 # %% [markdown]
 r"""
-We need some checkpoints to compare. Chapter 07's loop trains a model of two layers and one of a single layer, and we keep copies of the first one after some steps.
+We need some models to compare. Chapter 07's loop trains a model of two layers, and we keep copies of it before the first step and after some of the steps. Then it trains a model of a single layer, of which we keep
+the last copy only. Chapter 07's own model comes last, if it is here.
 """
 
 
@@ -82,7 +83,7 @@ def new_model(layers: int, **changes) -> GPT:
 
 def stages(layers: int) -> dict[str, GPT]:
     """A model before the first step and after each of STEPS; its last rate falls to zero, as in chapter 07."""
-    model, name = new_model(layers), f"{layers} layer" + "s" * (layers > 1)
+    model, name = new_model(layers), {1: "1 layer", 2: "2 layers"}[layers]
     kept = {"untrained": copy.deepcopy(model)}
 
     def keep(step: int, loss) -> None:
@@ -105,7 +106,10 @@ print(len(models), "checkpoints")
 r"""
 ## A loss that can be compared
 
-*Find the bug.* This is how the loss of a held-out text is often computed:
+*Find the bug.* This is how the loss of a held-out text is often computed. The tokens are cut into rows of T, the rows go through the model in batches of B, and the result is the mean of the batches'
+losses. The function makes four mistakes. Read it, and write down those that you find, before you go on.
+
+We apply it to a model of two layers with dropout, and to the first 6,400 tokens of the validation text. The first mistake shows when we call it twice.
 """
 
 
@@ -120,25 +124,55 @@ def careless_loss(model: GPT, tokens: np.ndarray, B: int) -> float:
 
 learner, some = new_model(SHAPE.n_layer, dropout=0.1), val[: 50 * T]
 learner.load_state_dict(models[f"{SHAPE.n_layer} layers, {STEPS[-1]} steps"].state_dict())
-for rows, training in ((32, True), (32, True), (32, False), (7, False)):
-    learner.train(training)
-    careless = careless_loss(learner, some, rows)
-    print(f"B = {rows:2}, dropout {'on ' if training else 'off'}: {careless:.3f}")
+learner.train()
+print("called twice:", *(f"{careless_loss(learner, some, 32):.3f}" for _ in range(2)))
+with_dropout = careless_loss(learner, some, 32)
+learner.eval()
+without = careless_loss(learner, some, 32)
+print(f"1. dropout on: {with_dropout:.3f}, off: {without:.3f}, a mistake of {with_dropout - without:+.3f}")
 
 # %% [markdown]
 r"""
-We get four numbers for one model and one text, and none of them is right. The function makes four mistakes:
+**The first mistake is that dropout is on.** Nobody called `eval()`. Each call drops other units, so the same call gives another number every time (sometimes only in a digit that is not printed), and the numbers
+are too high. From now on dropout is off.
 
-1. In the first two lines dropout is on. Each call drops other units, so the same call gives another number every time (sometimes only in a digit that is not
-   printed), and both are too high.
-2. The last two lines differ only in the batch size. The last batch is smaller, but its mean counts as much as the others, so the batch
-   size changes the result. With several processes their number would change it, too.
-3. The last tokens do not fill a row and are not counted at all.
-4. A row starts where the last one stopped, so many stories are judged without their beginning. None of the lines shows how much this
-   costs. We shall see it as soon as we have a better loss.
+**The second mistake shows when we change the batch size.** The text has 49 rows.
+"""
+
+# %% tags=["nbval-ignore-output"]
+rows = (len(some) - 1) // T
+for B_now in (7, 32, rows):
+    print(f"batches of {B_now:2} rows: {careless_loss(learner, some, B_now):.3f}")
+row_mean = careless_loss(learner, some, rows)
+print(f"2. batches of different size: a mistake of {without - row_mean:+.3f}")
+
+# %% [markdown]
+r"""
+Batches of 7 and of 49 rows give the true mean of the rows, because all batches are equally large. With batches of 32 rows the second one has only 17, but its mean counts as much as that of the first. So
+the batch size changes the result. With several processes, their number would change it, too.
+
+**The third mistake is at the end of the text.** The last tokens do not fill a row, and the function does not count them at all. We compute their loss and add it with its right weight.
+"""
+
+# %% tags=["nbval-ignore-output"]
+tail = torch.from_numpy(some[rows * T :])[None].to(device)
+with torch.no_grad():
+    tail_loss = learner(tail[:, :-1], tail[:, 1:])[1].item()
+left_out, counted = tail.size(1) - 1, rows * T
+all_rows = (row_mean * counted + tail_loss * left_out) / (counted + left_out)
+print(f"3. {left_out} tokens left out, at {tail_loss:.3f}: a mistake of {row_mean - all_rows:+.3f}")
+
+# %% [markdown]
+r"""
+Here it changes little, because only 127 of 6,400 tokens are left out. In a small validation text with long rows it can be a large part of the text.
+
+**The fourth mistake is the place where a row begins.** A row starts where the last one stopped, so most rows begin in the middle of a story, and the model must predict the rest of the story without
+its beginning. Guess how much this costs, compared with the other three mistakes. To measure it we need a better loss, and this takes a few functions.
 
 A correct loss should have these properties. Every token is predicted exactly once. Its context is the text of its own document, from the beginning if that fits, or
 else at least half a context. The result is the sum over all tokens divided by their number.
+
+`windows` chooses the pieces of text. Each piece is a triple (start, new, stop): the model reads the tokens from `start` to `stop`, and we count the predictions after `new`.
 """
 
 
@@ -164,6 +198,15 @@ def windows(tokens: np.ndarray, T: int, eot: int) -> Iterator[tuple[int, int, in
 for case in ([9, 1, 2, 3, 9, 4], [9, *range(9)]):
     print(f"{case} with T = 4: {list(windows(np.array(case), 4, eot=9))}")
 
+# %% [markdown]
+r"""
+The 9 marks the beginning of a document. The first text has two documents, and each fits into one window. The second text has a document of nine tokens, which is longer than T. Its second window reads tokens 2 to
+5, but only its predictions of tokens 5 and 6 count, since the first window has predicted tokens 1 to 4.
+
+Windows have different lengths. `padded` puts several of them into one tensor. It fills the rest of a row, and sets the target to −100 where nothing is to be predicted: `cross_entropy` ignores
+this value.
+"""
+
 
 # %%
 #| export
@@ -179,9 +222,13 @@ def padded(tokens: np.ndarray, rows: list[tuple[int, int, int]]) -> tuple[torch.
     return x, y
 
 
+# %%
+for name, part in zip(("x", "y"), padded(np.array(case), list(windows(np.array(case), 4, eot=9))[:2])):
+    print(name, part.tolist())
+
 # %% [markdown]
 r"""
-With windows and padding we can compute the loss of *each* token. All measures below are made from these single losses.
+Now we can compute the loss of *each* token. All measures below are made from these single losses. `token_losses` sorts the windows by length, so that little is filled up, and writes each loss to its token's place.
 """
 
 
@@ -213,6 +260,20 @@ def token_losses(
     return nats
 
 
+# %% tags=["nbval-ignore-output"]
+found = token_losses(learner, some, eot)
+for token, nats in list(zip(some[1:].tolist(), found.tolist()))[:6]:
+    print(f"{tokenizer.decode([token])!r:10} {nats:.2f} nats")
+
+# %% [markdown]
+r"""
+The sum of these numbers and their count are all we need for a mean. `total_loss` returns both, because sums of several shards can be added and means cannot.
+
+Chapter 07's `evaluate` read one document at a time, and it cut a long document into pieces without any context from the piece before. The
+new version reads B windows at a time:
+"""
+
+
 # %%
 #| export
 def total_loss(model: GPT, tokens: np.ndarray, eot: int, B=32, precision="float32") -> tuple[float, int]:
@@ -222,13 +283,6 @@ def total_loss(model: GPT, tokens: np.ndarray, eot: int, B=32, precision="float3
     """
     nats = token_losses(model, tokens, eot, B, precision)
     return nats.sum().item(), len(nats)
-
-
-# %% [markdown]
-r"""
-Chapter 07's `evaluate` read one document at a time, and it cut a long document into pieces without any context from the piece before. The
-new version reads B windows at a time:
-"""
 
 
 # %%
@@ -246,24 +300,29 @@ def evaluate(model: GPT, shards: Iterable[np.ndarray], eot: int, B=32, precision
 learner.train()  # `evaluate` switches dropout off, and on again at its end
 for rows in (32, 32, 7):
     print(f"B = {rows:2}: {evaluate(learner, [some], eot, rows):.3f}")
-print(f"the careless loss without dropout is {careless - evaluate(learner, [some], eot):.2f} nats higher")
+print(f"4. stories without their beginning: a mistake of {all_rows - evaluate(learner, [some], eot):+.3f}")
 
 # %% [markdown]
 r"""
-Now all three agree. The last line shows the mistake that was hidden before, the cost of judging stories without their beginning. Of
-the four mistakes it is by far the largest.
+Now all three agree, although dropout was on before the call and the batch size is different. The last line shows the size of the fourth mistake. It is by far the largest of the four. And it is the mistake that is hardest to notice,
+because the wrong number is the same each time.
 
 ## A fixed set, and how certain the number is
 
-The mean loss of a few documents is only an estimate. *Predict.* On 200 stories, some 19,000 tokens, how large is the standard error of the
-mean loss, in nats per token?
+The mean loss of a few documents is only an estimate: other documents would give another number. The *standard error* says how far such numbers scatter.
 
-Documents are drawn independently of each other, but the tokens of one document are not. So we must not treat the loss as a mean of 19,000 independent numbers. It is a ratio of two sums over
-documents, the nats and the tokens, and we use the standard error of such a ratio (Cochran 1977, §6).
+*Predict.* On 200 stories, some 19,000 tokens, how large is the standard error of the mean loss, in nats per token?
 """
 
 # %%
 predict("18.1", f"standard error of a loss on {STORIES} stories", guess=None, unit="nats per token")
+
+# %% [markdown]
+r"""
+Documents are drawn independently of each other, but the tokens of one document are not. So we must not treat the loss as a mean of 19,000 independent numbers. It is a ratio of two sums over
+documents, the nats and the tokens, and we use the standard error of such a ratio (Cochran 1977, §6). For each document it compares the nats with the number that we expect from the document's length, which is
+the mean loss times the number of its tokens.
+"""
 
 
 # %%
@@ -285,7 +344,8 @@ def mean_and_error(nats: np.ndarray, tokens: np.ndarray, eot: int) -> tuple[floa
 
 # %% [markdown]
 r"""
-*Check.* We draw many sets of 200 stories from the held-out ones and look how far their means scatter.
+*Check.* We take 600 held-out stories, draw 2,000 sets of 200 stories from them, and compute how far the means of these sets scatter. The formula, which sees only one set, should give about the same number. (Sets that are drawn from
+only 600 stories overlap, so they scatter too little. The square root in `scatter` corrects this.)
 """
 
 # %%
@@ -309,6 +369,12 @@ assert 0.7 < error / scatter(nats[second]) < 1.4, (
 print("one set's formula agrees with the scatter of 2,000 sets")
 answer("18.1", round(error, 4))
 
+# %% [markdown]
+r"""
+How large must a difference be, before we may say that one model is better? We compare the models of one and of two layers in two ways: on two different sets of stories, and on the same set. In the second case
+the scatter is that of the differences, story by story.
+"""
+
 # %% tags=["nbval-ignore-output"]
 one, other, both = (scatter(x) for x in (nats[first], nats[second], nats[first] - nats[second]))
 print(f"{second}: {mean:.4f} ± {error:.4f} on {STORIES} stories; perplexity {math.exp(mean):.3f}")
@@ -318,11 +384,11 @@ print(f"so the two models are {apart / two:.1f} standard errors apart on two set
 
 # %% [markdown]
 r"""
-Look at the last line. A difference of less than about two standard errors may be chance. On two different sets of stories we could not say which of these models is better. On one set we can, because
-whatever makes one set of stories harder than another makes it harder for both models, and cancels in the difference. This is why the validation set is *fixed*. The same holds during a
+Look at the last line. A difference of less than about two standard errors may be chance. On two different sets of stories we could not say which of these models is better. On one set we can. The reason is that
+some sets are harder than others, but they are harder for both models, and this part cancels in the difference. This is why the validation set is *fixed*. The same holds during a
 run: if the loss on a fixed set changes, the model has changed.
 
-A published log shows how much a small set scatters. Megatron-LM evaluated one model three times after step 2,500 of a run, each time on other 80 rows of text:
+A published log shows how much a small set scatters. Megatron-LM evaluated one model three times after step 2,500 of a run, each time on 80 different rows of text:
 """
 
 # %%
@@ -335,13 +401,13 @@ print(f"the two validations are {abs(validated[0] - validated[1]):.2f} nats apar
 
 # %% [markdown]
 r"""
-The weights were the same. Somebody who compared two models in this way could easily call the worse one better.
+The weights were the same each time. If you compared two models in this way, you could easily call the worse one better.
 
 ## Perplexity, and bits per byte
 
 Perplexity is e to the power of the loss. A perplexity of 7 means that the model is as uncertain as if it had to choose among seven equally likely tokens. Both numbers have the same flaw: they are
-*per token*, and a token is whatever the tokenizer says. The text itself is the same for everybody, and so are its bytes in
-UTF-8. So we divide by bytes. How many bytes does each token stand for?
+*per token*, and each tokenizer cuts the text into other tokens. The text itself is the same for everybody, and so are its bytes in
+UTF-8. So we divide by bytes, and use bits instead of nats, as is usual for bytes. `token_bytes` lists how many bytes of text each token stands for.
 """
 
 
@@ -363,20 +429,18 @@ def bits_per_byte(nats: np.ndarray, tokens: np.ndarray, sizes: np.ndarray) -> fl
 
 # %% [markdown]
 r"""
-*Find the bug.* Often the bytes are counted by decoding each token. *Predict.* By which factor is this count wrong on a megabyte of several
-alphabets?
+*Find the bug.* Often people count the bytes by decoding each token to text and measuring that text. Is this the same number? We try it on a megabyte of random words in five alphabets, a little more than 200,000 bytes of each.
+
+*Predict.* By which factor is the count by decoding wrong?
 """
 
 # %%
 predict("18.2", "bytes by decoding, per byte of text", guess=None)
+
+# %%
 dice = random.Random(SEED)
-alphabets = {
-    "Greek": (0x3B1, 24),
-    "Cyrillic": (0x430, 32),
-    "Hangul": (0xAC00, 11172),
-    "emoji": (0x1F300, 700),
-    "Latin": (97, 26),
-}
+alphabets = {"Greek": (0x3B1, 24), "Cyrillic": (0x430, 32)}  # the first letter, and how many there are
+alphabets |= {"Hangul": (0xAC00, 11172), "emoji": (0x1F300, 700), "Latin": (97, 26)}
 counted, sizes = np.zeros(3, np.int64), token_bytes(tokenizer)
 for name, (begin, n) in alphabets.items():
     words = ["".join(chr(begin + dice.randrange(n)) for _ in range(5)) for _ in range(5000)]
@@ -390,11 +454,12 @@ answer("18.2", round(counted[2] / counted[0], 2))
 
 # %% [markdown]
 r"""
-Our tokenizer has learned from English stories only, so most letters of the other alphabets are two to four tokens of one byte each. A single byte of such a letter
+The count from the vocabulary is exact. The count by decoding is right for Latin letters only. Our tokenizer has learned from English stories, so most letters of the other alphabets are two to four tokens of one byte each. A single byte of such a letter
 decodes to U+FFFD, the replacement character, which has three bytes in UTF-8. If we count three times the bytes, we get a third
-of the bits per byte. So the worse a tokenizer fits the text, the better the result looks.
+of the bits per byte. So the worse a tokenizer fits the text, the better the wrong result looks.
 
-*Two tokenizers on one text.* We compare two tokenizers with the simplest models, tables of counts. Which one is better, a table of pairs of bytes or a table of single tokens?
+*Two tokenizers on one text.* Now we use the measure. We compare two tokenizers: our own, and one whose tokens are single bytes. The models are the simplest ones, tables of counts. One table counts how often each token occurs, and the others
+count pairs of neighbours. Which of the three is best?
 """
 
 # %%
@@ -411,28 +476,379 @@ def bigram_nats(train: np.ndarray, test: np.ndarray, size: int, pairs: bool) -> 
 
 letters = BPETokenizer([bytes([b]) for b in range(256)])
 known = tokenizer.decode(text[1:400_001].tolist()).replace("<|endoftext|>", "\n")
-for name, coder, pairs in (
-    ("bytes, pairs", letters, True),
-    ("tokens, each alone", tokenizer, False),
-    ("tokens, pairs", tokenizer, True),
-):
+tables = {"bytes, pairs": (letters, True), "tokens, each alone": (tokenizer, False)}
+tables["tokens, pairs"] = tokenizer, True
+for name, (coder, pairs) in tables.items():
     past, ids = (np.array(coder.encode(some)) for some in (known, held))
     some = bigram_nats(past, ids, coder.vocab_size, pairs)
-    print(
-        f"{name:19} {some.mean():.3f} nats per token, {bits_per_byte(some, ids, token_bytes(coder)):.3f} bits per byte"
-    )
+    bits = bits_per_byte(some, ids, token_bytes(coder))
+    print(f"{name:19} {some.mean():.3f} nats per token, {bits:.3f} bits per byte")
 
 # %% [markdown]
 r"""
 Per token, the table of bytes has the lowest loss of the three. Per byte of text it has the highest, three to four times that of pairs of tokens.
 Never compare losses per token across tokenizers.
+"""
 
-## Who has how many?
+# %% [markdown]
+r"""
+## Above the floor, by kind of decision
 
-Most tokens of a story are easy, so they dominate the mean loss. To see whether the model uses facts, we ask for answers that are right or wrong.
-Every story says who has how many, in number words that can be *copied* from an earlier sentence or must be *computed*
-from two. Chapter 02 knows their places. Is the model's first choice the right word? Chapter 07 asked this for stories that fit
-into the context. With `windows` we can ask it for any story:
+Most tokens of a story are easy, so they dominate the mean loss. The loss contains everything that a model knows and does not know, but in a single number. For our stories we can take this number apart.
+
+We know every choice that chapter 02's grammar can make, so we can write a perfect reader. This reader knows every continuation of the story that is consistent with the text so
+far, and its probability. The cost of a token for the perfect reader, −ln P(token | all tokens before it), is the floor of this token: no model can have a lower loss on average. The difference between a model's loss and the floor is its *excess*. It is the
+part of the loss that the model can still learn.
+
+The next section builds this reader from chapter 02's grammar. If you believe that it can be built, skip to "What each token costs", where we ask it which words can come next.
+"""
+
+# %% [markdown]
+r"""
+## Appendix: a reader that knows the grammar
+
+The reader goes through a text word by word. At each place there may be several ways to understand the text so far, because two lines of the grammar can begin with the same words. A `Reading` is one of these ways. It holds the parts of the story that
+are still to come, the probability of this way, and the facts that were drawn, such as names and numbers.
+"""
+
+
+# %%
+#| export evals.excess
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from nanogpt.corpora.corpus import entries, said
+from nanogpt.corpora.grammar import Count, Draw, Part, Pick, Recall, Text, alternatives
+
+
+# %%
+#| export evals.excess
+class Reading(NamedTuple):
+    """One way to understand a text so far."""
+
+    parts: tuple  # the parts that are still to come, each with its kind
+    p: float = 1.0
+    told: str = ""  # words that are decided already, beyond those that were read
+    facts: dict = {}  # noqa: RUF012 (never changed)
+    marks: tuple = ()  # (words, kind) of all parts so far
+
+
+# %%
+print(Reading(((Pick("story"), ""),)))
+
+# %% [markdown]
+r"""
+This is the only reading before the first word. The grammar's part `Pick("story")` is still to come: one of the story's lines will be picked, and nothing else is known.
+
+`told_on` continues a reading up to the next space. It looks at the first part that is to come. If the part is a `Pick`, the reading branches into one for each line, and the probability is divided by their number. A `Draw`, for example of a
+name, branches in the same way into all entries of a pool. All other parts have exactly one text. `next_words` then collects the next words of several readings, and for each word the readings that begin with it.
+"""
+
+
+# %%
+#| export evals.excess
+def told_on(reading: Reading) -> Iterator[Reading]:
+    """All continuations of a reading, up to the next space or the end."""
+    if not reading.parts or " " in reading.told[1:]:
+        yield reading
+        return
+    (part, kind), *rest = reading.parts
+    if isinstance(part, Pick):
+        for line in (choices := lines(part.symbol)):
+            yield from told_on(reading._replace(parts=(*line, *rest), p=reading.p / len(choices)))
+        return
+    draws = (
+        [(e[0], reading.facts | {part.key: e}) for e in entries(part.pool)] if isinstance(part, Draw) else []
+    )
+    for words, facts in draws or [(said(part, reading.facts), reading.facts)]:
+        p, marks = reading.p / max(1, len(draws)), (*reading.marks, (words, kind))
+        yield from told_on(Reading(tuple(rest), p, reading.told + words, facts, marks))
+
+
+# %%
+#| export evals.excess
+def next_words(readings: Iterable[Reading]) -> dict[str, list[Reading]]:
+    """The words that can come next, each up to its next space, and how a reader who has heard it reads on."""
+    found: dict[str, list[Reading]] = {}
+    for further in (further for reading in readings for further in told_on(reading)):
+        end = further.told.find(" ", 1)
+        end = len(further.told) if end < 0 else end
+        found.setdefault(further.told[:end], []).append(further._replace(told=further.told[end:]))
+    return found
+
+
+# %% [markdown]
+r"""
+Two things are still missing. `lines` lists the alternatives of a symbol of the grammar, and `kind_of` says what kind of decision the words of a part are. The kind depends on the part of the grammar that it comes from: a name that is
+drawn, a name that is said again, a count that is copied or computed, and so on. Among the words of fixed phrases we distinguish two kinds. An *opening* is a word that even the perfect reader
+cannot know in advance, because the grammar chooses the next sentence there. All others are *fixed words*.
+"""
+
+
+# %%
+#| export evals.excess
+ADJECTIVES = "color", "good", "look", "mood", "weather"
+DRAWN = {"girl": "names, new", "boy": "names, new", **dict.fromkeys(("many", "few", "some"), "counts, new")}
+
+
+def kind_of(part: Part, symbol: str) -> str:
+    """What kind of decision the words of a part are, in a line of symbol."""
+    if isinstance(part, Draw):
+        return DRAWN.get(part.pool, "things, new")
+    if isinstance(part, Recall):
+        return "names, again" if part.key in "AB" else "things, again"
+    if isinstance(part, Count):
+        return "counts, copied" if len(part.terms) == 1 else "counts, computed"
+    if symbol in ADJECTIVES:
+        return "adjectives"
+    first = alternatives(symbol)[0]
+    return (
+        "other words"
+        if len(first) == 1 and isinstance(first[0], Text) and " " not in first[0].words
+        else "phrases"
+    )
+
+
+# %%
+#| export evals.excess
+@cache
+def lines(symbol: str) -> list[tuple]:
+    """A symbol's alternatives, each part with its kind."""
+    return [tuple((part, kind_of(part, symbol)) for part in line) for line in alternatives(symbol)]
+
+
+# %% [markdown]
+r"""
+A token gets the kind of the part in which its first letter is.
+"""
+
+
+# %%
+#| export evals.excess
+KINDS = (
+    *("names, new", "names, again", "counts, new", "counts, copied", "counts, computed", "things, new"),
+    *("things, again", "adjectives", "other words", "openings", "fixed words", "the end"),
+)
+
+
+def kinds_of_tokens(text: str, marks: tuple, costs: list[float], tokenizer) -> Iterator[str]:
+    """The kind of the part in which each token's first letter stands; marks: (words, kind) of all parts."""
+    ends, end = np.cumsum([len(words.encode()) for words, _ in marks]), 0
+    for token, cost in zip((tokenizer.tokens[i] for i in tokenizer.encode(text)), costs):
+        start, end = end, end + len(token)
+        kind = marks[np.searchsorted(ends, start + token.startswith(b" "), side="right")][1]
+        yield ("openings" if cost > 1e-9 else "fixed words") if kind == "phrases" else kind
+
+
+# %%
+for part, kind in lines("open")[0][4:8]:
+    print(f"{kind:12}", part)
+
+# %% [markdown]
+r"""
+## What each token costs
+
+Now we let the perfect reader read. A `Reading` is one way to understand the text so far, and `next_words` returns the words that can come next, each with the readings that begin with it. We give the reader the beginning of a story, one word after another, and ask for the words that can come next. The probability of a word is the sum over all readings that begin
+with it, divided by the sum over all readings.
+"""
+
+# %%
+for words in ("One", "One sunny"):
+    so_far = [Reading(((Pick("story"), ""),))]
+    for word in re.findall(" ?[^ ]+", words):
+        so_far = next_words(so_far)[word]
+    after = {w.strip(): sum(r.p for r in some) for w, some in next_words(so_far).items()}
+    total = sum(after.values())
+    print(f"{words} → " + ", ".join(f"{w} {p / total:.3f}" for w, p in list(after.items())[:4]), "…")
+
+# %% [markdown]
+r"""
+After "One", fourteen kinds of weather are equally likely, of which the first four are printed. After "One sunny" there are six words to choose from.
+
+Tokens are smaller than words. If several words begin with the same token, this token has the probability of all of them together, and the next token decides between them. `perfect_reader` computes the cost of each token in
+this way, and then goes on with the readings of the word.
+"""
+
+
+# %%
+#| export evals.excess
+def perfect_reader(text: str, tokenizer) -> list[tuple[float, str]]:
+    """The cost of each token of a story, and of its end, for one who knows the grammar, in nats; and its kind.
+
+    Exact: -ln P(token | all tokens before it), over all stories of the grammar. ValueError if the grammar cannot
+    generate this text.
+    """
+    readings, costs, before = [Reading(((Pick("story"), ""),))], [], 1.0
+    first, *others = text.split(" ")
+    for word in [first, *(" " + other for other in others), ""]:
+        heard = next_words(readings)
+        if word not in heard:
+            raise ValueError(f"the grammar tells no story with {word!r} at this place: {text[:60]} …")
+        chances = [(tokenizer.encode(w), sum(r.p for r in some)) for w, some in heard.items()]
+        ids = tokenizer.encode(word)
+        for n in range(1, len(ids) + 1):
+            left = sum(p for other, p in chances if other[:n] == ids[:n])  # of longer words, too
+            costs.append(math.log(before / left))
+            before = left
+        readings = heard[word]
+    costs.append(math.log(before / sum(r.p for r in readings)))
+    marks = max(readings, key=lambda reading: reading.p).marks
+    return list(zip(costs, [*kinds_of_tokens(text, marks, costs, tokenizer), "the end"]))
+
+
+# %%
+told = list(stories(STORIES, seed=SEED))
+for token, (cost, kind) in list(zip(tokenizer.encode(told[0].text), perfect_reader(told[0].text, tokenizer)))[
+    :10
+]:
+    print(f"{tokenizer.decode([token])!r:10} {cost:.3f} nats  {kind}")
+
+# %% [markdown]
+r"""
+Fixed words cost the perfect reader nothing. A new name costs ln 12 = 2.485 nats, because there are twelve names to choose from.
+
+`Floor` does this for many stories. It holds their ids, and for each id its floor and its kind. The method `by_kind` adds some nats up by kind, and `excess` does so with the difference between a model's losses and the floor.
+"""
+
+
+# %%
+#| export evals.excess
+@dataclass(frozen=True)
+class Floor:
+    """The ids of stories, an <|endoftext|> before each and after the last. For every id but the first there are the
+    nats that it costs a perfect reader, and its kind, an index into KINDS."""
+
+    ids: np.ndarray  # (n + 1,)
+    nats: np.ndarray  # (n,)
+    kinds: np.ndarray  # (n,)
+    stories: int
+
+    @classmethod
+    def of(cls, texts: Iterable[str], tokenizer) -> "Floor":
+        ids, costs, texts = [tokenizer.eot], [], list(texts)
+        for text in texts:
+            ids += [*tokenizer.encode(text), tokenizer.eot]
+            costs += perfect_reader(text, tokenizer)
+        nats, kinds = zip(*costs)
+        return cls(np.array(ids), np.array(nats), np.array([KINDS.index(kind) for kind in kinds]), len(texts))
+
+
+# %%
+#| export evals.excess
+class Floor(Floor):
+    def by_kind(self, nats: np.ndarray) -> dict[str, float]:
+        """The sum of some nats, one for each id but the first, of each kind, per story: the parts of their sum."""
+        return dict(zip(KINDS, (np.bincount(self.kinds, nats, len(KINDS)) / self.stories).tolist()))
+
+    def excess(self, nats: np.ndarray) -> dict[str, float]:
+        """What a model pays above the floor, by kind, in nats per story. nats: its losses (`token_losses`)."""
+        return self.by_kind(nats - self.nats)
+
+
+# %% [markdown]
+r"""
+*Check.* The floors of all tokens of a story must add up to −ln p of the story, which chapter 02 computed when it generated the story. And no
+token may have a negative floor. We compare the sums over all 200 stories.
+"""
+
+# %%
+floor = Floor.of((story.text for story in told), tokenizer)
+entropy = -sum(story.logprob for story in told)
+assert abs(floor.nats.sum() - entropy) < 1e-6, f"{floor.nats.sum()} nats, but generated with {entropy}"
+assert floor.nats.min() > -1e-9, f"a token costs {floor.nats.min()} nats"
+print(f"{len(floor.nats):,} tokens of {STORIES} stories: {entropy / STORIES:.3f} nats a story, either way")
+
+# %% [markdown]
+r"""
+*Predict.* One or two of the ninety tokens of a story are computed numbers. Which share of the excess of chapter 07's model is on these tokens?
+"""
+
+# %%
+predict("18.3", "share of the excess that is paid for computed counts", guess=None, unit="%")
+
+# %% [markdown]
+r"""
+We compute the excess by kind for two tables of counts and for all models. For each model, the parts must add up to the difference between its total loss and the total floor.
+"""
+
+
+# %%
+def pair_table(pairs: bool) -> np.ndarray:
+    return bigram_nats(text[:1_000_000], floor.ids, V, pairs)
+
+
+table = {"each token alone": floor.excess(pair_table(False))}
+table["pairs of tokens"] = floor.excess(pair_table(True))
+for name, model in models.items():
+    nats = token_losses(model, floor.ids, eot)
+    table[name] = floor.excess(nats)
+    whole = (nats.sum() - entropy) / STORIES
+    assert abs(sum(table[name].values()) - whole) < 1e-6, f"{name}: the parts do not add up to {whole}"
+print("in every row the parts add up to the whole")
+
+# %% tags=["nbval-ignore-output"]
+counted = {"tokens a story": np.ones(len(floor.nats)), "the floor": floor.nats}
+figures.print_kinds({name: floor.by_kind(of) for name, of in counted.items()} | table)
+alt = "Nats a story above the floor, a bar a model, split by kind of decision, and the same as shares"
+show(figures.excess(table), alt=f"{alt}: phrases go first, computed counts last.")
+row = list(table.values())[-1]
+answer("18.3", 100 * row["counts, computed"] / sum(row.values()))
+
+# %% [markdown]
+r"""
+The first two columns show how many tokens of each kind a story has, and their floor. All other columns are excesses in nats per story. First come the two tables of counts, for comparison. Then come four stages of one training, a model of one layer, and
+chapter 07's model, which was trained longer.
+
+The stages show the order in which a model learns. The excess of phrases falls first, since they are most of the tokens. Adjectives and openings
+follow. A table of counts is enough for these kinds, because they need no memory of the story. Repeated names and things and
+copied counts fall least at first, so their share rises. They need attention, because the model has to look back into the story. In chapter 07's model, repeated names and copied counts have fallen to nearly nothing. Most of its excess is on repeated things and on
+computed counts.
+
+Is this the same for other seeds, and does a second layer help? The next cell shows recorded runs of chapter 07's length with several seeds for each depth, in nats a story above the floor. (`python
+tests/bench/bench_excess.py` made them.)
+"""
+
+# %%
+recorded = json.loads(Path("../data/measurements/excess.json").read_text())
+figures.print_seeds(recorded)
+
+# %% [markdown]
+r"""
+In all runs, about a third of the excess at the end comes from arithmetic, although only about one of ninety tokens is a computed number. The second layer does not reduce this part. Between a quarter and
+a third, or a little more, comes from toys and places that are named again, which happens in few of the plots. After 400 steps the two depths differ more than the seeds do: the model with one layer has learned to copy names
+sooner.
+
+At which tokens of a story is the excess? In the next figure each token of two stories is shaded by its excess, and the answers to the questions in the story have a frame:
+"""
+
+# %% tags=["nbval-ignore-output"]
+excess = nats - floor.nats  # of the last model
+begins = np.flatnonzero(floor.ids == eot)
+rows = [figures.pieces(told[i], excess[begins[i] :], tokenizer) for i in (2, 3)]
+alt = "Two stories, each token shaded by the model's excess over the floor; the answers have a frame."
+show(costs(rows), alt=alt)
+
+# %% [markdown]
+r"""
+With chapter 07's model most tokens are white: it predicts them as well as the perfect reader. The dark ones are few, and you can now say of each which kind of decision it is.
+
+The appendix below asks a simpler question, whether the answers in a story are right.
+"""
+
+# %% tags=["nbval-ignore-output"]
+predictions("18")
+
+# %% [markdown]
+r"""
+## Appendix: right and wrong answers
+
+Every story says who has how many. Some of these number words can be *copied* from an earlier sentence, others must be *computed* from two of them. Chapter 02 knows their places. Chapter 07's `answer_accuracy` asked for each of them
+whether the model's first choice is the right word, but only in stories that fit into the context. With `windows` the function can ask it for any story.
 """
 
 
@@ -477,309 +893,17 @@ def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dic
 
 
 # %% tags=["nbval-ignore-output"]
-told = list(stories(STORIES, seed=SEED))
 for name in (first, second):
     shares = answer_accuracy(models[name], told, tokenizer)
     print(f"{name:22}", ", ".join(f"{kind} {share:.0%}" for kind, share in shares.items()))
 
-# %% [markdown]
-r"""
-## Above the floor, by kind of decision
-
-A share of right answers does not say how wrong the wrong answers are, and it says nothing about all other words. The loss contains everything, but in
-one number. For our stories we can take this number apart.
-
-Every choice of the grammar is known, so we can write down a perfect reader. This reader knows every continuation of the story that is consistent with the text so
-far, and its probability. The cost of a token for the perfect reader, −ln P(token | all tokens before it), is the floor of this token. What a model pays above the floor is its *excess*. That is the part that it can
-still learn.
-
-The reader goes through a text word by word. A `Reading` is one way to understand the text so far: the parts that are still to come, and the facts that were drawn.
-"""
-
-
-# %%
-#| export evals.excess
-import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache
-from typing import NamedTuple
-
-import numpy as np
-
-from nanogpt.corpora.corpus import entries, said
-from nanogpt.corpora.grammar import Count, Draw, Part, Pick, Recall, Text, alternatives
-
-
-# %%
-#| export evals.excess
-class Reading(NamedTuple):
-    """One way to understand a text so far."""
-
-    parts: tuple  # what is still to be told, each with its kind
-    p: float = 1.0
-    told: str = ""  # told already, beyond what was read
-    facts: dict = {}  # noqa: RUF012 (never changed)
-    marks: tuple = ()  # (words, kind) of all parts that were told
-
-
-# %%
-#| export evals.excess
-def told_on(reading: Reading) -> Iterator[Reading]:
-    """All ways to tell on, up to the next space or the end."""
-    if not reading.parts or " " in reading.told[1:]:
-        yield reading
-        return
-    (part, kind), *rest = reading.parts
-    if isinstance(part, Pick):
-        for line in (choices := lines(part.symbol)):
-            yield from told_on(reading._replace(parts=(*line, *rest), p=reading.p / len(choices)))
-        return
-    draws = (
-        [(e[0], reading.facts | {part.key: e}) for e in entries(part.pool)] if isinstance(part, Draw) else []
-    )
-    for words, facts in draws or [(said(part, reading.facts), reading.facts)]:
-        p, marks = reading.p / max(1, len(draws)), (*reading.marks, (words, kind))
-        yield from told_on(Reading(tuple(rest), p, reading.told + words, facts, marks))
-
 
 # %% [markdown]
 r"""
-Each word gets a kind, which depends on the part of the grammar that it comes from. Among the words of phrases we distinguish two kinds. An *opening* is a word that even the perfect reader
-cannot know in advance, because there the next sentence is decided. All others are *fixed words*.
+A share of right answers does not say how wrong the wrong answers are, and it says nothing about all other words. The excess by kind does both.
+
+## Checkpoint
 """
-
-
-# %%
-#| export evals.excess
-ADJECTIVES = "color", "good", "look", "mood", "weather"
-DRAWN = {"girl": "names, new", "boy": "names, new", **dict.fromkeys(("many", "few", "some"), "counts, new")}
-
-
-def kind_of(part: Part, symbol: str) -> str:
-    """What kind of decision the words of a part are, in a line of symbol."""
-    if isinstance(part, Draw):
-        return DRAWN.get(part.pool, "things, new")
-    if isinstance(part, Recall):
-        return "names, again" if part.key in "AB" else "things, again"
-    if isinstance(part, Count):
-        return "counts, copied" if len(part.terms) == 1 else "counts, computed"
-    if symbol in ADJECTIVES:
-        return "adjectives"
-    first = alternatives(symbol)[0]
-    return (
-        "other words"
-        if len(first) == 1 and isinstance(first[0], Text) and " " not in first[0].words
-        else "phrases"
-    )
-
-
-# %%
-#| export evals.excess
-@cache
-def lines(symbol: str) -> list[tuple]:
-    """A symbol's alternatives, each part with its kind."""
-    return [tuple((part, kind_of(part, symbol)) for part in line) for line in alternatives(symbol)]
-
-
-# %%
-#| export evals.excess
-def next_words(readings: Iterable[Reading]) -> dict[str, list[Reading]]:
-    """The words that can come next, each up to its next space, and how a reader who has heard it reads on."""
-    found: dict[str, list[Reading]] = {}
-    for further in (further for reading in readings for further in told_on(reading)):
-        end = further.told.find(" ", 1)
-        end = len(further.told) if end < 0 else end
-        found.setdefault(further.told[:end], []).append(further._replace(told=further.told[end:]))
-    return found
-
-
-# %%
-for words in ("One", "One sunny"):
-    so_far = [Reading(((Pick("story"), ""),))]
-    for word in re.findall(" ?[^ ]+", words):
-        so_far = next_words(so_far)[word]
-    after = {w.strip(): sum(r.p for r in some) for w, some in next_words(so_far).items()}
-    total = sum(after.values())
-    print(f"{words} → " + ", ".join(f"{w} {p / total:.3f}" for w, p in list(after.items())[:4]), "…")
-
-# %% [markdown]
-r"""
-Tokens are smaller than words. A token that several words begin with has the probability of all of them together, and the next token decides among them.
-"""
-
-
-# %%
-#| export evals.excess
-def perfect_reader(text: str, tokenizer) -> list[tuple[float, str]]:
-    """What each token of a story, and its end, costs one who knows the grammar, in nats, and its kind of decision.
-
-    Exact: -ln P(token | all tokens before it), over all ways to tell a story. ValueError if the grammar does not
-    tell this text.
-    """
-    readings, costs, before = [Reading(((Pick("story"), ""),))], [], 1.0
-    first, *others = text.split(" ")
-    for word in [first, *(" " + other for other in others), ""]:
-        heard = next_words(readings)
-        if word not in heard:
-            raise ValueError(f"the grammar tells no story with {word!r} at this place: {text[:60]} …")
-        chances = [(tokenizer.encode(w), sum(r.p for r in some)) for w, some in heard.items()]
-        ids = tokenizer.encode(word)
-        for n in range(1, len(ids) + 1):
-            left = sum(p for other, p in chances if other[:n] == ids[:n])  # of longer words, too
-            costs.append(math.log(before / left))
-            before = left
-        readings = heard[word]
-    costs.append(math.log(before / sum(r.p for r in readings)))
-    marks = max(readings, key=lambda reading: reading.p).marks
-    return list(zip(costs, [*kinds_of_tokens(text, marks, costs, tokenizer), "the end"]))
-
-
-# %%
-#| export evals.excess
-KINDS = (
-    *("names, new", "names, again", "counts, new", "counts, copied", "counts, computed", "things, new"),
-    *("things, again", "adjectives", "other words", "openings", "fixed words", "the end"),
-)
-
-
-def kinds_of_tokens(text: str, marks: tuple, costs: list[float], tokenizer) -> Iterator[str]:
-    """The kind of the part in which each token's first letter stands; marks: (words, kind) of all parts."""
-    ends, end = np.cumsum([len(words.encode()) for words, _ in marks]), 0
-    for token, cost in zip((tokenizer.tokens[i] for i in tokenizer.encode(text)), costs):
-        start, end = end, end + len(token)
-        kind = marks[np.searchsorted(ends, start + token.startswith(b" "), side="right")][1]
-        yield ("openings" if cost > 1e-9 else "fixed words") if kind == "phrases" else kind
-
-
-# %%
-#| export evals.excess
-@dataclass(frozen=True)
-class Floor:
-    """Stories as ids, each behind an <|endoftext|> and with one after the last, and for every id but the first the
-    nats that it costs a perfect reader, and its kind: an index into KINDS."""
-
-    ids: np.ndarray  # (n + 1,)
-    nats: np.ndarray  # (n,)
-    kinds: np.ndarray  # (n,)
-    stories: int
-
-    @classmethod
-    def of(cls, texts: Iterable[str], tokenizer) -> "Floor":
-        ids, costs, texts = [tokenizer.eot], [], list(texts)
-        for text in texts:
-            ids += [*tokenizer.encode(text), tokenizer.eot]
-            costs += perfect_reader(text, tokenizer)
-        nats, kinds = zip(*costs)
-        return cls(np.array(ids), np.array(nats), np.array([KINDS.index(kind) for kind in kinds]), len(texts))
-
-
-# %%
-#| export evals.excess
-class Floor(Floor):
-    def by_kind(self, nats: np.ndarray) -> dict[str, float]:
-        """The sum of some nats, one for each id but the first, of each kind, per story: the parts of their sum."""
-        return dict(zip(KINDS, (np.bincount(self.kinds, nats, len(KINDS)) / self.stories).tolist()))
-
-    def excess(self, nats: np.ndarray) -> dict[str, float]:
-        """What a model pays above the floor, by kind, in nats per story. nats: its losses (`token_losses`)."""
-        return self.by_kind(nats - self.nats)
-
-
-# %% [markdown]
-r"""
-*Check.* The floors of all tokens of a story must add up to −ln p of the story, which chapter 02 computed when it generated the story. And no
-token may have a negative floor.
-"""
-
-# %%
-floor = Floor.of((story.text for story in told), tokenizer)
-entropy = -sum(story.logprob for story in told)
-assert abs(floor.nats.sum() - entropy) < 1e-6, f"{floor.nats.sum()} nats, but told with {entropy}"
-assert floor.nats.min() > -1e-9, f"a token costs {floor.nats.min()} nats"
-print(f"{len(floor.nats):,} tokens of {STORIES} stories: {entropy / STORIES:.3f} nats a story, either way")
-
-# %% [markdown]
-r"""
-*Predict.* One or two of the ninety tokens of a story are computed numbers. Which share of its excess does chapter 07's model pay for them?
-"""
-
-# %%
-predict("18.3", "share of the excess that is paid for computed counts", guess=None, unit="%")
-
-
-def pair_table(pairs: bool) -> np.ndarray:
-    return bigram_nats(text[:1_000_000], floor.ids, V, pairs)
-
-
-table = {
-    "each token alone": floor.excess(pair_table(False)),
-    "pairs of tokens": floor.excess(pair_table(True)),
-}
-for name, model in models.items():
-    nats = token_losses(model, floor.ids, eot)
-    table[name] = floor.excess(nats)
-    whole = (nats.sum() - entropy) / STORIES
-    assert abs(sum(table[name].values()) - whole) < 1e-6, f"{name}: the parts do not add up to {whole}"
-print("in every row the parts add up to the whole")
-
-# %% tags=["nbval-ignore-output"]
-counted = {"tokens a story": np.ones(len(floor.nats)), "the floor": floor.nats}
-columns = {name: floor.by_kind(of) for name, of in counted.items()} | table
-heads = [textwrap.wrap(name.replace(",", ""), 9) for name in columns]
-for line in range(max(map(len, heads))):
-    print(" " * 16, *(f"{' '.join(head[line : line + 1]):>9}" for head in heads))
-for kind in ("all", *KINDS):
-    amounts = [sum(row.values()) if kind == "all" else row[kind] for row in columns.values()]
-    print(f"{kind:16}", *(f"{amount:9.2f}" for amount in amounts))
-show(
-    figures.excess(table),
-    alt="Bars of nats a story above the floor, a bar a model, split by kind of decision, and the same as shares: phrases go first, computed counts last.",
-)
-row = list(table.values())[-1]
-answer("18.3", 100 * row["counts, computed"] / sum(row.values()))
-
-# %% [markdown]
-r"""
-The first two models are tables, for comparison. Then come four stages of one training, a model of one layer, and
-chapter 07's model, which was trained longer. The stages show what is learned first. The phrases fall first, since they are most of the tokens. Adjectives and openings
-follow. A table of counts is enough for these kinds, and no memory of the story is needed. Repeated names and things and
-copied counts fall least at first, so their share rises. They need attention, because the model has to look back into the story. In chapter 07's model they have fallen to nearly nothing. The
-computed counts remain.
-
-Is this the same for other seeds, and does a second layer help? The next cell shows recorded runs of chapter 07's length with several seeds for each depth, in nats a story above the floor (`python
-tests/bench/bench_excess.py`).
-"""
-
-# %%
-recorded = json.loads(Path("../data/measurements/excess.json").read_text())
-figures.print_seeds(recorded)
-
-# %% [markdown]
-r"""
-In all runs about a third of the excess at the end is paid for arithmetic, although only about one of ninety tokens is a computed number, and the second layer does not reduce this part. Between a quarter and
-a third or more goes to toys and places that are named again, which happens in few of the plots. After 400 steps the two depths differ more than the seeds do: the model with one layer has learned to copy names
-sooner.
-
-Where in a story is the excess paid? In the next figure each token is shaded by its excess, and the answers are framed:
-"""
-
-# %% tags=["nbval-ignore-output"]
-excess, rows = nats - floor.nats, []  # of the last model
-for i in np.flatnonzero(floor.ids == eot)[2:4]:
-    story, end = told[np.count_nonzero(floor.ids[:i] == eot)], 0
-    rows.append([])
-    for j, piece in enumerate(map(tokenizer.decode, ([k] for k in tokenizer.encode(story.text)))):
-        begin, end = end, end + len(piece)
-        framed = any(a < end and begin < b for a, b in story.answers)
-        rows[-1].append((piece, max(0.0, excess[i + j].item()), framed))
-show(
-    costs(rows),
-    alt="Two stories, each token shaded by what the model pays above the floor; framed, the answers.",
-)
-
-# %% tags=["nbval-ignore-output"]
-predictions("18")
 
 # %%
 checkpoint("18")
@@ -796,7 +920,7 @@ r"""
 
 Chapter 18b has the other exercises. To explore:
 
-1. Take dropout off in `careless_loss` and keep the rest. How much is left of the difference between B = 7 and B = 32? Check against `evaluate`.
+1. Choose other rows of validation text for `some`, and a longer one. Which of the four mistakes gets smaller with the length of the text, and which does not? Check against `evaluate`.
 2. Give `kind_of` a kind of its own for toys. Check that the rows still add up, and say how much of "things, again" they are.
 3. Excess by position: sum it over the first, second, third … sentence of the stories. Check that it adds up to the total.
 4. One layer copies names sooner than two. Is it the depth, or the learning rate? Train two layers with half and twice the LR for 400 steps, and check

@@ -3,8 +3,10 @@ r"""
 # 18b · HellaSwag: is the likelier ending the right one?
 
 Chapter 18 could say how much a model still has to learn, because its texts came from a grammar. Nobody knows the floor of ordinary
-text. There we ask questions and count right answers. A count looks like the simplest of numbers. But it depends on how the question
+text. So for models of ordinary text, people ask questions and count the right answers. A count looks like the simplest of numbers. But it depends on how the question
 is asked, on how the scores of long and short answers are compared, on the number of questions, and on how often somebody has looked at the result.
+
+This chapter asks one well-known set of questions, HellaSwag. First we write the simplest program that answers a question. Then we make it faster without changing its answers. Then we ask what the result means.
 """
 
 # %%
@@ -50,7 +52,7 @@ from nanogpt.gpt.precision import autocast
 
 # %% [markdown]
 r"""
-All sizes are set here. The model is chapter 07's. If it is absent, a short run takes its place.
+All sizes are set here. The model is chapter 07's. If it is absent, we train a model of the same shape for a few steps.
 """
 
 # %%
@@ -77,6 +79,7 @@ best = load_model(built / "model", device) if there else None
 if best is None or best.config.vocab_size != tokenizer.vocab_size:
     print("chapter 07's model is absent: a short run must do")
     best = short_run()
+print(f"a model of {best.config.n_layer} layers, and a context of {best.config.block_size} tokens")
 
 # %% [markdown]
 r"""
@@ -86,8 +89,10 @@ A question of HellaSwag (Zellers et al. 2019) is a beginning with four endings. 
 written by a model, and selected so that they fool another model. A language model can answer such a question although it has never learned to answer questions: we
 take the ending that it finds likeliest.
 
-The 10,042 validation questions are 12 MB (`course data hellaswag`). For tests and for work offline there are 48 questions in the same format, written for
+The 10,042 validation questions are 12 MB (`course data hellaswag` downloads them). For tests and for work offline there are 48 questions in the same format, written for
 this course. Their wrong endings are absurd, so scores on the two sets cannot be compared.
+
+Each line of the file is a question in JSON: the context `ctx`, a list of `endings`, and the number `label` of the right one. `load_items` reads the file, and names the line if one is not a question. We print one of the course's questions, with a star before the right ending.
 """
 
 
@@ -137,9 +142,9 @@ for i, words in enumerate(items[ASKED]["endings"]):
 r"""
 ## One ending at a time
 
-The cost of an ending is the sum of the costs of its tokens after the context, in nats: −ln P(ending | context). In the simplest form this is one
-forward pass for each ending. Two details matter. The space before an ending belongs to the ending. And if a context is too long, we keep its
-*end*.
+The cost of an ending is the sum of the losses of its tokens after the context, in nats: −ln P(ending | context). The simplest program makes one
+forward pass for each ending. Two details matter. The space before an ending belongs to the ending, because GPT-2's tokens begin with their space (`ids_of`). And if a context is too long, we keep its
+*end*, which is next to the ending (`fitting`).
 """
 
 
@@ -174,11 +179,17 @@ def one_at_a_time(item: dict) -> list[float]:
     return nats
 
 
+# %% tags=["nbval-ignore-output"]
+for nats, words in zip(one_at_a_time(items[ASKED]), items[ASKED]["endings"]):
+    print(f"{nats:6.1f} nats  {words}")
+
 # %% [markdown]
 r"""
-Longer endings have more tokens, so they cost more. Therefore there are several accuracies, and one name is used for two of them:
-the `acc_norm` of lm-evaluation-harness divides the cost by the number of *characters*, and that of build-nanogpt and llm.c by the number of *tokens*. The harness also has
-`acc_bytes`, which on English text is the same as `acc_norm`.
+The model's answer is the ending with the lowest cost. (All costs are high, because this model has read nothing but stories about toys.)
+
+But is the comparison fair? Longer endings have more tokens, so they cost more. Therefore people divide the cost by the length of the ending, and there are several accuracies. One name is even used for two of them:
+the `acc_norm` of lm-evaluation-harness, a program with many such sets of questions, divides the cost by the number of *characters*, and that of build-nanogpt and llm.c by the number of *tokens*. The harness also has
+`acc_bytes`, which on English text is the same as `acc_norm`. `MEASURES` has the four divisors. We compute the costs of all questions, and `by_measure` divides those of one question in the four ways.
 """
 
 # %%
@@ -202,8 +213,8 @@ def by_measure(number: int) -> dict[str, list[float]]:
 
 # %% [markdown]
 r"""
-The figure shows the costs of the endings of a question. The star marks the right ending, and orange is the one that a measure finds cheapest. *Predict* before you
-choose another question: which of its endings does the division by characters favour?
+The figure shows the costs of the endings of a question by each measure. The star marks the right ending, and orange is the one that a measure finds cheapest. *Predict* before you
+choose another question: which of its endings does the division by characters favour, a short one or a long one?
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -211,11 +222,11 @@ figures.endings_widget(items, by_measure, ASKED)
 
 # %% [markdown]
 r"""
-Different measures can choose different endings. (All costs are high here, because this model has read nothing but stories about toys.)
+Different measures can choose different endings for the same question.
 
 ## All endings side by side
 
-Four passes read the same context four times. With chapter 08's cache we could read it once, keep its keys and values, and then read the four endings.
+The program works, but it is slow: four passes read the same context four times. With chapter 08's cache we could read it once, keep its keys and values, and then read the four endings.
 A single pass can do the same without a copy. We put the four endings one after another behind the context. Each ending counts its positions from
 the end of the context. A mask lets a token see the context and its own ending, but not the other endings. So the keys and values of the context are computed
 once and used by all four endings.
@@ -225,6 +236,16 @@ once and used by all four endings.
 
 # %%
 predict("18b.1", "times fewer tokens", guess=None)
+
+# %% [markdown]
+r"""
+The model's `forward` has a parameter `cache` since chapter 08. It asks this object three things: at which `positions` the new tokens are, how each `layer` computes its attention, and from which places (`newest`) it should compute logits. `SideBySide` answers these questions differently. It keeps
+nothing for later. It only gives each token its position, and replaces the triangular mask by ours.
+
+`side_by_side` makes the row of tokens for one question. The last token of an ending is predicted but not read, so it is left out. `predicted_at` lists the places in the row at which the tokens of the endings are predicted. The first token of every ending is predicted at the last token of the context.
+
+We follow a small example: a context of five tokens, and endings of four, two and three tokens.
+"""
 
 
 # %%
@@ -286,7 +307,9 @@ show(
 
 # %% [markdown]
 r"""
-Several questions of about one length are read together, so that little of a batch is padding.
+Read the printed lines first. After the five tokens of the context, the positions begin again with 5 for each ending. In the figure, a row is a token and the marked columns are the tokens that it sees: all tokens of the context, and those of its own ending up to itself.
+
+`score_endings` does this for several questions at once. It pads the rows to one length, makes one pass, and adds up the losses of each ending. It also counts the tokens that are not the model's first choice, since the harness asks for this. We give it the question from above.
 """
 
 
@@ -314,6 +337,19 @@ def score_endings(
     return [some.sum(1).tolist() for some in both.split([len(ids) for ids in every], dim=1)]
 
 
+# %% tags=["nbval-ignore-output"]
+context, endings = ids_of(items[ASKED], tokenizer)
+for score, words in zip(score_endings(best, [context], [endings]), items[ASKED]["endings"]):
+    print(f"{score[0]:6.1f} nats  {words}")
+
+# %% [markdown]
+r"""
+These are the same costs as before, from one pass instead of four.
+
+Sometimes the context and all four endings together are longer than the model's context. `abreast` then divides the endings into groups that fit. Here are three endings where only three more tokens fit behind the context (the last token of an ending does not count):
+"""
+
+
 # %%
 #| export
 def abreast(endings: list[list[int]], room: int) -> list[list[list[int]]]:
@@ -325,6 +361,16 @@ def abreast(endings: list[list[int]], room: int) -> list[list[list[int]]]:
         groups[-1].append(ids)
         left -= len(ids) - 1
     return groups
+
+
+# %%
+print(abreast([[20, 21, 22], [30, 31], [40, 41, 42, 43]], room=3))
+
+# %% [markdown]
+r"""
+Three functions complete the program. `score_ids` cuts the contexts, forms the groups, and sorts them by length, so that a batch has little padding. Then it scores batch after batch, and puts the results back into the order of the questions. `score` does this for the texts of questions. `accuracy` divides
+the costs by each measure, takes the cheapest ending, and counts how often it is the right one. With each share it returns its standard error.
+"""
 
 
 # %%
@@ -385,7 +431,7 @@ def accuracy(
 
 # %% [markdown]
 r"""
-*Check.* The costs must be those of one ending at a time, up to float32's rounding, and the choices must be the same.
+*Check.* The costs of all 48 questions must be those of one ending at a time, up to float32's rounding, and the choices must be the same. We also count the tokens that go through the model in both ways.
 """
 
 # %%
@@ -400,7 +446,7 @@ answer("18b.1", round(each / once, 2))
 
 # %% [markdown]
 r"""
-How much time does it save? We run both ways in turns, so that other work on the machine disturbs both equally.
+How much time does this save? We run both ways in turns, so that other work on the machine disturbs both equally, and take the median of the ratios.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -412,11 +458,11 @@ for _ in range(ROUNDS):
     score(best, items, tokenizer)
     ratios.append((middle - start) / (time.perf_counter() - middle))
 print(f"{median(ratios):.2f}× as fast as one ending at a time, with {torch.get_num_threads()} threads")
-print("of which the tokens that are not read again explain", f"{each / once:.2f}×")
+print(f"the smaller number of tokens explains {each / once:.2f}×")
 
 # %% [markdown]
 r"""
-The two cells print how many times fewer tokens there are, and how many times faster one pass was. If the second number is larger, the rest comes from larger batches: there are fewer calls, the weights are read less
+The last line is the part of the gain that comes from fewer tokens. If the measured number is larger, the rest comes from larger batches: there are fewer calls, the weights are read less
 often, and the products of matrices are large enough for all cores. How much this brings depends on the machine and on the size of the model. `python tests/bench/bench_hellaswag.py` measures it on your machine, with `--shape
 gpt2` also for the shape of GPT-2.
 
@@ -431,7 +477,7 @@ for name, value in accuracy(best, items, tokenizer).items():
 r"""
 ## What the number means
 
-A model that has read only stories of toys and other small things knows nothing about dentists. Its accuracy is that of guessing, 25%, within
+A model that has read only stories of toys and other small things knows nothing about lamps and ladders. Its accuracy is that of guessing, 25%, within
 two standard errors. With 48 questions a standard error is 6 points, and with 10,042 questions it is 0.45. So even there a gain of half a point is
 within the noise, unless two models are compared on the same questions.
 
@@ -447,87 +493,38 @@ The second and third row use the same prompt. The harness's task (`hellaswag.yam
 context, begins its last clause with a capital, removes marks in brackets, and divides by characters. GPT-3's small model saw 300 billion tokens, and its number is
 from yet another program. So a number of this kind is useful only together with its metric, its prompt and the version of the code.
 
-## The same model in lm-evaluation-harness (optional)
-
-The harness asks a model for the log-likelihoods of continuations. So a short adapter is enough to run every task of the harness on our checkpoints, except those that need
-written answers:
-"""
-
-
-# %%
-#| export
-def log_likelihoods(model: GPT, requests: list, **how) -> list[tuple[float, bool]]:
-    """Of each (text, context's ids, continuation's ids): its log-likelihood, and whether it is all first choice."""
-    together: dict[tuple, list[int]] = {}  # requests of one context
-    for i, (_, context, _) in enumerate(requests):
-        together.setdefault(tuple(context), []).append(i)
-    asked = [(list(context), [requests[i][2] for i in some]) for context, some in together.items()]
-    found = dict.fromkeys(range(len(requests)))
-    for some, scores in zip(together.values(), score_ids(model, asked, **how)):
-        found.update({i: (-nats, wrong == 0) for i, (nats, wrong) in zip(some, scores)})
-    return list(found.values())
-
-
-# %%
-#| export
-def for_harness(model: GPT, tokenizer, *, batch=8, precision="float32"):
-    """The model as an lm_eval.api.model.LM, for tasks that ask for log-likelihoods. Needs the package lm-eval."""
-    from lm_eval.api.model import TemplateLM
-
-    from nanogpt.evals.losses import token_losses
-
-    class Adapter(TemplateLM):
-        eot_token_id = tokenizer.eot
-
-        def tok_encode(self, string, add_special_tokens=None, **_):
-            return tokenizer.encode(string)
-
-        def _loglikelihood_tokens(self, requests, **_):
-            return log_likelihoods(model, requests, batch=batch, precision=precision)
-
-        def loglikelihood_rolling(self, requests, disable_tqdm=False):
-            texts = (np.array([tokenizer.eot, *tokenizer.encode(request.args[0])]) for request in requests)
-            return [-token_losses(model, ids, tokenizer.eot, 1, precision).sum().item() for ids in texts]
-
-        def generate_until(self, requests, disable_tqdm=False):
-            raise NotImplementedError("the adapter scores texts; `python -m nanogpt sample` writes one")
-
-    return Adapter()
-
-
-# %% [markdown]
-r"""
-A test gives the 48 questions to the harness as a local task and compares the results: the four log-likelihoods of each question and the three accuracies are the same.
-(Only this test needs `pip install lm-eval`. `lm_eval.simple_evaluate(model=for_harness(model, tokenizer),
-tasks=["hellaswag"])` runs its own.)
-
 ## The test set is read once
 
-If we try ten learning rates and keep the one with the best validation loss, we have fitted the validation set a little. *Predict.* Twenty checkpoints
-all guess. Each answers the same number of questions, and we keep the best one. Which accuracy does it show?
+If we try ten learning rates and keep the one with the best validation loss, we have fitted the validation set a little. How much can such a choice deceive us? Suppose that twenty checkpoints know nothing and guess. Each of them answers our 48 questions, and we keep the best one.
+
+*Predict.* Which accuracy does the best of the twenty show, on average?
 """
 
 # %%
 predict("18b.2", "the best of the guessers", guess=None, unit="%")
+
+# %% [markdown]
+r"""
+We need no models for this. The number of right guesses has a binomial distribution, so we draw twenty such numbers, take the largest, and repeat this ten thousand times.
+"""
+
+# %%
 right = np.random.default_rng(0).binomial(len(items), 0.25, (10_000, GUESSERS)).max(1).mean() / len(items)
 print(
-    f"{len(items)} questions, the best of {GUESSERS} that guess: {right:.1%}, where each would get 25.0% of others"
+    f"{len(items)} questions, the best of {GUESSERS} that guess: {right:.1%}; on new questions it gets 25.0%"
 )
 answer("18b.2", round(100 * right, 1))
 
 # %% [markdown]
 r"""
-This is luck, and the more candidates there are, the more luck is in the winner's number. So there is a third split, which was not used for any choice. It must be read only once, at the
-end, because after a second look we could already choose. The command below (its code is optional) refuses `--split test` without `--final`, writes
-down each reading beside the shards, and says how many there were. All this helps only if the test questions were not in the training text. Chapter 16c searches for such questions.
-"""
+The best guesser looks much better than 25%, by luck alone. The more candidates there are, the more luck is in the winner's number. So there is a third split, the test set, which is not used for any choice. It must be read only once, at the
+end, because after a second look we could already choose. The command in the appendix refuses `--split test` without `--final`, writes
+each reading into a file beside the shards, and prints how many there were. All this helps only if the test questions were not in the training text. Chapter 16c searches for such questions.
 
-
-# %% [markdown]
-r"""
 ## During a run
 
-The trainer of chapter 17e looks at its model now and then. What it looks at is a table, `LOOKS`: a key of the configuration's section `eval`, and a function. HellaSwag becomes a row of it, and then `eval.hellaswag_every=1000` asks the questions after every thousandth step.
+The trainer of chapter 17e evaluates its model after every so many steps. Its table `LOOKS` has a row for each kind of evaluation: a key of the configuration's section `eval`, and a function. We add a row for HellaSwag. Then `eval.hellaswag_every=1000` asks the questions after every thousandth step. To try the
+function without a run, we give it an object that has only the tokenizer and the configuration.
 """
 
 # %%
@@ -548,7 +545,7 @@ def score_hellaswag(training: Training, model: GPT) -> dict:
     return {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
 
 
-LOOKS = {  # a key of `eval`: what is done so often
+LOOKS = {  # a key of `eval`, and what is done so often
     "every": validate,
     "sample_every": write_sample,
     "hellaswag_every": score_hellaswag,
@@ -562,7 +559,7 @@ print(score_hellaswag(SimpleNamespace(tokenizer=tokenizer, config=load_config("t
 r"""
 ## Appendix: the command `eval`
 
-The command does what this chapter and the one before have shown: losses, answers, the excess by kind of decision, and HellaSwag. It takes the shards that the run was trained on, unless `--data` names others.
+The command makes the measurements of this chapter and the one before: losses, answers, the excess by kind of decision, and HellaSwag. It takes the shards that the run was trained on, unless `--data` names others.
 """
 
 
@@ -714,20 +711,9 @@ def run(args: Namespace) -> None:
 
 # %%
 def command(*options: str) -> None:
+    place = ["--checkpoint", str(folder), "--device", device.type, "--data", str(built / "stories")]
     try:
-        run(
-            parser().parse_args(
-                [
-                    "--checkpoint",
-                    str(folder),
-                    "--device",
-                    device.type,
-                    "--data",
-                    str(built / "stories"),
-                    *options,
-                ]
-            )
-        )
+        run(parser().parse_args([*place, *options]))
     except ValueError as error:
         print(error)
 
@@ -747,6 +733,68 @@ with tempfile.TemporaryDirectory() as folder:
 r"""
 On the command line: `python -m nanogpt eval --checkpoint data/built/model --tasks val,hellaswag`; with
 `--checkpoint openai-community/gpt2` it is GPT-2.
+"""
+
+# %% [markdown]
+r"""
+## Appendix: the same model in lm-evaluation-harness
+
+lm-evaluation-harness asks a model for the log-likelihoods of continuations. So a short adapter is enough to run its tasks on our checkpoints, except those in which the model has to
+write an answer. The harness asks for each ending by itself. `log_likelihoods` collects the requests that have the same context, so that the context is read only once.
+"""
+
+
+# %%
+#| export
+def log_likelihoods(model: GPT, requests: list, **how) -> list[tuple[float, bool]]:
+    """Of each (text, context's ids, continuation's ids): its log-likelihood, and whether it is all first choice."""
+    together: dict[tuple, list[int]] = {}  # requests of one context
+    for i, (_, context, _) in enumerate(requests):
+        together.setdefault(tuple(context), []).append(i)
+    asked = [(list(context), [requests[i][2] for i in some]) for context, some in together.items()]
+    found = dict.fromkeys(range(len(requests)))
+    for some, scores in zip(together.values(), score_ids(model, asked, **how)):
+        found.update({i: (-nats, wrong == 0) for i, (nats, wrong) in zip(some, scores)})
+    return list(found.values())
+
+
+# %%
+#| export
+def for_harness(model: GPT, tokenizer, *, batch=8, precision="float32"):
+    """The model as an lm_eval.api.model.LM, for tasks that ask for log-likelihoods. Needs the package lm-eval."""
+    from lm_eval.api.model import TemplateLM
+
+    from nanogpt.evals.losses import token_losses
+
+    class Adapter(TemplateLM):
+        eot_token_id = tokenizer.eot
+
+        def tok_encode(self, string, add_special_tokens=None, **_):
+            return tokenizer.encode(string)
+
+        def _loglikelihood_tokens(self, requests, **_):
+            return log_likelihoods(model, requests, batch=batch, precision=precision)
+
+        def loglikelihood_rolling(self, requests, disable_tqdm=False):
+            texts = (np.array([tokenizer.eot, *tokenizer.encode(request.args[0])]) for request in requests)
+            return [-token_losses(model, ids, tokenizer.eot, 1, precision).sum().item() for ids in texts]
+
+        def generate_until(self, requests, disable_tqdm=False):
+            raise NotImplementedError("the adapter scores texts; `python -m nanogpt sample` writes one")
+
+    return Adapter()
+
+
+# %% [markdown]
+r"""
+A test gives the 48 questions to the harness as a local task and compares the results: the four log-likelihoods of each question and the three accuracies are the same.
+(Only this test needs `pip install lm-eval`. `lm_eval.simple_evaluate(model=for_harness(model, tokenizer),
+tasks=["hellaswag"])` runs its own.)
+"""
+
+# %% [markdown]
+r"""
+## Checkpoint
 """
 
 # %% tags=["nbval-ignore-output"]

@@ -75,6 +75,7 @@ ensure_corpus(old_folder)
 tokenizer = BPETokenizer.load(old_folder / "tokenizer.json")
 eot = tokenizer.eot
 assert base.config.vocab_size == tokenizer.vocab_size, f"{MODEL} has another vocabulary: run chapter 07"
+print(f"{STEPS} steps of {B} rows, rates {FULL:g}, {LAST:g} and {LORA:g}")
 
 # %% [markdown]
 r"""
@@ -195,6 +196,7 @@ def excess(model: GPT) -> dict[str, float]:
     return {town: loss - held[town][2] for town, loss in losses.items()}
 
 
+# %%
 predict("19.1", "new stories before any training, above the floor", guess=None, unit="nats a token")
 
 # %% tags=["nbval-ignore-output"]
@@ -216,12 +218,21 @@ name = hashlib.sha256(json.dumps(CHANGE, sort_keys=True).encode()).hexdigest()[:
 new_folder = BUILT / f"stories-{name}"  # another change, another folder
 with retold(CHANGE):
     manifest = ensure_corpus(new_folder, tokenizer, n=4000, seed=2)
-print(
-    f"{manifest['splits']['train']['documents']:,} new stories; {STEPS} steps read {STEPS * B} rows of them"
-)
+print(f"{manifest['splits']['train']['documents']:,} new stories, of which {STEPS * B} rows are read")
+
+
+# %% [markdown]
+r"""
+Some ways of fine-tuning read old text as well, so that it is not forgotten. `Replay` is a stream of batches like chapter 03's, in which each row comes from the old text with a given
+probability. To try it, we ask for half of the rows and count those that are the old stream's own.
+"""
 
 
 # %%
+def batches(folder: Path, seed: int = SEED) -> DocumentStream:
+    return DocumentStream(open_shards(folder, "train"), B, T, seed=seed, device=device)
+
+
 class Replay:
     """Batches of which a share of the rows, drawn one by one, comes from another stream."""
 
@@ -233,6 +244,17 @@ class Replay:
         (x, y), (old_x, old_y) = self.new.next_batch(), self.old.next_batch()
         old = (torch.rand(len(x), 1, generator=self.generator) < self.share).to(x.device)
         return torch.where(old, old_x, x), torch.where(old, old_y, y)
+
+
+# %%
+x, _ = Replay(batches(new_folder), batches(old_folder), 0.5).next_batch()
+print((x == batches(old_folder).next_batch()[0]).all(1).sum().item(), "of", len(x), "rows are old ones")
+
+# %% [markdown]
+r"""
+The chapter compares several ways: all weights are trained, or a part of them, or small matrices that are added to them. `prepared` loads chapter 07's model and makes it ready for one of these ways. Its helpers
+`freeze` and `add_lora` come further below, each in its section. `fine_tune` is then chapter 07's `train` with the stream that is wanted.
+"""
 
 
 # %%
@@ -258,10 +280,7 @@ def fine_tune(
 ) -> GPT:
     """The prepared model after some steps on new stories; with replay, that share of the rows is of old ones."""
     model = prepared(way, seed)
-    new, old = (
-        DocumentStream(open_shards(f, "train"), B, T, seed=seed, device=device)
-        for f in (new_folder, old_folder)
-    )
+    new, old = batches(new_folder, seed), batches(old_folder, seed)
     watch = on_step and (lambda step, loss: on_step(step, model))
     train(model, Replay(new, old, replay) if replay else new, steps, lr, precision=precision, on_step=watch)
     return model.eval()
@@ -378,7 +397,10 @@ def freeze(model: nn.Module, *trainable: str) -> nn.Module:
 
 # %%
 predict("19.3", "of GPT-2's parameters, adapters of rank 4 are", guess=None, unit="%")
+
+# %% tags=["nbval-ignore-output"]
 runs["last block"] = excess(fine_tune("last block", LAST))
+print(", ".join(f"{town} stories {nats:.2f} above the floor" for town, nats in runs["last block"].items()))
 
 # %% [markdown]
 r"""
@@ -492,7 +514,7 @@ each output. The next cell shows how far one step moves the logits, with the sca
 """
 
 # %% tags=["nbval-ignore-output"]
-x, y = DocumentStream(open_shards(new_folder, "train"), B, T, seed=SEED, device=device).next_batch()
+x, y = batches(new_folder).next_batch()
 
 
 def first_move(rank: int, alpha: float) -> float:
@@ -655,6 +677,7 @@ autograd keeps: to train the adapter of the first layer, the gradient must come 
 predict("19.4", "GPT-2, 4 × 1,024 tokens: memory of rank 4, of full fine-tuning's", guess=None, unit="%")
 
 
+# %%
 def memory(config, B: int, T: int, rank: int = 0) -> dict[str, int]:
     """Bytes of a float32 step by category, of all weights (chapter 09) or of adapters in all blocks."""
     full = memory_by_category(config, B, T)
@@ -681,9 +704,8 @@ def measured(way: str) -> dict[str, int]:
     moments = [t for state in optimizer.state.values() for t in state.values()]
     parts = {"parameters": list(model.parameters()), "optimizer": moments}
     parts["gradients"] = [p.grad for p in model.parameters() if p.grad is not None]
-    return {name: sum(t.nbytes for t in tensors) for name, tensors in parts.items()} | {
-        "activations": activations
-    }
+    held = {name: sum(t.nbytes for t in tensors) for name, tensors in parts.items()}
+    return held | {"activations": activations}
 
 
 # %%
@@ -719,6 +741,8 @@ less.
 
 # %%
 predict("19.5", "as well adapted, rank 16 has forgotten less than all weights", guess=None)
+
+# %%
 recorded = json.loads(Path("../data/measurements/finetune.json").read_text())
 print(
     f"{len(recorded['runs'])} runs of {recorded['steps']} steps, {recorded['date']}, on {recorded['device']}"

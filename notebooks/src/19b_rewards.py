@@ -440,6 +440,7 @@ the gradient at the logits; from there on, backpropagation is the same for all. 
 predict("19b.3", "noise with the group's mean as baseline, of that without", guess=None, unit="%")
 
 
+# %%
 def noise(logits: Tensor, answers: Tensor, baseline: Callable, draws: int = 500) -> tuple[float, Tensor]:
     """Mean squared distance of the gradient estimates from their mean, and that mean (B, V)."""
     generator, estimates = torch.Generator().manual_seed(SEED), []

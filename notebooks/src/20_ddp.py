@@ -36,26 +36,12 @@ _ = ensure_corpus(DATA)
 
 # %%
 #| export
-import atexit
-import gc
-import hashlib
-import os
-import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
-from pathlib import Path
-from threading import Thread
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-
-import nanogpt
-from nanogpt.device import pick_device
 
 # %% [markdown]
 r"""
@@ -63,7 +49,8 @@ r"""
 
 Processes that work together form a *group*. Each process has a number in it, from 0 on, its *rank*. Ranks talk by *collectives*: calls
 that every rank makes at the same place in its program, each with its own tensor. Let us look at collectives before we start any process.
-PyTorch can imitate a group inside this kernel: a tensor then holds one value for each rank, and `print` shows all of them.
+PyTorch can imitate a group inside this kernel: a tensor then holds one value for each rank, and `print` shows all of them. In the cell below,
+`local_ranks(4)` begins such an imitation. It gives us `ranked`, a helper: `ranked(f)` makes a tensor that has the value `f(rank)` on each rank.
 
 Two collectives carry this chapter. `broadcast` sends one rank's tensor to all others; this is how all copies of a model get the same first
 weights. `all_reduce` adds up the tensors of all ranks, and every rank gets the sum.
@@ -83,12 +70,15 @@ with local_ranks(LOCAL) as ranked:
 r"""
 Check one number by hand. The first entries were 0, 10, 20 and 30, and their sum is 60.
 
-Now data parallelism in small. The model is one layer with 16 inputs and 4 outputs. The batch has 8 rows, and each of the 4 ranks gets
+Now data parallelism in small. The model is one layer with 16 inputs and 4 outputs, and its loss is the mean of the squared outputs. The batch has 8 rows, and each of the 4 ranks gets
 two of them. Each rank computes the gradient of the mean loss of its own rows. The mean of the four gradients must be the
 gradient of the whole batch, because all ranks have the same number of rows.
 
+We need two more helpers. `ranked.counted()` notes each collective and the bytes of the tensor that a rank passes to it. `ranked.same(x)` checks that x
+is equal on all ranks, and returns it as a plain tensor.
+
 *Predict.* The layer has 16 × 4 weights and 4 biases in float32. After backward, each gradient is all-reduced. How many bytes does each
-rank put into the two collectives?
+rank put into the two collectives together?
 """
 
 # %%
@@ -96,15 +86,12 @@ predict("20.1", "bytes that a rank puts in", guess=None)
 
 # %%
 layer = nn.Linear(16, 4)
-generator = torch.Generator().manual_seed(0)
-batch = torch.randn(2 * LOCAL, layer.in_features, generator=generator)
-target = torch.randn(2 * LOCAL, layer.out_features, generator=generator)
-loss = nn.functional.mse_loss(layer(batch), target)
+batch = torch.randn(2 * LOCAL, layer.in_features, generator=torch.Generator().manual_seed(0))
+loss = layer(batch).square().mean()
 whole = torch.autograd.grad(loss, list(layer.parameters()))  # the gradient of the whole batch
 with local_ranks(LOCAL) as ranked:
-    my_x = ranked(lambda rank: batch.chunk(LOCAL)[rank].clone())
-    my_y = ranked(lambda rank: target.chunk(LOCAL)[rank].clone())
-    nn.functional.mse_loss(layer(my_x), my_y).backward()
+    mine = ranked(lambda rank: batch.chunk(LOCAL)[rank].clone())
+    layer(mine).square().mean().backward()
     with ranked.counted() as calls:
         for p in layer.parameters():
             dist.all_reduce(p.grad)
@@ -180,9 +167,30 @@ r"""
 Why the mean? The loss of a batch is an average over its rows. If both processes have the same number of rows, the average of their two
 gradients is the gradient of the whole batch, as if one process had seen all the rows.
 
+How do rows get to the ranks? Chapter 03's streams can already deal them. Of a batch of B rows, rank r takes the r-th part, and the position in the text
+counts what all ranks have taken. So the same B gives the same tokens on 1, 2 or 4 ranks, and a run saved by 4 can go on with 1. `my_rows` gives a stream the arguments
+for that.
+"""
+
+
+# %%
+#| export
+def my_rows(B: int, ranks: Ranks) -> dict:
+    """For a stream whose batches have B rows over all ranks: the arguments B, rank and world_size of this one."""
+    if B % ranks.size:
+        raise ValueError(f"{B} rows cannot be dealt to {ranks.size} ranks; take a multiple of {ranks.size}")
+    return {"B": B // ranks.size, "rank": ranks.rank, "world_size": ranks.size}
+
+
+# %%
+for rank in range(N):
+    print(f"rank {rank} of {N}:", my_rows(8, Ranks(rank, rank, N)))
+
+# %% [markdown]
+r"""
 Here is a complete training script. Compare it with chapter 07's loop. Three things are new: the process asks who it is, it takes its own half of each
-batch, and it averages the gradients before the optimizer uses them. To have something to compare with, each process first trains once
-by itself on all rows.
+batch, and it averages the gradients before the optimizer uses them. `init_process_group` lets the processes meet: by NCCL if they have GPUs, else by gloo. To have something to compare with, each process first trains once
+by itself on all rows, as one of one.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -193,7 +201,7 @@ import torch
 import torch.distributed as dist
 
 from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.parallel.distributed import Ranks, average_gradients, torchrun_ranks
+from nanogpt.parallel.distributed import Ranks, average_gradients, my_rows, torchrun_ranks
 from nanogpt.text.data import DocumentStream
 from nanogpt.text.shards import described, open_shards
 
@@ -204,8 +212,7 @@ config = GPTConfig(block_size=64, vocab_size=described(shards)[0], n_layer=2, n_
 def train(ranks: Ranks, rows: int = 8, steps: int = 10) -> list[float]:
     model = GPT(config, torch.Generator().manual_seed(0)).to(ranks.device)  # the same weights everywhere
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    mine = {"B": rows // ranks.size, "rank": ranks.rank, "world_size": ranks.size}
-    stream = DocumentStream(shards, T=config.block_size, device=ranks.device, **mine)
+    stream = DocumentStream(shards, T=config.block_size, device=ranks.device, **my_rows(rows, ranks))
     losses = []
     for _ in range(steps):
         x, y = stream.next_batch()
@@ -247,22 +254,17 @@ The two runs are the same run. The last digits differ because floating-point sum
 add their own rows first, and one process adds all of them in a row. Keep this experiment in mind. Every version below must pass it.
 
 So far each experiment starts processes of its own, which takes some seconds. From here on we need two processes often. `Processes` starts them once, and they wait for orders. `two("hello")` lets both call the function `hello(ranks)` at the same time, and returns what
-rank 0 returned. They use this notebook's cells as you have run them last.
+rank 0 returned. They use this notebook's cells as you have run them last. We call such functions *drills*, and they go into a module of their own, `drills.ddp`.
 """
 
 # %%
 #| export drills.ddp
-import argparse
-import importlib
-import time
-
 import torch
 
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.train import scale_init
 from nanogpt.text.data import DocumentStream
-from nanogpt.text.files import save_json
 from nanogpt.text.shards import described, open_shards
 
 SHAPE = {"n_layer": 2, "n_head": 8, "n_embd": 128, "block_size": 64}
@@ -280,19 +282,8 @@ two("hello")
 
 # %% [markdown]
 r"""
-How do rows get to the ranks? Chapter 03's streams can already deal them. Of a batch of B rows, rank r takes the r-th part, and the position in the text
-counts what all ranks have taken. So the same B gives the same tokens on 1, 2 or 4 ranks, and a run saved by 4 can go on with 1. `my_rows` gives a stream the arguments
-for that.
+All drills train the same small model. `fresh` makes it, with its optimizer and a stream of this rank's rows:
 """
-
-
-# %%
-#| export
-def my_rows(B: int, ranks: Ranks) -> dict:
-    """For a stream whose batches have B rows over all ranks: the arguments B, rank and world_size of this one."""
-    if B % ranks.size:
-        raise ValueError(f"{B} rows cannot be dealt to {ranks.size} ranks; take a multiple of {ranks.size}")
-    return {"B": B // ranks.size, "rank": ranks.rank, "world_size": ranks.size}
 
 
 # %%
@@ -342,9 +333,9 @@ def average_flat(model: nn.Module, ranks: Ranks) -> None:
 
 # %% [markdown]
 r"""
-How do we judge a version? `same_as_one` trains it and one process side by side, on the same rows. It returns how far the losses and the first gradients are apart. It
-also counts the messages of a step with PyTorch's profiler, which lists every collective (`gloo:all_reduce` here, `nccl:all_reduce` on GPUs). This and the other instruments of this chapter are in
-`course/data_parallel.py`.
+How do we judge a version? The drill `same_as_one` trains it and one process side by side, on the same rows. It returns how far the losses and the first gradients are apart. It
+also counts the messages of a step with PyTorch's profiler, which lists every collective by name (here `gloo:all_reduce`). This and the other instruments of this chapter are in
+`course/data_parallel.py`. There each version has a name: "loop" is `average_gradients`, and "flat" is `average_flat`.
 """
 
 
@@ -392,10 +383,9 @@ first look at the order, in this kernel:
 # %%
 names = {p: name for name, p in model.named_parameters()}
 ready = []
-hooks = [p.register_post_accumulate_grad_hook(lambda p: ready.append(names[p])) for p in names]
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(lambda p: ready.append(names[p]))
 model(*stream.next_batch())[1].backward()
-for hook in hooks:
-    hook.remove()
 print(f"{len(ready)} gradients; first {', '.join(ready[:3])}")
 print("last", ", ".join(ready[-3:]))
 
@@ -683,23 +673,6 @@ for when, told in found.items():
 
 # %% [markdown]
 r"""
-To compare the weights of all ranks, the drill uses `gathered`, which collects something from each rank, on all of them.
-"""
-
-
-# %%
-#| export
-def gathered(ranks: Ranks, thing) -> list:
-    """What each rank has given, in their order, on all of them; anything that can be pickled."""
-    if ranks.size == 1:
-        return [thing]
-    things = [None] * ranks.size
-    dist.all_gather_object(things, thing)
-    return things
-
-
-# %% [markdown]
-r"""
 The late flag sends as little as the right one, its loss falls, and no error is raised. But every rank trains a model of its own, and only rank
 0's is saved. Only a comparison of the weights across ranks finds it. The trainer makes none, so when you write a loop of your own, call `weights_apart` after the first steps.
 
@@ -712,9 +685,9 @@ One assumption has been silent so far: all ranks have the same number of targets
 losses gives a token of rank 1 five times the weight. Chapter 15 met the same trap with micro-batches, and the remedy is the same: a micro-batch counts by its share of
 the targets of *all ranks*.
 
-So far `target_shares` divided a micro-batch's targets by their sum. Given
-`ranks.mean`, it divides by the mean of the ranks' sums. That is n times its share of all targets, and the mean of gradients divides by n
-again.
+Two ranks with four rows are enough to follow it by hand. Rank 0 has two rows of 10 targets each, rank 1 has two rows with one target each, 22 in all. Every target should weigh 1/22. So far `target_shares` divided
+a row's targets by the sum of its *own rank*: 10/20 on rank 0, and 1/2 on rank 1. Now it is given `ranks.mean`, and divides by the mean of the ranks' sums, which is 22/2 = 11. A row of rank 0 gets 10/11 and a row of rank 1 gets 1/11. All shares together
+are 2. DDP then divides by the two ranks, and each target weighs 1/22.
 """
 
 
@@ -743,8 +716,6 @@ for rank in range(N):
 
 # %% [markdown]
 r"""
-A row of rank 0 has 10 of the 22 targets, and its share is 10/11. A row of rank 1 has one target and the share 1/11. All shares together are 2; after DDP has divided by the two ranks, they are 1, and each target weighs 1/22.
-
 `train_step` grows by two things. It hands `mean` on, and with it returns the loss of the whole batch on every rank. All ranks see the same loss and the same norm, so all
 make the same decision when they clip or skip a step. And between micro-batches it uses `no_sync`, before forward.
 """
@@ -852,15 +823,74 @@ answer("20.5", 2 * (4 - 1) / 4)
 
 # %% [markdown]
 r"""
-## Leaving the group, and losing a rank
+## Losing a rank
 
 Everything works. What happens when one rank does not? The others wait in their next collective for a partner that never comes. A time limit ends this wait. On gloo the
 error then says `Timed out waiting 3000ms for recv operation to complete`. That sentence comes from every rank except the one that is guilty.
 
-So `process_group`, which our drills have used all along, adds three things to PyTorch's `init_process_group`.
+So `process_group`, which our drills have used all along, adds a roll call to PyTorch's `init_process_group`. A rank that has waited in vain writes so into the *store*, a small dictionary over TCP that `torchrun` keeps for all ranks, and
+looks who else has written. The rank that does not answer is the lost one. The code is in the appendix; here we look at what it says. In the drill `hang`, the last rank sleeps as if its disk or its GPU hung.
 
-First, it *names* the lost rank. A rank that has waited in vain writes so into the store, the small dictionary over TCP that `torchrun` keeps for all ranks, and
-looks who else has written. It is a roll call: the rank that does not answer is the lost one.
+*Predict.* The time limit is two seconds. Which message does the other rank end with?
+"""
+
+# %%
+said = two("hang", seconds=2, fails=True)
+assert f"rank {N - 1} does not answer" in said, "the rank that hangs is not named"
+
+# %% [markdown]
+r"""
+The same roll call names a rank that *failed*, with its error, and one that *has ended*: if one rank has a batch more than the others, it waits for a collective that they never make.
+Set the limit above the longest thing that one rank does alone, such as a checkpoint or an evaluation.
+
+All of this is gloo's behaviour. With NCCL, a collective returns at once and the GPU waits. NCCL's watchdog thread notices when the time limit has passed and ends the whole process, without a Python exception
+(`TORCH_NCCL_ASYNC_ERROR_HANDLING=3`, the default; PyTorch's *ProcessGroupNCCL environment variables*). So nobody makes a roll call there. Chapter 20b adds a watch of our own for that case, and loses ranks in every other way.
+"""
+
+# %% [markdown]
+r"""
+## Appendix: the rest of the module
+
+What follows is work that later chapters import. Skip it on a first reading. It needs more of Python's library than the chapter itself:
+"""
+
+# %%
+#| export
+import atexit
+import gc
+import hashlib
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from threading import Thread
+
+import nanogpt
+from nanogpt.device import pick_device
+
+# %% [markdown]
+r"""
+*Who is there?* `gathered` collects something from each rank, on all of them. The drill `flag` has compared weights with it.
+"""
+
+
+# %%
+#| export
+def gathered(ranks: Ranks, thing) -> list:
+    """What each rank has given, in their order, on all of them; anything that can be pickled."""
+    if ranks.size == 1:
+        return [thing]
+    things = [None] * ranks.size
+    dist.all_gather_object(things, thing)
+    return things
+
+
+# %% [markdown]
+r"""
+*The roll call.* A thread asks, because behind a cut cable the store itself never answers.
 """
 
 
@@ -906,13 +936,9 @@ print(who_is_missing(Ranks(rank=0, size=4), store, seconds=0.2))
 
 # %% [markdown]
 r"""
-Second, a rank leaves the group *after success only*. It is tempting to write `destroy_process_group` into a `finally`, so that it always runs. On NCCL this can hang: leaving is itself a collective, so the rank that failed
+*Leaving the group.* A rank leaves it *after success only*. It is tempting to write `destroy_process_group` into a `finally`, so that it always runs. On NCCL this can hang: leaving is itself a collective, so the rank that failed
 waits for ranks that wait for it elsewhere, and its error is never printed. Three projects had this `finally` and removed it (torchtitan#1342, fairseq2#1024, fairchem#884). Gloo does not wait there. So after an error
-`process_group` leaves a gloo group, and lets the process end without leaving an NCCL group; then `torchrun` sees the failure and ends the others.
-
-Leaving has a trap of its own, described in the comment at `LEFT`.
-
-Third, a restarted rank must join the ranks that are alive now, not the addresses their predecessors left in the store. `same_life` takes care of that; it comes at the end of this chapter.
+`process_group` leaves a gloo group, and lets the process end without leaving an NCCL group; then `torchrun` sees the failure and ends the others. Leaving has a trap of its own, described in the comment at `LEFT`.
 """
 
 
@@ -966,52 +992,7 @@ def process_group(ranks: Ranks, seconds: float = 600.0) -> Iterator[None]:
 
 # %% [markdown]
 r"""
-*Predict.* The last rank hangs; the time limit is two seconds. Which message does the other one end with?
-"""
-
-
-# %%
-#| export drills.ddp
-def hang(ranks: Ranks, data: str | None = None) -> None:
-    """The last rank does not come to the collective, as if its disk or its GPU hung."""
-    if ranks.rank == ranks.size - 1:
-        time.sleep(3600)
-    ranks.mean(torch.ones(1, device=ranks.device))
-
-
-# %%
-said = two("hang", seconds=2, fails=True)
-assert f"rank {N - 1} does not answer" in said, "the rank that hangs is not named"
-
-# %% [markdown]
-r"""
-The same roll call names a rank that *failed*, with its error, and one that *has ended*: if one rank has a batch more than the others, it waits for a collective that they never make.
-Set the limit above the longest thing that one rank does alone, such as a checkpoint or an evaluation.
-
-All of this is gloo's behaviour. With NCCL, a collective returns at once and the GPU waits. NCCL's watchdog thread notices when the time limit has passed and ends the whole process, without a Python exception
-(`TORCH_NCCL_ASYNC_ERROR_HANDLING=3`, the default; PyTorch's *ProcessGroupNCCL environment variables*). So nobody makes a roll call there. Chapter 20b adds a watch of our own for that case.
-
-What else goes wrong, and where to look:
-
-| variable | when | symptom without it |
-|---|---|---|
-| `OMP_NUM_THREADS` | several ranks on one machine | each takes all cores, and all wait; torchrun sets 1 and says so |
-| `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` | several networks, a VPN, a container | ranks meet, then the first collective runs into the time limit |
-| `NCCL_DEBUG=INFO` | anything strange with NCCL | you cannot see which network and which cards NCCL has chosen |
-| `NCCL_IB_HCA` | several InfiniBand cards, some for storage only | NCCL may choose the wrong card |
-| `NCCL_IB_DISABLE=1` | InfiniBand cards that are not wired up | the first collective hangs |
-| `TORCH_NCCL_ASYNC_ERROR_HANDLING` | on unless set to 0 | with 0, a lost rank makes the others wait for ever |
-| `CUDA_DEVICE_MAX_CONNECTIONS=1` | Megatron's tensor parallelism only | Megatron's communication starts late; with FSDP and PyTorch's own tensor parallelism leave it unset (torchtitan#1147) |
-| `TORCH_LOGS=ddp` | to see DDP's log | the line about rebuilt buckets does not appear |
-"""
-
-# %% [markdown]
-r"""
-## Appendix: the rest of the module
-
-What follows is short work that later chapters import. Skip it on a first reading.
-
-`open_group` meets the other ranks at torchrun's store. The store lives longer than the ranks. A rank that was restarted would find the address of a dead process there. So in `same_life` rank 0 invents a name for
+*Meeting.* `open_group` meets the other ranks at torchrun's store. The store lives longer than the ranks. A rank that was restarted would find the address of a dead process there. So in `same_life` rank 0 invents a name for
 this life of the group and gives it to those that answer now; all further keys begin with this name.
 """
 
@@ -1131,6 +1112,22 @@ def weights_apart(model, ranks: Ranks) -> float:
     """The largest difference of a weight between two ranks."""
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).cpu()
     return max((weights - other).abs().max().item() for other in gathered(ranks, weights))
+
+
+# %%
+#| export drills.ddp
+import argparse
+import importlib
+import time
+
+from nanogpt.text.files import save_json
+
+
+def hang(ranks: Ranks, data: str | None = None) -> None:
+    """The last rank does not come to the collective, as if its disk or its GPU hung."""
+    if ranks.rank == ranks.size - 1:
+        time.sleep(3600)
+    ranks.mean(torch.ones(1, device=ranks.device))
 
 
 # %%

@@ -44,6 +44,7 @@ from nanogpt.speed.roofline import PEAKS
 DATA, RUNS = Path("../data/built/stories"), Path("../data/built/ranks")
 _ = ensure_corpus(DATA)
 torch.set_num_threads(1)  # as each rank of torchrun has
+print(f"a rank waits for the others {patience():.0f} s at most")
 
 # %% [markdown]
 r"""
@@ -118,6 +119,20 @@ def collectives_begun() -> int:
     entries = recorded(stacks=False)
     return entries[-1]["collective_seq_id"] if entries else 0
 
+
+# %% [markdown]
+r"""
+A group of one process, in this kernel, is enough to look at such a record. It makes three all-reduces:
+"""
+
+# %%
+os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+for n in (1, 10, 100):
+    dist.all_reduce(torch.ones(n))
+last = recorded()[-1]
+print(f"{collectives_begun()} collectives; the last is {last['profiling_name']} of {last['input_sizes']}")
+dist.destroy_process_group()
 
 # %% [markdown]
 r"""
@@ -463,7 +478,20 @@ This was the lucky case, in which the two collectives are of different kinds. Wh
 same size, nothing ends: gloo adds two things that have nothing to do with each other, and one rank waits only at the end, for a collective that no other makes.
 
 The code above asks for the recorder of the backend that is used: `_dump_fr_trace` for gloo, and `_dump_nccl_trace` for NCCL, whose entries have the same fields (PyTorch's `FlightRecorder.hpp`). NCCL's ranks also write it to files when they run into
-the time limit, if `TORCH_NCCL_DUMP_ON_TIMEOUT` is set and `TORCH_FR_DUMP_TEMP_FILE` says where.
+the time limit, the time limit, if `TORCH_NCCL_DUMP_ON_TIMEOUT` is set and `TORCH_FR_DUMP_TEMP_FILE` says where.
+
+What else goes wrong is often a setting. These are the variables to look at:
+
+| variable | when | symptom without it |
+|---|---|---|
+| `OMP_NUM_THREADS` | several ranks on one machine | each takes all cores, and all wait; torchrun sets 1 and says so |
+| `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` | several networks, a VPN, a container | ranks meet, then the first collective runs into the time limit |
+| `NCCL_DEBUG=INFO` | anything strange with NCCL | you cannot see which network and which cards NCCL has chosen |
+| `NCCL_IB_HCA` | several InfiniBand cards, some for storage only | NCCL may choose the wrong card |
+| `NCCL_IB_DISABLE=1` | InfiniBand cards that are not wired up | the first collective hangs |
+| `TORCH_NCCL_ASYNC_ERROR_HANDLING` | on unless set to 0 | with 0, a lost rank makes the others wait for ever |
+| `CUDA_DEVICE_MAX_CONNECTIONS=1` | Megatron's tensor parallelism only | Megatron's communication starts late; with FSDP and PyTorch's own tensor parallelism leave it unset (torchtitan#1147) |
+| `TORCH_LOGS=ddp` | to see DDP's log | the line about rebuilt buckets does not appear |
 
 ## A model of the network
 

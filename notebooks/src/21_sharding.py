@@ -19,17 +19,19 @@ with more care, so we use it from there on. We count what a rank holds and moves
 #| doc drills.sharding: What chapter 21 makes several processes do, to be measured: `drill drills.sharding:stages`.
 #| doc parallel.fsdp: A model in shards by FSDP2: made part by part; complete again for a file; its checkpoint for any number of ranks.
 import json
-from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 
 from course.figures import sharding as figures
 from course.local_ranks import fake_ranks, local_ranks
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.torchrun import torchrun
 from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.gpt.model import SIZES, GPTConfig, num_params
-from nanogpt.gpt.precision import LossScaler
+from nanogpt.gpt.model import GPT, SIZES, GPTConfig, num_params
+from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.pretrained import from_hf
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.distributed import Ranks
 from nanogpt.speed.work import activation_bytes
 
 DATA, OUT = "../data/built/stories", "../data/built/zero.json"
@@ -444,7 +446,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -516,19 +517,10 @@ logits take most of the memory, as in a large model.
 
 # %%
 #| export drills.sharding
-from pathlib import Path
-
 import torch
-from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 
 from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.gpt.precision import autocast
-from nanogpt.gpt.pretrained import to_hf
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import Ranks, my_rows, replicate
-from nanogpt.speed.work import peak_memory
+from nanogpt.parallel.distributed import Ranks, my_rows
 from nanogpt.text.data import DocumentStream
 from nanogpt.text.shards import described, open_shards
 
@@ -554,100 +546,11 @@ print(f"{P:,} parameters, {blocks:,} of them in the blocks; x is {tuple(stream.n
 
 # %% [markdown]
 r"""
-Two of the ways train in bf16: *autocast* as on one GPU (chapter 10), over parts that are gathered in float32, and *bf16* by FSDP2's policy.
-"""
+The drill `stages` trains this model for a few steps in six ways: one process, DDP, FSDP2, FSDP2 with recomputation, and twice FSDP2 in bf16. These last two differ. *autocast* works as on one GPU (chapter 10), over parts that are gathered in float32. *bf16* uses FSDP2's policy.
 
+In each way we note the losses, the bytes that a rank holds when backward has ended, the bytes that a step moves (by `Moved`), and its peak of memory. One more thing is counted, because it decides whether bf16 saves anything: the copies of the blocks' matrices in 16 bits that are alive between forward and backward. The code of the drill is in the appendix.
 
-# %%
-#| export drills.sharding
-WAYS = ["one process", "DDP", "FSDP2", "recompute", "autocast", "bf16"]
-
-
-def prepared(way: str, ranks: Ranks, data: str) -> tuple:
-    """What trains in this way: the model to call, its optimizer, and this rank's stream."""
-    model, stream = start(ranks, data)
-    if way == "DDP":
-        model = replicate(model, ranks)
-    elif way != "one process":
-        shard(model, precision="bf16" if way == "bf16" else "float32")
-    if way == "recompute":
-        recompute_blocks(model)
-    return model, make_optimizer(model, LR), stream
-
-
-def held(model: nn.Module, optimizer) -> dict[str, int]:
-    """Bytes of weights, gradients and moments on this rank."""
-    weights = list(model.parameters())
-    gradients = [p.grad for p in weights if p.grad is not None]
-    moments = [m for p in weights for m in optimizer.state[p].values() if m.dim()]
-    kinds = {"weights": weights, "gradients": gradients, "moments": moments}
-    return {kind: sum(local_part(x)[0].nbytes for x in tensors) for kind, tensors in kinds.items()}
-
-
-# %% [markdown]
-r"""
-One more thing is counted, because it decides whether bf16 saves anything: the copies of the blocks' matrices in 16 bits that are alive between forward and backward. Autograd calls `pack` with each tensor that it
-keeps for backward. After forward we ask each of these tensors how many bytes its storage still has.
-"""
-
-
-# %%
-#| export drills.sharding
-def copies_kept(model: nn.Module, batch, precision: str) -> int:
-    """Bytes of the blocks' matrices in 16 bits that are alive after forward, on this rank."""
-    C = SHAPE["n_embd"]
-    matrices = [{3 * C, C}, {C}, {4 * C, C}]  # the sides of c_attn, of c_proj, of the MLP's two
-    kept = {}
-
-    def pack(x: Tensor) -> Tensor:
-        if x.dim() == 2 and x.dtype in (torch.bfloat16, torch.float16) and {*x.shape} in matrices:
-            storage = x.untyped_storage()
-            kept[storage._cdata] = storage
-        return x
-
-    with saved_tensors_hooks(pack, lambda x: x), autocast(precision, batch[0].device):
-        loss = model(*batch)[1]
-    alive = sum(storage.nbytes() for storage in kept.values())
-    loss.backward()
-    return alive
-
-
-# %%
-for precision in ("float32", "bf16"):
-    copies = copies_kept(model, stream.next_batch(), precision)
-    print(f"one process, {precision}: {copies / blocks:.2f} bytes for each of the blocks' parameters")
-
-
-# %%
-#| export drills.sharding
-def measured(way: str, ranks: Ranks, data: str) -> dict:
-    """Losses; bytes that this rank holds at the end of backward, moves in a step, keeps as copies, has at its peak."""
-    model, optimizer, stream = prepared(way, ranks, data)
-    precision, found, losses = "bf16" if way == "autocast" else "float32", {}, []
-
-    def look(loss, norm) -> bool:
-        squares = [p.grad.norm().item() ** 2 for p in model.parameters()]
-        found.update(held(model, optimizer), norm=norm.item(), read=sum(squares) ** 0.5)
-        return True
-
-    def step() -> None:
-        batches, how = [stream.next_batch()], {"accept": look, "mean": ranks.mean}
-        losses.append(train_step(model, optimizer, batches, precision, **how).item())
-
-    step()
-    step()
-    with Moved() as moved:
-        step()
-    optimizer.zero_grad()
-    before = sum(held(model, optimizer).values())
-    found["peak"] = before + peak_memory(step, ranks.device)
-    found["copies"] = copies_kept(model, stream.next_batch(), precision)
-    return found | {"losses": losses, "moved": dict(moved.bytes)}
-
-
-# %% [markdown]
-r"""
-The second drill, `parts`, saves a sharded model in the middle of its training. We come to it at the end.
+A second drill, `parts`, runs in the same call. It saves a sharded model in the middle of its training, and we come to it at the end.
 
 *Predict.* How many MB of weights, gradients and moments does a rank of FSDP2 hold, on two ranks and in float32? How many MB does a step move, where the blocks are gathered twice and the root once? And how many bytes of copies for each
 of the blocks' parameters does a rank keep under *autocast*, where one process keeps nearly two?
@@ -659,14 +562,6 @@ predict("21.6", "FSDP2 moves a step", guess=None, unit="MB")
 predict(
     "21.7", "autocast keeps in 16-bit copies, for each of the blocks' parameters", guess=None, unit="bytes"
 )
-
-
-# %%
-#| export drills.sharding
-def stages(ranks: Ranks, data: str) -> dict:
-    """The same steps from the same weights in all ways, each measured."""
-    alone = Ranks(device=ranks.device)
-    return {way: measured(way, alone if way == WAYS[0] else ranks, data) for way in WAYS}
 
 
 # %%
@@ -739,6 +634,8 @@ Before an update we clip the gradient by its norm, and log the norm (chapter 15)
 
 # %%
 predict("21.8", "the true norm over the one that is read", guess=None)
+
+# %%
 for way in ("DDP", "FSDP2"):
     print(f"{way:6} a rank reads {measures[way]['read']:.2f}, the norm is {measures[way]['norm']:.2f}")
 answer("21.8", measures["FSDP2"]["norm"] / measures["FSDP2"]["read"])
@@ -760,16 +657,6 @@ import torch.distributed as dist
 
 # %%
 #| export gpt.clip
-#| grows gradients_of
-def gradients_of(parameters) -> list[Tensor]:
-    """Those that there are. One of which the ranks hold summands (a LayerNorm's in chapter 21b) is summed first."""
-    parameters = [p for p in parameters if p.grad is not None]
-    for p in parameters:
-        if getattr(p.grad, "placements", None) != getattr(p, "placements", None):
-            p.grad = p.grad.redistribute(placements=p.placements)
-    return [p.grad for p in parameters]
-
-
 def local_part(x: Tensor) -> tuple[Tensor, tuple]:
     """This rank's part of x, which shares its memory, and the groups of ranks that have the others; () if x is complete."""
     if not hasattr(x, "device_mesh"):  # no DTensor, whose class takes a second to import
@@ -812,7 +699,7 @@ together. (Shortening a gradient in parts, and dividing it by the scale of fp16,
 
 ## Into files
 
-There are two reasons to write a sharded model down. One is a file that others read. For it, `full_state` gathers one weight after the other to the CPU of rank 0, which alone needs them, and `unsharded` makes a GPT of them that `save_model` and
+There are two reasons to write a sharded model down. One is a file that others read. For it, `full_state` gathers one weight after the other to the CPU of rank 0, which alone needs them. Of these weights `unsharded`, in the appendix, makes a GPT that `save_model` and
 `to_hf` know.
 """
 
@@ -830,44 +717,39 @@ def full_state(model: GPT) -> dict[str, Tensor]:
     return state
 
 
-def unsharded(model: GPT) -> GPT | None:
-    """On rank 0 a plain GPT on the CPU, for save_model and to_hf, with the weights of a sharded one; None elsewhere."""
-    state = full_state(model)
-    if not state:
-        return None
-    with torch.device("meta"):
-        plain = GPT(model.config)
-    plain.load_state_dict(state | {"lm_head.weight": state["transformer.wte.weight"]}, assign=True)
-    plain.lm_head.weight = plain.transformer.wte.weight  # tied
-    return plain.train(model.training)
-
-
 # %% [markdown]
 r"""
 The other reason is to go on later, perhaps with another number of ranks. Then nobody has to gather anything. With `torch.distributed.checkpoint` each rank writes its own parts, and where they belong in the complete
 tensors. Each reader then takes from the files what its own parts need.
+
+It wants one dictionary of tensors by name. `parts_of` makes it: for each weight the rank's part, and beside it what AdamW keeps for this weight, the number of updates and the two moments. Before the first update AdamW has made none, so we put zeros there; `load` copies into them.
 """
 
 
 # %%
 #| export parallel.fsdp
-def state_of(model: GPT, optimizer) -> dict:
-    weights, moments = get_state_dict(model, optimizer)
-    return {"model": weights, "optimizer": moments}
+def parts_of(model: GPT, optimizer) -> dict[str, Tensor]:
+    """This rank's part of each weight and of its moments, by name. They share memory with model and optimizer."""
+    parts = {}
+    for name, p in model.named_parameters():
+        if not optimizer.state[p]:
+            empty = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            optimizer.state[p] = {"step": torch.zeros((), device=p.device), **empty}
+        parts[name] = p.detach()
+        parts |= {f"{name}.{what}": x for what, x in optimizer.state[p].items()}
+    return parts
 
 
 def save_parts(folder: str | Path, model: GPT, optimizer) -> None:
-    """Weights and optimizer into a folder; each rank writes its own parts. All ranks call it."""
-    dcp.save(state_of(model, optimizer), checkpoint_id=folder)
+    """Weights and moments into a folder; each rank writes its own parts. All ranks call it."""
+    dcp.save(parts_of(model, optimizer), checkpoint_id=folder)
 
 
 def load_parts(folder: str | Path, model: GPT, optimizer) -> None:
-    """What save_parts wrote, on any number of ranks, into a model and its optimizer, in place; one process as well."""
-    state = state_of(model, optimizer)
+    """What save_parts wrote, on any number of ranks, into a model and its AdamW, in place; one process as well."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process
-        dcp.load(state, checkpoint_id=folder)
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        dcp.load(parts_of(model, optimizer), checkpoint_id=folder)
 
 
 # %% [markdown]
@@ -877,7 +759,8 @@ The drill `parts` trained two steps on two ranks, saved its parts, exported the 
 
 # %%
 SAVED = Path(DATA).parent / "sharded"
-model, optimizer, stream = prepared("one process", Ranks(), DATA)
+model, stream = start(Ranks(), DATA)
+optimizer = make_optimizer(model, LR)
 (idx, _), _ = [stream.next_batch() for _ in range(2)]  # trained on already
 load_parts(SAVED / "parts", model, optimizer)
 exported = from_hf(SAVED / "huggingface")
@@ -914,6 +797,24 @@ The rest of this sitting is plumbing. Clipping shortens a gradient once its norm
 
 
 # %%
+from collections.abc import Iterable
+
+from nanogpt.gpt.precision import LossScaler
+
+
+# %%
+#| export gpt.clip
+#| grows gradients_of
+def gradients_of(parameters) -> list[Tensor]:
+    """Those that there are. One of which the ranks hold summands (a LayerNorm's in chapter 21b) is summed first."""
+    parameters = [p for p in parameters if p.grad is not None]
+    for p in parameters:
+        if getattr(p.grad, "placements", None) != getattr(p, "placements", None):
+            p.grad = p.grad.redistribute(placements=p.placements)
+    return [p.grad for p in parameters]
+
+
+# %%
 #| export gpt.clip
 #| grows scale_to
 @torch.no_grad()
@@ -941,6 +842,144 @@ grown("scale_to")
 
 # %% [markdown]
 r"""
+## Appendix: a plain model of the parts
+"""
+
+
+# %%
+#| export parallel.fsdp
+def unsharded(model: GPT) -> GPT | None:
+    """On rank 0 a plain GPT on the CPU, for save_model and to_hf, with the weights of a sharded one; None elsewhere."""
+    state = full_state(model)
+    if not state:
+        return None
+    with torch.device("meta"):
+        plain = GPT(model.config)
+    plain.load_state_dict(state | {"lm_head.weight": state["transformer.wte.weight"]}, assign=True)
+    plain.lm_head.weight = plain.transformer.wte.weight  # tied
+    return plain.train(model.training)
+
+
+# %% [markdown]
+r"""
+## Appendix: the drill that measures
+
+`prepared` makes what trains in each way, and `held` counts what a rank has of it.
+"""
+
+# %%
+#| export drills.sharding
+from pathlib import Path
+
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from nanogpt.gpt.optim import make_optimizer
+from nanogpt.gpt.precision import autocast
+from nanogpt.gpt.pretrained import to_hf
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.distributed import replicate
+from nanogpt.speed.work import peak_memory
+
+
+# %%
+#| export drills.sharding
+WAYS = ["one process", "DDP", "FSDP2", "recompute", "autocast", "bf16"]
+
+
+def prepared(way: str, ranks: Ranks, data: str) -> tuple:
+    """What trains in this way: the model to call, its optimizer, and this rank's stream."""
+    model, stream = start(ranks, data)
+    if way == "DDP":
+        model = replicate(model, ranks)
+    elif way != "one process":
+        shard(model, precision="bf16" if way == "bf16" else "float32")
+    if way == "recompute":
+        recompute_blocks(model)
+    return model, make_optimizer(model, LR), stream
+
+
+def held(model: nn.Module, optimizer) -> dict[str, int]:
+    """Bytes of weights, gradients and moments on this rank."""
+    weights = list(model.parameters())
+    gradients = [p.grad for p in weights if p.grad is not None]
+    moments = [m for p in weights for m in optimizer.state[p].values() if m.dim()]
+    kinds = {"weights": weights, "gradients": gradients, "moments": moments}
+    return {kind: sum(local_part(x)[0].nbytes for x in tensors) for kind, tensors in kinds.items()}
+
+
+# %% [markdown]
+r"""
+Which copies in 16 bits are alive between forward and backward? Autograd calls `pack` with each tensor that it
+keeps for backward. After forward we ask each of these tensors how many bytes its storage still has. One process keeps nearly two bytes for each of the blocks' parameters:
+"""
+
+
+# %%
+#| export drills.sharding
+def copies_kept(model: nn.Module, batch, precision: str) -> int:
+    """Bytes of the blocks' matrices in 16 bits that are alive after forward, on this rank."""
+    C = SHAPE["n_embd"]
+    matrices = [{3 * C, C}, {C}, {4 * C, C}]  # the sides of c_attn, of c_proj, of the MLP's two
+    kept = {}
+
+    def pack(x: Tensor) -> Tensor:
+        if x.dim() == 2 and x.dtype in (torch.bfloat16, torch.float16) and {*x.shape} in matrices:
+            storage = x.untyped_storage()
+            kept[storage._cdata] = storage
+        return x
+
+    with saved_tensors_hooks(pack, lambda x: x), autocast(precision, batch[0].device):
+        loss = model(*batch)[1]
+    alive = sum(storage.nbytes() for storage in kept.values())
+    loss.backward()
+    return alive
+
+
+# %%
+whole, whole_stream = start(Ranks(), DATA)
+for precision in ("float32", "bf16"):
+    copies = copies_kept(whole, whole_stream.next_batch(), precision)
+    print(f"one process, {precision}: {copies / blocks:.2f} bytes for each of the blocks' parameters")
+
+
+# %%
+#| export drills.sharding
+def measured(way: str, ranks: Ranks, data: str) -> dict:
+    """Losses; bytes that this rank holds at the end of backward, moves in a step, keeps as copies, has at its peak."""
+    model, optimizer, stream = prepared(way, ranks, data)
+    precision, found, losses = "bf16" if way == "autocast" else "float32", {}, []
+
+    def look(loss, norm) -> bool:
+        squares = [p.grad.norm().item() ** 2 for p in model.parameters()]
+        found.update(held(model, optimizer), norm=norm.item(), read=sum(squares) ** 0.5)
+        return True
+
+    def step() -> None:
+        batches, how = [stream.next_batch()], {"accept": look, "mean": ranks.mean}
+        losses.append(train_step(model, optimizer, batches, precision, **how).item())
+
+    step()
+    step()
+    with Moved() as moved:
+        step()
+    optimizer.zero_grad()
+    before = sum(held(model, optimizer).values())
+    found["peak"] = before + peak_memory(step, ranks.device)
+    found["copies"] = copies_kept(model, stream.next_batch(), precision)
+    return found | {"losses": losses, "moved": dict(moved.bytes)}
+
+
+# %%
+#| export drills.sharding
+def stages(ranks: Ranks, data: str) -> dict:
+    """The same steps from the same weights in all ways, each measured."""
+    alone = Ranks(device=ranks.device)
+    return {way: measured(way, alone if way == WAYS[0] else ranks, data) for way in WAYS}
+
+
+# %% [markdown]
+r"""
 ## Appendix: the drill that saves
 
 It trains for two steps, saves its parts, exports the model, and goes on for two steps. It is the drill `parts` of this chapter.
@@ -965,6 +1004,111 @@ def around_a_checkpoint(ranks: Ranks, data: str, before: int = 2, after: int = 2
 
 DRILLS = {"stages": stages, "parts": around_a_checkpoint}
 
+# %% [markdown]
+r"""
+## Appendix: a run's checkpoint in parts
+
+A run needs more than weights and moments: its place in the data, its random states, and hashes. Chapter 21d lets the trainer save in parts. Its checkpoint is chapter 17b's, and four functions have to know that the weights may be in parts.
+
+`save` of chapter 17b gets the folder into which all ranks have written their parts. It takes it over in the place of the model's file, and does the rest as before. `clean` of chapter 17d removes what a kill has left of it, since its name ends with `.tmp`.
+"""
+
+
+# %%
+import os
+import shutil
+
+from nanogpt.gpt.weights import save_model
+from nanogpt.run.checkpoint import MANIFEST, latest, pack, serialize, to_disk
+from nanogpt.run.metrics import read_metrics
+from nanogpt.text.files import atomically, save_json
+from nanogpt.text.shards import file_sha256, manifest_sha256
+
+# %%
+#| export run.checkpoint
+from dataclasses import asdict
+
+
+# %%
+#| export run.checkpoint
+#| grows save
+def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None, parts=None) -> Path:
+    """Write folder/step_000123, whole or not at all: weights as save_model writes them, state, a manifest of hashes.
+
+    parts: a folder in which all ranks have written the weights in parts; it becomes the checkpoint's.
+    """
+    target = Path(folder) / f"step_{step:06d}"
+    aside, tensors = target.with_name(f".{target.name}.tmp"), {}
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        if parts is not None:
+            os.rename(parts, aside)
+            save_json(aside / "config.json", asdict(model.config))
+        else:
+            save_model(model, aside)
+        save_json(aside / "state.json", pack(state, "state", tensors))
+        with atomically(aside / "state.safetensors") as file:
+            file.write(serialize(tensors))
+        if tokenizer is not None:
+            tokenizer.save(aside / "tokenizer.json")
+        seal(aside, target, step)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return target
+
+
+# %%
+#| export run.checkpoint
+def seal(aside: Path, target: Path, step: int) -> None:
+    """Write the manifest of a folder's files, wait for the disk, and give the folder its name."""
+    manifest = {"step": step, "files": {p.name: file_sha256(p) for p in sorted(aside.iterdir())}}
+    save_json(aside / MANIFEST, manifest | {"sha256": manifest_sha256(manifest)})
+    for path in (*aside.iterdir(), aside):
+        to_disk(path)
+    shutil.rmtree(target, ignore_errors=True)  # only a damaged one is written again
+    os.rename(aside, target)
+    to_disk(target.parent)
+
+
+def is_in_parts(checkpoint: Path) -> bool:
+    """Whether ranks wrote a checkpoint each its own parts; else it has a model.safetensors."""
+    return (checkpoint / ".metadata").exists()
+
+
+# %%
+print("the drill's folder is in parts:", is_in_parts(SAVED / "parts"))
+
+# %% [markdown]
+r"""
+`chosen` of chapter 17d finds the checkpoint that `sample` and `eval` are to read. It refuses one in parts, which is no model yet:
+"""
+
+
+# %%
+#| export run.checkpoint
+#| grows chosen
+def chosen(place: str | Path) -> Path:
+    """The checkpoint of a run's folder: runs/x is its newest complete one, runs/x/best that of its lowest validation loss.
+
+    A path that is no run's folder is returned unchanged. ValueError for a checkpoint in parts.
+    """
+    folder = Path(place)
+    home = folder.parent if folder.name == "best" else folder
+    found = latest(home) or folder
+    if found != folder and folder != home:
+        seen = [line for line in read_metrics(home) if line.get("val_loss") is not None]
+        if not seen:
+            raise ValueError(
+                f"{home} has no best checkpoint, since it was never validated; name {home} for its newest"
+            )
+        best = min(seen, key=lambda line: line["val_loss"])
+        found = home / f"step_{best['step']:06d}"
+    if is_in_parts(found):
+        how = f"from nanogpt.parallel.laid_out import join; join('{found}', 'model')"
+        raise ValueError(f'{found} is in parts; make a model of it by python -c "{how}"')
+    return found
+
+
 # %% tags=["nbval-ignore-output"]
 predictions("21")
 
@@ -974,6 +1118,17 @@ checkpoint("21")
 # %% [markdown]
 r"""
 ## Exercises
+
+`course exercises release 21` writes these as a notebook to `released/`; `course check 21` runs their visible checks.
+
+- **21-1** Parts of equal size, 15 minutes: repair a cut that loses rows.
+- **21-2** How many ranks?, 20 minutes: derive the fewest ranks on which a model fits in each stage.
+- **21-3** ZeRO 1 by hand, 35 minutes: one update on all ranks, with moments of a part each.
+- **21-4** A check for a norm, 25 minutes: write the check that finds norms of one rank's parts.
+- **21-5** What a step sends, 20 minutes: derive the bytes of every stage, with several micro-batches.
+- **21-6** Sharded, and still full, 10 minutes: why 64 more cards do not help.
+
+To explore:
 
 1. A run goes on with another `lr` than it was saved with. Which one is in the optimizer after `load_parts`? Check: `optimizer.param_groups[0]["lr"]`, and what `train` of chapter 07 does with it in each step.
 2. Give `PartsOptimizer` one flat vector of all weights in place of a part for each. How many collectives a step, and how many bytes of padding? Check: the law of the three stages still holds.

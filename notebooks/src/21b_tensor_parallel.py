@@ -108,6 +108,8 @@ then columns" put into collectives?
 
 # %%
 predict("21b.1", "bytes, rows first over columns first", guess=None)
+
+# %%
 x = torch.randn(B, T, C, generator=torch.Generator().manual_seed(1))
 mlp = GPT(SHAPE, torch.Generator().manual_seed(0)).transformer.h[0].mlp
 w_1, w_2, gelu = mlp.c_fc.weight, mlp.c_proj.weight, partial(F.gelu, approximate="tanh")
@@ -342,6 +344,8 @@ parallelism?
 
 # %%
 predict("21b.4", "tokens a step where both put in the same", guess=None)
+
+# %%
 small = GPTConfig()
 a_token = 4 * small.n_layer * 4 * small.n_embd  # 4 all-reduces a block, of n_embd numbers of 4 bytes
 gradients = 4 * num_params(small)
@@ -637,6 +641,8 @@ r"""
 
 # %%
 predict("21b.6", "bytes sent, sequence over plain", guess=None)
+
+# %%
 SENT = {
     "allreduce": 2 * (N - 1) / N,
     "reduce_scatter_base": (N - 1) / N,
@@ -841,6 +847,17 @@ checkpoint("21b")
 # %% [markdown]
 r"""
 ## Exercises
+
+`course exercises release 21b` writes these as a notebook to `released/`; `course check 21b` runs their visible checks.
+
+- **21b-1** Heads, not halves, 20 minutes: repair the cut of `c_attn`, without a loop.
+- **21b-2** One sum for an MLP, 30 minutes: compute it on n ranks.
+- **21b-3** Three numbers for each token, 35 minutes: the loss of a cut vocabulary, merged from summaries.
+- **21b-4** Counting collectives, 25 minutes: derive how many a step makes, and their bytes.
+- **21b-5** A check for a cut embedding, 25 minutes: write the check that finds rows of another rank.
+- **21b-6** Sixteen GPUs in two machines, 10 minutes: where tensor parallelism belongs.
+
+To explore:
 
 1. Norms by hand: mark which parameters of a block split by hand are pieces, and write its global norm with one all-reduce. Check: the drill `clipped` then prints one process's norm on all ranks.
 2. Let `enter` with `sequence` keep this rank's part for the weight's gradient and gather again in backward; it must do the product itself, as an operator `gathered_linear`. Check: the drill `memory` prints 16 / n, and `split_block`'s gradients stay.

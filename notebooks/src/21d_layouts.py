@@ -48,7 +48,7 @@ r"""
 
 `dp` may be left out: then it is whatever the number of processes allows, and a run without the section is DDP, as in chapter 20a. Two words are options of chapter 21. With `recompute`, each block keeps its input alone. With `copies`, the parts need not
 reach across all machines: `shard: true` and `copies: 4` on 32 processes make four groups of eight, each group holds all parts among its eight, and the four groups average their gradients. This is called *hybrid sharding*. If a group is a machine, weights are gathered inside the
-machine only.
+machine only. `save_parts` decides how a checkpoint is written, which we come to at the end.
 """
 
 # %%
@@ -69,6 +69,16 @@ class Parallel:
     copies: Annotated[int, Field(gt=0)] = 1  # with shard: groups of processes, of which each has all parts
     tp: Annotated[int, Field(gt=0)] = 1  # processes among which each layer is cut: chapter 21b
     recompute: bool = False  # of each block keep its input alone, and compute the block again in backward
+    save_parts: bool = False  # with shard: each rank saves its own parts of a checkpoint
+
+
+# %%
+print(Parallel(shard=True, tp=2))
+
+# %% [markdown]
+r"""
+Some combinations cannot work, however many processes there are. `check_layout` refuses each of them by one sentence, which names the keys and says what would do.
+"""
 
 
 # %%
@@ -90,6 +100,15 @@ def check_layout(parallel: Parallel, model, train) -> None:
         raise ValueError(
             f"parallel.copies={parallel.copies} are of parts; set parallel.shard=true, or leave it out"
         )
+    if parallel.save_parts and (tp > 1 or not parallel.shard):
+        given = f"parallel.shard={str(parallel.shard).lower()} and parallel.tp={tp}"
+        raise ValueError(f"parallel.save_parts=true needs parallel.shard=true and parallel.tp=1, not {given}")
+
+
+# %% [markdown]
+r"""
+Others depend on the number of processes. `data_parallel` says how many of them read different rows:
+"""
 
 
 # %%
@@ -111,17 +130,23 @@ def data_parallel(parallel: Parallel, processes: int) -> int:
     return dp
 
 
+# %%
+for layout in (Parallel(), Parallel(tp=2), Parallel(shard=True, copies=2)):
+    print(f"8 processes, {layout}: {data_parallel(layout, 8)} read different rows")
+
 # %% [markdown]
 r"""
 Of a layer's sizes only the heads are asked for: the width is a multiple of them, the MLP four times the width, and a vocabulary that does not come out even gives the last
 rank fewer rows (chapter 21b). The number of processes is known only when they have been started, so that question waits until then, and
 is asked before the processes meet.
 
-*Predict.* Of these nine wishes, made for `tiny` with its 8 heads, how many can be run?
+*Predict.* Of the nine wishes in the cell after the next one, made for `tiny` with its 8 heads, how many can be run? Read them before you guess.
 """
 
 # %%
 predict("21d.1", "wishes that can be run", guess=None)
+
+# %%
 WISHES = [  # processes started, and what the command line says
     (4, "parallel.dp=2 parallel.tp=2 parallel.shard=true"),
     (2, "parallel.dp=2 parallel.tp=2"),
@@ -180,6 +205,8 @@ needs *on this rank*.
 
 # %%
 #| export
+import json
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -191,7 +218,7 @@ from nanogpt.evals.losses import evaluating, padded, windows
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.optim import decay_groups, make_optimizer
 from nanogpt.gpt.precision import autocast
-from nanogpt.gpt.weights import WEIGHTS
+from nanogpt.gpt.weights import WEIGHTS, save_model
 from nanogpt.parallel.distributed import Ranks, replicate
 
 
@@ -222,6 +249,27 @@ def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
     return model, Ranks(ranks.rank // layout.tp, ranks.local_rank, dp, ranks.device)
 
 
+# %% [markdown]
+r"""
+One process has nothing to lay out: it gets its model back.
+"""
+
+# %%
+import copy
+from types import SimpleNamespace
+
+little = GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=2, n_embd=8)
+config = SimpleNamespace(parallel=Parallel(), train=SimpleNamespace(dtype="float32"))
+model = GPT(little, torch.Generator().manual_seed(0))
+stepper, readers = lay_out(model, config, Ranks())
+print(f"the same object: {stepper is model}; readers: {readers.size}")
+
+# %% [markdown]
+r"""
+A compiled block must give the same numbers as before. (Compiling takes some seconds.)
+"""
+
+
 # %%
 #| export
 def compile_blocks(model: GPT) -> GPT:
@@ -229,6 +277,13 @@ def compile_blocks(model: GPT) -> GPT:
     for block in model.transformer.h:
         block.forward = torch.compile(block.forward)  # not the module: FSDP2's hooks stay around it
     return model
+
+
+# %%
+ids = torch.arange(8)[None]
+apart = (compile_blocks(copy.deepcopy(model))(ids)[0] - model(ids)[0]).abs().max().item()
+assert apart < 1e-4, f"compiled blocks give other logits, by {apart:.1e}"
+print("compiled block by block: the same logits to 0.0001")
 
 
 # %% [markdown]
@@ -293,6 +348,13 @@ def made_in_parts(shape: GPTConfig, weights, config, ranks: Ranks) -> tuple[GPT,
     return model, readers
 
 
+# %%
+other = GPT(little, torch.Generator().manual_seed(1))
+fill(other, model.named_parameters())
+same = all(torch.equal(p, q) for p, q in zip(other.parameters(), model.parameters()))
+print("another model, filled weight by weight, is the same:", same)
+
+
 # %% [markdown]
 r"""
 Where do weights come from, one at a time? From a file, which need not be read at once. Or from a generator; for this, we take the body out of chapter 05's `init_weights`, which draws all weights of a model that exists:
@@ -339,6 +401,8 @@ def first_weights(
         yield name, x
 
 
+# %%
+#| export
 def saved_weights(folder: str | Path) -> Iterator[tuple[str, Tensor]]:
     """The weights of a folder that save_model wrote, one at a time: name and complete tensor, on the CPU."""
     from safetensors import safe_open
@@ -346,6 +410,12 @@ def saved_weights(folder: str | Path) -> Iterator[tuple[str, Tensor]]:
     with safe_open(Path(folder) / WEIGHTS, "pt") as file:
         for name in file.keys():  # noqa: SIM118  it is no dict
             yield name, file.get_tensor(name)
+
+
+# %%
+drawn = dict(first_weights(little, torch.Generator().manual_seed(0)))
+assert all(torch.equal(drawn[name], p) for name, p in model.named_parameters()), "other weights than GPT's"
+print(f"{len(drawn)} weights, one at a time: those that GPT draws")
 
 
 # %% [markdown]
@@ -371,6 +441,10 @@ def gathered_model(model: GPT) -> GPT | None:
         for p in block.attn.c_attn.parameters():
             p.data = by_part(p.data, cuts(model))
     return gathered
+
+
+# %%
+print("one process gets its own model back:", gathered_model(model) is model)
 
 
 # %% [markdown]
@@ -420,35 +494,25 @@ The drill makes three steps in each layout, with chapter 20's small model and it
 
 # %%
 #| export drills.layouts
-import shutil
-from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
-import torch
-import torch.distributed as dist
-
 from nanogpt.drills.ddp import LR, ROWS, fresh
-from nanogpt.drills.flight import flight_record
-from nanogpt.drills.sharding import held
-from nanogpt.gpt.clip import local_part
 from nanogpt.gpt.model import GPT
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import Ranks, gathered, my_rows
-from nanogpt.speed.work import peak_memory
+from nanogpt.parallel.distributed import Ranks, my_rows
 from nanogpt.text.data import DocumentStream
 
 
 # %%
 #| export drills.layouts
-MATRIX = "transformer.h.0.mlp.c_proj.weight"
-
-
 def grids(n: int) -> dict[str, Parallel]:
     """The layouts of n processes that are compared."""
     two = {"parts × cuts": Parallel(dp=n // 2, shard=True, tp=2)}
     return {"copies": Parallel(dp=n), "parts": Parallel(dp=n, shard=True), "cuts": Parallel(tp=n)} | two
+
+
+# %%
+for name, grid in grids(N).items():
+    print(f"{name:12} {grid}")
 
 
 # %%
@@ -464,79 +528,18 @@ def run_in(grid: Parallel, ranks: Ranks, data: str):
     return model, stepper, optimizer, stream
 
 
-def part_of(model, name: str = MATRIX) -> list[int]:
-    """The first and the last row and column of a matrix that this rank has."""
-    p = model.get_parameter(name)
-    places = torch.arange(p.numel()).view(p.shape)
-    places = local_part(laid_out(model, name, places))[0] if is_laid_out(model) else places
-    rows, columns = places // p.size(1), places % p.size(1)
-    return [int(end) for x in (rows, columns) for end in (x.min(), x.max())]
-
-
-# %%
-#| export drills.layouts
-def sizes_sent() -> dict[str, list[int]]:
-    """By kind of collective: how many numbers this rank has put into each since the last barrier."""
-    calls = {}
-    for each in flight_record():
-        if "barrier" in each["kind"]:
-            calls = {}
-        else:
-            numbers = sum(torch.Size(size).numel() for size in each["sizes"])
-            calls.setdefault(each["kind"], []).append(numbers)
-    return calls
-
-
-def noted(told: list, loss, norm) -> bool:
-    """For train_step: goes on, and keeps what it is asked about."""
-    told.append((loss.item(), norm.item()))
-    return True
-
-
-# %%
-#| export drills.layouts
-def ways(ranks: Ranks, data: str, steps: int = 3) -> dict:
-    """The same steps alone and in each layout: losses, norms, what each rank keeps, and what the last step sends."""
-    found = {}
-    for name, grid in ({"one process": Parallel()} | grids(ranks.size)).items():
-        who = Ranks(device=ranks.device) if name == "one process" else ranks
-        model, stepper, optimizer, stream = run_in(grid, who, data)
-        told = []
-        for _ in range(steps):
-            dist.barrier()  # seen in the flight record
-            accept = partial(noted, told)
-            train_step(stepper, optimizer, [stream.next_batch()], clip=0.5, accept=accept, mean=who.mean)
-        found[name] = {"told": told, "sent": sizes_sent(), "has": gathered(ranks, part_of(model))}
-        found[name]["kept"] = gathered(ranks, held(model, optimizer))
-    return found
-
-
-# %%
-#| export drills.layouts
-def making(ranks: Ranks, data: str) -> dict:
-    """Bytes of a model's weights and of the largest; the peak on this rank while it is made: complete first, part by part."""
-    shape = fresh(Ranks(), data)[0].config
-    config = SimpleNamespace(parallel=Parallel(shard=True), train=SimpleNamespace(dtype="float32"))
-    weights = lambda: first_weights(shape, torch.Generator().manual_seed(0))  # noqa: E731
-    ways = {
-        "complete first": lambda: lay_out(GPT(shape).to(ranks.device), config, ranks),
-        "part by part": lambda: made_in_parts(shape, weights(), config, ranks),
-    }
-    sizes = [x.nbytes for _, x in weights()]
-    peaks = {way: peak_memory(call, ranks.device) for way, call in ways.items()}
-    return {"weights": sum(sizes), "largest": max(sizes), "peaks": peaks}
-
-
-DRILLS = {"ways": ways, "making": making}
-
 # %% [markdown]
 r"""
+`run_in` prepares one of them: what takes the steps, the optimizer, and this rank's rows. Around it, the drills `ways` and `making` only measure; they are in an appendix. Both run in one call.
+
 *Predict.* The model has 0.53 million parameters, so that one process keeps 8.5 MB: weights, gradients, two moments, four bytes each. What does a rank keep on the grid *parts × cuts*, and
 with cuts alone, where every rank has all LayerNorms and positions?
 """
 
 # %%
 predict("21d.2", "MB that a rank keeps on parts × cuts", guess=None, unit="MB")
+
+# %%
 os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"  # PyTorch 2.9 keeps no flight record else
 torchrun("21d", N, "drill", "drills.layouts:ways", "drills.layouts:making", "--data", DATA, "--out", OUT)
 found = json.loads(Path(OUT).read_text())
@@ -619,6 +622,8 @@ curves at most?
 
 # %%
 predict("21d.3", "the curves are apart by", guess=None, unit="nats")
+
+# %%
 STEPS = 24
 keys = {"train.max_steps": STEPS, "train.batch_tokens": 1024, "optim.schedule": "constant", "optim.warmup": 4}
 keys |= {
@@ -682,11 +687,99 @@ print(f"exported for transformers: {len(ours)} arrays, the same to 0.01")
 
 # %% [markdown]
 r"""
-## In parts, or gathered
+## A checkpoint in parts
 
-For a model of 175 billion parameters, gathering brings 2.1 TB through one process. No CPU holds that, and all other GPUs wait. So large runs save in parts, with chapter 21's `save_parts`. The price is that such a folder is no model until a
-program has put it together. And the list of parts says nothing of what DTensor does not know: on a grid with cuts, `c_attn` would be written in the order of the ranks' heads, and a reader with another `tp` would take the
-wrong rows without a complaint. This is why the trainer gathers and reorders.
+For a model of 175 billion parameters, gathering brings 2.1 TB through one process. No CPU holds that, and all other GPUs wait. So large runs save in parts. With `parallel.save_parts=true` each rank writes its own parts, by chapter 21's `save_parts`, and nobody gathers anything. The rules of chapter 17b stay the same. The parts go into a folder with a
+temporary name. When the last rank has written, rank 0 adds the rest of the run's state and the manifest of hashes, and gives the folder its name. If a rank is killed before that, the checkpoint before it is still the newest one, and complete.
+
+`written_by` says what goes into a checkpoint: the gathered model and the state, or the folder with all ranks' parts. Chapter 21's `save` takes either of them.
+"""
+
+
+# %%
+#| export run.checkpoint
+from dataclasses import replace
+
+from nanogpt.parallel.laid_out import gathered_model, is_laid_out
+
+
+# %%
+#| export run.checkpoint
+def written_by(run) -> tuple[GPT, dict, Path | None]:
+    """What a checkpoint of this run holds: model, state, and the folder of parts or None. All ranks call it."""
+    if not (run.config.parallel.save_parts and is_laid_out(run.model)):
+        return gathered_model(run.model), run.state_dict(), None
+    from nanogpt.parallel.fsdp import save_parts  # here: its imports take a second
+
+    parts = run.folder / f".step_{run.step:06d}.parts.tmp"
+    save_parts(parts, run.model, run.optimizer)  # returns when all have written
+    return run.model, replace(run, optimizer=None).state_dict(), parts
+
+
+# %% [markdown]
+r"""
+We run the first half of our run once more, on four ranks with parts:
+"""
+
+# %% tags=["nbval-ignore-output"]
+split_up = {"run.dir": (RUNS / "parts").as_posix(), "parallel.shard": "true", "parallel.save_parts": "true"}
+_ = torchrun("21d", N, *words(**split_up, **{"train.max_steps": STEPS // 2}))
+
+# %%
+half = f"step_{STEPS // 2:06d}"
+for path in sorted((RUNS / "parts" / half).iterdir()):
+    print(path.name)
+
+# %% [markdown]
+r"""
+There is one file of parts for each rank. `.metadata` says which part of which tensor is where in them. `state.json` and `state.safetensors` are as before, but without the optimizer's moments, because these are in parts as well.
+
+Such a checkpoint can be continued on any number of ranks without cuts, also on one. On the same number the run goes on bit for bit (a test kills a rank in the middle of a checkpoint, and goes on). On another number sums have another order again.
+
+The price is that such a folder is no model yet. `sample` and `eval` find their checkpoint by `chosen`, which chapter 21 has taught to refuse it:
+"""
+
+# %%
+from nanogpt.run.checkpoint import chosen
+
+try:
+    chosen(RUNS / "parts")
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+r"""
+`join` reads all parts in one process and writes the model as `save_model` does. It must be the model that the grid had after as many steps:
+"""
+
+
+# %%
+#| export
+def join(checkpoint: str | Path, folder: str | Path) -> None:
+    """Write the model of a checkpoint in parts as save_model does, on one process, whose memory must hold it."""
+    import torch.distributed.checkpoint as dcp  # here: it takes a second
+
+    model = GPT(GPTConfig(**json.loads((Path(checkpoint) / "config.json").read_bytes())))
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process
+        dcp.load(weights, checkpoint_id=Path(checkpoint))  # in place
+    save_model(model, folder)
+
+
+# %%
+join(RUNS / "parts" / half, RUNS / "joined")
+theirs = load_model(RUNS / "laid" / half).state_dict()
+apart = max(
+    (p - theirs[name]).abs().max().item() for name, p in load_model(RUNS / "joined").state_dict().items()
+)
+assert apart < 1e-2, f"the joined weights are {apart:.1e} from those of the grid"
+print("the joined parts are the grid's model, to 0.01")
+
+# %% [markdown]
+r"""
+Two limits remain. Rank 0 still reads each part once to compute its hash, and every rank compares all hashes when it goes on. And `save_parts` refuses `tp`. The list of parts says nothing of what DTensor does not know: on a grid with cuts, `c_attn` would be written in the order of the ranks' heads, and a reader with another `tp` would take the
+wrong rows without a complaint.
 
 ## Which layout?
 
@@ -762,6 +855,100 @@ sum carries eight times as many rows, and the link is busy longer than the GPUs 
 
 So `tp` stays inside a machine and is no larger than needed, `shard` reaches across machines, and `dp` takes the rest. What is left out here, complete activations, pipelines and what can be hidden, chapter 22 plans.
 """
+
+# %% [markdown]
+r"""
+## Appendix: the drills that measure
+
+`part_of` looks up which part of a matrix this rank has, and `sizes_sent` reads the flight recorder of chapter 20b.
+"""
+
+# %%
+#| export drills.layouts
+import shutil
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from nanogpt.drills.flight import flight_record
+from nanogpt.drills.sharding import held
+from nanogpt.gpt.clip import local_part
+from nanogpt.gpt.optim import make_optimizer
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.distributed import gathered
+from nanogpt.speed.work import peak_memory
+
+MATRIX = "transformer.h.0.mlp.c_proj.weight"
+
+
+# %%
+#| export drills.layouts
+def part_of(model, name: str = MATRIX) -> list[int]:
+    """The first and the last row and column of a matrix that this rank has."""
+    p = model.get_parameter(name)
+    places = torch.arange(p.numel()).view(p.shape)
+    places = local_part(laid_out(model, name, places))[0] if is_laid_out(model) else places
+    rows, columns = places // p.size(1), places % p.size(1)
+    return [int(end) for x in (rows, columns) for end in (x.min(), x.max())]
+
+
+# %%
+#| export drills.layouts
+def sizes_sent() -> dict[str, list[int]]:
+    """By kind of collective: how many numbers this rank has put into each since the last barrier."""
+    calls = {}
+    for each in flight_record():
+        if "barrier" in each["kind"]:
+            calls = {}
+        else:
+            numbers = sum(torch.Size(size).numel() for size in each["sizes"])
+            calls.setdefault(each["kind"], []).append(numbers)
+    return calls
+
+
+def noted(told: list, loss, norm) -> bool:
+    """For train_step: goes on, and keeps what it is asked about."""
+    told.append((loss.item(), norm.item()))
+    return True
+
+
+# %%
+#| export drills.layouts
+def ways(ranks: Ranks, data: str, steps: int = 3) -> dict:
+    """The same steps alone and in each layout: losses, norms, what each rank keeps, and what the last step sends."""
+    found = {}
+    for name, grid in ({"one process": Parallel()} | grids(ranks.size)).items():
+        who = Ranks(device=ranks.device) if name == "one process" else ranks
+        model, stepper, optimizer, stream = run_in(grid, who, data)
+        told = []
+        for _ in range(steps):
+            dist.barrier()  # seen in the flight record
+            accept = partial(noted, told)
+            train_step(stepper, optimizer, [stream.next_batch()], clip=0.5, accept=accept, mean=who.mean)
+        found[name] = {"told": told, "sent": sizes_sent(), "has": gathered(ranks, part_of(model))}
+        found[name]["kept"] = gathered(ranks, held(model, optimizer))
+    return found
+
+
+# %%
+#| export drills.layouts
+def making(ranks: Ranks, data: str) -> dict:
+    """Bytes of a model's weights and of the largest; the peak on this rank while it is made: complete first, part by part."""
+    shape = fresh(Ranks(), data)[0].config
+    config = SimpleNamespace(parallel=Parallel(shard=True), train=SimpleNamespace(dtype="float32"))
+    weights = lambda: first_weights(shape, torch.Generator().manual_seed(0))  # noqa: E731
+    ways = {
+        "complete first": lambda: lay_out(GPT(shape).to(ranks.device), config, ranks),
+        "part by part": lambda: made_in_parts(shape, weights(), config, ranks),
+    }
+    sizes = [x.nbytes for _, x in weights()]
+    peaks = {way: peak_memory(call, ranks.device) for way, call in ways.items()}
+    return {"weights": sum(sizes), "largest": max(sizes), "peaks": peaks}
+
+
+DRILLS = {"ways": ways, "making": making}
 
 # %% [markdown]
 r"""
@@ -842,13 +1029,16 @@ The trainer knows many processes since chapter 20a, and each of them has a compl
 """
 
 # %%
+from collections import Counter
 from dataclasses import field
 
 from nanogpt.device import pick_device
 from nanogpt.gpt.precision import why_not
 from nanogpt.run.config import Config, check_together
+from nanogpt.run.checkpoint import is_in_parts, save, set_random_states
+from nanogpt.run.metrics import Window
 from nanogpt.run.together import my_documents, too_large
-from nanogpt.run.training import Training
+from nanogpt.run.training import KEPT, Training
 
 
 # %%
@@ -862,9 +1052,6 @@ class Config(Config):
         check_together(self.model, self.optim, self.train)
         check_layout(self.parallel, self.model, self.train)
 
-
-# %%
-print(Config().parallel)
 
 # %% [markdown]
 r"""
@@ -886,7 +1073,6 @@ def check_run(config: Config, ranks: Ranks) -> None:
 #| export run.assemble
 #| grows FREE
 #| grows optimizer_of
-#| grows take_weights
 FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
 
 
@@ -897,9 +1083,46 @@ def optimizer_of(config: Config, model: GPT) -> torch.optim.Optimizer:
     return optimizer_for(model, o.lr, train.dtype, **options)
 
 
+# %% [markdown]
+r"""
+A checkpoint is read weight by weight from its file, or by `load_parts` if it is in parts; then the moments are there as well, and the rest of the state has none.
+"""
+
+
+# %%
+#| export run.assemble
+from nanogpt.run.checkpoint import is_in_parts
+
+
+# %%
+#| export run.assemble
+#| grows take_weights
 def take_weights(run: Training, folder: Path) -> None:
-    """Give the run's model, in any layout, the weights of a checkpoint, one after the other."""
-    fill(run.model, saved_weights(folder))
+    """Give the run's model, in any layout, the weights of a checkpoint; of one in parts also the moments."""
+    if not is_in_parts(folder):
+        return fill(run.model, saved_weights(folder))
+    if (tp := run.config.parallel.tp) > 1:
+        raise ValueError(f"{folder} is in parts, which parallel.tp={tp} cannot read; set 1")
+    from nanogpt.parallel.fsdp import load_parts  # here: its imports take a second
+
+    load_parts(folder, run.model, run.optimizer)
+
+
+# %%
+#| export run.training
+#| grows Training.load_state_dict
+class Training(Training):
+    def load_state_dict(self, state: dict) -> None:
+        if state["optimizer"] is not None:  # else its moments came with the parts
+            self.optimizer.load_state_dict(state["optimizer"])
+        self.stream.load_state_dict(state["data"])
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["scaler"])
+        for name in KEPT:
+            setattr(self, name, state[name])
+        self.windows = {name: Window(values) for name, values in state["windows"].items()}
+        self.skipped, self.seconds = Counter(state["skipped"]), Counter(state["seconds"])
+        set_random_states(state["random"], self.device)
 
 
 # %% [markdown]
@@ -912,7 +1135,7 @@ from collections.abc import Callable
 
 from nanogpt.gpt.train import scale_init
 from nanogpt.run.assemble import begun, ensure_data, first_model, given_model, stream_of
-from nanogpt.run.checkpoint import random_states, save, set_random_states
+from nanogpt.run.checkpoint import random_states, set_random_states
 from nanogpt.run.looks import validate
 from nanogpt.run.together import first_alone
 
@@ -991,18 +1214,29 @@ def look(run: Training, looks: list[Callable]) -> dict:
     return found
 
 
+# %% [markdown]
+r"""
+The trainer's `keep_run` saves what `written_by` gives it:
+"""
+
+# %%
+#| export run.trainer
+from nanogpt.run.checkpoint import written_by
+
+
 # %%
 #| export run.trainer
 #| grows keep_run
 def keep_run(run: Training, metrics) -> None:
-    """Write a checkpoint of this step, if there is none yet, and flush the lines before it. Rank 0 writes."""
+    """Write a checkpoint of this step, if there is none yet, and flush the lines before it. All ranks call it."""
     folder = run.folder / f"step_{run.step:06d}"
-    if run.kept != folder:
-        model, state = gathered_model(run.model), run.state_dict()  # all ranks: what was cut is gathered
-        if run.ranks.rank == 0:
-            os.fsync(metrics.fileno())
-            save(run.folder, run.step, model, state, run.tokenizer)
-        run.kept = folder
+    if run.kept == folder:
+        return
+    model, state, parts = written_by(run)
+    if run.ranks.rank == 0:
+        os.fsync(metrics.fileno())
+        save(run.folder, run.step, model, state, run.tokenizer, parts)
+    run.kept = folder
 
 
 # %%

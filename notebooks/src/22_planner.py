@@ -40,6 +40,7 @@ moments that AdamW keeps. In float32 each number has four bytes.
 # %%
 GPT2, MIB = GPTConfig(), 2**20
 ROWS, T = 8, 1024  # sequences in a batch, and tokens in each: change them, and all numbers below follow
+print(f"a step reads {ROWS} rows of {T:,} tokens, {ROWS * T:,} tokens in all")
 
 # %%
 predict("22.1", "weights, gradients and moments of GPT-2 small in float32", guess=None, unit="MiB")
@@ -153,13 +154,13 @@ RECOMPUTE = {  # what backward makes again, and of how many layers it exists at 
 # %%
 PROGRAMS = PYTORCH  # for now; llm.c and Megatron-LM get their rows below
 for name, p in PROGRAMS.items():
-    print(
-        f"{name:21} bytes of a weight {p.weights}, of its gradient {p.gradients}, of what products read {p.inside}"
-    )
+    print(f"{name:21} weight {p.weights} B, gradient {p.gradients} B, input of a product {p.inside} B")
 
 # %% [markdown]
 r"""
-A `Step` says what is trained and how. Only the first four fields matter until the section *Many GPUs*; the others have values that change nothing.
+A `Step` describes one training step: the model, the batch, the program, and the GPUs. Only the first four fields matter for now. The others have defaults that change nothing until the sections *16 bits, and recomputing* and *Many GPUs* use them.
+
+The first function refuses a step that cannot exist, such as twelve heads on five GPUs. The class follows, and then three properties that the lists below will ask for: is this GPU at the beginning or at the end of the model, and which row of `PROGRAMS` applies?
 """
 
 
@@ -223,6 +224,11 @@ class Step(Step):
         return p
 
 
+# %% [markdown]
+r"""
+We describe the small model from above as such a step, in float32 on one GPU. One GPU is both the first stage and the last.
+"""
+
 # %%
 alone = Step(small, 4, 64, "pytorch")
 print(f"first stage: {alone.first}, last stage: {alone.last}, bytes inside: {alone.row.inside}")
@@ -260,6 +266,13 @@ def block_tensors(step: Step) -> dict[str, tuple[int, int]]:
 # %%
 print(block_tensors(alone))
 
+# %% [markdown]
+r"""
+Each entry is a pair: how many numbers, and how many bytes each of them has. You find the tables of the list by hand again, and the two kinds of entries that we had forgotten: `ln1_stats` and `ln2_stats` for the norms, `att` for attention's sums.
+
+Outside of the blocks there are a few more tensors: the sum of the embeddings, the ids, the last norm and the logits.
+"""
+
 
 # %%
 #| export plan.footprint
@@ -281,7 +294,7 @@ def other_tensors(step: Step) -> dict[str, tuple[int, int]]:
 
 # %% [markdown]
 r"""
-One function collects both lists and says how many of each tensor a GPU has. On one GPU there are as many as layers, or one of those that lie outside of the blocks. (The lines about stages and `tp` come to life in *Many GPUs*.)
+One function collects both lists and says how many of each tensor a GPU has. On one GPU each tensor of a block exists once for each layer, and each tensor outside of the blocks exists once. (Skip the lines about `under_way` and `SPLIT` for now. They are about pipelines and tensor parallelism, which come in *Many GPUs*.)
 """
 
 # %%
@@ -304,6 +317,12 @@ def tensors(step: Step) -> dict[str, tuple[int, int, int]]:
     return {name: each for name, each in kept.items() if math.prod(each)}
 
 
+# %% [markdown]
+r"""
+Now we add up all bytes of the small model and compare them with the bytes that autograd saved above.
+"""
+
+
 # %%
 def held(step: Step) -> int:
     """Bytes of all activations."""
@@ -317,7 +336,7 @@ print(f"together {held(alone):,} B; autograd keeps {found[3]:,} B")
 
 # %% [markdown]
 r"""
-Equal to the byte. The weights, gradients and moments get such a list too. Each entry has three numbers: how many, of how many bytes, and among how many ranks they are dealt (1 on one GPU).
+The two are equal to the byte. We write the same kind of list for the weights, gradients and moments. `split_params` counts the parameters by part. `states` makes the list; each of its entries has three numbers: how many numbers there are, how many bytes each has, and how many ranks share them (1 on one GPU).
 """
 
 
@@ -357,10 +376,16 @@ def states(step: Step) -> dict[str, tuple[int, int, int]]:
     return {name: each for name, each in kept.items() if math.prod(each)}
 
 
+# %%
+for name, (numbers, width, ranks) in states(alone).items():
+    print(f"{name:10} {numbers:>8,} numbers × {width} B, shared by {ranks}")
+
 # %% [markdown]
 r"""
-The peak comes at the beginning of the backward pass. All activations still exist then, and the loss adds two tables of N × V: the gradients of the log-probabilities and of the logits (chapter 12 measured this). In GPT-2 small, whose vocabulary is 65 times as
-wide as its stream, that is a large part. So a step's memory is:
+These are the three kinds from the beginning of the chapter, now for the small model. What is missing is the moment at which memory is fullest.
+
+The peak comes at the beginning of the backward pass. All activations still exist then, and the loss adds two tables of N × V: the gradients of the log-probabilities and of the logits (chapter 12 measured this). In GPT-2 small the vocabulary is 65 times as
+wide as the stream, so these two tables are a large part of the memory. `footprint` adds everything up:
 """
 
 
@@ -378,6 +403,11 @@ def footprint(step: Step) -> dict[str, int]:
     return {name: n for name, n in held.items() if n}
 
 
+# %% [markdown]
+r"""
+*Predict.* How many MiB does GPT-2 small need in all, with the batch from the top of the chapter?
+"""
+
 # %%
 predict("22.2", f"all that GPT-2 small keeps in float32 with {ROWS} rows", guess=None, unit="MiB")
 
@@ -391,7 +421,9 @@ answer("22.2", sum(footprint(step).values()) / MIB)
 r"""
 ## The largest batch
 
-The parameters' part is constant and the rest grows with each row by the same amount. So bytes are a straight line in B, and two points give the line. Where it crosses the memory of the card is the largest batch.
+The memory of the parameters is constant, and each further row of the batch adds the same number of bytes. So the bytes are a straight line in B, and two points are enough to find it. The largest batch is where this line crosses the memory of the card. (With a pipeline, every stage has to fit, so the function takes the smallest answer of the stages.)
+
+*Predict.* How many rows of GPT-2 small fit into the 24,564 MiB of an RTX 4090, in float32?
 """
 
 
@@ -421,19 +453,18 @@ def largest_batch(step: Step, nbytes: float) -> int:
 predict("22.3", "rows of GPT-2 small that fit into 24,564 MiB (an RTX 4090), float32", guess=None)
 
 # %%
-room = (24564 - OVERHEAD) * MIB
-print("largest batch:", largest_batch(step, room))
+room = (24564 - OVERHEAD) * MIB  # an RTX 4090's
 answer("22.3", largest_batch(step, room))
 
 # %% [markdown]
 r"""
-The 851 MiB that we subtract are no tensors: CUDA's context and the code of its libraries. They cannot be derived. They come from one log, which the section after the next one reads.
+We subtracted 851 MiB, which are not tensors: they are CUDA's context and the code of its libraries. No formula gives them. We took them from one log, which the section *Against published logs* reads.
 
 ## 16 bits, and recomputing
 
 From here on we change one thing at a time and look at what happens.
 
-Under *autocast* in bfloat16, products read numbers of two bytes, so what is *inside* attention and MLP needs half. The residual stream stays in float32, and so do weights, gradients and moments. A new line comes in: autocast keeps a
+Under *autocast* in bfloat16, products read numbers of two bytes, so the tensors *inside* attention and MLP need half the memory. The residual stream stays in float32, and so do weights, gradients and moments. One line is new: autocast keeps a
 16-bit copy of each matrix, the *casts*. With *float32 masters* (chapter 10's `bf16-masters`), weights and gradients themselves have two bytes, and a float32 copy is kept beside them.
 
 Recomputing trades time for memory. With `gelu`, backward computes GELU's output again from its input instead of keeping it. With `block`, only the input of each block is kept, and backward runs the block's forward again.
@@ -448,15 +479,14 @@ choices = {
     "bf16, recompute block": Step(GPT2, ROWS, T, recompute="block"),
 }
 for name, each in choices.items():
-    print(
-        f"{name:22} {sum(footprint(each).values()) / MIB:>8,.0f} MiB, largest batch {largest_batch(each, room)}"
-    )
+    total = sum(footprint(each).values()) / MIB
+    print(f"{name:22} {total:>8,.0f} MiB, largest batch {largest_batch(each, room)}")
 alt = "Stacked bars: 16 bits shrink the activations, recomputing blocks removes most of them; the loss stays."
 show(figures.bars({name: footprint(each) for name, each in choices.items()}, 24564), alt=alt)
 
 # %% [markdown]
 r"""
-A 16-bit format does not halve the memory: the loss's tables and the optimizer keep their float32. With blocks recomputed, almost all that is left of a row are the logits and their gradients.
+A 16-bit format does not halve the memory: the loss's tables and the optimizer keep their float32. When blocks are recomputed, a row needs almost no memory except for its logits and their gradients.
 
 *Check.* Autograd on this machine must agree under autocast, too, and with attention that keeps its T × T weights:
 """
@@ -477,7 +507,7 @@ r"""
 ## Against published logs
 
 So far we agreed with PyTorch on a CPU. Logs of other programs print what they allocated on GPUs. llm.c was run on an A800, on an RTX 4070 SUPER, on one H800 and on two, and on three CPUs; Megatron-LM on one GPU and on two. `data/reference` has
-their figures, and each row names the log and line. The programs need rows of their own. llm.c allocates everything by name in `train_gpt2.cu`, and in the smaller file of spring 2024. Megatron-LM's row is Korthikanti et al. 2022, §4, without dropout.
+their figures, and each row names the log and line. Each of these programs needs a row of its own in our table. We read llm.c's rows from its source, where `train_gpt2.cu` (and the smaller file of spring 2024) allocates every tensor by name. Megatron-LM's row follows Korthikanti et al. 2022, §4, without dropout. Then we describe each published run as a `Step`.
 """
 
 # %%
@@ -512,6 +542,11 @@ r"""
 predict("22.4", "activations of 56 × 1,024 tokens, bf16", guess=None, unit="MiB")
 predict("22.5", "the same with T × T weights kept", guess=None, unit="MiB")
 
+# %% [markdown]
+r"""
+The table below has one line for each published figure, ours beside theirs.
+"""
+
 # %%
 answer("22.4", held(LOGS["A800"]) / MIB)
 answer("22.5", held(replace(LOGS["A800"], flash=False)) / MIB)
@@ -520,30 +555,29 @@ assert set(other) == set(figures.NOT_DERIVED), f"no longer equal, or now equal: 
 
 # %% [markdown]
 r"""
-All that these programs allocate by name comes out, to the MiB that was printed. One choice was never said in the log and is proved by it: the A800's attention was fused. With T × T weights kept, the list would be almost twice as long. Another choice the log does say
-(`recompute 1`, line 135), and the bytes confirm it: with GELU's output kept in all layers, they would be 3.6 GiB more.
+Our formulas give everything that these programs allocate by name, to the MiB that was printed. They also prove something that the log does not say: the A800's attention was fused. If it had kept its T × T weights, the activations would be almost twice as large. The log does say that GELU's output was recomputed
+(`recompute 1`, line 135), and the bytes confirm it: if it had been kept in all layers, there would be 3.6 GiB more.
 
-Five figures are not equal. We do not fit them, but we can say what they are:
+Five figures are not equal to ours. We did not change the formulas to fit them, but we can say what they are:
 
 - The A800 had 21,315 MiB in use before the first step, and its tensors are 20,464. The 851 MiB between them are the `OVERHEAD` from above. It is one card under llm.c. We have no such figure for PyTorch, whose formulas were checked on a CPU only. Measure it on your own card (exercise 5).
 - Megatron-LM's "theoretical" 2,121.85 MB is 18 bytes × 123,606,528 parameters. Its formula leaves out the biases of linear layers and the positions, 476,160 of the 124,082,688 that it counts itself.
-- What it had allocated after ten steps, all of them skipped, is 44 MiB more than 12 bytes for each parameter would be: weights and gradients in fp16 and both in float32, no moments yet. That these are the 12 is a guess.
+- What it had allocated after ten steps, all of them skipped, is 44 MiB more than 12 bytes for each parameter would be: weights and gradients in fp16 and both in float32, no moments yet. This explanation of the 12 bytes is a guess.
 - `nvidia-smi` shows what a process has reserved, with context, NCCL's buffers and the allocator's cache. On two GPUs with tensor parallelism (two rows of the table) it shows more than twice what the tensors take, and the GPUs are 212 MiB apart, though both hold the same.
 
 ## Many GPUs
 
 More GPUs can share the work in three ways (chapters 20 to 21d). The planner has one option for each.
 
-**More rows** (`dp`). Each rank reads its own rows. That alone saves no memory, since each keeps everything. ZeRO deals the states to the ranks (`shard`): stage 1 the optimizer's numbers, stage 2 the gradients too, stage 3 the weights too. With stage 3 a rank must gather what
+**More rows** (`dp`). Each rank reads its own rows. That alone saves no memory, since each rank keeps everything. ZeRO (`shard`) divides the states among the ranks: stage 1 divides the optimizer's numbers, stage 2 the gradients too, and stage 3 the weights too. With stage 3 a rank must gather the weights that
 it computes with. FSDP2 keeps the embeddings, the block at work and the next one; in 16 bits it gathers 16-bit numbers, so no casts remain.
 """
 
 # %%
 plans = {f"shard {z}": Step(PADDED, 8, dp=8, shard=z) for z in range(4)}
 for name, each in plans.items():
-    print(
-        f"{name}: {sum(footprint(each).values()) / MIB:>7,.0f} MiB, largest batch {largest_batch(each, room)}"
-    )
+    total = sum(footprint(each).values()) / MIB
+    print(f"{name}: {total:>7,.0f} MiB, largest batch {largest_batch(each, room)}")
 show(figures.bars({name: footprint(each) for name, each in plans.items()}, 24564),
      alt="Bars by ZeRO's stage: moments, gradients and weights shrink from stage to stage, activations stay.")  # fmt: skip
 
@@ -551,7 +585,7 @@ show(figures.bars({name: footprint(each) for name, each in plans.items()}, 24564
 r"""
 For a model this small the states are the smaller part, so sharding saves little. (Left out: the block's own gradient before it is scattered, which for a tiny batch of a wide model is the peak.)
 
-**Shared matrices** (`tp`). Each rank has some heads and a part of the MLP, so it divides what lies inside of both, and the logits. Each rank keeps the complete stream and its norms.
+**Shared matrices** (`tp`). Each rank has some of the heads and a part of the MLP. So the tensors inside of both are divided, and so are the logits. Each rank keeps the complete stream and its norms.
 
 **Shared layers** (`pp`). Each stage of a pipeline has L / pp layers. Under the usual schedule (1F1B), stage s has up to pp − s micro-batches under way, so the first stage keeps the most activations of blocks. But the last one has the logits and the loss. Which of them is fuller? That depends on the model, so the planner computes both.
 """
@@ -570,9 +604,37 @@ for way, each in ways.items():
 
 # %% [markdown]
 r"""
-## A table that can be checked
+## Move it
 
-A number without its formula has to be believed. So the planner prints each line with the formula that gives it, with all numbers filled in, so that you can check it with a pocket calculator. (One of this chapter's tests computes all of them.)
+To compare a step with a card, we need one number of the card: its memory. The sizes below are those that `nvidia-smi` shows. The driver keeps a part of that for itself. The A800's log had 81,100 of the 81,920 MiB that `nvidia-smi` shows on such a card, so for the A800 we take the log's figure.
+"""
+
+# %%
+#| export
+MEMORY = {  # MiB as nvidia-smi shows them; the A800's as an llm.c log prints them
+    "B200": 183359, "H200": 143771, "H100": 81559, "H100-PCIe": 81559, "A100-80GB": 81920, "A100-80GB-PCIe": 81920,
+    "A100-40GB": 40960, "H800": 81559, "A800": 81100, "A800-PCIe": 81100, "L40S": 46068, "L4": 23034, "A10": 23028,
+    "V100": 16160, "V100-PCIe": 16160, "V100S": 32510, "T4": 15360, "A6000": 49140, "RTX 5090": 32607,
+    "RTX 4090": 24564, "RTX 4070 SUPER": 12282, "RTX 3090": 24576,
+}  # fmt: skip
+
+# %% [markdown]
+r"""
+The figure below shows one of eight cards of 24 GB. Together they train GPT-2 124M in PyTorch under autocast, with eight rows on each card. *Predict:* how many rows fit on a card with stage 1 of ZeRO, and how many with stage 3? How many with twice the context? Then move the knobs.
+"""
+
+# %%
+show(figures.bars({"8 rows, shard 1": footprint(Step(PADDED, 8, dp=8, shard=1))}, MEMORY["RTX 4090"]),
+     alt="One bar of memory by category against the line of an RTX 4090.")  # fmt: skip
+
+# %% tags=["nbval-ignore-output"]
+figures.memory_widget(lambda **knobs: footprint(Step(PADDED, **knobs)), MEMORY)
+
+# %% [markdown]
+r"""
+## Appendix: a table that can be checked
+
+Chapter 22a turns this chapter into a command, which prints a table. You cannot check a number in a table if you do not see its formula. So each line of the table ends with its formula, with all numbers filled in, and you can check it with a pocket calculator. (One of this chapter's tests computes all of them.) Most of this appendix is about printing: read the tables at its end, and the code only if you like.
 """
 
 # %%
@@ -607,22 +669,21 @@ def formulas(step: Step) -> dict[str, str]:
     return texts
 
 
+# %% [markdown]
+r"""
+For example, this is the formula for the moments of the A800's run:
+"""
+
 # %%
 print(formulas(LOGS["A800"])["moments"])
 
 # %% [markdown]
 r"""
-Of a card, the table needs only the memory. The sizes below are those that `nvidia-smi` shows. A driver keeps some of it: the A800's log had 81,100 MiB of the 81,920 that `nvidia-smi` shows on such a card, so we take the log's figure there.
+The card itself is drawn as a row of 60 letters, one letter for each category. `picture` makes that row.
 """
 
 # %%
 #| export
-MEMORY = {  # MiB as nvidia-smi shows them; the A800's as an llm.c log prints them
-    "B200": 183359, "H200": 143771, "H100": 81559, "H100-PCIe": 81559, "A100-80GB": 81920, "A100-80GB-PCIe": 81920,
-    "A100-40GB": 40960, "H800": 81559, "A800": 81100, "A800-PCIe": 81100, "L40S": 46068, "L4": 23034, "A10": 23028,
-    "V100": 16160, "V100-PCIe": 16160, "V100S": 32510, "T4": 15360, "A6000": 49140, "RTX 5090": 32607,
-    "RTX 4090": 24564, "RTX 4070 SUPER": 12282, "RTX 3090": 24576,
-}  # fmt: skip
 LETTERS = {"masters": "M", "gathered": "G"}  # in the picture; the others have their first letter
 
 
@@ -636,6 +697,12 @@ def picture(held: dict[str, int], mib: int, width: int = 60) -> str:
 
 # %%
 print(picture(footprint(LOGS["A800"]), MEMORY["A800"]))
+
+
+# %% [markdown]
+r"""
+With a pipeline, the table is about the stage that needs the most memory. `fullest` finds it, `memory_lines` makes the lines, and `say` prints them.
+"""
 
 
 # %%
@@ -672,31 +739,25 @@ def say(lines: Iterator[tuple]) -> None:
         print("  {:16}{:>16}  {}".format(*line).rstrip() if len(line) == 3 else f"\n{line[0]}")
 
 
+# %% [markdown]
+r"""
+Here are two complete tables: the A800's run from the logs, which fits, and a small run in fp16 on eight T4 with stage 3 of ZeRO.
+"""
+
 # %%
 say(memory_lines(LOGS["A800"], MEMORY["A800"]))
 say(memory_lines(Step(PADDED, 8, program="pytorch-fp16", dp=8, shard=3), MEMORY["T4"]))
 
 # %% [markdown]
 r"""
-The last line of each part is the card, with a letter for each category: `a` are the activations, `l` is the loss. Dots are free.
-
-## Move it
-
-GPT-2 124M in PyTorch under autocast, eight rows on each of eight cards of 24 GB. *Predict:* how many rows fit on a card with stage 1 of ZeRO, and how many with stage 3? How many with twice the context? Then move the knobs.
+The last line of each part is the card, with a letter for each category: `a` is for activations, `l` for the loss. Dots are free memory.
 """
-
-# %%
-show(figures.bars({"8 rows, shard 1": footprint(Step(PADDED, 8, dp=8, shard=1))}, MEMORY["RTX 4090"]),
-     alt="One bar of memory by category against the line of an RTX 4090.")  # fmt: skip
-
-# %% tags=["nbval-ignore-output"]
-figures.memory_widget(lambda **knobs: footprint(Step(PADDED, **knobs)), MEMORY)
 
 # %% [markdown]
 r"""
-## The dry run, again
+## Appendix: the dry run, again
 
-Chapter 17c's `--dry-run` told the memory of a run as if all were in float32, and left out the loss's two tables: for GPT-2 small with 16 rows it said 15.1 GB, where the list above has 21.6 GB. Now that we have the list, the dry run can use it, in the run's own precision and layout.
+Chapter 17c's `--dry-run` printed the memory of a run as if everything were in float32, and it left out the two tables of the loss. For GPT-2 small with 16 rows it printed 15.1 GB, while the list above gives 21.6 GB. Now that we have the list, the dry run can use it, in the run's own precision and layout.
 """
 
 # %%
@@ -716,12 +777,24 @@ def say_memory(shape: GPTConfig, config: Config) -> None:
     print(f"memory      {sum(held.values()) / 1e9:.3f} GB in {config.train.dtype}: {text}")
 
 
+# %% [markdown]
+r"""
+We print it for the same run in float32 and in bf16. Below is the difference between the new `say_memory` and chapter 17c's.
+"""
+
 # %%
 from nanogpt.run.config import load_config
 
 for dtype in ("float32", "bf16"):
     say_memory(GPT2, load_config("gpt2-124M", [f"train.dtype={dtype}", "train.micro_batch=16"]))
 grown("say_memory")
+
+# %% [markdown]
+r"""
+## Checkpoint
+
+Here are your predictions beside the outcomes. The last cell then tests the chapter and writes its modules.
+"""
 
 # %%
 predictions("22")
@@ -732,6 +805,13 @@ checkpoint("22")
 # %% [markdown]
 r"""
 ## Exercises
+
+`course exercises release 22` writes these, and those of 22a, as a notebook to `released/`; `course check 22` runs their visible checks.
+
+- **22-1** Which stage is full?, 25 minutes: derive the bytes of each stage of a pipeline.
+- **22-2** A line with a corner, 15 minutes: repair a largest batch that is too large.
+
+To explore:
 
 1. Take the model `six` with `pp=8, accumulate=8`, with and without `recompute="block"`. Which stage is the fullest in each case, and why does it change? Check: `footprint` of both stages.
 2. Which is the smallest number of H100 on which the model `six` trains with `shard=3` and one row of 2,048? Check with `dp` one less that it does not fit.

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from course.figures import planner as figures
 from course.local_ranks import fake_ranks, traced
 from course.notebook import answer, checkpoint, predict, predictions
-from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.model import GPT, GPTConfig, num_params
 from nanogpt.parallel.fsdp import shard
 from nanogpt.parallel.tensor import split
 from nanogpt.plan.budget import Cluster, average_seconds, ring_bandwidth
@@ -31,7 +31,16 @@ from nanogpt.plan.budget import Cluster, average_seconds, ring_bandwidth
 r"""
 ## What a step sends
 
-On a ring of n ranks, each rank sends (n − 1)/n of a tensor to gather it or to reduce-scatter it, and twice that to all-reduce it (chapter 20). So we only have to know which collectives a step makes, how many, and of how many bytes. One such entry is:
+On a ring of n ranks, each rank sends (n − 1)/n of a tensor to gather it or to reduce-scatter it, and twice that to all-reduce it (chapter 20). Let us first compute one case by hand: eight ranks all-reduce the gradients of GPT-2 small in float32.
+"""
+
+# %%
+GRADIENTS = 4 * num_params(GPTConfig())  # bytes
+print(f"{GRADIENTS:,} B of gradients; each of 8 ranks sends 2 × 7/8 of them, {GRADIENTS * 2 * 7 // 8:,} B")
+
+# %% [markdown]
+r"""
+So we only have to know which collectives a step makes, how many of them there are, and how many bytes they have. We write each kind of collective down as one entry of a list, and the entry computes the bytes that a rank sends.
 """
 
 # %%
@@ -66,6 +75,16 @@ class Sent:
 
 
 # %%
+one = Sent("gradients", "all-reduce", 8, 1, GRADIENTS)
+print(f"{one.what}: each of {one.n} ranks sends {one.sent:,.0f} B of the {one.nbytes:,} B that they sum")
+
+# %% [markdown]
+r"""
+The entry gives the number that we computed by hand. Chapter 20b measured how long such a collective takes, and its `Cluster` describes the links. So each entry can also say its time.
+"""
+
+
+# %%
 #| export plan.budget
 class Sent(Sent):
     def seconds(self, cluster: Cluster) -> float:
@@ -78,11 +97,13 @@ class Sent(Sent):
 
 
 # %%
-one = Sent("gradients", "all-reduce", 8, 1, 4 * 124_439_808)
-print(f"{one.what}: each of {one.n} ranks sends {one.sent:,.0f} B, {1e3 * one.seconds(Cluster(1e15)):.2f} ms")
+one = Sent("gradients", "all-reduce", 8, 1, GRADIENTS)  # made again, since the class has grown
+print(f"{one.what}: {1e3 * one.seconds(Cluster(1e15)):.2f} ms")
 
 # %% [markdown]
 r"""
+Now we list what each kind of parallelism sends.
+
 **Data parallelism.** DDP all-reduces all gradients once a step, however many micro-batches there are. ZeRO's first stage replaces that by a reduce-scatter of the gradients and an all-gather of the updated weights. The second stage keeps only a part of the gradients, so it cannot
 add up complete gradients over the micro-batches: it has to reduce-scatter after each of them (chapter 21's `PartsOptimizer` does). The third stage gathers the weights as well, for each micro-batch and once more in backward. The weights outside of the blocks (FSDP2's root) stay from forward to backward.
 """
@@ -107,6 +128,11 @@ def data_traffic(step: Step) -> list[Sent]:
     gathers = Sent(*weights, k * (2 * groups - 1), k * p.inside * (2 * P - root), apart)
     return [gathers, Sent(*sums, k * groups, k * p.gradients * P, apart)]
 
+
+# %% [markdown]
+r"""
+For four micro-batches, the second stage scatters four times as many bytes of gradients as the first:
+"""
 
 # %%
 for z in (1, 2):
@@ -159,12 +185,18 @@ def traffic(step: Step) -> list[Sent]:
     return data_traffic(step) + tensor_traffic(step) + stage_traffic(step)
 
 
+# %%
+for sent_by in traffic(Step(GPTConfig(), 8, tp=2, pp=2)):
+    print(f"{sent_by.what:15} {sent_by.calls:>3} × {sent_by.kind}, {sent_by.nbytes:>13,} B together")
+
 # %% [markdown]
 r"""
+This is the first stage of a pipeline of two, whose six layers are cut for two ranks: 4 × 6 sums in the blocks, one more for the embeddings, one send forward and one back. The three sums of the loss belong to the last stage.
+
 Are these lists right? PyTorch has a process group that moves nothing: this process is rank 0 of n, every collective returns at once, and we count it. So DDP, FSDP2 (`fsdp.shard`, in float32 and in bf16) and tensor parallelism (`tensor.split`) run a
 real step of a real model as one rank of many, without the others.
 
-*Predict.* From 2 ranks to 1,024, by which factor do the bytes grow that a rank sends with DDP? And how much does FSDP2 send in bf16, as a multiple of what DDP sends?
+*Predict.* With DDP, how many times as many bytes does a rank send when there are 1,024 ranks instead of 2? And how much does FSDP2 send in bf16, as a multiple of what DDP sends?
 """
 
 # %%
@@ -173,6 +205,11 @@ RANKS = 2, 64, 1024
 # %%
 predict("22a.1", "DDP: bytes a rank sends at 1,024 over those at 2", guess=None, unit="×")
 predict("22a.2", "FSDP2's bytes in bf16 over DDP's, at 1,024", guess=None, unit="×")
+
+# %% [markdown]
+r"""
+We wrap one small, wide model in four ways. For each way and each number of ranks we count the collectives of a real step and compare them with our lists.
+"""
 
 # %%
 wide, rows, sent = GPTConfig(1024, 1024, n_layer=1, n_head=8, n_embd=1024), torch.zeros(2, 1, 64).long(), {}
@@ -200,13 +237,13 @@ answer("22a.2", sent["FSDP2 bf16", RANKS[-1]] / sent["DDP", RANKS[-1]])
 
 # %% [markdown]
 r"""
-A ring sends hardly more with a thousand ranks than with two. In float32, FSDP2 sends half as much again as DDP, less the root. In bf16 it gathers numbers of two bytes and scatters gradients of four, so it sends no more than DDP.
+From 2 ranks to 64 the bytes that a rank sends almost double, since 2(n − 1)/n goes from 1 towards 2. After that they hardly grow. In float32, FSDP2 sends half as much again as DDP, less the root. In bf16 it gathers numbers of two bytes and scatters gradients of four, so it sends no more than DDP.
 
 (FSDP2 cuts each tensor's rows into n parts and fills the last ones with zeros. A bias of 768 numbers on 1,024 ranks is sent as 1,024. The model above has no such tensor; yours may, and the count will say so.)
 
 ## From bytes and FLOPs to seconds
 
-A card has a data sheet (chapter 09's `PEAKS`), and a link to the next card in its machine: NVLink, or PCIe.
+A card has a data sheet (chapter 09's `PEAKS`), which gives its FLOP/s in each format. And it has a link to the next card in its machine, NVLink or PCIe. The cell below adds the links to the data sheets.
 """
 
 # %%
@@ -239,14 +276,14 @@ for program in ("pytorch", "pytorch-tf32", "pytorch-bf16"):
 
 # %% [markdown]
 r"""
-The time of computing is FLOPs over FLOP/s. But no program reaches the data sheet (chapter 14). What share of it a run reaches, the `mfu`, no formula gives: we have to assume it. To the computing come
+The time of computing is FLOPs over FLOP/s. But no program reaches the data sheet (chapter 14). No formula gives the share that a run reaches, the `mfu`, so we have to assume it. Other times are added to the time of computing:
 
 - recomputed blocks: their forward FLOPs once more;
 - the sums of tensor parallelism in full, since the next product waits for them, and the sends from stage to stage, likewise;
 - the idle stages of a pipeline, (pp − 1)/m of the above with m micro-batches (Narayanan et al. 2021, §2.2);
 - gradients, as far as they do not hide behind the last backward (chapter 20b). ZeRO's third stage sends all the time, so it can hide behind the complete step.
 
-Left out are the update, the data, the all-reduce that keeps a pipeline's two token tables equal, and waiting for the slowest.
+We leave out the update, the reading of data, the all-reduce that keeps a pipeline's two token tables equal, and the waiting for the slowest rank.
 """
 
 
@@ -281,11 +318,18 @@ def recompute_flops(step: Step) -> int:
     return step.B * step.accumulate * step.T * (sum(parts.values()) - parts["lm_head"])
 
 
+# %%
+eight = Step(GPTConfig(), 8, dp=8)
+for what, s in seconds(eight, CARDS["A100-80GB"], 0.4).items():
+    print(f"{what:16} {1e3 * s:.1f} ms")
+
 # %% [markdown]
 r"""
+For GPT-2 on eight A100 with a share of 40%, the formula sees only computing: the gradients hide behind the backward pass.
+
 ## Nine published times
 
-How good is this? `data/reference/throughput.csv` has nine published runs of GPT-2 124M, with the time of a step. We predict first, with a share of 40%. The three CPUs have no data sheet that we know, and one log does not name its GPU; there we can only compute FLOP/s.
+How good is this? `data/reference/throughput.csv` has nine published runs of GPT-2 124M, with the time of a step. We predict first, with a share of 40%. We know no data sheet of the three CPUs, and one log does not name its GPU. For these we can only compute the FLOP/s that they reached.
 
 *Predict.* What share of the data sheet do you expect of an A800 with 56 rows in bf16? And of two H800, which are three times as fast, with 4 rows each?
 """
@@ -293,6 +337,11 @@ How good is this? `data/reference/throughput.csv` has nine published runs of GPT
 # %%
 predict("22a.3", "A800, llm.c, bf16, 56 rows: share of the data sheet", guess=None, unit="%")
 predict("22a.4", "2 × H800, llm.c of spring 2024, bf16, 4 rows each", guess=None, unit="%")
+
+# %% [markdown]
+r"""
+First we read the table and describe each row as a `Step` on a card. Then we print our prediction beside the measured time, and the share of the data sheet that the run really reached.
+"""
 
 # %%
 with open("../data/reference/throughput.csv", encoding="utf-8", newline="") as file:
@@ -331,7 +380,7 @@ answer("22a.4", 100 * shares["H800", 2])
 # %% [markdown]
 r"""
 The last column is the answer to "how good": the shares go from 4% to 52%, a factor of thirteen. The A800 and the RTX 4070 SUPER took less time than predicted. The two H800 took more than three times as long as predicted, and the two V100S more than five times. The H800 runs had four rows for each card and no fused attention; the
-V100S had two rows of 512 tokens, cut over a PCIe bus. Which of these causes costs how much, this table cannot say, since it changes several things at once.
+V100S had two rows of 512 tokens, cut over a PCIe bus. This table cannot say how much each of these causes costs, since several things change at once.
 
 Three more published times, with a fused attention and large batches: the A100 of the build-nanogpt lecture, nanoGPT's eight A100 of 40 GB (its README says "about 4 days" for 600,000 steps of 491,520 tokens), and GPT-3's 175 billion parameters on 1,024 A100, for which Megatron-LM's README said 32 seconds a step (its section *GPT-3 Example*; commit cde92b2 of
 August 2025 removed it).
@@ -746,6 +795,15 @@ checkpoint("22a")
 # %% [markdown]
 r"""
 ## Exercises
+
+`course exercises release 22` writes these, and those of 22, as a notebook to `released/`; `course check 22` runs their visible checks.
+
+- **22-3** A pipeline's clock, 35 minutes: how long unequal stages take, and how long each is idle.
+- **22-4** Days and money, 25 minutes: derive a step's seconds and a run's price.
+- **22-5** A check for a schedule, 45 minutes: write the check that finds plans that keep too much, or deadlock.
+- **22-6** Before you rent, 10 minutes: which number to measure first.
+
+To explore:
 
 1. ZeRO 1 or ZeRO 2? For GPT-2 124M on eight A100 with eight micro-batches, how much memory does stage 2 save over stage 1, and how much more does it send? Check: `--shard 1` and `--shard 2` with `--accumulate 8`, and once more with `--accumulate 1`.
 2. Run the planner on GPT-3 without `--recompute block`. How much more memory does it take, how much less time? Check: the difference of the activations is `tensors` of 96 / 16 layers × 16 micro-batches, less one block.

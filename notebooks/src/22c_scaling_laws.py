@@ -2,10 +2,9 @@
 r"""
 # 22c · Scaling laws: the best model for a budget
 
-*This sitting is optional.* A budget of computing buys a large model that reads little or a small one that reads much. Which is better? Hoffmann et al. (2022, "Chinchilla") trained four
-hundred models, fitted a law with five numbers to their losses, and answered for budgets that nobody had tried. The law has a term that no model gets below, the entropy of the text. It is a result
-of the fit, and nobody knows whether it is right. Here we know it exactly: chapter 02's stories come from a grammar, and their entropy is a sum. So this chapter does what they did, in small, and then
-judges the fit against the truth.
+*This sitting is optional.* With a given budget of computing you can train a large model on few tokens or a small model on many. Which is better? Hoffmann et al. (2022, "Chinchilla") trained four
+hundred models, fitted a law with five numbers to their losses, and used the law to answer the question for budgets that nobody had tried. One of the five numbers is the entropy of the text: no model can have a lower loss. For real text the fit is the only estimate of this number, so nobody knows whether it is right. Here we know it exactly: chapter 02's stories come from a grammar, and their entropy is a sum. So this chapter repeats the experiment with small models, and then
+compares the fit with the truth.
 """
 
 # %%
@@ -42,27 +41,11 @@ from nanogpt.text.shards import open_shards
 ROWS, T, LAYERS, HEADS = 4, 128, 3, 4  # T: the longest story has 120 tokens
 RATE, WARMUP, DECAY = 0.4, 10, 0.2  # the rate is RATE / width, and falls to zero in the last fifth of a run
 
-
-# %%
-#| export
-def shape(width: int, vocab_size: int) -> GPTConfig:
-    """The models of this chapter: they differ in their width alone."""
-    return GPTConfig(T, vocab_size, LAYERS, HEADS, width)
-
-
-def held_out(tokenizer, n: int = 256, seed: int = 1_000_003) -> tuple[np.ndarray, float]:
-    """New stories as ids, and the loss on them of one who knows the grammar, in nats per token: exact (chapter 02)."""
-    told = list(stories(n, seed))
-    text = "".join(f"<|endoftext|>{story.text}" for story in told) + "<|endoftext|>"
-    ids = tokenizer.to_tiktoken().encode_to_numpy(text, allowed_special="all")
-    return ids, floor_per_token(told, tokenizer)
-
-
 # %% [markdown]
 r"""
 ## What was run
 
-Seven widths of one GPT with three layers, each for five lengths, with two seeds: recorded once by `python tests/bench/bench_scaling.py`, with date and versions in the file. The dotted line is the floor.
+We trained one GPT with three layers in seven widths, each for five lengths and with two seeds. These runs take too long for a chapter, so they were recorded once by `python tests/bench/bench_scaling.py`, with date and versions in the file. The figure shows their losses. The dotted line is the floor, the entropy of the stories.
 """
 
 # %%
@@ -79,8 +62,34 @@ show(
 
 # %% [markdown]
 r"""
-*Predict.* The law L(N, D) = E + A/N^α + B/D^β is fitted to these losses, N parameters and D tokens. What will it say that E is? (You see the truth in the figure. The fit does not.) Then, a
-width: for about as much computing as width 16 needs for 65,536 tokens, which width is best?
+The models differ in nothing but their width. `shape` gives the configuration of a width. `held_out` makes new stories for the evaluation, and computes the loss that a reader has on them who knows the grammar.
+"""
+
+
+# %%
+#| export
+def shape(width: int, vocab_size: int) -> GPTConfig:
+    """The models of this chapter: they differ in their width alone."""
+    return GPTConfig(T, vocab_size, LAYERS, HEADS, width)
+
+
+def held_out(tokenizer, n: int = 256, seed: int = 1_000_003) -> tuple[np.ndarray, float]:
+    """New stories as ids, and the loss on them of one who knows the grammar, in nats per token: exact (chapter 02)."""
+    told = list(stories(n, seed))
+    text = "".join(f"<|endoftext|>{story.text}" for story in told) + "<|endoftext|>"
+    ids = tokenizer.to_tiktoken().encode_to_numpy(text, allowed_special="all")
+    return ids, floor_per_token(told, tokenizer)
+
+
+# %%
+DATA = "../data/built/stories"
+V = ensure_corpus(DATA)["vocab_size"]
+for width in (8, 32, 96):
+    print(f"width {width:2}: {num_params(shape(width, V)):>7,} parameters")
+
+# %% [markdown]
+r"""
+*Predict.* The law L(N, D) = E + A/N^α + B/D^β is fitted to these losses; N is the number of parameters, D the number of tokens. Which E will the fit give? (You see the true value in the figure, but the fit does not.) Second, think of the computing that width 16 needs for 65,536 tokens: which width has the lowest loss for that budget? Third, how wrong will the law be about runs that are larger than all that it was fitted to?
 """
 
 # %%
@@ -90,10 +99,9 @@ predict("22c.3", "error of the law for runs 4 times larger than all it has seen"
 
 # %% [markdown]
 r"""
-## A run, and its length
+## One run for several lengths
 
-A loss in the middle of a run is not that of a shorter run: the rate is still high there, and at its end it is not. Either each length gets a run of its own, or, which is
-cheaper, one run keeps its rate, and for each length a copy leaves it and lets the rate fall (Hägele et al. 2024, §3). Up to where it leaves, it has done what a run of its own would have done: the result is the same, bit for bit.
+The law needs the losses of runs of different lengths. We cannot read them off one long run: in the middle of a run the learning rate is still high, while at the end of a shorter run it has fallen to zero. We could train each length from the beginning. It is cheaper to train one run, the trunk, at a constant rate. For each length we copy the model at some point and let the rate of the copy fall (Hägele et al. 2024, §3). Until the copy was made, the trunk did exactly what a run of that length would have done. So the loss is the same, bit for bit.
 """
 
 
@@ -129,16 +137,24 @@ def losses_after(
     return losses
 
 
+# %% [markdown]
+r"""
+We check this claim with the smallest model and two short lengths: the longer branch must have the same loss as a run of that length alone.
+"""
+
 # %%
 torch.set_num_threads(1)  # tiny products: a second thread costs more than it does
-DATA = "../data/built/stories"
-V = ensure_corpus(DATA)["vocab_size"]
 held, true_E = held_out(BPETokenizer.load(f"{DATA}/tokenizer.json"))
 assert abs(true_E - floor) < 0.005, "the recorded runs were evaluated on other stories, or in other tokens"
 short, long = 8 * ROWS * T, 16 * ROWS * T
 both = losses_after(8, [short, long], DATA, held)
 assert both[long] == losses_after(8, [long], DATA, held)[long], "a branch is not the run that it stands for"
 print(f"{len(held):,} held-out ids; the branch after {short:,} tokens left no trace in the run of {long:,}")
+
+# %% [markdown]
+r"""
+How large is the difference that made us do this? The recorded file also has losses at constant rate:
+"""
 
 # %%
 mine = {run["tokens"]: run["loss"] for run in runs if (run["width"], run["seed"]) == (16, 0)}
@@ -150,12 +166,11 @@ for run in record["constant"]:
 
 # %% [markdown]
 r"""
-The law is about the second column. Whoever fits to points of one long curve fits to the first, and calls them shorter runs.
+The law is about the second number of each line. If you fit it to points of one long curve, you use the first number instead, which is higher.
 
 ## The fit
 
-Five numbers, found as in the paper (§3.3): the errors are those of log L, since losses spread over a factor; Huber's function counts large errors linearly, so that no single run decides. The sum has
-several valleys, so it starts from a grid. Their optimiser was L-BFGS; ours is a few lines of least squares with damping, for all starts at once.
+Here is the law as code. `loss` is the formula, and `best` gives the N and D with the lowest loss for a budget. The constants below it are those that Hoffmann et al. published.
 """
 
 
@@ -185,9 +200,42 @@ class Law:
 
 
 # %%
+chinchilla = Law(E=1.69, A=406.4, alpha=0.34, B=410.7, beta=0.28)  # Hoffmann et al. 2022, eq. 10
+print(f"124M parameters, 10 billion tokens: {chinchilla.loss(124e6, 10e9):.2f} nats a token")
+
+# %% [markdown]
+r"""
+To fit the five numbers we follow the paper (§3.3). An error is a difference of log L, because the losses differ by factors. Huber's function counts a small error squared and a large error linearly, so that a single bad run cannot decide the fit:
+"""
+
+# %%
 #| export
 #| blank huber: squared near zero, linear from DELTA on, and the two meet
 DELTA = 1e-3  # Huber's: beyond a thousandth of the loss an error counts linearly (§D.2)
+
+
+def huber(r: np.ndarray) -> np.ndarray:
+    size = abs(r)
+    return np.where(size < DELTA, r * r / 2, DELTA * (size - DELTA / 2))
+
+
+# %%
+print("errors of 0.0005, 0.001, 0.01 cost", huber(np.array([0.0005, 0.001, 0.01])))
+
+# %% [markdown]
+r"""
+The third error is ten times as large as the second, and costs nineteen times as much instead of a hundred times. The sum of these costs has several valleys. So, as in the paper, we start from a grid of points, here 243, and keep the best result. The paper's optimiser was L-BFGS. Ours is a damped least-squares method (Levenberg and Marquardt), which moves all starting points at once. You need not read its code.
+"""
+
+# %% [markdown]
+r"""
+## Appendix: the least squares
+
+`errors` computes the error of each fit at each run and its derivatives. `fit` takes the steps: a step that lowers the cost is kept, and the damping then falls; any other step is undone, and the damping grows.
+"""
+
+# %%
+#| export
 STARTS = np.array(
     list(itertools.product((0, 10, 20), (0, 1, 2), (0, 10, 20), (0, 1, 2), (-1, 0, 1))), dtype=float
 )
@@ -203,11 +251,6 @@ def errors(p: np.ndarray, x: np.ndarray, y: np.ndarray, target: np.ndarray) -> t
     a, b, e = np.moveaxis(parts / total, -1, 0)
     slope = np.stack([a, -a * x, b, -b * y, e], -1)
     return (top + np.log(total))[..., 0] - target, slope
-
-
-def huber(r: np.ndarray) -> np.ndarray:
-    size = abs(r)
-    return np.where(size < DELTA, r * r / 2, DELTA * (size - DELTA / 2))
 
 
 # %%
@@ -236,6 +279,14 @@ def fit(N, D, losses, starts=STARTS, weights=1.0, E=None, steps=200) -> tuple[np
     return p, left
 
 
+# %% [markdown]
+r"""
+## Does the fit find a law that we know?
+
+`best_law` takes the best of all starting points.
+"""
+
+
 # %%
 #| export
 def law_of(p: np.ndarray) -> Law:
@@ -254,7 +305,7 @@ def best_law(N, D, losses, E=None) -> Law:
 
 # %% [markdown]
 r"""
-*Check.* Losses made by a law must give it back: those constants that Hoffmann et al. published, on the sizes of our runs.
+*Check.* We compute the losses that the published law gives for the sizes of our runs, and fit a law to them. The fit must find the published constants again.
 """
 
 
@@ -268,7 +319,6 @@ def sizes(runs: list[dict], embedding: bool = True) -> tuple[np.ndarray, np.ndar
 
 
 N, D, losses = sizes(runs)
-chinchilla = Law(E=1.69, A=406.4, alpha=0.34, B=410.7, beta=0.28)  # Hoffmann et al. 2022, eq. 10
 found = best_law(N, D, chinchilla.loss(N, D))
 print(", ".join(f"{name} {value:.4g}" for name, value in vars(found).items()))
 assert np.allclose(list(vars(found).values()), list(vars(chinchilla).values()), rtol=1e-3), (
@@ -277,7 +327,7 @@ assert np.allclose(list(vars(found).values()), list(vars(chinchilla).values()), 
 
 # %% [markdown]
 r"""
-From how many starts? On our losses:
+It does. How many of the 243 starting points does it need? Now we fit to our own losses and count the starting points that lead to the best result:
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -290,11 +340,11 @@ print(f"elsewhere {np.exp(p[~near, 4]).min():.2f} to {np.exp(p[~near, 4]).max():
 
 # %% [markdown]
 r"""
-One start would have been a lottery. Besiroglu et al. (2024) fitted the law again, to a part of the paper's runs that they had reconstructed from its plots, and got other numbers. They name two causes: the paper's optimiser had stopped too early, and the constants in its text are rounded (those are the ones that we called `chinchilla` above).
+So the result of a single start would depend on luck. Besiroglu et al. (2024) fitted the law again, to a part of the paper's runs that they had reconstructed from its plots, and got other numbers. They name two causes: the paper's optimiser had stopped too early, and the constants in its text are rounded (those are the ones that we called `chinchilla` above).
 
-## The judge
+## The fitted entropy against the true one
 
-E by the fit, and the other numbers when E is given:
+We fit the law twice: once with all five numbers free, and once with E fixed at its true value.
 """
 
 # %%
@@ -315,8 +365,8 @@ answer("22c.1", law.E)
 
 # %% [markdown]
 r"""
-How sure is the fit? The bootstrap draws runs with replacement, fits again, and takes the middle 95% of E. But five lengths of one width share a trunk: they are not five independent runs. So the second one draws whole
-curves. The last lines leave out short runs, as one is tempted to, since they fit worst.
+How certain is this E? The bootstrap draws runs with replacement and fits again, many times; the middle 95% of the values of E are its interval. But the five lengths of one width share a trunk, so they are not independent. Therefore we do it twice: once we draw single runs, and once complete
+curves. The last two lines leave out the shortest runs. One is tempted to do that, because the law fits them worst.
 """
 
 
@@ -365,11 +415,11 @@ for name, values in ways.items():
 
 # %% [markdown]
 r"""
-The fit lands near the truth, and does not know it. By whole curves the interval reaches from next to nothing to above the lowest loss that any run had: it contains the truth because it contains nearly everything. By runs it is
-narrower, but that is no knowledge; it takes five points of one trunk for five witnesses. Without the shortest runs the middle wanders. And the truth, given to the fit, costs it next to nothing: an error of 6.2% in place of 6.0%. These losses
-cannot tell what E is. The lowest of them is 0.70; everything below is extrapolation, and so is the E of any published law, whose runs are as far from the entropy of their text as nobody knows.
+The fitted E is near the true one, but the fit gives no reason to trust it. If we draw complete curves, the interval reaches from nearly zero to above the lowest loss of any run: it contains the truth because it contains almost everything. If we draw single runs, the interval is
+narrower, but only because the points of one trunk are counted as independent. Without the shortest runs the middle moves. And when E is fixed at its true value, the fit is hardly worse: its error is 6.2% instead of 6.0%. So these losses
+do not determine E. The lowest loss is 0.70, and everything below is extrapolation. The same is true for the E of a published law, and there nobody knows how far the runs are from the entropy of their text.
 
-Is it noise that makes the error, or the form of the law?
+Where does the error of 6% come from: from noise, or from the form of the law? Two runs with different seeds show the noise. The table below shows the error of the law for each width and length.
 """
 
 # %%
@@ -390,6 +440,11 @@ for width in sorted({run["width"] for run in runs}):
         ),
     )
 
+# %% [markdown]
+r"""
+We also draw the law over the losses:
+"""
+
 # %%
 show(
     figures.curves(
@@ -400,15 +455,15 @@ show(
 
 # %% [markdown]
 r"""
-More than noise: the signs come in blocks. Look at the curves again. They fall, rest near one nat, and fall again. Width 96 leaves that shelf between 2^18 and 2^19 tokens; of width 64's two seeds one has left it after a million tokens (0.86) and
+The error is larger than the noise, and its signs come in blocks. Look at the curves again. They fall, stay near one nat for a while, and fall again. Width 96 leaves that shelf between 2^18 and 2^19 tokens; of width 64's two seeds one has left it after a million tokens (0.86) and
 one has not (1.02), and five such pairs, widths 32 to 96 at 2^19 and 2^20 tokens, are nine tenths of the seeds' noise. A sum of powers has no shelves.
 
-Why do published curves look so smooth, then? One explanation, which this chapter does not measure: whoever learns a language learns very many things, each in a step of its own, and the sum of many steps at many scales is a power law (Michaud et al. 2023). A grammar
+Why do published curves look so smooth, then? One explanation, which this chapter does not measure: a model that learns a language learns very many things, each in a step of its own, and the sum of many steps at many scales is a power law (Michaud et al. 2023). A grammar
 of a few dozen rules has too few to average. Exercise 4 looks at one step.
 
-## Larger than all it has seen
+## Predicting larger runs
 
-What a law is for: runs that nobody has made. Fit to the small ones, predict those that take at least four times as much computing.
+A law is useful if it predicts runs that nobody has made yet. So we fit it to the small runs only, and predict the runs that take at least four times as much computing as the largest of them.
 """
 
 # %%
@@ -428,11 +483,11 @@ answer("22c.3", 100 * abs(wrong).mean())
 
 # %% [markdown]
 r"""
-All of them are predicted too low, by a fifth on average: the small runs know nothing of the shelf. Nothing in the fit warned of it, since its error on its own runs, in the first line, is small. A law is an interpolation until somebody has made the next larger run.
+All predictions are too low, by a fifth on average, because the small runs have not reached the shelf. The fit gave no warning: its error on its own runs, in the first line, is small. So do not trust such a law beyond the largest run that it was fitted to.
 
 ## The best width for a budget
 
-For each width the budget buys so many tokens; the law says which loss. Predict first, then run the best, and one on each side. (Computing is counted by chapter 05's `flops_per_token`. The usual 6 N D leaves out attention's T × T,
+For each width, the budget buys a certain number of tokens, and the law predicts the loss. We let the law choose the best width of a small budget. Then we really train three widths with that budget and compare. (Computing is counted by chapter 05's `flops_per_token`. The usual 6 N D leaves out attention's T × T,
 which is more than a third of all FLOPs at width 8.)
 """
 
@@ -483,12 +538,12 @@ print(
 
 # %% [markdown]
 r"""
-The two halves of the answer fare differently. The losses are missed by a few per cent. The size is right, or as good as right: here (November 2026) widths 8 and 12 were 0.003 nats apart, the second ahead, and 24 was 0.2 behind. An optimum is flat, so a law with an error of 6% can
+The predicted losses are wrong by a few per cent. The predicted size is right, or nearly so: here (November 2026) width 12 was best, width 8 was 0.003 nats behind, and width 24 was 0.2 behind. The loss changes little near the best size, so a law with an error of 6% can
 find it. That is why compute-optimal sizes are more trustworthy than the losses and the E that come with them.
 
-And the nine runs alone? They fit five numbers to nine losses far above the floor, and said then that E is zero.
+We also fitted the law to these nine runs alone. Their losses are far above the floor, and the fit gave an E of zero.
 
-## The way of the labs: IsoFLOP profiles
+## IsoFLOP profiles
 
 The law above is the paper's third approach. Its second one needs no law of the loss at all, and it is what most labs do. Take a few budgets. For each of them, train models of several sizes with exactly that budget, and draw the loss against the size. Each such curve is a valley, an *IsoFLOP profile*. Its lowest point is the best size for that budget.
 Then see how the lowest points move when the budget grows.
@@ -534,7 +589,7 @@ The valleys are flat at the bottom: a size that is wrong by a factor of two cost
 ## Which parameters?
 
 With a vocabulary of a thousand, at these widths most parameters are embeddings. Kaplan et al. (2020) left them out of N, Hoffmann et al. counted them. The exponent with which the best N grows with computing, a = β / (α + β), is
-0.73 in the first paper, about 0.5 in the second. Here both counts have the same runs:
+0.73 in the first paper and about 0.5 in the second. We fit the law to our runs with both ways of counting:
 """
 
 # %%
@@ -601,7 +656,7 @@ answer("22c.4", d / n)
 
 # %% [markdown]
 r"""
-Ninety-three, at the budget with which the authors trained a model with twenty. So the rule of twenty does not come from this law. It comes from the paper's first two approaches (the envelope of the training curves, and IsoFLOP profiles), which agree with each other, and from the model that was then trained. That the third approach contradicted the first two is the
+The law recommends ninety-three tokens for each parameter, at the budget with which the authors trained a model with twenty. So the rule of twenty does not come from this law. It comes from the paper's first two approaches (the envelope of the training curves, and IsoFLOP profiles), which agree with each other, and from the model that was then trained. That the third approach contradicted the first two is the
 finding of Besiroglu et al.: fitted properly, the same law says 18 at that budget, and stays between 17 and 24 over six orders of magnitude.
 
 The published intervals of the exponents had a width of 0.001. Besiroglu et al. reckon that this would have taken over 600,000

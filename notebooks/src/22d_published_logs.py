@@ -2,10 +2,12 @@
 r"""
 # 22d · Published logs: the 21 skipped steps
 
-*This page is optional, and shorter than a sitting.* A log is the only part of a run that others ever see. Whoever can read one knows what was run, and notices when that is not what the script says. Here is a small detective story about a published log of a Megatron-LM run: how float16's loss scale behaves in a
-long run (chapter 10b began with it), and what a learning rate with seven digits gives away. Two short sections on other logs follow.
+*This page is optional, and shorter than a sitting.* A log is the only part of a run that others ever see. If you can read one, you know what was run, and you notice when the script says something else. Here is a small detective story about a published log of a Megatron-LM run: it shows how float16's loss scale behaves in a
+long run (chapter 10b introduced it), and how much one can learn from a learning rate that is printed with seven digits. Two short sections on other logs follow.
 
-Tables for looking things up are in `data/reference`: `megatron_arguments.csv` has the 45 arguments of Megatron-LM's published scripts with our key for each, `megatron_columns.csv` the formula of each column of its log, and `llmc_options.csv` the options of llm.c.
+Tables for looking things up are in `data/reference`: `megatron_arguments.csv` has the 45 arguments of Megatron-LM's published scripts with our key for each, `megatron_columns.csv` has the formula of each column of its log, and `llmc_options.csv` has the options of llm.c.
+
+First we print the beginning of the log and draw two of its columns.
 """
 
 # %%
@@ -35,7 +37,7 @@ from nanogpt.run.trainer import learning_rate
 
 # %%
 def published(name: str) -> list[dict]:
-    """A table of data/reference; each row says in which log and line it stands."""
+    """A table of data/reference; each row names its log and line."""
     with open(f"../data/reference/{name}.csv", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -176,13 +178,13 @@ for hysteresis in (1, 2, 3):
 
 # %% [markdown]
 r"""
-With a patience of two, every scale of the log follows, digit by digit, and with one or three it does not. So the 21st skipped iteration is the one that was forgiven. The rates follow as well, but only because we round them to float32 first: without that, six of the 26 rows differ in the last digit (a test holds it). Megatron-LM sends the rate between ranks as a float32 tensor.
+With a patience of two, every scale of the log follows, digit by digit, and with one or three it does not. So the 21st skipped iteration is the one that was forgiven. The rates follow as well, but only because we round them to float32 first: without that, six of the 26 rows differ in the last digit (a test checks this). Megatron-LM sends the rate between ranks as a float32 tensor.
 
 (One difference to chapter 17's trainer: Megatron's schedule begins at zero, so its first update has no rate at all. Ours gives the first update a tenth of the rate.)
 
 ## How many were skipped?
 
-Now the second run, of which only one line was published. Its rate counts updates. So the rate tells how many there were:
+Now the second run, of which only one line was published. Its rate depends on the number of updates. So we try all numbers from 2,401 to 2,500 and keep those that give the printed rate:
 """
 
 # %%
@@ -199,13 +201,13 @@ assert agrees(row["loss_scale"], line["loss_scale"]), "the scale does not follow
 
 # %% [markdown]
 r"""
-Twenty-one again, read off the seventh digit of a learning rate. And the scale, 2^14, is 2^12 doubled after 1,000 and after 2,000 good iterations. Two columns that know
-nothing of each other tell the same story. (It is the simplest story: we assume that the search came first, and that neither growth met an overflow.)
+It is twenty-one again, and we could read it off the seventh digit of a learning rate. The scale agrees: 2^14 is 2^12, doubled after 1,000 and after 2,000 good iterations. So two independent columns of the log
+have the same explanation. (It is the simplest story: we assume that the search came first, and that neither growth met an overflow.)
 
-There is a moral. The script printed above that log says 1,000 iterations, and the line says 2,500. So this is not the script that was run, and a cosine ends where its run ends: with that script's
+Such a check can also find a wrong script. The script printed above that log says 1,000 iterations, and the line says 2,500. So this is not the script that was run, and a cosine ends where its run ends: with that script's
 `train-iters` you would get another rate from the first step on.
 
-## What one number of a validation is worth
+## How precise is one validation loss?
 
 At iteration 2,500 the second run evaluated the same weights three times, each time on 80 rows of 512 tokens.
 """

@@ -51,8 +51,16 @@ from nanogpt.gpt.model import check_input, init_weights, next_token_loss, table
 # %% [markdown]
 r"""
 Which change helps most? `python tests/bench/bench_llama.py` trained chapter 07's small GPT with each of them alone, and
-with all together, for three seeds each. Before you see its table, write down your guess: RMSNorm, rotary positions,
-grouped queries, SwiGLU, QK-norm, or leaving out the biases?
+with all together, for three seeds each. These are the changes:
+"""
+
+# %%
+print(", ".join(CHANGES))
+
+# %% [markdown]
+r"""
+*Predict.* Before you see the table of losses, write down which of the single changes lowers the loss most, and by how
+much all of them together lower it.
 """
 
 # %%
@@ -93,7 +101,7 @@ print("PyTorch's:", F.rms_norm(x, (4,), eps=1e-5).numpy().round(2))
 
 # %% [markdown]
 r"""
-LayerNorm's result has the mean zero, and RMSNorm's has not. Both have the same property that training needs: however
+LayerNorm's result has the mean zero, and RMSNorm's result does not. Both have the same property that training needs: however
 large x is, the result has the same size. So the reason for the change is not the loss but the work. RMSNorm reads the
 vector for one sum instead of two, and it has half as many parameters.
 
@@ -128,7 +136,8 @@ The first two scores are equal: the distance is 2 both times. The third differs,
 A head has more than two numbers, say d = 64. RoPE takes them as d/2 pairs. Each pair turns at a speed of its own: the
 first by one radian a position, the last by 1/θ, with θ = 10,000 or more. Fast pairs tell neighbours apart, slow pairs
 tell far from near, as the hands of a clock do. The pairs are made of the first half and the second half of the numbers:
-number i and number i + d/2 belong together.
+number i and number i + d/2 belong together. `rope_angles` computes the angle of each pair at each position, and
+`rotate` turns the pairs by these angles.
 """
 
 
@@ -153,7 +162,7 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
 
 # %% [markdown]
 r"""
-*Check.* The law from above, now for whole heads: a score depends only on the distance. We compute all scores of 8
+*Check.* The law from above, now for complete heads: a score depends only on the distance. We compute all scores of 8
 positions, then all scores of the same vectors at positions that are 1,000 larger.
 """
 
@@ -473,8 +482,8 @@ r"""
 ## The cache grows
 
 Chapter 08's cache makes room for `n_head` heads. Ours must make room for `n_kv_head` only, or grouped queries would
-save nothing. And its attention must know that heads of queries share. Two small functions of chapter 08 grow; for a GPT
-they do what they did.
+save nothing. And its attention must know that heads of queries share. Two small functions of chapter 08 grow. For a GPT
+they compute the same as before.
 """
 
 
@@ -511,6 +520,12 @@ class KVCache(KVCache):
     def layer(self, i: int) -> partial:
         return partial(attend, self.keys[i], self.values[i], self.at, self.visible, self.shared)
 
+
+# %% [markdown]
+r"""
+Here is the difference to chapter 08's `attend`. Below it is the check: the logits of a text that is read in two parts,
+with the cache, must be those of the same text read at once.
+"""
 
 # %%
 grown("attend")
@@ -552,7 +567,7 @@ print(tokenizer.decode(text[1:]))
 
 # %% [markdown]
 r"""
-## The weights of others
+## Loading published weights
 
 `transformers` calls the same tensors by other names. As in chapter 06, loading is a loop over names. Nothing has to be
 transposed this time: Llama's files store matrices as `nn.Linear` does.
@@ -601,9 +616,12 @@ for name, _ in list(model.named_parameters())[:6]:
 
 # %% [markdown]
 r"""
-The configuration has other names as well. And it may ask for things that this model does not have, such as stretched
+## Appendix: the configuration file
+
+The configuration uses other names as well. It may also ask for things that this model does not have, such as stretched
 rotary positions (Llama 3.1's) or biases. Then the loader must refuse, because the weights would fit and the numbers
-would be wrong.
+would be wrong. The rest of this section reads that file. The last cell shows one file that is accepted and one that is
+refused.
 """
 
 
@@ -658,6 +676,16 @@ except ValueError as error:
     print(error)
 
 
+# %% [markdown]
+r"""
+## Reading and writing a model
+
+`config_from_llama`, from the appendix above, turns a file `config.json` into a `LlamaConfig` and refuses what this model
+cannot compute. The rest is the loop over names. `llama_from_hf` first compares the names and shapes of all tensors, so
+that a wrong file is refused before any weight is copied. `llama_to_hf` goes the other way.
+"""
+
+
 # %%
 #| export gpt.llama_hf
 def llama_from_hf(name_or_dir: str | Path) -> Llama:
@@ -694,6 +722,11 @@ def llama_to_hf(model: Llama, folder: str | Path) -> None:
     save_json(Path(folder) / "config.json", fields)
 
 
+# %% [markdown]
+r"""
+We write our small model, read it again, and compare the logits:
+"""
+
 # %%
 with tempfile.TemporaryDirectory() as scratch:
     llama_to_hf(model, scratch)
@@ -703,7 +736,7 @@ with torch.no_grad():
 
 # %% [markdown]
 r"""
-That we read what we wrote proves little: both could be wrong in the same way. The proof is a comparison with a program
+The logits are equal, but this proves little, since reading and writing could be wrong in the same way. The proof is a comparison with a program
 by others. This chapter's tests build `LlamaForCausalLM` and `Qwen3ForCausalLM` from `transformers` with random weights,
 write them, read them with `llama_from_hf`, and compare logits and all gradients. They also go the other way. The next
 cell does the first of these comparisons where `transformers` is installed.

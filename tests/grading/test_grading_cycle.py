@@ -140,7 +140,7 @@ def check_exports(folder: Path, name: str, scores: dict[str, float]) -> None:
 
 def test_every_set_has_its_week_and_the_readme_its_line():
     numbers = [number for week in WEEKS for number in week.split()]
-    assert len(set(numbers)) == len(numbers) and {read(f).number for f in folders()} <= set(numbers)
+    assert len(set(numbers)) == len(numbers) and {read(f).number[:2] for f in folders()} <= set(numbers)
     for week, chapters in enumerate(WEEKS, 1):
         assert f"| {week} | {chapters} | " in README.read_text(encoding="utf-8")
         line = rf"^\| {week} +\| {chapters.split()[0]}"

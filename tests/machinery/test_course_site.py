@@ -253,7 +253,7 @@ class TestBuilt:
             asked = {
                 link
                 for path in FILES.values()
-                if path.name[:2] == made.number
+                if path.name.startswith(made.number)
                 for link in built()[HTML / "notebooks" / f"{path.stem}.html"].links
             }
             assert {f"../exercises/{made.name}.html#task-{id}" for id in made.tasks} <= asked

@@ -1,5 +1,6 @@
 """Chapter 21d: a run in any layout. The law: how a run is laid out over processes changes neither losses nor norms."""
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -28,11 +29,12 @@ from nanogpt.parallel.laid_out import (
     fill,
     first_weights,
     gathered_model,
+    join,
     made_in_parts,
     optimizer_for,
     saved_weights,
 )
-from nanogpt.parallel.layout import Parallel, data_parallel
+from nanogpt.parallel.layout import Parallel, check_layout, data_parallel
 from nanogpt.run import checkpoint, trainer
 from nanogpt.run.compare import verdict
 from nanogpt.run.config import load_config
@@ -328,6 +330,68 @@ def test_the_same_layout_goes_on_bit_for_bit(grid, dropout, folder, tmp_path):
 # Impossible ones, each in one line
 
 
+IN_PARTS = Parallel(shard=True, save_parts=True)
+
+
+def fit_or_die(ranks: Ranks, config, step: int) -> int:
+    """Train; rank 1 dies while it writes its parts of this step's checkpoint, after rank 0 has written its own."""
+    from nanogpt.parallel import fsdp
+
+    save_parts = fsdp.save_parts
+
+    def dying(folder, model, optimizer):
+        if folder.name.startswith(f".step_{step:06d}") and ranks.rank == 1:
+            folder.mkdir(exist_ok=True)
+            (folder / "half").write_bytes(b"half of it")
+            os._exit(1)
+        save_parts(folder, model, optimizer)
+
+    fsdp.save_parts = dying
+    return trainer.fit(config).step
+
+
+def test_in_parts_a_run_goes_on_bit_for_bit_and_a_kill_leaves_the_checkpoint_before(folder, tmp_path):
+    config = [
+        replace(
+            short(folder, tmp_path / name, model_dropout=0.2, run_checkpoint_every=4, run_keep=9),
+            parallel=IN_PARTS,
+        )
+        for name in ("whole", "killed")
+    ]
+    assert in_ranks(fit, 2, config[0], seconds=None) == [8, 8]
+    in_ranks(fit_or_die, 2, config[1], 8, seconds=None, never=(0,))
+    killed = tmp_path / "killed"
+    assert checkpoint.latest(killed).name == "step_000004", "the checkpoint before the kill is not the newest"
+    assert in_ranks(fit, 2, config[1], seconds=None) == [8, 8]
+    assert lines(killed) == lines(tmp_path / "whole"), "the losses differ"
+    assert not list(killed.glob(".*.tmp")), "what the kill left is still there"
+    parts = {path.name: path.read_bytes() for path in sorted((killed / "step_000008").glob("*.distcp"))}
+    assert len(parts) == 2, "not every rank has written a file"
+    models = []
+    for run in (killed, tmp_path / "whole"):
+        join(run / "step_000008", tmp_path / "joined" / run.name)
+        models.append(load_model(tmp_path / "joined" / run.name))
+    assert furthest(*models) == 0, "the weights differ"
+
+
+@pytest.mark.parametrize("size", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_parts_go_on_with_another_number_of_ranks(size, folder, tmp_path, one):
+    config = replace(short(folder, tmp_path / "run"), parallel=IN_PARTS)
+    assert in_ranks(fit_and_stop, 2, config, 3, seconds=None) == [3, 3]
+    assert in_ranks(fit, size, config, seconds=None) == [8] * size
+    assert worst(one, config.run.dir) < BOUND, "the curve has a seam"
+
+
+def test_parts_are_no_model_and_need_shards(folder, tmp_path):
+    config = replace(short(folder, tmp_path / "run", train_max_steps=4), parallel=IN_PARTS)
+    in_ranks(fit, 2, config, seconds=None)
+    with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it by"):
+        checkpoint.chosen(tmp_path / "run")
+    for layout in (Parallel(save_parts=True), Parallel(shard=True, tp=2, save_parts=True)):
+        with pytest.raises(ValueError, match=r"parallel\.save_parts=true needs parallel\.shard=true and"):
+            check_layout(layout, config.model, config.train)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -394,6 +458,15 @@ def test_the_trainer_refuses_before_anything_is_written(layout, batch, says, fol
 
 
 # One process
+
+
+def test_one_process_recomputes_bit_for_bit(folder, tmp_path):
+    runs = {}
+    for recompute in (False, True):
+        config = short(folder, tmp_path / str(recompute), model_dropout=0.2, train_max_steps=4)
+        runs[recompute] = trainer.fit(replace(config, parallel=Parallel(recompute=recompute))).folder
+    assert lines(runs[True]) == lines(runs[False]), "the losses differ"
+    assert weights(runs[True]) == weights(runs[False]), "the weights differ"
 
 
 def test_one_process_is_what_it_was():

@@ -193,7 +193,7 @@ def asked_without(text: str) -> list[str]:
 def test_what_a_task_is_to_do_without_is_forbidden(name):
     made = the(name)
     for cell in made.cells:
-        if cell.kind == "text" and (found := re.search(r"^## (\d\d-\d) ", cell.source, re.MULTILINE)):
+        if cell.kind == "text" and (found := re.search(r"^## (\d\d[a-z]?-\d) ", cell.source, re.MULTILINE)):
             asked = asked_without(cell.source)
             assert not asked or made.forbids.get(found[1]), (
                 f"{found[1]} says {asked}: add `#| forbids` below `#| solution {found[1]}`, or the words to HARMLESS"

@@ -7,15 +7,6 @@ import pytest
 from course.notebooks.source import notebook_from_text
 from course.paths import SOURCES, number_of, numbered
 
-# How many cells of a chapter, in all its sittings, still ask and go on. The numbers may only fall; others have none.
-MIXED = {
-    "07": 3,
-    "17": 14,
-    "18": 3,
-    "19": 5,
-    "21": 7,
-}
-
 
 def mixed(text: str) -> list[str]:
     """The cells of a source that call `predict` and do something else, each by its first line that does."""
@@ -51,16 +42,7 @@ def test_a_cell_that_asks_and_goes_on_is_found(cell, wrong):
     assert mixed(f"# %%\n{cell}\n") == wrong
 
 
-NUMBERS = sorted({number_of(path)[:2] for path in numbered(SOURCES, ".py")})
-
-
-@pytest.mark.parametrize("number", NUMBERS)
-def test_a_prediction_is_alone_in_its_cell(number):
-    found = [
-        f"{path.name}: {line}"
-        for path in sorted(SOURCES.glob(f"{number}*_*.py"))
-        for line in mixed(path.read_text(encoding="utf-8"))
-    ]
-    assert len(found) <= MIXED.get(number, 0), (
-        "put `predict` into a cell of its own; beside it are:\n" + "\n".join(found)
-    )
+@pytest.mark.parametrize("path", numbered(SOURCES, ".py"), ids=number_of)
+def test_a_prediction_is_alone_in_its_cell(path):
+    found = mixed(path.read_text(encoding="utf-8"))
+    assert not found, "put `predict` into a cell of its own; beside it are:\n" + "\n".join(found)

@@ -498,4 +498,7 @@ def test_help_lists_every_key_with_its_meaning(capsys):
     assert main(["train", "--help"]) == 0
     said = capsys.readouterr().out
     assert all(f"\n  {key}=" in said for key in keys()), "a key is missing"
+    lines = {line.partition("=")[0].strip(): line for line in said.splitlines() if line.startswith("  ")}
+    mute = [key for key in keys() if "  " not in lines[key].strip()]
+    assert not mute, f"keys without a meaning: {', '.join(mute)}"
     assert "\n  optim.clip=1.0  the longest gradient; null clips none\n" in said

@@ -21,7 +21,7 @@ def read_results(folder: Path, exercise: str) -> list[dict]:
     paths = sorted(path for path in here.glob("*.json") if not path.name.startswith("."))
     if not paths:
         raise CourseError(
-            f"no results in {relative(here)}/; `course grade run {exercise[:2]} --submissions DIR`"
+            f"no results in {relative(here)}/; `course grade run {exercise.partition('_')[0]} --submissions DIR`"
         )
     results = [read_result(path) for path in paths]
     given = read_marks(here / MARKS, results)

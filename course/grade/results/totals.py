@@ -73,7 +73,7 @@ def waiting(name: str, results: list[dict]) -> str:
         return ""
     which = ", ".join(sorted({task for task, _ in tasks}))
     many = f"{len(tasks)} answers wait" if len(tasks) > 1 else "1 answer waits"
-    return f"warning: {many} for a person's points and count 0 now ({which}); `course grade marks {name[:2]}`"
+    return f"warning: {many} for a person's points and count 0 now ({which}); `course grade marks {name.partition('_')[0]}`"
 
 
 def by_weeks(sets: dict) -> str:
