@@ -12,6 +12,7 @@ from course.colab import is_colab, save_shown
 from course.package.blank import say_turn
 from course.package.checkpoint import checkpoint_chapter
 from course.package.grown import as_html, difference
+from course.parts import run_parts_again
 from course.paths import NOTEBOOKS, ROOT, CourseError, notebook_path, plainly
 from course.predictions import answer, predict, predictions
 from course.states.started import not_built_yet
@@ -44,6 +45,8 @@ def remember(result) -> None:
         RUN.append(result.info.raw_cell)
         if cell := getattr(result.info, "cell_id", None):  # Colab's older IPython knows none
             BY_ID[cell] = result.info.raw_cell
+        if again := run_parts_again(result.info.raw_cell, cell, get_ipython().user_ns):
+            print("also run again, because it builds on this cell:", ", ".join(dict.fromkeys(again)))
     elif said := not_built_yet(result.error_in_exec):
         print(said)
 

@@ -42,12 +42,12 @@ ALPHABET, LONGEST = (
 COUNTS = [2**k for k in range(11)]
 
 
-def look(text: str):
-    """Chapter 04's: what is read of a text, and the maps of two layers of four heads."""
+def maps_of(text: str):
+    """Chapter 04's: the maps of two layers of four heads on the characters of a text."""
     characters = [c for c in text if c in ALPHABET][:LONGEST]
     g = torch.Generator().manual_seed(len(characters))
     q, k = torch.randn(2, 1, 4, max(1, len(characters)), 16, generator=g)
-    return characters, [attention_weights(q, k)] * 2
+    return [attention_weights(q, k)] * 2
 
 
 def sampler():
@@ -91,7 +91,7 @@ def stages_of(millions: float, recipe: str):
 
 WIDGETS = {
     "01": lambda: tokenizer.merging_widget("Rosa gave three unicorns to Leo.", BPE),
-    "04": lambda: attention.map_widget("the cat sat. the cat sat", look, 2, 4),
+    "04": lambda: attention.map_widget("the cat sat. the cat sat", ALPHABET, maps_of),
     "08": sampler,
     "10": lambda: precision.bits_widget("65520", FORMATS),
     "12": lambda: flash_attention.block_widget(torch.arange(12.0).remainder(5)),

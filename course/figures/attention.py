@@ -118,14 +118,17 @@ def hops(characters, first, second):
     return fig
 
 
-def map_widget(sentence, look, layers, heads):
-    """A sentence, a layer and a head; look(text) gives the characters read and the maps of every layer."""
+def map_widget(sentence, alphabet, maps_of):
+    """A sentence, a layer and a head; maps_of(text) gives every layer's weights (1, n_head, T, T) on its characters."""
+    first_maps = maps_of(sentence)
 
     def draw(sentence, layer, head):
-        characters, maps = look(sentence)
+        characters = [c for c in sentence if c in alphabet]
         if len(characters) < 2:
             raise ValueError(f"{len(characters)} characters of the alphabet are too few: type two or more")
-        ax, weights = widgets.axes(WIDE_MAP, left=0.9, right=0.9), maps[layer][0, head]
+        weights = maps_of(sentence)[layer][0, head]
+        characters = characters[: len(weights)]  # a longer text is cut
+        ax = widgets.axes(WIDE_MAP, left=0.9, right=0.9)
         draw_map(ax, characters, weights)
         ax.set_xlabel("key (looked at)", labelpad=14)
         ax.set_ylabel("query (looks)", labelpad=14)
@@ -139,6 +142,5 @@ def map_widget(sentence, look, layers, heads):
             f"{words}: {before:.0%} of the weight lies on the character before, {first:.0%} on the first.",
         )
 
-    return widgets.explorer(
-        draw, sentence=sentence, layer=(layers - 1, list(range(layers))), head=(0, list(range(heads)))
-    )
+    layers, heads = list(range(len(first_maps))), list(range(first_maps[0].size(1)))
+    return widgets.explorer(draw, sentence=sentence, layer=(layers[-1], layers), head=(0, heads))

@@ -30,7 +30,7 @@ def add(terms: list[tuple[int, str]]) -> str:
     """The number word for a sum: (1, "six") and (-1, "two") are "four"."""
     for _, word in terms:
         if word not in NUMBERS:
-            raise ValueError(f"{word} is no number word; NUMBERS holds zero to sixteen")
+            raise ValueError(f"{word} is not a number word; NUMBERS holds zero to sixteen")
     total = sum(sign * NUMBERS.index(word) for sign, word in terms)
     if not 0 <= total < len(NUMBERS):
         words = " and ".join(word for _, word in terms)
@@ -45,9 +45,7 @@ def entries(pool: str) -> list[tuple[str, ...]]:
         raise ValueError(f"there is no pool {pool!r}; the pools are {', '.join(POOLS)}")
     found = POOLS[pool].split(", ")
     if len(set(found)) < len(found):
-        raise ValueError(
-            f"an entry stands twice under {pool}, so two choices would tell one text; remove one"
-        )
+        raise ValueError(f"{pool} has an entry twice, so two choices give the same text; remove one")
     return [tuple(entry.split("/")) for entry in found]
 
 
@@ -71,12 +69,12 @@ class Telling:
     text: str = ""
     facts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     choices: list[tuple[int, int]] = field(default_factory=list)
-    answers: list[tuple[int, int]] = field(default_factory=list)  # text[start:end] says who has how many,
-    kinds: list[str] = field(default_factory=list)  # a fact "copied", or "computed" from two
+    answers: list[tuple[int, int]] = field(default_factory=list)  # text[start:end] is a number that answers
+    kinds: list[str] = field(default_factory=list)  # each answer: "copied", or "computed" from two
 
 
 def tell(symbol: str, rng: random.Random, told: Telling) -> None:
-    """Adds one random expansion of symbol to what was told."""
+    """Adds one random expansion of symbol to the story."""
     for part in choose(alternatives(symbol), rng, told):
         if isinstance(part, Pick):
             tell(part.symbol, rng, told)
@@ -99,7 +97,7 @@ def choose(options: list, rng: random.Random, told: Telling):
 
 @dataclass(frozen=True)
 class Story:
-    """A text, the natural logarithm of its probability, and where its who-has-how-many answers stand.
+    """A text, the natural logarithm of its probability, and the places of its answers to "who has how many?".
 
     answers: text[start:end] is a number word that follows from the text before. kinds: "copied", or "computed" from two.
     """
@@ -119,6 +117,33 @@ def stories(n: int | None = None, seed: int = 0) -> Iterator[Story]:
         logprob = -sum(math.log(options) for _, options in told.choices)
         yield Story(told.text, logprob, tuple(told.answers), tuple(told.kinds))
         number += 1
+
+
+def entropy(symbol: str = "story") -> float:
+    """Mean of -log p over all expansions of symbol, in nats, exact (Cover & Thomas 2006, theorem 2.5.1)."""
+    lines, total = alternatives(symbol), 0.0
+    for line in lines:
+        for part in line:
+            if isinstance(part, Pick):
+                total += entropy(part.symbol)
+            elif isinstance(part, Draw):
+                total += math.log(len(entries(part.pool)))
+    return math.log(len(lines)) + total / len(lines)
+
+
+def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
+    """The mean loss, in nats per token, of a model that knows the grammar, on these stories.
+
+    Each story counts its tokens and one `<|endoftext|>`, which costs nothing, since a story shows where it ends.
+    tokenizer: anything with .encode(text). ValueError without stories.
+    """
+    nats = tokens = 0
+    for story in stories:
+        nats -= story.logprob
+        tokens += len(tokenizer.encode(story.text)) + 1
+    if not tokens:
+        raise ValueError("a floor per token needs at least one story")
+    return nats / tokens
 
 
 def readings(text: str) -> list[tuple[tuple[int, int], ...]]:
@@ -145,32 +170,6 @@ def read(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> 
         yield from read(rest, text, at + len(words), facts, choices)
 
 
-def entropy(symbol: str = "story") -> float:
-    """Mean of -log p over all expansions of symbol, in nats, exact (Cover & Thomas 2006, theorem 2.5.1)."""
-    lines, total = alternatives(symbol), 0.0
-    for part in (part for line in lines for part in line):
-        if isinstance(part, Pick):
-            total += entropy(part.symbol)
-        elif isinstance(part, Draw):
-            total += math.log(len(entries(part.pool)))
-    return math.log(len(lines)) + total / len(lines)
-
-
-def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
-    """The mean loss, in nats per token, of a model that knows the grammar, on these stories.
-
-    Each story counts its tokens and one `<|endoftext|>`, which costs nothing, since a story shows where it ends.
-    tokenizer: anything with .encode(text). ValueError without stories.
-    """
-    nats = tokens = 0
-    for story in stories:
-        nats -= story.logprob
-        tokens += len(tokenizer.encode(story.text)) + 1
-    if not tokens:
-        raise ValueError("a floor per token needs at least one story")
-    return nats / tokens
-
-
 def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
     """The stories that `source` describes, one shard for each split; returns the manifest, which is written last."""
     members: dict[str, list[Story]] = {split: [] for split in SPLITS}
@@ -179,12 +178,14 @@ def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
     if not all(members.values()):
         raise ValueError(f"{source['stories']} stories leave none for val or test; take 200 or more")
     encoding, held = tokenizer.to_tiktoken(), {}
-    for split, told in members.items():
-        text, path = "".join(f"<|endoftext|>{story.text}" for story in told), folder / f"{split}_000000.bin"
-        write_shard(path, ids := encoding.encode_to_numpy(text, allowed_special="all"))
-        size = sum(len(story.text.encode()) for story in told)
+    for split, chosen in members.items():
+        path = folder / f"{split}_000000.bin"
+        text = "".join(f"<|endoftext|>{story.text}" for story in chosen)
+        ids = encoding.encode_to_numpy(text, allowed_special="all")
+        write_shard(path, ids)
+        size = sum(len(story.text.encode()) for story in chosen)
         shard = {"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}
-        held[split] = {"documents": len(told), "bytes": size, "tokens": len(ids), "shards": [shard]}
+        held[split] = {"documents": len(chosen), "bytes": size, "tokens": len(ids), "shards": [shard]}
     tokenizer.save(folder / "tokenizer.json")
     floor = -sum(story.logprob for story in members["val"]) / held["val"]["tokens"]
     manifest = {"source": source, "tokenizer": "tokenizer.json", **identity(tokenizer), "splits": held}
@@ -192,16 +193,16 @@ def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
 
 
 def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, seed: int = 0) -> dict:
-    """The manifest of n stories as shards in `folder`, which are made where they are absent, others or damaged.
+    """The manifest of n stories as shards in `folder`. They are made if they are absent, damaged or of other stories.
 
-    tokenizer: by default the one that chapter 01 left in the folder above, or else the same, trained here.
+    tokenizer: by default the one that chapter 01 left in the folder above, or the same one, trained here.
     """
-    from nanogpt.text.tokenizer import BPETokenizer  # here: telling stories needs none of its packages
+    from nanogpt.text.tokenizer import BPETokenizer  # here: telling stories needs no packages
 
     folder = Path(folder)
     if tokenizer is None and (folder.parent / "tokenizer.json").exists():
         tokenizer = BPETokenizer.load(folder.parent / "tokenizer.json")
-    source = {"stories": n, "seed": seed, "entropy": round(entropy(), 6)}  # another grammar, another corpus
+    source = {"stories": n, "seed": seed, "entropy": round(entropy(), 6)}  # changes with the grammar
     with suppress(OSError, ValueError, LookupError):  # absent or damaged: made again
         manifest = load_manifest(folder)
         same = tokenizer is None or tokenizer.fingerprint == manifest["fingerprint"]

@@ -19,14 +19,15 @@ Part = Text | Pick | Draw | Recall | Count
 
 
 def parse(inside: str) -> Part:
-    """The part that stands in braces."""
+    """The part for a text between two braces."""
     if ":" in inside:
         return Draw(*inside.split(":"))
     if re.fullmatch(r"[A-Z](\.did)?", inside):
         return Recall(inside[0], -1 if inside.endswith(".did") else 0)
     if re.fullmatch(r"\??[a-z]([+-][a-z])*", inside):
-        terms = re.findall("([+-]?)([a-z])", inside)
-        return Count(tuple((-1 if sign == "-" else 1, key) for sign, key in terms), inside[0] == "?")
+        signed = re.findall("([+-]?)([a-z])", inside)  # "n-k" gives ("", "n") and ("-", "k")
+        terms = [(-1 if sign == "-" else 1, key) for sign, key in signed]
+        return Count(tuple(terms), asked=inside.startswith("?"))
     return Pick(inside)
 
 
@@ -35,7 +36,7 @@ def read_rules(grammar: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for symbol, mark, rest in re.findall(r"(?m)^(\w+)( =|:)((?:.|\n  )*)", grammar):
         if symbol in found:
-            raise ValueError(f"the grammar says twice what {symbol} is; give one another name")
+            raise ValueError(f"the grammar defines {symbol} twice; give one of them another name")
         found[symbol] = rest.split() if mark == ":" else re.split(r" \| |\n  ", rest.strip())
     return found
 
@@ -50,14 +51,17 @@ def alternatives(symbol: str) -> list[list[Part]]:
     """A symbol's lines, each cut into parts."""
     if symbol not in rules():
         raise ValueError(f"the grammar has no symbol {{{symbol}}}; is it spelled right?")
-    cut = [re.findall(r"([^{}]+)|\{([^{}]*)\}", line) for line in rules()[symbol]]
-    return [[Text(words) if words else parse(inside) for words, inside in line] for line in cut]
+    found = []
+    for line in rules()[symbol]:
+        pieces = re.findall(r"([^{}]+)|\{([^{}]*)\}", line)  # (words, "") or ("", text between braces)
+        found.append([Text(words) if words else parse(inside) for words, inside in pieces])
+    return found
 
 
 NUMBERS = [
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
-    *("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen"),
-]
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
+    "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen",
+]  # fmt: skip
 
 
 FILE = Path(nanogpt.__file__).resolve().parents[1] / "data" / "grammar.txt"
@@ -85,9 +89,9 @@ def grammar() -> str:
 
 
 def check(lines: list[str], where: str) -> None:
-    """ValueError if a line is there twice, or a brace alone."""
+    """ValueError if a line is there twice, or if a brace has no partner."""
     for line in lines:
         if lines.count(line) > 1:
-            raise ValueError(f"two readings of one text: {line!r} stands twice under {where}; remove one")
+            raise ValueError(f"two readings of one text: {line!r} is twice in {where}; remove one")
         if re.search("[{}]", re.sub(r"\{[^{}]*\}", "", line)):
-            raise ValueError(f"a brace is missing its partner under {where}: {line}")
+            raise ValueError(f"a brace is missing its partner in {where}: {line}")

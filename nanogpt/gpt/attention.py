@@ -24,10 +24,8 @@ def attention_weights(q: Tensor, k: Tensor) -> Tensor:
 def head_size(config) -> int:
     """Width of one head, n_embd / n_head. Raises ValueError where the heads cannot share n_embd evenly."""
     if config.n_embd % config.n_head:
-        raise ValueError(
-            f"n_embd={config.n_embd} cannot be shared by n_head={config.n_head} heads of equal width; "
-            "choose an n_head that divides n_embd"
-        )
+        what = f"n_embd={config.n_embd} cannot be shared by n_head={config.n_head} heads of equal width"
+        raise ValueError(f"{what}; choose an n_head that divides n_embd")
     return config.n_embd // config.n_head
 
 

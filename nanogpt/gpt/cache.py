@@ -41,7 +41,7 @@ class KVCache:
         self.values, self.lengths = self.keys.clone(), [0] * B
 
     def positions(self, T: int) -> Tensor:
-        """Where T new tokens of each text stand, (B, T); a token sees all places up to its own."""
+        """The positions of T new tokens of each text, (B, T); a token sees all places up to its own."""
         steps = torch.arange(max(self.lengths) + T, device=self.keys.device)  # (S,)
         self.at = torch.tensor(self.lengths, device=steps.device)[:, None] + steps[:T]  # (B, T)
         self.visible = steps <= self.at[:, None, :, None]  # (B, 1, T, S)
@@ -75,7 +75,8 @@ def next_logits(model: GPT, cache: KVCache, texts: Sequence[list[int]]) -> Tenso
     for b, text in enumerate(texts):
         if cache.lengths[b] == limit:
             half = KVCache(model, B=1, size=limit)
-            if tail := text[-max(1, limit // 2) : -1]:
+            tail = text[-max(1, limit // 2) : -1]
+            if tail:
                 read(model, half, [tail])
             cache.keys[:, b], cache.values[:, b] = half.keys[:, 0], half.values[:, 0]
             cache.lengths[b] = len(tail)

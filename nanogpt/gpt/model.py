@@ -68,6 +68,25 @@ def check_shape(config) -> None:
     head_size(config)  # n_head must divide n_embd
 
 
+def check_ids(idx: Tensor, vocab_size: int) -> None:
+    """Raises ValueError where idx is empty or holds an id outside 0..vocab_size-1."""
+    if idx.numel() == 0:
+        raise ValueError("idx holds no token; begin with at least one, such as <|endoftext|>")
+    for extreme in (int(idx.min()), int(idx.max())):
+        if not 0 <= extreme < vocab_size:
+            fitting = f"use the tokenizer for which vocab_size={vocab_size} was chosen"
+            raise ValueError(f"token id {extreme} is outside 0..{vocab_size - 1}; {fitting}")
+
+
+def check_input(idx: Tensor, config) -> None:
+    """ValueError where idx (B, T) is longer than block_size or, looked at on the CPU only, holds a wrong id."""
+    limit = config.block_size
+    if idx.size(1) > limit:
+        raise ValueError(f"{idx.size(1)} tokens exceed block_size={limit}; keep the last: idx[:, -{limit}:]")
+    if idx.device.type == "cpu" and not torch.compiler.is_compiling():
+        check_ids(idx, config.vocab_size)
+
+
 @dataclass(frozen=True)
 class GPTConfig:
     """The shape of a GPT. ValueError where no model can have it. Defaults: GPT-2 small."""
@@ -122,27 +141,8 @@ def empty_modules(config: GPTConfig) -> tuple[nn.ModuleDict, nn.Linear]:
     return transformer, lm_head
 
 
-def check_ids(idx: Tensor, vocab_size: int) -> None:
-    """Raises ValueError where idx is empty or holds an id outside 0..vocab_size-1."""
-    if idx.numel() == 0:
-        raise ValueError("idx holds no token; begin with at least one, such as <|endoftext|>")
-    for extreme in (int(idx.min()), int(idx.max())):
-        if not 0 <= extreme < vocab_size:
-            fitting = f"use the tokenizer for which vocab_size={vocab_size} was chosen"
-            raise ValueError(f"token id {extreme} is outside 0..{vocab_size - 1}; {fitting}")
-
-
-def check_input(idx: Tensor, config: GPTConfig) -> None:
-    """ValueError where idx (B, T) is longer than block_size or, looked at on the CPU only, holds a wrong id."""
-    limit = config.block_size
-    if idx.size(1) > limit:
-        raise ValueError(f"{idx.size(1)} tokens exceed block_size={limit}; keep the last: idx[:, -{limit}:]")
-    if idx.device.type == "cpu" and not torch.compiler.is_compiling():
-        check_ids(idx, config.vocab_size)
-
-
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats, in float32 at least; rows that pad the vocabulary count: chapter 13."""
+    """Mean cross-entropy in nats, in float32 at least, over all rows of the token table."""
     logits = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits, targets.flatten())
 

@@ -27,7 +27,7 @@ def make_optimizer(
     update of bf16-masters.
     """
     groups = decay_groups(model, weight_decay)
-    if precision == "bf16-masters":  # chapter 10
+    if precision == "bf16-masters":  # chapter 10b
         return MasterAdamW(groups, lr=lr, betas=betas, compiled=compiled)
     device = next(model.parameters()).device
     return torch.optim.AdamW(
@@ -51,9 +51,9 @@ def cosine(step: int, steps: int, *, warmup: int = 0, minimum: float = 0.1) -> f
 
 
 def decay_groups(model: GPT, weight_decay: float) -> list[dict]:
-    """Parameter groups for an optimizer, a tied weight once: what has two dimensions is decayed, biases and gains are not.
+    """Parameter groups for an optimizer, a tied weight once: matrices are decayed, biases and gains are not.
 
-    Embeddings have two, and are decayed. Frozen parameters are in no group.
+    Embeddings are matrices, too. Frozen parameters are in no group.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [

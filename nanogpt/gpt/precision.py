@@ -24,7 +24,7 @@ READS = {"bf16": "bfloat16", "fp16": "float16", "bf16-masters": "bfloat16"}  # w
 
 
 def why_not(precision: str, device: torch.device) -> str | None:
-    """Why a device cannot train in this precision, in one sentence; None if it can, be it slowly: see `speedup`."""
+    """Why a device cannot train in this precision, in one sentence; None if it can, even slowly (see `speedup`)."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r} is not known; choose one of {', '.join(PRECISIONS)}")
     nvidia = device.type == "cuda" and torch.version.cuda is not None
@@ -41,7 +41,8 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
     Also turns the global TF32 switch on or off. fp16 needs a LossScaler; bf16-masters casts nothing, since
     MasterAdamW has turned the weights to bfloat16. Raises ValueError where the device cannot.
     """
-    if reason := why_not(precision, device):
+    reason = why_not(precision, device)
+    if reason:
         raise ValueError(reason)
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     dtype = PRECISIONS[precision]
@@ -50,13 +51,15 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 
 @cache
 def speedup(precision: str, device: torch.device) -> float:
-    """How many times float32's rate matrix products reach in a precision: measured, once a process.
+    """The rate of matrix products in a precision, divided by float32's; measured once in a process.
 
-    Well below 1 the format is emulated. Processor flags do not say it: libraries decide which instructions they use.
+    Well below 1, the format is emulated. The processor's flags do not say so: libraries decide which instructions they use.
     """
-    if reason := why_not(precision, device):
+    reason = why_not(precision, device)
+    if reason:
         raise ValueError(reason)
-    n, name = 4096 if device.type == "cuda" else 256, READS.get(precision, precision)
+    n = 4096 if device.type == "cuda" else 256
+    name = READS.get(precision, precision)
     best = {"float32": 0.0, name: 0.0}
     for _ in range(3):  # in turn, so that a disturbance meets both
         best = {dtype: max(rate, matmul_flops(device, dtype, n, repeats=3)) for dtype, rate in best.items()}

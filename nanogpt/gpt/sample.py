@@ -54,7 +54,16 @@ def token_probs(logits: Tensor, temperature=1.0, top_k: int | None = None, top_p
     logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # at most 0: no quotient is infinite
     if top_k:
         logits = keep_top_k(logits, top_k)
-    return (keep_top_p(logits, top_p) if top_p < 1 else logits).softmax(-1)
+    if top_p < 1:
+        logits = keep_top_p(logits, top_p)
+    return logits.softmax(-1)
+
+
+def choose(probs: Tensor, temperature: float | None, generator: torch.Generator) -> list[int]:
+    """One id for each row of probs (B, V): the only one left at temperature 0, else a draw."""
+    if temperature == 0:
+        return probs.argmax(-1).tolist()
+    return draw(probs, generator)
 
 
 def check_request(texts, max_new_tokens: int, temperature=1.0, top_k=None, top_p=1.0) -> None:
@@ -78,18 +87,16 @@ def stream_batch(
 
     how: temperature, top_k, top_p. Ids from vocab_size on are never chosen. generator: by default a new one, seed 0.
     """
-    texts, ended = [list(prompt) for prompt in prompts], [False] * len(prompts)
+    texts = [list(prompt) for prompt in prompts]
     check_request(texts, max_new_tokens, **how)
     size = min(model.config.block_size, max(map(len, texts)) + max_new_tokens)
-    cache, generator = KVCache(model, len(texts), size), generator or torch.Generator().manual_seed(0)
+    cache, ended = KVCache(model, len(texts), size), [False] * len(texts)
+    generator = generator or torch.Generator().manual_seed(0)
     for _ in range(max_new_tokens):
         logits = next_logits(model, cache, texts)[:, :vocab_size]
         if not logits.amax(-1).isfinite().all():
-            raise FloatingPointError(
-                "the model's logits are NaN or infinite: its training or its file failed"
-            )
-        probs = token_probs(logits, **how)
-        ids = probs.argmax(-1).tolist() if how.get("temperature") == 0 else draw(probs, generator)
+            raise FloatingPointError("the model's logits are NaN or infinite: training or its file failed")
+        ids = choose(token_probs(logits, **how), how.get("temperature"), generator)
         ended = [was or i in stop for was, i in zip(ended, ids)]
         if all(ended):
             return

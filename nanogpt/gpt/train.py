@@ -103,7 +103,8 @@ def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, 
         scaler.unscale(model.parameters())
     norm = global_norm(gradients)
     if scaler is not None:
-        scaler.update(finite := bool(norm.isfinite()))
+        finite = bool(norm.isfinite())
+        scaler.update(finite)
         if not finite:
             return False
     if not accept(loss, norm):

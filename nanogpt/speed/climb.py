@@ -19,6 +19,15 @@ from nanogpt.speed.rungs import RUNGS, keep_memory, make_step, precision_of, run
 from nanogpt.speed.work import measure_fractions, mfu, peak_memory, step_flops
 
 
+def page_faults() -> int:
+    """Pages that this process has touched for the first time so far; 0 on Windows, which does not tell."""
+    if not importlib.util.find_spec("resource"):
+        return 0
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
 def reads(on: set[str]) -> str:
     """The roofline's name of the format that products read with the rungs in `on`."""
     return READS.get(precision_of(on), precision_of(on))
@@ -98,15 +107,6 @@ def first_steps(
         state = 14 if next(model.parameters()).dtype == torch.bfloat16 else 12  # weights, masters, moments
         told["peak_mib"] = (state * num_params(model.config) + peak_memory(step, device)) / 2**20
     return (lambda: timings(step, device, 1)[0]), told
-
-
-def page_faults() -> int:
-    """Pages that this process has touched for the first time so far; 0 on Windows, which does not tell."""
-    if not importlib.util.find_spec("resource"):
-        return 0
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 TOLERANCE = {"loss": 0.05, "grad_norm": 0.05}  # nats; share of the first rung's

@@ -118,20 +118,6 @@ def predict_ladder(sheet: Peak, config: GPTConfig, B: int, T: int, reached=SHEET
     return {name: predict(config, rungs_up_to(name, cannot), B, T, roof, start=start) for name in names}
 
 
-PUBLISHED = Path(nanogpt.__file__).parents[1] / "data/reference/build_nanogpt.csv"
-
-
-def published(sheet: Peak, config: GPTConfig, B: int, T: int) -> dict[str, float]:
-    """{rung: published milliseconds} of the same step on the same GPU, where there are any."""
-    table = csv.DictReader(PUBLISHED.read_text(encoding="utf-8").splitlines() if PUBLISHED.exists() else [])
-    names, found = {name.lower(): name for name in RUNGS}, {}
-    for row in table:
-        same = peak_of(row["gpu"]) is sheet and (row["batch"], row["seq"]) == (str(B), str(T))
-        if same and config == GPTConfig():
-            found[names[row["rung"].lower()]] = float(row["ms"])
-    return found
-
-
 SAVED = {
     "float32": (64, 4, 4),
     "autocast": (36, 6, 4),
@@ -154,6 +140,22 @@ def step_memory(config: GPTConfig, on: set[str], B: int, T: int) -> int:
 
 REACHED = Fractions(0.74, 0.54)  # of an A100's data sheet, fitted to seven published rungs in chapter 14
 START = 5e-6  # seconds to start a kernel; an assumption, chapter 11 measures it
+
+
+PUBLISHED = Path(nanogpt.__file__).parents[1] / "data/reference/build_nanogpt.csv"
+
+
+def published(sheet: Peak, config: GPTConfig, B: int, T: int) -> dict[str, float]:
+    """{rung: published milliseconds} of the same step on the same GPU, where there are any."""
+    table = csv.DictReader(PUBLISHED.read_text(encoding="utf-8").splitlines() if PUBLISHED.exists() else [])
+    names, found = {name.lower(): name for name in RUNGS}, {}
+    for row in table:
+        same = peak_of(row["gpu"]) is sheet and (row["batch"], row["seq"]) == (str(B), str(T))
+        if same and config == GPTConfig():
+            found[names[row["rung"].lower()]] = float(row["ms"])
+    return found
+
+
 CARD_GB = dict.fromkeys(("H100", "H100-PCIe", "H800", "A100-80GB", "A100-80GB-PCIe", "A800", "A800-PCIe"), 80) | {
     "B200": 180, "H200": 141, "A100-40GB": 40, "L40S": 48, "L4": 24, "A10": 24, "V100": 16, "V100-PCIe": 16, "V100S": 32,
     "T4": 16, "A6000": 48, "RTX 5090": 32, "RTX 4090": 24, "RTX 4070 SUPER": 12, "RTX 3090": 24}  # fmt: skip

@@ -30,26 +30,6 @@ from nanogpt.text.files import atomically, save_json
 MODELS = {"124M": GPTConfig(), "small": GPTConfig(block_size=256, n_layer=4, n_head=6, n_embd=192)}
 
 
-MEASURED = "measured matrix product"  # where a peak is from, if not from a data sheet
-
-
-def measure_machine(device: str) -> dict:
-    """Where and when: name, versions, date, load; and the limits on which forecast and MFU depend."""
-    place, about = torch.device(device), {"date": time.strftime("%Y-%m-%d", time.gmtime())}
-    about["load"] = os.getloadavg()[0] if hasattr(os, "getloadavg") else None  # before our own work counts
-    about["versions"] = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-    }
-    about["device"], about["roofline"] = device_name(place), asdict(hardware.measure_roofline(place))
-    about["fault_s"] = hardware.fault_seconds() if place.type == "cpu" else 0.0
-    about["start_s"] = start_seconds(place)
-    sheet = hardware.peak_of(about["device"]) if place.type == "cuda" else None
-    about["peak_flops"] = 1e12 * sheet.half if sheet else max(about["roofline"]["flops"].values())
-    return about | {"peak_source": sheet.source if sheet else MEASURED}
-
-
 def device_name(device: torch.device) -> str:
     """The device as its maker calls it, without the machine's name."""
     if device.type == "cuda":
@@ -61,11 +41,6 @@ def device_name(device: torch.device) -> str:
     found = re.search(r"^(?:model name|machdep.cpu.brand_string)\s*: (.+)", text, re.MULTILINE)
     cpu = found[1] if found else platform.processor() or platform.machine()
     return f"{cpu}, mps" if device.type == "mps" else f"{cpu}, threads: {torch.get_num_threads()}"
-
-
-def together(rungs: list[dict]) -> float:
-    """How many times as fast all rungs are together: the product of their gains."""
-    return prod(rung["gain"]["ratio"] for rung in rungs[1:])
 
 
 def staircase(result: dict):
@@ -87,6 +62,31 @@ def staircase(result: dict):
     ax.set(ylabel="ms a step", ylim=(0, 1.2 * max(high + predicted)))
     ax.legend(fontsize=8)
     return fig
+
+
+MEASURED = "measured matrix product"  # where a peak is from, if not from a data sheet
+
+
+def measure_machine(device: str) -> dict:
+    """Where and when: name, versions, date, load; and the limits on which forecast and MFU depend."""
+    place, about = torch.device(device), {"date": time.strftime("%Y-%m-%d", time.gmtime())}
+    about["load"] = os.getloadavg()[0] if hasattr(os, "getloadavg") else None  # before our own work counts
+    about["versions"] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+    }
+    about["device"], about["roofline"] = device_name(place), asdict(hardware.measure_roofline(place))
+    about["fault_s"] = hardware.fault_seconds() if place.type == "cpu" else 0.0
+    about["start_s"] = start_seconds(place)
+    sheet = hardware.peak_of(about["device"]) if place.type == "cuda" else None
+    about["peak_flops"] = 1e12 * sheet.half if sheet else max(about["roofline"]["flops"].values())
+    return about | {"peak_source": sheet.source if sheet else MEASURED}
+
+
+def together(rungs: list[dict]) -> float:
+    """How many times as fast all rungs are together: the product of their gains."""
+    return prod(rung["gain"]["ratio"] for rung in rungs[1:])
 
 
 DEFAULTS = {"cuda": ("124M", 16, 1024), "mps": ("124M", 4, 256), "cpu": ("small", 1, 256)}

@@ -129,11 +129,9 @@ def matmul_formats(device: torch.device) -> list[str]:
         return ["float32", "bfloat16"]
     if torch.version.hip:
         return ["float32", "bfloat16", "float16"]
-    ampere = torch.cuda.get_device_capability(device) >= (
-        8,
-        0,
-    )  # CUDA Programming Guide, "Alternate Floating Point"
-    return ["float32", "tf32", "bfloat16", "float16"] if ampere else ["float32", "float16"]
+    if torch.cuda.get_device_capability(device) < (8, 0):  # before Ampere: CUDA Programming Guide
+        return ["float32", "float16"]
+    return ["float32", "tf32", "bfloat16", "float16"]
 
 
 def matmul_flops(device: torch.device, dtype: str | torch.dtype, n: int, repeats: int = 10) -> float:
@@ -174,11 +172,11 @@ class Roofline:
         return min(self.flops[dtype], intensity * self.bandwidth)
 
     def seconds(self, flops: float, nbytes: float, dtype: str = "float32") -> float:
-        """The time for so many operations and bytes moved: the slower of the two. A cache can beat it."""
+        """The time for this many operations and bytes moved: the slower of the two. A cache can beat it."""
         return max(flops / self.flops[dtype], nbytes / self.bandwidth)
 
     def ridge(self, dtype: str = "float32") -> float:
-        """The intensity in FLOP/byte from which on arithmetic is the limit."""
+        """The intensity in FLOP/byte above which arithmetic is the limit."""
         return self.flops[dtype] / self.bandwidth
 
 

@@ -64,22 +64,23 @@ def keep_memory() -> None:
     libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: the heap never shrinks
 
 
-STANDS_ON = {"bf16 weights": ("bf16", "compile")}  # without one of them it is another rung
+BUILDS_ON = {"bf16 weights": ("bf16", "compile")}  # without one of them it is another rung
 
 
 def why_not_kept(device: torch.device) -> str | None:
-    """Why the allocator of this device cannot be told to keep freed memory; None where it can."""
+    """Why this device's allocator cannot be set to keep freed memory; None where it can."""
     if device.type != "cpu":
         return f"PyTorch's allocator for {device.type} keeps freed memory anyway"
     glibc = platform.libc_ver()[0] == "glibc"
-    return None if glibc else "only glibc, most Linux systems' C library, can be told so"
+    return None if glibc else "only glibc, the C library of most Linux systems, has this setting"
 
 
 def take_along(skipped: dict[str, str]) -> dict[str, str]:
-    """The skipped rungs with their reasons; those that stand on one of them are added."""
-    for name, below in STANDS_ON.items():
-        if missing := [rung for rung in below if rung in skipped]:
-            skipped.setdefault(name, f"it stands on {' and '.join(missing)}")
+    """The skipped rungs with their reasons; those that build on one of them are added."""
+    for name, below in BUILDS_ON.items():
+        missing = [rung for rung in below if rung in skipped]
+        if missing:
+            skipped.setdefault(name, f"it builds on {' and '.join(missing)}")
     return skipped
 
 
@@ -90,16 +91,19 @@ def why_not_compiled(device: torch.device) -> str | None:
         return "torch.compile is a prototype on mps"
     if cuda and (torch.cuda.get_device_capability(device) < (7, 0) or not importlib.util.find_spec("triton")):
         return "it needs Triton, which PyTorch does not bring on Windows, and compute capability 7.0"
-    usual = "cl" if os.name == "nt" else "clang++" if sys.platform == "darwin" else "g++"
-    usual = "gcc clang" if cuda else usual
-    language, variable = ("C", "CC") if cuda else ("C++", "CXX")
+    if cuda:
+        language, variable, usual = "C", "CC", "gcc clang"
+    elif os.name == "nt":
+        language, variable, usual = "C++", "CXX", "cl"
+    else:
+        language, variable, usual = "C++", "CXX", "clang++" if sys.platform == "darwin" else "g++"
     if any(map(shutil.which, (os.environ.get(variable) or usual).split())):
         return None
     return f"it needs a {language} compiler, and none is on the path; install one or set {variable}"
 
 
 def obstacles(device: torch.device, roof: Roofline, skip=()) -> dict[str, str]:
-    """Rungs that this device cannot do, or that shall be skipped, each with the reason."""
+    """Rungs that this device cannot do, or that are to be skipped, each with the reason."""
     found = {"kept memory": why_not_kept(device), "TF32": why_not("tf32", device)}
     found |= {"bf16": why_not("bf16", device), "compile": why_not_compiled(device)}
     factor = roof.flops.get("bfloat16", 0) / roof.flops["float32"]

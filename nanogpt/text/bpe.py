@@ -41,7 +41,8 @@ def learn_merges(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
 
     chunks: how often each byte string occurs. Fewer than `n` come back if nothing is left to merge.
     """
-    words, times = [list(chunk) for chunk in chunks], list(chunks.values())
+    words = [list(chunk) for chunk in chunks]  # the ids of each chunk
+    times = list(chunks.values())
     counts, places, merges = Counter(), defaultdict(set), []
 
     def tally(w, sign):

@@ -33,7 +33,8 @@ class BatchStream:
         self.paths = sorted(map(Path, shards))
         self.vocab_size, self.eot, _ = described(self.paths)
         self.tokens = [np.asarray(read_shard(path)) for path in self.paths]
-        self.epoch_length, self._shuffled = sum(map(len, self.tokens)), {}
+        self.epoch_length = sum(map(len, self.tokens))
+        self._shuffled = {}
 
     @property
     def epoch(self) -> int:

@@ -39,7 +39,7 @@ def read_shard(path: str | Path) -> np.ndarray:
     """The tokens of a shard, a read-only uint16 memory map. ValueError if it is another file, or a damaged one."""
     with open(path, "rb") as file:
         header = np.frombuffer(file.read(HEADER_BYTES).ljust(HEADER_BYTES, b"\0"), "<i4")
-        there = (file.seek(0, 2) - HEADER_BYTES) / 2
+        there = (file.seek(0, 2) - HEADER_BYTES) / 2  # seek(0, 2) goes to the end and says how far that is
     if header[0] != MAGIC or header[1] != VERSION:
         raise ValueError(f"{path} is not a shard in llm.c's format, which begins with {MAGIC}, {VERSION}")
     n = int(header[2])
@@ -51,7 +51,11 @@ def read_shard(path: str | Path) -> np.ndarray:
 def split_of(sha256: bytes, val: float, test: float) -> str:
     """Train, val or test, decided by nothing but a document's SHA-256 and the two fractions."""
     u = int.from_bytes(sha256[:8], "big") / 2**64
-    return "val" if u < val else "test" if u < val + test else "train"
+    if u < val:
+        return "val"
+    if u < val + test:
+        return "test"
+    return "train"
 
 
 def file_sha256(path: str | Path) -> str:
@@ -61,7 +65,7 @@ def file_sha256(path: str | Path) -> str:
 
 
 def identity(tokenizer) -> dict:
-    """What a manifest says of the tokenizer that made the ids."""
+    """What a manifest says about the tokenizer that made the ids."""
     return {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
 
 
@@ -110,7 +114,7 @@ def permutation(n: int, *key: int) -> np.ndarray:
 
 
 def document_starts(tokens: np.ndarray, eot: int) -> np.ndarray:
-    """Where documents begin: at every `<|endoftext|>`, and at 0, where the rest of a longer one may stand."""
+    """Where documents begin: at every `<|endoftext|>`, and at 0, where the rest of a longer document may be."""
     starts = np.flatnonzero(tokens == eot)
     return starts if starts.size and starts[0] == 0 else np.append(0, starts)
 

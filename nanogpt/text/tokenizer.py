@@ -27,7 +27,7 @@ def count_chunks(texts: Iterable[str], pattern: str = GPT2_PATTERN) -> Counter[b
 
 
 def encode_ordinary(text: str, pattern: regex.Pattern, ranks: dict[bytes, int], cache: dict) -> list[int]:
-    """The ids of a text without special tokens. `cache` remembers the ids of chunks, within bounds."""
+    """The ids of a text, all of it taken as ordinary text. `cache` remembers the ids of at most 100,000 chunks."""
     ids = []
     for chunk in pattern.findall(text):
         if chunk not in cache:
@@ -42,7 +42,7 @@ EOT = "<|endoftext|>"
 
 
 def split_special(text: str, special: Collection[str]) -> list[str]:
-    """`text` cut so that each name in `special` stands alone; of overlapping names the longest counts."""
+    """`text` cut so that each name in `special` is a part of its own; of overlapping names the longest counts."""
     if not special:
         return [text]
     names = sorted(map(regex.escape, special), key=len, reverse=True)
@@ -62,7 +62,8 @@ class BPETokenizer:
     """
 
     def __init__(self, vocab: list[bytes], pattern: str = GPT2_PATTERN, special: Collection[str] = (EOT,)):
-        if len(set(vocab) | {bytes([b]) for b in range(256)}) != len(vocab):
+        single = {bytes([b]) for b in range(256)}
+        if not single <= set(vocab) or len(set(vocab)) < len(vocab):
             raise ValueError("a vocabulary holds each of the 256 bytes, and nothing twice; this one does not")
         if EOT not in special:
             raise ValueError(f"special={special} lacks {EOT}, which ends a document; add it")
@@ -111,7 +112,7 @@ class BPETokenizer:
 
     @classmethod
     def gpt2(cls) -> "BPETokenizer":
-        """GPT-2's own 50,257 ids, through tiktoken's cache; OSError in one sentence where they are not to be had."""
+        """GPT-2's own 50,257 ids, through tiktoken's cache. OSError in one sentence if they cannot be loaded."""
         import tiktoken
 
         try:
@@ -149,5 +150,5 @@ class BPETokenizer:
         except FileNotFoundError:
             raise FileNotFoundError(f"no tokenizer at {path}; chapter 01 trains one and saves it") from None
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            pass  # another file: told as a damaged one is
+            pass  # a file of another kind: the same error as for a damaged one
         raise ValueError(f"{path} is no tokenizer that `save` wrote, or is damaged; chapter 01 trains one")

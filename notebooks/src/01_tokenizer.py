@@ -135,7 +135,8 @@ can be replaced. We take the left one. There has to be such a rule, because othe
 vocabularies from the same text.
 
 The second function finds the most frequent pair. It needs a rule as well, because two pairs can be equally frequent.
-Then we take the pair with the smaller left id. If the left ids are equal too, we take the smaller right id.
+Then we take the pair with the smaller left id. If the left ids are equal too, we take the smaller right id. (The cell
+also imports `defaultdict`, a dictionary with a default for a missing key, which we need later.)
 """
 
 # %%
@@ -179,15 +180,17 @@ text, and would probably help in no other text. (Try more steps. After seven the
 ## The first version, on stories
 
 Now we do the same with the stories. We add up the counts of all of them. The function gets a dictionary, `chunks`, that
-says how often each piece of text occurs. For now, each piece is a whole story. The function returns the pairs in the
-order in which they were merged. The first pair makes id 256, the next one 257, and so on.
+says how often each piece of text occurs. For now, each piece is a whole story. (The function calls a piece a *word*,
+because soon the pieces will be words.) The function returns the pairs in the order in which they were merged. The first
+pair makes id 256, the next one 257, and so on.
 """
 
 
 # %%
 def learn_by_recount(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
     """At most `n` merges, straight from the definition: count every pair anew for each merge."""
-    words, merges = [(list(chunk), times) for chunk, times in chunks.items()], []
+    words = [(list(chunk), times) for chunk, times in chunks.items()]  # a word's ids, how often it occurs
+    merges = []
     for new in range(256, 256 + n):
         counts = Counter()
         for ids, times in words:
@@ -203,8 +206,9 @@ def learn_by_recount(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
 
 # %% [markdown]
 r"""
-To read the result, we compute the bytes of each id, as in the example above. We learn 150 merges from 100 stories, and
-print the six longest tokens, with a bar between them:
+To read the result, we compute the bytes of each id, as in the example above. We learn 150 merges from 100 stories.
+`timed` calls the function with the arguments that follow it, prints how long this took, and returns the result.
+`listed` puts a bar between tokens. We print the six longest:
 """
 
 
@@ -239,7 +243,7 @@ join letters with punctuation, or one word with the next.
 
 ## Cutting the text into chunks first
 
-GPT-2 cuts every text into *chunks* before it looks for pairs, and both bytes of a pair must be in the same chunk. One
+GPT-2 cuts every text into *chunks* before it looks for pairs, and both tokens of a pair must be in the same chunk. One
 regular expression makes the cuts. In it, `\p{L}` means any letter of any script, and `\p{N}` any digit or other number
 sign. The table shows the alternatives of the expression in their order. At each place of the text, the first one that
 fits is taken:
@@ -329,7 +333,8 @@ def learn_merges(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
 
     chunks: how often each byte string occurs. Fewer than `n` come back if nothing is left to merge.
     """
-    words, times = [list(chunk) for chunk in chunks], list(chunks.values())
+    words = [list(chunk) for chunk in chunks]  # the ids of each chunk
+    times = list(chunks.values())
     counts, places, merges = Counter(), defaultdict(set), []
 
     def tally(w, sign):
@@ -405,7 +410,8 @@ neighbours, we look for the one that was learned first, replace it, and look aga
 
 To find out which pair was learned first, we use a small trick. Every token spells different bytes, so we can look a
 token up by its bytes: `ranks` maps the bytes of each token to its id. Two neighbours can be merged if their bytes,
-joined, are in `ranks`. A lower rank was learned earlier.
+joined, are in `ranks`. A lower rank was learned earlier. (A pair that is not in `ranks` must never win. So we give it the
+number `len(ranks)`, which is larger than every rank.)
 """
 
 
@@ -439,15 +445,16 @@ print(f"{len(chunks)} chunks and 500 random strings have the same ids both ways"
 # %% [markdown]
 r"""
 The last improvement uses the same idea as learning did: text repeats its chunks. We keep the ids of every chunk that we
-have seen in a dictionary, `cache`. It must not grow without end, so we empty it when it has 100,000 chunks. Now we encode
-20 of the stories that we kept for a test, in all three ways:
+have seen in a dictionary, `cache`. It must not grow without end, so we empty it when it has 100,000 chunks. (The function
+is called `encode_ordinary` because the next section adds tokens that are not ordinary.) Now we encode 20 of the
+stories that we kept for a test, in all three ways:
 """
 
 
 # %%
 #| export
 def encode_ordinary(text: str, pattern: regex.Pattern, ranks: dict[bytes, int], cache: dict) -> list[int]:
-    """The ids of a text without special tokens. `cache` remembers the ids of chunks, within bounds."""
+    """The ids of a text, all of it taken as ordinary text. `cache` remembers the ids of at most 100,000 chunks."""
     ids = []
     for chunk in pattern.findall(text):
         if chunk not in cache:
@@ -475,7 +482,8 @@ the text after it.
 There is a danger. The name of the token is a text that anybody can type. If the typed name became the special id, a
 user could end a document in the middle of a message, and the model might ignore its instructions, which came before. So
 our tokenizer treats the name as ordinary text, unless the program that calls it says that the name is allowed. In that
-case we first cut the text at the special names:
+case we first cut the text at the special names. (The parentheses in the pattern make `regex.split` keep the names. It
+tries the names in our order, so a long name comes before a shorter one with which it begins.)
 """
 
 # %%
@@ -484,7 +492,7 @@ EOT = "<|endoftext|>"
 
 
 def split_special(text: str, special: Collection[str]) -> list[str]:
-    """`text` cut so that each name in `special` stands alone; of overlapping names the longest counts."""
+    """`text` cut so that each name in `special` is a part of its own; of overlapping names the longest counts."""
     if not special:
         return [text]
     names = sorted(map(regex.escape, special), key=len, reverse=True)
@@ -531,7 +539,8 @@ class BPETokenizer:
     """
 
     def __init__(self, vocab: list[bytes], pattern: str = GPT2_PATTERN, special: Collection[str] = (EOT,)):
-        if len(set(vocab) | {bytes([b]) for b in range(256)}) != len(vocab):
+        single = {bytes([b]) for b in range(256)}
+        if not single <= set(vocab) or len(set(vocab)) < len(vocab):
             raise ValueError("a vocabulary holds each of the 256 bytes, and nothing twice; this one does not")
         if EOT not in special:
             raise ValueError(f"special={special} lacks {EOT}, which ends a document; add it")
@@ -547,8 +556,8 @@ class BPETokenizer:
 # %% [markdown]
 r"""
 The class would be long for one cell, so it goes on in later cells: `class BPETokenizer(BPETokenizer)` adds methods to
-the class that we have so far, and the checkpoint joins the parts into one class. If you change one of these cells, run
-the parts below it again.
+the class that we have so far, and the checkpoint joins the parts into one class. (You may change one of these cells and
+run it alone. When the first part has run again, the course runs the other parts again and says so.)
 
 `encode` cuts the text at the special names and encodes what is between them. `decode` goes the other way. It must
 join the bytes of *all* tokens before it turns them into text, because one token may hold only a part of a character.
@@ -639,7 +648,7 @@ the same algorithm, programmed by other people.
 class BPETokenizer(BPETokenizer):
     @classmethod
     def gpt2(cls) -> "BPETokenizer":
-        """GPT-2's own 50,257 ids, through tiktoken's cache; OSError in one sentence where they are not to be had."""
+        """GPT-2's own 50,257 ids, through tiktoken's cache. OSError in one sentence if they cannot be loaded."""
         import tiktoken
 
         try:
@@ -693,7 +702,7 @@ class BPETokenizer(BPETokenizer):
         except FileNotFoundError:
             raise FileNotFoundError(f"no tokenizer at {path}; chapter 01 trains one and saves it") from None
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            pass  # another file: told as a damaged one is
+            pass  # a file of another kind: the same error as for a damaged one
         raise ValueError(f"{path} is no tokenizer that `save` wrote, or is damaged; chapter 01 trains one")
 
 

@@ -75,7 +75,7 @@ r"""
 We count in all stories but the last 500. (The tokenizer may see all of them, because it gives no probabilities.) The
 token `<|endoftext|>` is put before and after each story, and a model has to predict the one at the end as well. In the
 cell, `ones` counts how often each token comes, `pairs` counts each pair of neighbours, and `before` counts how often
-a token has a neighbour behind it.
+each token is the first of a pair.
 """
 
 # %%
@@ -129,9 +129,11 @@ The bigram model does well for a model that sees only one token. What does it wr
 
 # %%
 rng, text = random.Random(0), [tokenizer.eot]
-while len(text) < 90 and (len(text) == 1 or text[-1] != tokenizer.eot):
+while len(text) < 90:
     after = {b: n for (a, b), n in pairs.items() if a == text[-1]}
     text += rng.choices(list(after), list(after.values()))
+    if text[-1] == tokenizer.eot:
+        break
 print(tokenizer.decode(text[1:]))
 
 # %% [markdown]
@@ -194,8 +196,8 @@ instead of an equals sign, each word is a line. A pair of braces marks a place w
 - A question mark, as in `{?n-k}`, does not change the text. It marks the answer to "who has how many?". Later
   chapters count how many of these answers a model gets right.
 
-If you change the grammar or a pool, run all cells from there on again. The functions below remember what they have
-read.
+The functions below call `grammar()` for the text of the grammar, so that we can exchange the grammar later. If you
+change the grammar or a pool, run all cells from there on again, because the functions remember what they have read.
 """
 
 # %%
@@ -242,14 +244,15 @@ Part = Text | Pick | Draw | Recall | Count
 # %%
 #| export corpora.grammar
 def parse(inside: str) -> Part:
-    """The part that stands in braces."""
+    """The part for a text between two braces."""
     if ":" in inside:
         return Draw(*inside.split(":"))
     if re.fullmatch(r"[A-Z](\.did)?", inside):
         return Recall(inside[0], -1 if inside.endswith(".did") else 0)
     if re.fullmatch(r"\??[a-z]([+-][a-z])*", inside):
-        terms = re.findall("([+-]?)([a-z])", inside)
-        return Count(tuple((-1 if sign == "-" else 1, key) for sign, key in terms), inside[0] == "?")
+        signed = re.findall("([+-]?)([a-z])", inside)  # "n-k" gives ("", "n") and ("-", "k")
+        terms = [(-1 if sign == "-" else 1, key) for sign, key in signed]
+        return Count(tuple(terms), asked=inside.startswith("?"))
     return Pick(inside)
 
 
@@ -260,7 +263,8 @@ for inside in ("open", "A:girl", "A", "?n-k"):
 # %% [markdown]
 r"""
 The last one is a sum of two terms, +n and −k, and it is an answer. The next cell reads the grammar. `rules` returns a
-dictionary from each symbol to its lines, and `alternatives` cuts the lines of one symbol into their parts.
+dictionary from each symbol to its lines, and `alternatives` cuts the lines of one symbol into their parts. (`@cache`
+keeps the result of a function, so that each line is cut only once.)
 """
 
 
@@ -271,7 +275,7 @@ def read_rules(grammar: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for symbol, mark, rest in re.findall(r"(?m)^(\w+)( =|:)((?:.|\n  )*)", grammar):
         if symbol in found:
-            raise ValueError(f"the grammar says twice what {symbol} is; give one another name")
+            raise ValueError(f"the grammar defines {symbol} twice; give one of them another name")
         found[symbol] = rest.split() if mark == ":" else re.split(r" \| |\n  ", rest.strip())
     return found
 
@@ -281,13 +285,18 @@ def rules() -> dict[str, list[str]]:
     return read_rules(grammar())
 
 
+# %%
+#| export corpora.grammar
 @cache
 def alternatives(symbol: str) -> list[list[Part]]:
     """A symbol's lines, each cut into parts."""
     if symbol not in rules():
         raise ValueError(f"the grammar has no symbol {{{symbol}}}; is it spelled right?")
-    cut = [re.findall(r"([^{}]+)|\{([^{}]*)\}", line) for line in rules()[symbol]]
-    return [[Text(words) if words else parse(inside) for words, inside in line] for line in cut]
+    found = []
+    for line in rules()[symbol]:
+        pieces = re.findall(r"([^{}]+)|\{([^{}]*)\}", line)  # (words, "") or ("", text between braces)
+        found.append([Text(words) if words else parse(inside) for words, inside in pieces])
+    return found
 
 
 # %%
@@ -308,9 +317,9 @@ Numbers are words in our stories, so the program needs a function that adds numb
 # %%
 #| export corpora.grammar
 NUMBERS = [
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
-    *("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen"),
-]
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
+    "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen",
+]  # fmt: skip
 
 
 # %%
@@ -319,7 +328,7 @@ def add(terms: list[tuple[int, str]]) -> str:
     """The number word for a sum: (1, "six") and (-1, "two") are "four"."""
     for _, word in terms:
         if word not in NUMBERS:
-            raise ValueError(f"{word} is no number word; NUMBERS holds zero to sixteen")
+            raise ValueError(f"{word} is not a number word; NUMBERS holds zero to sixteen")
     total = sum(sign * NUMBERS.index(word) for sign, word in terms)
     if not 0 <= total < len(NUMBERS):
         words = " and ".join(word for _, word in terms)
@@ -345,9 +354,7 @@ def entries(pool: str) -> list[tuple[str, ...]]:
         raise ValueError(f"there is no pool {pool!r}; the pools are {', '.join(POOLS)}")
     found = POOLS[pool].split(", ")
     if len(set(found)) < len(found):
-        raise ValueError(
-            f"an entry stands twice under {pool}, so two choices would tell one text; remove one"
-        )
+        raise ValueError(f"{pool} has an entry twice, so two choices give the same text; remove one")
     return [tuple(entry.split("/")) for entry in found]
 
 
@@ -386,15 +393,15 @@ class Telling:
     text: str = ""
     facts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     choices: list[tuple[int, int]] = field(default_factory=list)
-    answers: list[tuple[int, int]] = field(default_factory=list)  # text[start:end] says who has how many,
-    kinds: list[str] = field(default_factory=list)  # a fact "copied", or "computed" from two
+    answers: list[tuple[int, int]] = field(default_factory=list)  # text[start:end] is a number that answers
+    kinds: list[str] = field(default_factory=list)  # each answer: "copied", or "computed" from two
 
 
 # %%
 #| export
 #| blank tell: choose one of the symbol's lines and tell its parts in order; a Pick is a symbol again
 def tell(symbol: str, rng: random.Random, told: Telling) -> None:
-    """Adds one random expansion of symbol to what was told."""
+    """Adds one random expansion of symbol to the story."""
     for part in choose(alternatives(symbol), rng, told):
         if isinstance(part, Pick):
             tell(part.symbol, rng, told)
@@ -431,7 +438,8 @@ for at, options in told.choices:
 
 # %% [markdown]
 r"""
-The rows with "1 of 1" are symbols that have a single line. They leave no choice and cost nothing. The number of
+The first three choices are made at the same place, before any word: the line of `story`, the line of `open`, and the
+girl. The rows with "1 of 1" are symbols that have a single line. They leave no choice and cost nothing. The number of
 shells after the gift has no row at all. It is the result of a subtraction, and a reader who remembers both numbers
 can compute it.
 
@@ -452,7 +460,7 @@ makes 2 · 3 · 3 · 4 = 72 different sentences, `proud` makes 3 + 1 = 4, and `g
 #| export
 @dataclass(frozen=True)
 class Story:
-    """A text, the natural logarithm of its probability, and where its who-has-how-many answers stand.
+    """A text, the natural logarithm of its probability, and the places of its answers to "who has how many?".
 
     answers: text[start:end] is a number word that follows from the text before. kinds: "copied", or "computed" from two.
     """
@@ -481,41 +489,13 @@ assert sum(different.values()) < 1 + 1e-9, "more than one: a choice is not count
 
 # %% [markdown]
 r"""
-A sum above one would mean that a choice was forgotten. But there is a second way to go wrong. If two different series
+A sum above one would mean that a choice was not counted. But there is a second way to go wrong. If two different series
 of choices lead to the same text, the probability of that text is the sum of both, and each of them alone is too
 small. In this case the sum above is below one.
 
-The grammar of the course has far too many stories to see them all. So we take a single story and go the other way,
-from the text to the choices. We try every possibility at every place and keep those that fit the text. Exactly one
-reading must be left. We use `readings` below for this check, and chapters 07 and 08 use it to see whether a model's
-stories follow the grammar. (You may skip the code.)
+The grammar of the course has far too many stories to see them all. So its check goes the other way, from the text of a
+story to the choices that lead to it. Exactly one series of choices must be found. This check is in the appendix.
 """
-
-
-# %%
-#| export
-def readings(text: str) -> list[tuple[tuple[int, int], ...]]:
-    """All ways to tell a text, each as its choices (where, out of how many); none if the grammar does not tell it."""
-    return list(read([Pick("story")], text, 0, {}, ()))
-
-
-def read(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> Iterator[tuple]:
-    """The same for parts that are to be all of text[at:], after some choices."""
-    if not parts:
-        yield from [choices] if at == len(text) else []
-        return
-    part, *rest = parts
-    if isinstance(part, Pick):
-        made = (*choices, (at, len(alternatives(part.symbol))))
-        for line in alternatives(part.symbol):
-            yield from read([*line, *rest], text, at, facts, made)
-    elif isinstance(part, Draw):
-        made = (*choices, (at, len(entries(part.pool))))
-        for entry in entries(part.pool):
-            if text.startswith(entry[0], at):
-                yield from read(rest, text, at + len(entry[0]), facts | {part.key: entry}, made)
-    elif text.startswith(words := said(part, facts), at):
-        yield from read(rest, text, at + len(words), facts, choices)
 
 
 # %% [markdown]
@@ -534,11 +514,12 @@ lines. A line costs the sum of its parts. A draw costs the logarithm of the pool
 def entropy(symbol: str = "story") -> float:
     """Mean of -log p over all expansions of symbol, in nats, exact (Cover & Thomas 2006, theorem 2.5.1)."""
     lines, total = alternatives(symbol), 0.0
-    for part in (part for line in lines for part in line):
-        if isinstance(part, Pick):
-            total += entropy(part.symbol)
-        elif isinstance(part, Draw):
-            total += math.log(len(entries(part.pool)))
+    for line in lines:
+        for part in line:
+            if isinstance(part, Pick):
+                total += entropy(part.symbol)
+            elif isinstance(part, Draw):
+                total += math.log(len(entries(part.pool)))
     return math.log(len(lines)) + total / len(lines)
 
 
@@ -551,18 +532,17 @@ has 2 lines. Only one of them picks among the 3 moods, so the moods count half. 
 # %%
 by_hand = math.log(2 * 3 * 3 * 4) + math.log(2) + math.log(3) / 2 + math.log(2 * 2)
 mean = sum(-story.logprob for story in stories(20_000)) / 20_000
-print(
-    f"by hand {by_hand:.4f}, by the function {entropy():.4f}, mean of 20,000 stories {mean:.4f} nats a story"
-)
+print(f"by hand {by_hand:.4f}, by the function {entropy():.4f}, mean of 20,000 stories {mean:.4f} nats")
 
 # %% [markdown]
 r"""
+The three numbers agree. The last one is a mean over a sample, so it is only close.
+
 ## The stories of this course
 
-The three numbers agree; the last one is a mean over a sample, so it is only close. Now we take the grammar of the
-course. It is larger, but the notation and the code are the same. Its lines are in the file `data/grammar.txt`, and its
-pools are below. A story follows one of seven plots. In each of them, facts come back later: who was there, what they
-had and how many. In one plot a promise comes back as well.
+Now we take the grammar of the course. It is larger, but the notation and the code are the same. Its lines are in the
+file `data/grammar.txt`, and its pools are below. A story follows one of seven plots. In each of them, facts come back
+later: who was there, what they had and how many. In one plot a promise comes back as well.
 """
 
 # %%
@@ -608,19 +588,21 @@ sum of both.
 # %%
 #| export corpora.grammar
 def check(lines: list[str], where: str) -> None:
-    """ValueError if a line is there twice, or a brace alone."""
+    """ValueError if a line is there twice, or if a brace has no partner."""
     for line in lines:
         if lines.count(line) > 1:
-            raise ValueError(f"two readings of one text: {line!r} stands twice under {where}; remove one")
+            raise ValueError(f"two readings of one text: {line!r} is twice in {where}; remove one")
         if re.search("[{}]", re.sub(r"\{[^{}]*\}", "", line)):
-            raise ValueError(f"a brace is missing its partner under {where}: {line}")
+            raise ValueError(f"a brace is missing its partner in {where}: {line}")
 
 
 # %%
 alternatives.cache_clear()  # forget the small grammar
 entries.cache_clear()
-for where, lines in [*rules().items(), *((pool, text.split(", ")) for pool, text in POOLS.items())]:
-    check(lines, where)
+for symbol, lines in rules().items():
+    check(lines, symbol)
+for pool, text in POOLS.items():
+    check(text.split(", "), pool)
 print(f"{len(rules())} symbols, {len(POOLS)} pools")
 if [story.text for story in stories(len(documents))] == documents:
     print(f"Its first {len(documents):,} stories are those in data/stories.txt.")
@@ -648,25 +630,6 @@ Follow a name or a number from left to right. It is shaded when it is drawn and 
 word of a sentence can be shaded for another reason: the grammar chooses the whole sentence there. At the very first
 word it also chooses the plot, so this word is the darkest. All framed words are white. A reader who remembers the
 numbers and can add and subtract is certain of them.
-
-*Check.* Does each of these stories have exactly one reading, and do its choices give the probability that we stored?
-We read 300 stories. At the end we also try to read a story whose last character, a full stop, was removed.
-"""
-
-# %%
-for story in stories(300, seed=4):
-    found = readings(story.text)
-    assert len(found) == 1, f"{len(found)} readings, so its probability is another: {story.text}"
-    logprob = -sum(math.log(options) for _, options in found[0])
-    assert math.isclose(logprob, story.logprob), f"told with {story.logprob}, read with {logprob}"
-shortened = len(readings(story.text[:-1]))
-print(f"300 stories, one reading each; without its last character the last one has {shortened}")
-
-# %% [markdown]
-r"""
-The last number, 0, means that the story without its full stop is not a story. This is true in general: no story is
-the beginning of another one. So a reader who knows the grammar always knows when a story is over. (The chapter's tests
-prove both facts for all stories, by comparing the lines of the grammar.)
 
 ## The floor, in nats a token
 
@@ -706,7 +669,7 @@ ladder["floor"] = floor_per_token(last, tokenizer)
 for name, nats in ladder.items():
     print(f"{name:8} {nats:.2f} nats a token, perplexity {math.exp(nats):6.1f}")
 answer("02.2", ladder["floor"])
-print(f"\na story: {entropy():.2f} nats on average, which are {entropy() / math.log(256):.1f} bytes")
+print(f"\na story: {entropy():.2f} nats on average, as many as {entropy() / math.log(256):.1f} random bytes")
 
 # %% [markdown]
 r"""
@@ -719,7 +682,8 @@ The last line is about whole stories. One byte has 256 values, so a byte that is
 ln 256 = 5.55 nats, and the entropy of a story is about nine such bytes. A story has almost 400 characters. Two people
 who both know the grammar could still send each other a story in about nine bytes, by sending only the choices.
 
-*Try it.* What happens to the floor if we count single bytes instead of the 1,024 tokens?
+*Try it.* What happens to the floor if we count single bytes instead of the 1,024 tokens? (`floor_per_token` takes
+anything with a method `encode`. In the cell, `SimpleNamespace` makes an object whose `encode` turns text into bytes.)
 """
 
 # %%
@@ -750,13 +714,71 @@ concluded that its entropy is between 0.6 and 1.3 bits a letter (*Prediction and
 table I and fig. 4). One bit is ln 2 = 0.693 nats.
 """
 
+# %% [markdown]
+r"""
+## Appendix: from a text back to its choices
+
+The cells from here to the checkpoint contain no new idea. We take a story and go the other way, from the text to the
+choices: `readings` tries every possibility at every place and keeps those that fit the text. Chapters 07 and 08 use it
+to see whether a model's stories follow the grammar.
+"""
+
+
 # %%
-predictions("02")
+#| export
+def readings(text: str) -> list[tuple[tuple[int, int], ...]]:
+    """All ways to tell a text, each as its choices (where, out of how many); none if the grammar does not tell it."""
+    return list(read([Pick("story")], text, 0, {}, ()))
+
+
+def read(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> Iterator[tuple]:
+    """The same for parts that are to be all of text[at:], after some choices."""
+    if not parts:
+        yield from [choices] if at == len(text) else []
+        return
+    part, *rest = parts
+    if isinstance(part, Pick):
+        made = (*choices, (at, len(alternatives(part.symbol))))
+        for line in alternatives(part.symbol):
+            yield from read([*line, *rest], text, at, facts, made)
+    elif isinstance(part, Draw):
+        made = (*choices, (at, len(entries(part.pool))))
+        for entry in entries(part.pool):
+            if text.startswith(entry[0], at):
+                yield from read(rest, text, at + len(entry[0]), facts | {part.key: entry}, made)
+    elif text.startswith(words := said(part, facts), at):
+        yield from read(rest, text, at + len(words), facts, choices)
+
+
+# %% [markdown]
+r"""
+*Check.* Does each story have exactly one reading, and do its choices give the probability that we stored?
+We read 300 stories. At the end we also try to read a story whose last character, a full stop, was removed.
+"""
+
+# %%
+for story in stories(300, seed=4):
+    found = readings(story.text)
+    assert len(found) == 1, f"{len(found)} readings, so its probability is another: {story.text}"
+    logprob = -sum(math.log(options) for _, options in found[0])
+    assert math.isclose(logprob, story.logprob), f"told with {story.logprob}, read with {logprob}"
+shortened = len(readings(story.text[:-1]))
+print(f"300 stories, one reading each; without its last character the last one has {shortened}")
+
+# %% [markdown]
+r"""
+The last number, 0, means that the story without its full stop is not a story. This is true in general: no story is
+the beginning of another one. So a reader who knows the grammar always knows when a story is over. (The chapter's tests
+prove both facts for all stories, by comparing the lines of the grammar.)
+"""
 
 # %% [markdown]
 r"""
 ## Checkpoint
 """
+
+# %%
+predictions("02")
 
 # %%
 checkpoint("02")

@@ -47,7 +47,10 @@ token `<|endoftext|>` marks where a story begins.
 # %%
 documents = Path("../data/stories.txt").read_text(encoding="utf-8").splitlines()
 tokenizer = BPETokenizer.train(documents[:5000], 1024)
-tokens = np.array([id for text in documents[:20] for id in (tokenizer.eot, *tokenizer.encode(text))])
+ids = []
+for text in documents[:20]:
+    ids += [tokenizer.eot, *tokenizer.encode(text)]
+tokens = np.array(ids)
 print(f"{len(tokens):,} tokens; the first ones: {tokens[:12]}")
 
 # %% [markdown]
@@ -116,7 +119,7 @@ import torch
 
 
 def to_device(x: np.ndarray, y: np.ndarray, device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets as int64 tensors on the device. They share no memory, so that y may be masked in place."""
+    """Inputs and targets as int64 tensors on the device, each with memory of its own."""
     return tuple(torch.from_numpy(tokens.astype(np.int64)).to(device) for tokens in (x, y))
 
 
@@ -136,7 +139,9 @@ bytes are enough for ids up to 65,535, and GPT-2 has only 50,257 different ids. 
 Before we write such a file, we take a precaution. Suppose that the computer stops in the middle of writing. The next
 run would find half a file and take it for a complete one. If an older version was there, it is lost. There is a simple
 remedy: we write under another name, and rename the file when it is complete. For the operating system, renaming is a
-single step. A reader finds either the old file or the new one, and never a mixture of both.
+single step. A reader finds either the old file or the new one, and never a mixture of both. Chapter 01 did this in the
+method `save`. Now we write a function for it, which all later chapters use. (`copymode` gives the new file the
+permissions of the old one.)
 """
 
 
@@ -186,7 +191,7 @@ SPLITS = ("train", "val", "test")
 
 
 def shard_header(n: int) -> bytes:
-    """The 1,024 bytes before n tokens: 256 little-endian int32, of which the first three say something."""
+    """The 1,024 bytes before n tokens: 256 little-endian int32, three of them used and the others zero."""
     header = np.zeros(256, "<i4")
     header[:3] = MAGIC, VERSION, n
     return header.tobytes()
@@ -209,10 +214,7 @@ scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # gone at the
 path = Path(scratch.name) / "val_000000.bin"
 write_shard(path, tokens)
 print(f"{len(tokens):,} tokens, {path.stat().st_size:,} bytes")
-show(
-    figures.shard_bytes(path, tokenizer),
-    alt="A shard's first bytes: magic, version, tokens, zeros; then two an id",
-)
+show(figures.shard_bytes(path, tokenizer), alt="A shard's first bytes: the header, then two for each id")
 
 # %% [markdown]
 r"""
@@ -232,7 +234,7 @@ def read_shard(path: str | Path) -> np.ndarray:
     """The tokens of a shard, a read-only uint16 memory map. ValueError if it is another file, or a damaged one."""
     with open(path, "rb") as file:
         header = np.frombuffer(file.read(HEADER_BYTES).ljust(HEADER_BYTES, b"\0"), "<i4")
-        there = (file.seek(0, 2) - HEADER_BYTES) / 2
+        there = (file.seek(0, 2) - HEADER_BYTES) / 2  # seek(0, 2) goes to the end and says how far that is
     if header[0] != MAGIC or header[1] != VERSION:
         raise ValueError(f"{path} is not a shard in llm.c's format, which begins with {MAGIC}, {VERSION}")
     n = int(header[2])
@@ -256,8 +258,7 @@ How should we choose them? We could shuffle all documents and take a tenth. But 
 the shuffle chooses other ones, and a model may then be trained on last month's validation text. It is better if the
 choice depends on nothing but the document. We compute its SHA-256, a hash that looks random but is always the same for
 the same text, and read the hash as a number u between 0 and 1. With the fractions of 5% below, a document with
-u < 0.05 is in val, one with 0.05 ≤ u < 0.10 is in test, and all others are in train. (The next sections use
-`file_sha256` and `identity`.)
+u < 0.05 is in val, one with 0.05 ≤ u < 0.10 is in test, and all others are in train.
 """
 
 
@@ -267,18 +268,11 @@ u < 0.05 is in val, one with 0.05 ≤ u < 0.10 is in test, and all others are in
 def split_of(sha256: bytes, val: float, test: float) -> str:
     """Train, val or test, decided by nothing but a document's SHA-256 and the two fractions."""
     u = int.from_bytes(sha256[:8], "big") / 2**64
-    return "val" if u < val else "test" if u < val + test else "train"
-
-
-def file_sha256(path: str | Path) -> str:
-    """Hex SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def identity(tokenizer) -> dict:
-    """What a manifest says of the tokenizer that made the ids."""
-    return {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
+    if u < val:
+        return "val"
+    if u < val + test:
+        return "test"
+    return "train"
 
 
 # %%
@@ -295,7 +289,30 @@ such near-copies (Lee et al. 2022, §4).
 
 A folder of shards needs a label. Ids do not say which tokenizer made them, and with another vocabulary the same ids are
 a different text. So beside the shards we write a *manifest*. It is a small JSON file, which says how the text was made,
-which tokenizer made the ids, and how many tokens are in which file.
+which tokenizer made the ids, and how many tokens are in which file. Two functions compute entries of a manifest:
+"""
+
+
+# %%
+#| export text.shards
+def file_sha256(path: str | Path) -> str:
+    """Hex SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def identity(tokenizer) -> dict:
+    """What a manifest says about the tokenizer that made the ids."""
+    return {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
+
+
+# %%
+print(f"SHA-256 of the shard above: {file_sha256(path)[:16]}…")
+print("the tokenizer:", identity(tokenizer))
+
+# %% [markdown]
+r"""
+The fingerprint from chapter 01 and the hash of the file are what a reader can compare later. Now the manifest itself:
 """
 
 
@@ -334,9 +351,6 @@ again quickly, so we accept that here. In chapter 16 the manifest is used to che
 # %%
 #| export corpora.corpus
 import hashlib
-import os
-from contextlib import suppress
-from pathlib import Path
 
 
 def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
@@ -347,12 +361,14 @@ def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
     if not all(members.values()):
         raise ValueError(f"{source['stories']} stories leave none for val or test; take 200 or more")
     encoding, held = tokenizer.to_tiktoken(), {}
-    for split, told in members.items():
-        text, path = "".join(f"<|endoftext|>{story.text}" for story in told), folder / f"{split}_000000.bin"
-        write_shard(path, ids := encoding.encode_to_numpy(text, allowed_special="all"))
-        size = sum(len(story.text.encode()) for story in told)
+    for split, chosen in members.items():
+        path = folder / f"{split}_000000.bin"
+        text = "".join(f"<|endoftext|>{story.text}" for story in chosen)
+        ids = encoding.encode_to_numpy(text, allowed_special="all")
+        write_shard(path, ids)
+        size = sum(len(story.text.encode()) for story in chosen)
         shard = {"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}
-        held[split] = {"documents": len(told), "bytes": size, "tokens": len(ids), "shards": [shard]}
+        held[split] = {"documents": len(chosen), "bytes": size, "tokens": len(ids), "shards": [shard]}
     tokenizer.save(folder / "tokenizer.json")
     floor = -sum(story.logprob for story in members["val"]) / held["val"]["tokens"]
     manifest = {"source": source, "tokenizer": "tokenizer.json", **identity(tokenizer), "splits": held}
@@ -361,17 +377,22 @@ def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
 
 # %%
 #| export corpora.corpus
-def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, seed: int = 0) -> dict:
-    """The manifest of n stories as shards in `folder`, which are made where they are absent, others or damaged.
+import os
+from contextlib import suppress
+from pathlib import Path
 
-    tokenizer: by default the one that chapter 01 left in the folder above, or else the same, trained here.
+
+def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, seed: int = 0) -> dict:
+    """The manifest of n stories as shards in `folder`. They are made if they are absent, damaged or of other stories.
+
+    tokenizer: by default the one that chapter 01 left in the folder above, or the same one, trained here.
     """
-    from nanogpt.text.tokenizer import BPETokenizer  # here: telling stories needs none of its packages
+    from nanogpt.text.tokenizer import BPETokenizer  # here: telling stories needs no packages
 
     folder = Path(folder)
     if tokenizer is None and (folder.parent / "tokenizer.json").exists():
         tokenizer = BPETokenizer.load(folder.parent / "tokenizer.json")
-    source = {"stories": n, "seed": seed, "entropy": round(entropy(), 6)}  # another grammar, another corpus
+    source = {"stories": n, "seed": seed, "entropy": round(entropy(), 6)}  # changes with the grammar
     with suppress(OSError, ValueError, LookupError):  # absent or damaged: made again
         manifest = load_manifest(folder)
         same = tokenizer is None or tokenizer.fingerprint == manifest["fingerprint"]
@@ -396,7 +417,8 @@ r"""
 
 Our loader reads the corpus in the order in which it was written. Is that a problem? A corpus from the web can be
 ordered by site, and then neighbours are alike. We imitate that by sorting the stories. Then we compare the first words
-of 100 neighbours in sorted and in shuffled order.
+of 100 neighbours in sorted and in shuffled order. (`permutation` gives each index a random number, and sorts the
+indices by these numbers.)
 """
 
 
@@ -434,14 +456,14 @@ was restarted can compute the order again and need not have stored it.
 
 Now we put the parts together. We build an endless stream of tokens, which has a new order in every epoch, and cut it
 into rows as in the first section. First we need a function that shuffles the documents of one shard. (`described` reads
-the manifest for the class below.)
+the manifest for the class below. The hashes that it returns are used from chapter 16 on.)
 """
 
 
 # %%
 #| export text.shards
 def document_starts(tokens: np.ndarray, eot: int) -> np.ndarray:
-    """Where documents begin: at every `<|endoftext|>`, and at 0, where the rest of a longer one may stand."""
+    """Where documents begin: at every `<|endoftext|>`, and at 0, where the rest of a longer document may be."""
     starts = np.flatnonzero(tokens == eot)
     return starts if starts.size and starts[0] == 0 else np.append(0, starts)
 
@@ -453,7 +475,7 @@ def shuffle_documents(tokens: np.ndarray, eot: int, *key: int) -> np.ndarray:
 
 
 def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
-    """Of shards in one folder: vocab_size and eot, by the manifest beside them or else GPT-2's, and its hashes."""
+    """vocab_size, eot and the shards' hashes, as the manifest in their folder says; without one, GPT-2's and None."""
     if not (paths[0].parent / "manifest.json").exists():
         return 50257, 50256, None
     manifest = load_manifest(paths[0].parent)
@@ -475,8 +497,9 @@ differently, some tokens are read twice and others never. (In exercise 03-1 you 
 
 Our ranks do not decide anything. All of them use the same stream. A step takes the next `world_size * B * T` tokens of
 the stream, and rank r takes the r-th part of these tokens, counted from 0. With one rank, which is the default, the
-batches are cut as in the first section. (The class is written in three cells. A line like
-`class BatchStream(BatchStream)` continues it. After a change in one of them, run the cells below it again.)
+batches are cut as in the first section. (The class is written in three cells, and a line like
+`class BatchStream(BatchStream)` continues it. You may change one of these cells and run it alone: the course runs the
+others again if they depend on it, and says so.)
 """
 
 
@@ -496,7 +519,8 @@ class BatchStream:
         self.paths = sorted(map(Path, shards))
         self.vocab_size, self.eot, _ = described(self.paths)
         self.tokens = [np.asarray(read_shard(path)) for path in self.paths]
-        self.epoch_length, self._shuffled = sum(map(len, self.tokens)), {}
+        self.epoch_length = sum(map(len, self.tokens))
+        self._shuffled = {}
 
     @property
     def epoch(self) -> int:
@@ -507,7 +531,8 @@ class BatchStream:
 r"""
 `position` counts the tokens that all ranks together have used. `read` returns *n* tokens of the stream, beginning at
 any place. It finds the epoch and the shard of this place, shuffles the shard, and goes on to the next shard or the next
-epoch if it needs more. `next_batch` then cuts these tokens into rows.
+epoch if it needs more. (The last number of the key is 0 for the order of the shards, and i + 1 for the documents of
+shard i, so that no two orders are equal.) `next_batch` then cuts these tokens into rows.
 """
 
 
@@ -607,7 +632,9 @@ it can begin at T places. At `min(before, T)` of them, the row begins after the 
 For these tokens, the model cannot see facts that were said before the row. So the loss on such rows has a higher floor
 than the one of chapter 02. If documents are about as long as a row, it is better to begin every row with a document, as
 nanochat does. Chapter 07 trains on such rows. In the class below, `position` counts rows, and an epoch ends when each
-document has begun one row.
+document has begun one row. The documents are numbered through all shards: `ends` says after how many documents each
+shard ends, and `searchsorted` finds the shard of a document. At the end of a shard, a row goes on at its beginning
+(`mode="wrap"`).
 """
 
 

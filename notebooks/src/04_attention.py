@@ -15,11 +15,9 @@ many, and you can watch it do so.
 # %%
 #| default_exp gpt.attention
 #| doc gpt.attention: Causal self-attention, from weights over the past to many heads.
-import math
 from types import SimpleNamespace
 
 import torch
-import torch.nn.functional as F
 
 from course.figures import attention as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
@@ -30,9 +28,8 @@ torch.set_printoptions(precision=2, sci_mode=False)
 
 # %%
 story = ["Ann", "has", "seven", "marbles", ".", "Tom", "has", "two", ".", "Ann", "has"]
-fig = figures.sentence([*story, "?"], arcs=[(10, 9, "C0", "who?"), (10, 2, "C3", "how many?")])
-alt = "A sentence: from its last 'has' one arc goes back to Ann, another to seven; a word is asked for."
-show(fig, alt=alt)
+arcs = [(10, 9, "C0", "who?"), (10, 2, "C3", "how many?")]
+show(figures.sentence([*story, "?"], arcs), alt="From the last 'has' one arc goes to Ann, one to seven.")
 
 # %% [markdown]
 r"""
@@ -277,10 +274,8 @@ C is called `n_embd` and the number of heads `n_head`.
 def head_size(config) -> int:
     """Width of one head, n_embd / n_head. Raises ValueError where the heads cannot share n_embd evenly."""
     if config.n_embd % config.n_head:
-        raise ValueError(
-            f"n_embd={config.n_embd} cannot be shared by n_head={config.n_head} heads of equal width; "
-            "choose an n_head that divides n_embd"
-        )
+        what = f"n_embd={config.n_embd} cannot be shared by n_head={config.n_head} heads of equal width"
+        raise ValueError(f"{what}; choose an n_head that divides n_embd")
     return config.n_embd // config.n_head
 
 
@@ -476,7 +471,7 @@ is random, so counting back a fixed number of places does not help.
 # %%
 alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ."
 V, T, PERIODS, STEPS = len(alphabet), 48, (6, 24), 200
-assert PERIODS[0] <= PERIODS[1] < min(T, V), f"PERIODS={PERIODS} must lie below T={T} and the alphabet's {V}"
+assert PERIODS[0] <= PERIODS[1] < min(T, V), f"PERIODS={PERIODS} must be below T={T} and the alphabet's {V}"
 
 
 def repeated(n, g):
@@ -532,9 +527,11 @@ We train on fresh texts in every step, with the usual loop: loss, gradient, upda
 their own, with another seed than the weights. (With one seed for both, weights and texts would be made from the same
 random numbers: chapter 00.)
 
-*Predict.* How many layers of attention does a model need to copy? (Your guess goes into the last line of the next
-cell.)
+*Predict.* How many layers of attention does a model need to copy?
 """
+
+# %%
+predict("04.3", "layers needed to copy random letters", guess=None)
 
 
 # %%
@@ -543,11 +540,11 @@ def fresh(kind, n_layer):
     return kind(n_layer)
 
 
-def train(model, steps=STEPS, lr=0.01):
-    """Train the model. Returns the loss on the repeated characters at each step."""
+def train(model, steps=None, lr=0.01):
+    """Train the model, for STEPS steps by default. Returns the loss on the repeated characters at each step."""
     texts, curve = torch.Generator().manual_seed(2), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
-    for _ in range(steps):
+    for _ in range(steps or STEPS):
         loss, on_repeats = losses(model, *repeated(48, texts))
         optimizer.zero_grad()
         loss.backward()
@@ -555,9 +552,6 @@ def train(model, steps=STEPS, lr=0.01):
         curve.append(on_repeats.item())
     return curve
 
-
-# %%
-predict("04.3", "layers needed to copy random letters", guess=None)
 
 # %% [markdown]
 r"""
@@ -575,14 +569,11 @@ period = repeated(1000, g)[1]
 certain = torch.arange(1, T) > period
 guess = period.log().expand_as(certain)[certain].mean().item()  # nats of a guess among `period` characters
 lines = {"ln V: any character": math.log(V), "one of those that occurred": guess}
-alt = "Loss on repeated characters: with one layer it falls slowly and stays above 3 nats, with two it falls steeply towards zero."
-show(figures.learning(curves, lines), alt=alt)
+show(figures.learning(curves, lines), alt="With one layer the loss stays above 3; with two it falls to zero.")
 
 # %%
-copies = [name for name, curve in curves.items() if sum(curve[-20:]) / 20 < 0.5]
-answer("04.3", copies[0] if copies else "more, or more steps")
-if copies != ["2 layers"]:
-    print("Not as in the text, where two layers copy and one does not: try more STEPS, or another lr.")
+learned = [name for name, curve in curves.items() if sum(curve[-20:]) / 20 < 0.5]
+answer("04.3", " and ".join(learned) or "none: more STEPS, or another lr")
 
 # %% [markdown]
 r"""
@@ -618,8 +609,7 @@ class Told(AttentionOnly):
 
 told = fresh(Told, 1)
 curves["1 layer, told"] = train(told)
-alt = "The same plot with a third curve: one layer that is told the character before falls to zero before the two layers do."
-show(figures.learning(curves, lines), alt=alt)
+show(figures.learning(curves, lines), alt="One layer that is told the character before falls to zero first.")
 
 # %% [markdown]
 r"""
@@ -664,9 +654,11 @@ before = F.pad(idx[:, :-1], (1, 0), value=-1)  # the character before each posit
 found = (before[:, None, :] == idx[:, :, None]).tril()  # (B, T, T)
 certain = torch.arange(T) > period  # (B, T)
 one_back, after_copy = [], []  # for each layer, a number for each head
-for w in maps:
-    one_back.append(w.diagonal(-1, 2, 3)[..., : PERIODS[1] - 1].mean((0, 2)))
-    after_copy.append((w * found[:, None]).sum(-1).transpose(0, 1)[:, certain].mean(1))
+for w in maps:  # (B, n_head, T, T)
+    on_last = w.diagonal(-1, 2, 3)  # (B, n_head, T-1): the weight of each position on the one before
+    one_back.append(on_last[..., : PERIODS[1] - 1].mean((0, 2)))
+    copied = (w * found[:, None]).sum(-1)  # (B, n_head, T): the weight on marked positions
+    after_copy.append(copied.transpose(0, 1)[:, certain].mean(1))
 print("weight on the one before\n", torch.stack(one_back))
 print("weight after a copy\n", torch.stack(after_copy))
 fetches, copies = one_back[0].argmax().item(), after_copy[-1].argmax().item()
@@ -715,9 +707,7 @@ pair = {"the one before": maps[0][0, fetches], "after a copy": maps[-1][0, copie
 alt = "Two attention maps on a sentence written twice: a head of layer 0 looks one character back, a head of layer 1 looks, in the second copy, at the character after the same one in the first."
 show(figures.head_maps(text, pair), alt=alt)
 predicted = [alphabet[i] for i in two(ids(text))[0].argmax(-1)]
-print("read     ", list(text[9:-1]))
-print("next     ", list(text[10:]))
-print("predicted", predicted[9:-1])
+print(f"read      {list(text[9:-1])}\nnext      {list(text[10:])}\npredicted {predicted[9:-1]}")
 
 # %% [markdown]
 r"""
@@ -736,12 +726,7 @@ left out, and at most 48 are read.)
 
 
 # %% tags=["nbval-ignore-output"]
-def look(text):
-    characters = [alphabet[i] for i in ids(text)[0]]
-    return characters, attention_maps(two, ids(text)) if characters else []
-
-
-figures.map_widget("the cat sat. the cat sat", look, len(two.layers), two.layers[0].n_head)
+figures.map_widget("the cat sat. the cat sat", alphabet, lambda text: attention_maps(two, ids(text)))
 
 # %% [markdown]
 r"""
@@ -808,12 +793,11 @@ two_back = F.pad(words, (0, 0, 2, 0))[:-2]  # another head of layer 0: the word 
 weights = over_the_past(8 * one_back @ two_back.T)  # layer 1: query "one back", key "two back"
 for word, weight in zip(story, weights[-1]):
     print(f"{word:8} {weight:.3f}")
-print("Ann has ...", vocabulary[(weights[-1] @ words).argmax()])
+print(*story[-2:], "...", vocabulary[(weights[-1] @ words).argmax()])
 
 # %%
 arcs = [(10, 9, "C0", "one back"), (2, 0, "C0", "two back"), (10, 2, "C3", "whose “two back” is Ann?")]
-alt = "The sentence again: blue arcs go from the last 'has' to Ann and from seven to the first Ann, and a red one from 'has' to seven."
-show(figures.sentence([*story, "?"], arcs), alt=alt)
+show(figures.sentence([*story, "?"], arcs), alt="Arcs from 'has' and seven to Ann, and from 'has' to seven.")
 
 # %% [markdown]
 r"""
@@ -842,8 +826,7 @@ undivided = fresh(AttentionOnly, 2)
 for layer in undivided.layers:
     layer.c_attn.register_forward_hook(undivide)
 pair = {"divided by √d": curves["2 layers"], "not divided": train(undivided)}
-alt = "Loss on repeated characters of two models with two layers: with the division it falls earlier and lower than without."
-show(figures.learning(pair, lines), alt=alt)
+show(figures.learning(pair, lines), alt="With the division the loss falls earlier and lower than without.")
 
 # %% [markdown]
 r"""

@@ -40,18 +40,12 @@ first attention adds what it has fetched from other positions, then a small netw
 position's own vector. At the end, `lm_head` turns each vector into V numbers, one score (a *logit*) for each of the V tokens of the
 vocabulary. The small boxes `ln_1`, `ln_2` and `ln_f` are LayerNorms, which the section "The block" explains.
 
-## Predict
-
-*Predict.* Replace `None` by your guess, or run on. GPT-2 small has 12 blocks, C = 768, V = 50,257 tokens and at most T = 1024 positions.
-Its token table `wte` has one vector for each token. A FLOP is one floating-point addition or multiplication, and an MFLOP is a million of
-them. The loss is measured in nats, as in chapter 02.
+*Predict.* GPT-2 small has 12 blocks, C = 768, V = 50,257 tokens and at most T = 1024 positions. Before training, its weights are random
+numbers. What is its loss on the first batch, in nats a token, as in chapter 02? Replace `None` by your guess, or run on.
 """
 
 # %%
-predict("05.1", "the token table's share of GPT-2 small's parameters", guess=None, unit="%")
-predict("05.2", "first loss of the untrained GPT-2 small, 50,257 tokens", guess=None, unit="nats")
-predict("05.3", "GPT-2 small, T = 1024: MFLOPs to train on one token", guess=None)
-predict("05.4", "first loss with PyTorch's own initial weights, V = 512, C = 128", guess=None, unit="nats")
+predict("05.1", "first loss of the untrained GPT-2 small, 50,257 tokens", guess=None, unit="nats")
 
 # %% [markdown]
 r"""
@@ -194,7 +188,7 @@ r"""
 We need text. We take 400 of chapter 02's stories and train chapter 01's tokenizer on them, with 512 tokens. Then we cut 32 rows of 65 tokens:
 the first 64 of a row are the model's input, and the last 64 are the tokens that it has to predict. The loss is chapter 02's:
 the mean of −ln p, where p is the probability that the model gave to the token that really came next. To let the model write, we ask for
-the probabilities of the next token, draw one token, append it, and ask again. The second cell also answers question 05.4.
+the probabilities of the next token, draw one token, append it, and ask again.
 """
 
 # %%
@@ -204,6 +198,15 @@ ids = tokenizer.encode(" ".join(texts))[: 32 * (tiny.block_size + 1)]
 rows = torch.tensor(ids).view(32, -1)
 x, y = rows[:, :-1], rows[:, 1:]  # (B, T): each token, and the one that comes next
 print(tuple(x.shape), tokenizer.decode(x[0, :12].tolist()), "…")
+
+# %% [markdown]
+r"""
+*Predict.* When PyTorch makes a layer, it fills it with random numbers, by rules of its own. What is the first loss of our small model
+(V = 512, C = 128) with these numbers?
+"""
+
+# %%
+predict("05.2", "first loss with PyTorch's own initial weights, V = 512, C = 128", guess=None, unit="nats")
 
 
 # %%
@@ -223,7 +226,7 @@ model = PlainGPT(tiny)
 loss, text = loss_and_text(model)
 print(text)
 print(f"loss {loss:.0f} nats a token; ln V = {math.log(tiny.vocab_size):.2f}")
-answer("05.4", round(loss))
+answer("05.2", round(loss))
 
 # %% [markdown]
 r"""
@@ -366,19 +369,24 @@ A cosine of 1 means that the vectors of all positions point in the same directio
 Without them, they become alike: 0.73 after one block, 0.99 after six. This agrees with our guess, and with the theory of Dong et al. (2021):
 untrained attention averages over the past almost evenly, and an average of averages forgets which token was where. The additions carry
 every position's own token past the averages.
-
-## A class for the sizes
-
-The plan took its sizes from any object that has them. A class is better: it has names and defaults, and it refuses a shape
-that cannot work, with one sentence that says why. The defaults are GPT-2 small's. Two fields are used only in later chapters: `flash` in
-chapter 12 and `padded_vocab_size` in chapter 13. `SIZES` holds the four models that OpenAI released.
 """
+
+# %% [markdown]
+r"""
+## Appendix: refusing what cannot work
+
+The two cells of this section contain no idea about language models. Run them, and go on at "A class for the sizes".
+
+The first function refuses a shape that no GPT can have. The other two look at the input. Two mistakes happen often: a
+text is longer than `block_size`, or it was encoded by another tokenizer and has ids that are not in the token table.
+PyTorch would stop with an index error that explains neither. So we look at the ids before the model uses them, but only
+on the CPU: on a GPU, looking at a value makes the program wait for the device. (`is_compiling` is for chapter 11, and
+`padded_vocab_size` for chapter 13.)
+"""
+
 
 # %%
 #| export
-from dataclasses import dataclass
-
-
 def check_shape(config) -> None:
     """ValueError, naming the field, where no GPT can have this shape."""
     least = dict.fromkeys(("block_size", "vocab_size", "n_layer", "n_head", "n_embd"), 1)
@@ -395,6 +403,45 @@ def check_shape(config) -> None:
 
 # %%
 #| export
+def check_ids(idx: Tensor, vocab_size: int) -> None:
+    """Raises ValueError where idx is empty or holds an id outside 0..vocab_size-1."""
+    if idx.numel() == 0:
+        raise ValueError("idx holds no token; begin with at least one, such as <|endoftext|>")
+    for extreme in (int(idx.min()), int(idx.max())):
+        if not 0 <= extreme < vocab_size:
+            fitting = f"use the tokenizer for which vocab_size={vocab_size} was chosen"
+            raise ValueError(f"token id {extreme} is outside 0..{vocab_size - 1}; {fitting}")
+
+
+def check_input(idx: Tensor, config) -> None:
+    """ValueError where idx (B, T) is longer than block_size or, looked at on the CPU only, holds a wrong id."""
+    limit = config.block_size
+    if idx.size(1) > limit:
+        raise ValueError(f"{idx.size(1)} tokens exceed block_size={limit}; keep the last: idx[:, -{limit}:]")
+    if idx.device.type == "cpu" and not torch.compiler.is_compiling():
+        check_ids(idx, config.vocab_size)
+
+
+# %%
+try:
+    check_ids(torch.tensor([[5, tiny.vocab_size]]), tiny.vocab_size)
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+r"""
+## A class for the sizes
+
+The plan took its sizes from any object that has them. A class is better: it has names and defaults, and it refuses a shape
+that cannot work, with one sentence that says why. The defaults are GPT-2 small's. Two fields are used only in later chapters: `flash` in
+chapter 12 and `padded_vocab_size` in chapter 13.
+"""
+
+# %%
+#| export
+from dataclasses import dataclass
+
+
 @dataclass(frozen=True)
 class GPTConfig:
     """The shape of a GPT. ValueError where no model can have it. Defaults: GPT-2 small."""
@@ -416,6 +463,19 @@ class GPTConfig:
     def vocab_rows(self) -> int:
         """Rows that the token table has."""
         return self.padded_vocab_size or self.vocab_size
+
+
+# %%
+print(GPTConfig())
+try:
+    GPTConfig(n_head=5)
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+r"""
+`SIZES` holds the four models that OpenAI released.
+"""
 
 
 # %%
@@ -484,50 +544,20 @@ def empty_modules(config: GPTConfig) -> tuple[nn.ModuleDict, nn.Linear]:
 
 # %% [markdown]
 r"""
-## Checking the input
+## GPT
 
-Two mistakes happen often. A text is longer than `block_size`, or it was encoded by another tokenizer and has ids that are not
-in the token table. PyTorch would stop with an index error that explains neither. So we look at the ids before the model uses them,
-but only on the CPU: on a GPU, looking at a value makes the program wait for the device. (`is_compiling` is for chapter 11.) The third
-function below is the loss. It is computed in float32 even when the model uses a shorter type.
+This is the model of the complete course. To the plan we add the check of the input, `init_weights`, GPT-2's
+dropout after the embedding, and the loss, if targets are given. The loss is computed in float32 even when the model uses a shorter type.
+`head` is a method of its own, because later chapters compile it separately. You can ignore every line with `cache`: chapter 08 explains it.
 """
 
 
 # %%
 #| export
-def check_ids(idx: Tensor, vocab_size: int) -> None:
-    """Raises ValueError where idx is empty or holds an id outside 0..vocab_size-1."""
-    if idx.numel() == 0:
-        raise ValueError("idx holds no token; begin with at least one, such as <|endoftext|>")
-    for extreme in (int(idx.min()), int(idx.max())):
-        if not 0 <= extreme < vocab_size:
-            fitting = f"use the tokenizer for which vocab_size={vocab_size} was chosen"
-            raise ValueError(f"token id {extreme} is outside 0..{vocab_size - 1}; {fitting}")
-
-
-def check_input(idx: Tensor, config: GPTConfig) -> None:
-    """ValueError where idx (B, T) is longer than block_size or, looked at on the CPU only, holds a wrong id."""
-    limit = config.block_size
-    if idx.size(1) > limit:
-        raise ValueError(f"{idx.size(1)} tokens exceed block_size={limit}; keep the last: idx[:, -{limit}:]")
-    if idx.device.type == "cpu" and not torch.compiler.is_compiling():
-        check_ids(idx, config.vocab_size)
-
-
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats, in float32 at least; rows that pad the vocabulary count: chapter 13."""
+    """Mean cross-entropy in nats, in float32 at least, over all rows of the token table."""
     logits = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits, targets.flatten())
-
-
-# %% [markdown]
-r"""
-## GPT
-
-This is the model of the complete course. To the plan we add the check of the input, `init_weights`, GPT-2's
-dropout after the embedding, and the loss, if targets are given. `head` is a method of its own, because later chapters compile it
-separately. You can ignore every line with `cache`: chapter 08 explains it.
-"""
 
 
 # %%
@@ -576,7 +606,7 @@ refuses a wrong id with a sentence.
 
 ## Check: the first loss of GPT-2 small
 
-We come to question 05.2. Here is GPT-2 small at its full size, untrained. Its loss is a little more than ln V, because random weights
+We come to question 05.1. Here is GPT-2 small at its full size, untrained. Its loss is a little more than ln V, because random weights
 give random logits. We can compute how much more. After `ln_f`, a position's vector has length √C. Its product with a random row of `wte`
 is a normal random number z with mean 0 and variance σ² = 0.02²·C. The loss is the logarithm of the sum of all e^z, minus the logit of the right
 token. The mean of e^z is e^{σ²/2}, so the sum is about V·e^{σ²/2}, and its logarithm is ln V + σ²/2. The logit of the right token is 0 on average.
@@ -590,7 +620,7 @@ with torch.no_grad():
     loss = big(idx[:, :-1], idx[:, 1:])[1].item()
 predicted = math.log(V) + 0.02**2 * C / 2
 print(f"ln V = {math.log(V):.2f}   ln V + σ²/2 = {predicted:.2f}   loss {loss:.2f}")
-answer("05.2", round(loss, 2))
+answer("05.1", round(loss, 2))
 assert abs(loss - predicted) < 0.05, "the first loss is not ln V + σ²/2: is a part wired wrong?"
 
 # %% [markdown]
@@ -620,6 +650,14 @@ print(f"tokens from {t} on were changed; first position with other logits: {int(
 r"""
 ## Counting parameters
 
+*Predict.* The token table `wte` has one vector for each token. What share of all parameters of GPT-2 small is in this table?
+"""
+
+# %%
+predict("05.3", "the token table's share of GPT-2 small's parameters", guess=None, unit="%")
+
+# %% [markdown]
+r"""
 A linear layer from m to n channels has m·n weights and n biases. With C = n_embd, attention has one layer from C to 3·C (`c_attn`)
 and one from C to C: four squares of C × C. The MLP goes from C to 4·C and back: eight squares. So a block is twelve squares of C × C,
 plus a few biases and gains. The token table has V·C numbers. Here is GPT-2 small in such squares, each of them 768 × 768 numbers. On the left,
@@ -659,7 +697,7 @@ for name, config in SIZES.items():
     print(
         f"{name:12} {config.n_layer} layers, width {config.n_embd:4}: {counted:13,}, of which wte {share:.0%}"
     )
-answer("05.1", round(100 * params_by_part(GPTConfig())["wte"] / num_params(GPTConfig())))
+answer("05.3", round(100 * params_by_part(GPTConfig())["wte"] / num_params(GPTConfig())))
 
 # %% [markdown]
 r"""
@@ -672,7 +710,12 @@ Multiplying one row of m numbers by an m × n matrix takes m·n multiplications 
 (FLOPs). So each weight of a linear layer costs 2 FLOPs per token. Attention also has products without weights: it multiplies a position's query
 with T keys, and then it adds up T values. Each of these two takes 2·T·C operations in every layer. The backward pass needs
 two products for each product of the forward pass: one for the gradient of each factor. So a training step costs three times the forward pass.
+
+*Predict.* How many million FLOPs (MFLOPs) does it take to train GPT-2 small on one token, in a context of T = 1024 tokens?
 """
+
+# %%
+predict("05.4", "GPT-2 small, T = 1024: MFLOPs to train on one token", guess=None)
 
 
 # %%
@@ -713,7 +756,7 @@ with FlopCounterMode(display=False) as counter:
 counted, formula = counter.get_total_flops(), 1024 * flops_per_token(GPTConfig())
 print(f"FLOPs of a step on 1,024 tokens: PyTorch counts {counted:,}, the formula {formula:,}")
 assert counted == formula, "the formula and PyTorch differ"
-answer("05.3", round(flops_per_token(SIZES["gpt2"]) / 1e6))
+answer("05.4", round(flops_per_token(SIZES["gpt2"]) / 1e6))
 
 # %% [markdown]
 r"""
@@ -738,7 +781,7 @@ is most of the work. Chapters 09 and 12 measure how much *time* it takes.
 
 ## Checkpoint
 
-The checkpoint writes the exported cells to `nanogpt/gpt/model.py`. Chapter 06 fills the model with OpenAI's weights, chapter 07 trains it.
+The checkpoint writes the exported cells to `nanogpt/gpt/model.py`. Chapter 06 fills the model with OpenAI's weights, and chapter 07 trains it.
 """
 
 # %%

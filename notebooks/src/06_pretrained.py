@@ -389,7 +389,8 @@ def to_hf(model: GPT, folder: str | Path) -> None:
         raise ValueError(f"to_hf writes a GPT, not a {type(model).__name__}; unwrap it (.module, ._orig_mod)")
     tensors = {}
     for name, p in parameters_by_hf_name(model).items():
-        tensors[f"transformer.{name}"] = t = hf_layout(name, p.detach()).cpu().contiguous()
+        t = hf_layout(name, p.detach()).cpu().contiguous()
+        tensors[f"transformer.{name}"] = t
         if not model.config.bias and name not in ("wte.weight", "wpe.weight"):
             tensors[f"transformer.{name.removesuffix('weight')}bias"] = t.new_zeros(t.shape[-1])  # (out,)
     noted = {"format": "pt", "n_head": str(model.config.n_head)}
@@ -407,8 +408,13 @@ print(len(ours), "tensors, all as in the file:", all(same))
 # %% [markdown]
 r"""
 The 52 tensors are 12 in each of the 4 blocks and 4 outside them. The masks are not written.
+"""
 
-## Finding the files
+# %% [markdown]
+r"""
+## Appendix: finding the files
+
+This section is about files and networks, not about weights. You may run its cells without reading them and go on at "Refusing a wrong file".
 
 `load_by_name` took a folder with a single file of weights. The real loader takes a folder or the name of a repository on Hugging Face's
 hub. The library `huggingface_hub` downloads the files of one commit into a cache on your disk. If the cache has all of them, we do not use the network.
@@ -426,7 +432,8 @@ from contextlib import suppress
 def read_json(path: Path) -> dict:
     """A JSON object from a file; ValueError naming the file where it holds none."""
     with suppress(ValueError):
-        if isinstance(value := json.loads(path.read_text(encoding="utf-8")), dict):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(value, dict):
             return value
     raise ValueError(f"{path.name} is not a JSON object; download or write it again")
 
@@ -440,7 +447,7 @@ def weight_files(folder: Path) -> list[str]:
         raise ValueError(f"{INDEX} has no weight_map; download it again")
     for name in names.values():
         if not re.fullmatch(r"[\w.-]+\.safetensors", str(name)):
-            raise ValueError(f"{INDEX} names {name!r}, which is no plain file name; nothing was read")
+            raise ValueError(f"{INDEX} names {name!r}, which is not a plain file name; nothing was read")
     return list(dict.fromkeys(names.values()))
 
 
@@ -493,7 +500,8 @@ def find_checkpoint(name_or_dir: str | Path, revision: str | None = None) -> tup
     folder = Path(name_or_dir)
     if not folder.is_dir():
         folder = download(str(name_or_dir), revision)
-    if missing := missing_files(folder):
+    missing = missing_files(folder)
+    if missing:
         pickle = "a pytorch_model.bin is a pickle, which can run code when read: convert it with transformers' save_pretrained"
         raise FileNotFoundError(f"{name_or_dir} lacks {', '.join(missing)}; {pickle}")
     return folder / "config.json", [folder / file for file in weight_files(folder)]
@@ -554,7 +562,9 @@ compares the number of heads with the one that `to_hf` stored.
 #| export
 def check_config(config: GPTConfig, found: dict, where: str) -> None:
     """ValueError where config has a size beyond all that the headers hold, or not the n_head that to_hf noted."""
-    limit = max([len(found), *(n for _, _, shape, _ in found.values() for n in shape)])
+    limit = len(found)
+    for _, _, shape, _ in found.values():
+        limit = max([limit, *shape])
     for ours, theirs in SIZE_NAMES.items():
         if getattr(config, ours) > limit:
             what = f"config.json says {theirs}={getattr(config, ours)}, which is more than anything in the weights"
@@ -616,36 +626,42 @@ def read_tensor(path: Path, name: str) -> Tensor:
 
 @torch.no_grad()
 def copy_weights(model: GPT, found: dict, where: str) -> None:
-    """Fill every parameter from its file. ValueError where one is no number, or an output head of its own is stored."""
+    """Fill every parameter from its file. ValueError for NaN or infinity, and for an output head that is not wte."""
     for name, p in parameters_by_hf_name(model).items():
-        if not hf_layout(name, p).copy_(read_tensor(*found[name][:2])).isfinite().all():
+        path, stored_name, _, _ = found[name]
+        view = hf_layout(name, p)
+        view.copy_(read_tensor(path, stored_name))
+        if not view.isfinite().all():
             raise ValueError(f"{where}: {name} holds NaN or infinity; download or write it again")
-    if head := found.get("lm_head.weight"):
+    if "lm_head.weight" in found:
+        path, stored_name, _, _ = found["lm_head.weight"]
         tied = model.lm_head.weight
-        if not torch.equal(read_tensor(*head[:2]).to(tied), tied):
+        if not torch.equal(read_tensor(path, stored_name).to(tied), tied):
             raise ValueError(f"{where}: lm_head.weight is not wte.weight; this GPT has one matrix for both")
 
 
 # %%
 #| export
 def from_hf(name_or_dir: str | Path, *, revision=None, dropout=0.0, dtype: torch.dtype | None = None) -> GPT:
-    """GPT with the weights of a Hugging Face GPT-2 checkpoint, in eval mode, in `dtype` or else as the file has them.
+    """GPT with the weights of a Hugging Face GPT-2 checkpoint, in eval mode, in `dtype` or in the file's own type.
 
     name_or_dir: a folder, or a hub repository such as "openai-community/gpt2" (downloaded once, then from the cache).
-    revision: a branch, tag or commit on the hub. dropout: yours to choose, as it is no part of the weights.
-    Raises OSError where a file cannot be had, ValueError naming what in it is not this GPT-2.
+    revision: a branch, tag or commit on the hub. dropout: yours to choose, as it is not a part of the weights.
+    Raises OSError if a file cannot be read, and ValueError naming what in it is not this GPT-2.
     """
-    where, (config_path, paths) = str(name_or_dir), find_checkpoint(name_or_dir, revision)
+    where = str(name_or_dir)
+    config_path, paths = find_checkpoint(name_or_dir, revision)
     config = config_from_hf(read_json(config_path), f"{where}, config.json", dropout)
     found = read_headers(paths)
     check_config(config, found, where)
     with torch.device("meta"):
         model = GPT(config)
     check_tensors(model, found, where)
-    stored = {DTYPES[entry[3]] for entry in found.values()}
-    model = model.to(dtype or (stored.pop() if len(stored) == 1 else torch.get_default_dtype()))
-    model.to_empty(device=torch.get_default_device())
-    model.lm_head.weight = model.transformer.wte.weight  # to_empty parts what is tied
+    if dtype is None:
+        stored = {DTYPES[entry[3]] for entry in found.values()}
+        dtype = stored.pop() if len(stored) == 1 else torch.get_default_dtype()  # several: float32
+    model.to(dtype).to_empty(device=torch.get_default_device())
+    model.lm_head.weight = model.transformer.wte.weight  # to_empty gives each its own memory
     copy_weights(model, found, where)
     return model.eval()
 

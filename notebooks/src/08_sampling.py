@@ -85,9 +85,9 @@ did not stop at the end of its story. Where the story ends, it writes `<|endofte
 how its training text went on. To the model, the end of a text is a token like any other. The loop must watch for it and stop.
 Third, run the cell again. The story is the same, to the last word: nothing in this loop is random.
 
-## What stands before a prompt
+## The token before a prompt
 
-We put `<|endoftext|>` in front of the prompt. Why? In the training text this token stands before every story, so the model has
+We put `<|endoftext|>` in front of the prompt. Why? In the training text this token comes before every story, so the model has
 hardly ever seen a story without it. With the token in front, the model knows that a story begins here. In this chapter
 every prompt begins with `<|endoftext|>`, and `stream_text` below adds it.
 
@@ -254,7 +254,7 @@ The token that crosses p belongs to the nucleus: without it, the rest does not r
 where one place has three good words and the next has three hundred. Values of 0.9 and 0.95 are common.
 
 The three knobs go into one function. Their order matters, because each step changes the probabilities that the next one
-sees. Ours is the order of `transformers`: temperature, then top-k, then top-p.
+sees. Ours is the order of `transformers`: temperature, then top-k, then top-p. (`choose` then takes one id for each text.)
 """
 
 
@@ -268,7 +268,16 @@ def token_probs(logits: Tensor, temperature=1.0, top_k: int | None = None, top_p
     logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # at most 0: no quotient is infinite
     if top_k:
         logits = keep_top_k(logits, top_k)
-    return (keep_top_p(logits, top_p) if top_p < 1 else logits).softmax(-1)
+    if top_p < 1:
+        logits = keep_top_p(logits, top_p)
+    return logits.softmax(-1)
+
+
+def choose(probs: Tensor, temperature: float | None, generator: torch.Generator) -> list[int]:
+    """One id for each row of probs (B, V): the only one left at temperature 0, else a draw."""
+    if temperature == 0:
+        return probs.argmax(-1).tolist()
+    return draw(probs, generator)
 
 
 # %% [markdown]
@@ -301,12 +310,13 @@ values, which its queries look at. If we keep those, we can read the new token a
 The model has a place for it since chapter 05. In `model(idx, cache=cache)`, idx holds only the new tokens, and the model asks
 the cache three things:
 
-- `cache.positions(T)`: at which positions do the T new tokens stand?
+- `cache.positions(T)`: what are the positions of the T new tokens?
 - `cache.layer(i)`: the attention of block i, as a function of the new queries, keys and values.
 - `cache.newest(x)`: of which token do we want the logits? Only of the last one.
 
 We begin with attention. It stores the new keys and values at their positions, beside the kept ones, and lets the
-new queries look at all of them.
+new queries look at all of them. In the code, `at` has the positions of the new tokens of each text. `keys[texts, :, at]` selects, for
+each text, these positions in all heads. Its shape is (B, T, n_head, d), so `k` is transposed to this shape before it is stored.
 """
 
 
@@ -328,9 +338,10 @@ def attend(
     keys: Tensor, values: Tensor, at: Tensor, visible: Tensor, q: Tensor, k: Tensor, v: Tensor
 ) -> Tensor:
     """Store new k and v (B, n_head, T, d) at positions `at` (B, T), then attend with q to what is `visible`, (B, 1, T, S)."""
-    texts, S = torch.arange(len(k), device=k.device)[:, None], visible.size(-1)
-    keys[texts, :, at] = k.transpose(1, 2).to(keys.dtype)
+    texts = torch.arange(len(k), device=k.device)[:, None]  # (B, 1)
+    keys[texts, :, at] = k.transpose(1, 2).to(keys.dtype)  # (B, T, n_head, d)
     values[texts, :, at] = v.transpose(1, 2).to(values.dtype)
+    S = visible.size(-1)
     return F.scaled_dot_product_attention(q, keys[:, :, :S], values[:, :, :S], attn_mask=visible)
 
 
@@ -354,7 +365,7 @@ class KVCache:
         self.values, self.lengths = self.keys.clone(), [0] * B
 
     def positions(self, T: int) -> Tensor:
-        """Where T new tokens of each text stand, (B, T); a token sees all places up to its own."""
+        """The positions of T new tokens of each text, (B, T); a token sees all places up to its own."""
         steps = torch.arange(max(self.lengths) + T, device=self.keys.device)  # (S,)
         self.at = torch.tensor(self.lengths, device=steps.device)[:, None] + steps[:T]  # (B, T)
         self.visible = steps <= self.at[:, None, :, None]  # (B, 1, T, S)
@@ -513,7 +524,8 @@ def next_logits(model: GPT, cache: KVCache, texts: Sequence[list[int]]) -> Tenso
     for b, text in enumerate(texts):
         if cache.lengths[b] == limit:
             half = KVCache(model, B=1, size=limit)
-            if tail := text[-max(1, limit // 2) : -1]:
+            tail = text[-max(1, limit // 2) : -1]
+            if tail:
                 read(model, half, [tail])
             cache.keys[:, b], cache.values[:, b] = half.keys[:, 0], half.values[:, 0]
             cache.lengths[b] = len(tail)
@@ -521,8 +533,18 @@ def next_logits(model: GPT, cache: KVCache, texts: Sequence[list[int]]) -> Tenso
 
 
 # %% tags=["nbval-ignore-output"]
-logits = next_logits(model, KVCache(model, B=1, size=20), [prompt])
-print("after the prompt, the likeliest token is", repr(tokenizer.decode([logits.argmax().item()])))
+limit = untrained.config.block_size
+cache, text, kept = KVCache(untrained, B=1, size=limit), [tokenizer.eot], []
+for _ in range(limit + 36):
+    logits = next_logits(untrained, cache, [text])
+    text.append(logits.argmax().item())
+    kept.append(cache.lengths[0])
+print(f"block_size {limit}; tokens in the cache around step {limit}: {kept[limit - 3 : limit + 3]}")
+
+# %% [markdown]
+r"""
+The cache grows to 64 tokens. Then the model reads the last half of the window again and goes on from there.
+"""
 
 # %% [markdown]
 r"""
@@ -565,18 +587,16 @@ def stream_batch(
 
     how: temperature, top_k, top_p. Ids from vocab_size on are never chosen. generator: by default a new one, seed 0.
     """
-    texts, ended = [list(prompt) for prompt in prompts], [False] * len(prompts)
+    texts = [list(prompt) for prompt in prompts]
     check_request(texts, max_new_tokens, **how)
     size = min(model.config.block_size, max(map(len, texts)) + max_new_tokens)
-    cache, generator = KVCache(model, len(texts), size), generator or torch.Generator().manual_seed(0)
+    cache, ended = KVCache(model, len(texts), size), [False] * len(texts)
+    generator = generator or torch.Generator().manual_seed(0)
     for _ in range(max_new_tokens):
         logits = next_logits(model, cache, texts)[:, :vocab_size]
         if not logits.amax(-1).isfinite().all():
-            raise FloatingPointError(
-                "the model's logits are NaN or infinite: its training or its file failed"
-            )
-        probs = token_probs(logits, **how)
-        ids = probs.argmax(-1).tolist() if how.get("temperature") == 0 else draw(probs, generator)
+            raise FloatingPointError("the model's logits are NaN or infinite: training or its file failed")
+        ids = choose(token_probs(logits, **how), how.get("temperature"), generator)
         ended = [was or i in stop for was, i in zip(ended, ids)]
         if all(ended):
             return
@@ -604,7 +624,8 @@ print("the same text with dropout on or off:", ours[0] == ours[1])
 print("torch's random state is as before:", torch.equal(before, torch.get_rng_state()))
 three = [[tokenizer.eot, *tokenizer.encode(told[0].text)[:n]] for n in (3, 17, 0)]
 alone = [tuple(greedy(model, ids, 40)[-40:]) for ids in three]
-print("a batch as each alone:", list(zip(*stream_batch(model, three, 40, temperature=0))) == alone)
+rounds = list(stream_batch(model, three, 40, temperature=0))  # 40 rounds of three ids
+print("a batch as each alone:", list(zip(*rounds)) == alone)
 
 # %% [markdown]
 r"""
@@ -624,18 +645,18 @@ greedy. This needs some 20,000 tokens for each way, so it is the cache and the b
 predict("08.5", "stories that are right at temperature 1", guess=None, unit="%")
 predict("08.6", "stories that are right with greedy decoding", guess=None, unit="%")
 
-# %%
-WAYS = {f"T = {t}": {"temperature": t} for t in (0, 0.25, 0.5, 0.7, 1, 1.5)} | {"top-p 0.9": {"top_p": 0.9}}
-
 # %% tags=["nbval-ignore-output"]
+WAYS = {f"T = {t}": {"temperature": t} for t in (0, 0.25, 0.5, 0.7, 1, 1.5)} | {"top-p 0.9": {"top_p": 0.9}}
 openings = [story.text[: story.text.index(".") + 1] for story in told]
 prompts = [[tokenizer.eot, *tokenizer.encode(opening)] for opening in openings]
 room = model.config.block_size - max(map(len, prompts))  # a story that does not end within the context is cut
 written, right = {}, {}
 for name, how in WAYS.items():
     rounds = stream_batch(model, prompts, room, stop={tokenizer.eot}, **how)
-    ends = [tokenizer.decode([i for i in ids if i is not None]) for ids in zip(*rounds)]
-    written[name] = [opening + end for opening, end in zip(openings, ends)]
+    written[name] = []
+    for opening, ids in zip(openings, zip(*rounds)):  # one text's ids, and None after its end
+        end = tokenizer.decode([i for i in ids if i is not None])
+        written[name].append(opening + end)
     right[name] = [bool(readings(text)) for text in written[name]]
 shares = {name: 100 * sum(of) / len(openings) for name, of in right.items()}
 show(
@@ -655,32 +676,36 @@ gives things away, trades them, loses them, hides them, and so on. How many of t
 # %% tags=["nbval-ignore-output"]
 show(
     figures.plots_told(written | {"the corpus": [story.text for story in told]}),
-    alt="For each way of choosing, the shares of the seven plots; cold ways tell hardly more than one.",
+    alt="For each way of choosing, the shares of the seven plots; at low temperatures one has nearly all.",
 )
-plots = [figures.plot_of(text) for text in written[min(WAYS)]]
+plots = [figures.plot_of(text) for text in next(iter(written.values()))]  # of the first way
 favourite = max(set(plots), key=plots.count)
 for name in WAYS:
     hits = [ok for text, ok in zip(written[name], right[name]) if figures.plot_of(text) == favourite]
     print(
-        f"{name}: {len(hits)} of {len(openings)} stories have the plot '{favourite}', {sum(hits)} of these are right"
+        f"{name}: {len(hits)} of {len(openings)} have the plot '{favourite}', {sum(hits)} of these are right"
     )
 
 # %% [markdown]
 r"""
 Greedy decoding tells one story. The openings differ, but then the likeliest plot wins nearly every time, even if it is only
-a little likelier than the others. Everything that the model can tell besides is lost. This is called **mode collapse**. So the bar of greedy
+a little likelier than the others. Everything else that the model could tell is lost. This is called **mode collapse**. So the bar of greedy
 decoding does not say how often the model is right. It says how often the model is right about *one* plot, asked again and
 again. The lines under the figure show how many of the stories with this plot are right: a plot that needs arithmetic is hard for a
-model of this size, however it chooses. At temperature 1 the plots
-come about as often as in the corpus, but a story takes a hundred draws and one bad draw spoils it. In between, and with top-p, the
-stories are still varied and bad draws are rare. That is the reason why these settings are so common.
+model of this size, however it chooses.
+
+At temperature 1 the plots come about as often as in the corpus, but a story takes a hundred draws and one bad draw spoils it. In
+between, and with top-p, the stories are still varied and bad draws are rare. That is the reason why these settings are so common.
 
 Another remedy for monotony is a *repetition penalty*: it lowers the logits of tokens that were written already (Keskar et al.
 2019, §4.1). Exercises 08-3 and 08-6 are about it. Our stories must repeat their names and numbers, so they do not need it.
+"""
 
-## From the terminal: a section that you may skip
+# %% [markdown]
+r"""
+## Appendix: from the terminal
 
-The rest turns ids into text on a screen, and nothing in it is about language models. A character may be spread over several
+You may skip this section. It turns ids into text on a screen, and nothing in it is about language models. A character may be spread over several
 tokens. If we decoded each token alone, we would print halves of characters. Python's incremental decoder holds back the first bytes
 of a character until the rest arrives.
 """
@@ -740,7 +765,7 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
 
 # %% [markdown]
 r"""
-A command of the package is a module with two functions: `parser()` lists the options, and `run(args)` does the work. Chapter 17
+A command of the package is a module with two functions: `parser()` lists the options, and `run(args)` does the work. Chapter 17d
 writes the runner that finds them, as `python -m nanogpt sample`. Until then we call them ourselves.
 """
 

@@ -412,11 +412,9 @@ def matmul_formats(device: torch.device) -> list[str]:
         return ["float32", "bfloat16"]
     if torch.version.hip:
         return ["float32", "bfloat16", "float16"]
-    ampere = torch.cuda.get_device_capability(device) >= (
-        8,
-        0,
-    )  # CUDA Programming Guide, "Alternate Floating Point"
-    return ["float32", "tf32", "bfloat16", "float16"] if ampere else ["float32", "float16"]
+    if torch.cuda.get_device_capability(device) < (8, 0):  # before Ampere: CUDA Programming Guide
+        return ["float32", "float16"]
+    return ["float32", "tf32", "bfloat16", "float16"]
 
 
 # %%
@@ -497,11 +495,11 @@ class Roofline:
         return min(self.flops[dtype], intensity * self.bandwidth)
 
     def seconds(self, flops: float, nbytes: float, dtype: str = "float32") -> float:
-        """The time for so many operations and bytes moved: the slower of the two. A cache can beat it."""
+        """The time for this many operations and bytes moved: the slower of the two. A cache can beat it."""
         return max(flops / self.flops[dtype], nbytes / self.bandwidth)
 
     def ridge(self, dtype: str = "float32") -> float:
-        """The intensity in FLOP/byte from which on arithmetic is the limit."""
+        """The intensity in FLOP/byte above which arithmetic is the limit."""
         return self.flops[dtype] / self.bandwidth
 
 
@@ -666,7 +664,8 @@ flops, timing = step_flops(config, B, T), measure(step, device, repeats)
 share = mfu(flops, timing.median, roofline.flops["float32"])
 print(f"{flops / 1e9:.2f} GFLOP in {timing}")
 print(f"{flops / timing.median / 1e9:.1f} GFLOP/s, MFU {share:.1%} of the measured product")
-if device.type == "cuda" and (sheet := peak_of(torch.cuda.get_device_name(device))):
+sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+if sheet:
     print(f"MFU {mfu(flops, timing.median, 1e12 * sheet.float32):.1%} of the data sheet")
 answer("09.2", 100 * share)
 

@@ -142,7 +142,7 @@ for form in FORMATS.values():
 # %% [markdown]
 r"""
 A bfloat16 is the upper half of a float32: it has the same range and much larger steps. float16 has finer steps and a short
-range. TF32 is not a format of storage. It is what NVIDIA's tensor cores read of a float32.
+range. TF32 is not a format of storage. It is the part of a float32 that NVIDIA's tensor cores read.
 
 *Predict* what float16 makes of 65519, and of 65520. (The largest float16 is in the table. Between 32768 and 65504, neighbours
 are 32 apart. What would be the next number?) Then try 1.001, 3e-8 and 1e39.
@@ -275,7 +275,9 @@ show(
 ratios = [found / p for found, p in zip(errors["bfloat16", False], predicted)]  # p grows like √K, as the sum
 worse = errors["bfloat16", True][-1] / errors["bfloat16", True][0] / math.sqrt(lengths[-1] / lengths[0])
 print(f"if partial sums are rounded, the relative error grows {worse:.0f} times")
-assert all(abs(ratio - 1) < 0.05 for ratio in ratios), f"not 0.60 of eps / 2 but that times {ratios}"
+assert all(abs(ratio - 1) < 0.05 for ratio in ratios), (
+    f"the errors should be 0.60 of eps / 2; they are {ratios} times that"
+)
 answer("10.3", ratios[-1] / ratios[0])
 
 # %% [markdown]
@@ -294,7 +296,8 @@ from.
 
 `torch.set_float32_matmul_precision` says what PyTorch may do *inside* a product of float32 matrices. Inputs and result stay
 float32. `"highest"` (the default) allows nothing. `"high"` allows TF32, on GPUs that have it. `"medium"` also allows bfloat16.
-We see what a machine does with this permission from the error. The setting is global, so we set it back.
+We see what a machine does with this permission from the error. The last column names the format for which the error of a product,
+0.60 of eps / 2, is closest to the measured one. The setting is global, so we set it back.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -313,7 +316,7 @@ r"""
 ## Autocast
 
 `torch.autocast` decides for each operation. Products get their inputs in 16 bits. Operations that add up many numbers or take
-exponentials get float32, or keep it. The others take what comes. Weights stay float32, and are cast where they are used.
+exponentials get float32, or keep it. All others run in the format of their inputs. Weights stay float32, and are cast where they are used.
 
 Name one operation of a GPT that must not run in 16 bits. Then look: we call each operation once with float32 and once with 16-bit
 input, and print the type of the result.
@@ -373,7 +376,7 @@ READS = {"bf16": "bfloat16", "fp16": "float16", "bf16-masters": "bfloat16"}  # w
 
 
 def why_not(precision: str, device: torch.device) -> str | None:
-    """Why a device cannot train in this precision, in one sentence; None if it can, be it slowly: see `speedup`."""
+    """Why a device cannot train in this precision, in one sentence; None if it can, even slowly (see `speedup`)."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r} is not known; choose one of {', '.join(PRECISIONS)}")
     nvidia = device.type == "cuda" and torch.version.cuda is not None
@@ -393,7 +396,8 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
     Also turns the global TF32 switch on or off. fp16 needs a LossScaler; bf16-masters casts nothing, since
     MasterAdamW has turned the weights to bfloat16. Raises ValueError where the device cannot.
     """
-    if reason := why_not(precision, device):
+    reason = why_not(precision, device)
+    if reason:
         raise ValueError(reason)
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     dtype = PRECISIONS[precision]
@@ -414,19 +418,34 @@ from functools import cache
 
 @cache
 def speedup(precision: str, device: torch.device) -> float:
-    """How many times float32's rate matrix products reach in a precision: measured, once a process.
+    """The rate of matrix products in a precision, divided by float32's; measured once in a process.
 
-    Well below 1 the format is emulated. Processor flags do not say it: libraries decide which instructions they use.
+    Well below 1, the format is emulated. The processor's flags do not say so: libraries decide which instructions they use.
     """
-    if reason := why_not(precision, device):
+    reason = why_not(precision, device)
+    if reason:
         raise ValueError(reason)
-    n, name = 4096 if device.type == "cuda" else 256, READS.get(precision, precision)
+    n = 4096 if device.type == "cuda" else 256
+    name = READS.get(precision, precision)
     best = {"float32": 0.0, name: 0.0}
     for _ in range(3):  # in turn, so that a disturbance meets both
         best = {dtype: max(rate, matmul_flops(device, dtype, n, repeats=3)) for dtype, rate in best.items()}
     return best[name] / best["float32"]
 
 
+# %% tags=["nbval-ignore-output"]
+for precision in PRECISIONS:
+    said = why_not(precision, device) or f"products at {speedup(precision, device):.3f} × float32's rate"
+    print(f"{precision:12} {said}")
+
+# %% [markdown]
+r"""
+So the best word for a device is bf16 if products are really faster in it, and fp16 on a GPU that lacks bfloat16:
+"""
+
+
+# %%
+#| export
 def best_precision(device: torch.device) -> str:
     """bf16 where the device multiplies it faster than float32, else fp16 on a CUDA GPU, else float32."""
     if device.type == "cuda":
@@ -435,9 +454,6 @@ def best_precision(device: torch.device) -> str:
 
 
 # %% tags=["nbval-ignore-output"]
-for precision in PRECISIONS:
-    told = why_not(precision, device) or f"products at {speedup(precision, device):.3f} × float32's rate"
-    print(f"{precision:12} {told}")
 print("best here:", best_precision(device))
 
 # %% [markdown]
@@ -626,7 +642,7 @@ under bf16 autocast follows the float32 run. Chapter 10b trains both, and four o
 
 "Yes" means instructions or units that multiply the format. All of them can store it, and emulate products slowly. How slowly
 depends on the processor: on a Cascade Lake, bf16 products ran at 25 GFLOP/s and float32 at 103; on an AMD processor with AVX2 only,
-at 1 and 89 (both November 2026). The cell under "One word for a run" says what holds on yours. FP8 halves the bits once more. Its range is so short that each tensor needs a scale of its own (Micikevicius et al.
+at 1 and 89 (both November 2026). The cell under "One word for a run" shows the factors on yours. FP8 halves the bits once more. Its range is so short that each tensor needs a scale of its own (Micikevicius et al.
 2022).
 
 Sources: [1] NVIDIA, *CUDA C++ Programming Guide*. [2] NVIDIA, *TensorRT-RTX Support Matrix*, "Supported Hardware".

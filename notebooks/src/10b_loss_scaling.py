@@ -443,7 +443,7 @@ print(f"1 + 1000 updates of 0.001: the master is {master.item():.4f}, the weight
 r"""
 The optimizer around it is mostly bookkeeping. It puts all weights of a group end to end into one tensor, and makes the model's
 parameters views of it. So an update of the whole group is one call, which a compiler (chapter 11) turns into one pass over memory.
-(The class goes on in the two cells below. If you change one of the three, run those after it again.)
+(The class goes on in the two cells below. You may change one of the three and run it alone: if others depend on it, the course runs them again.)
 """
 
 

@@ -3,7 +3,7 @@ r"""
 # 13 · Nice numbers: from 50,257 tokens to 50,304
 
 GPT-2 has 50,257 tokens. This is an odd number. If we give its table 50,304 rows, there is more to compute: 47 rows that
-stand for no token. Yet on a GPU a training step can get *faster*. Why should more work take less time?
+belong to no token. Yet on a GPU a training step can get *faster*. Why should more work take less time?
 
 Two reasons are usually given: tiles and alignment. In this chapter we write both as formulas, and then we ask your machine.
 We also prove that the added rows do no harm. At the end we measure a whole training step with both vocabularies, and list
@@ -14,6 +14,7 @@ which of the speed-ups of chapters 10 to 13 your machine has. Chapter 14 puts th
 #| default_exp speed.rungs
 #| doc speed.rungs: The speed-ups as rungs of a ladder: which of them a device can do, and what each changes in a training step.
 from argparse import Namespace
+from functools import partial
 
 import torch.nn.functional as F
 
@@ -58,23 +59,17 @@ A GPU computes a matrix product in tiles of a fixed size, here 128 × 128. A mat
 and one column more, and there are nine. The five new tiles are nearly empty (orange), but an empty tile takes as long as a full
 one. So 0.8% more results cost 2.25 times as much.
 
-*Predict.* Replace `None` by your guesses.
-"""
-
-# %%
-predict("13.1", "share of the tiles' work that 50,257 columns waste", guess=None, unit="%")
-predict("13.2", "time of 50,257 columns over that of 50,304, here", guess=None, unit="×")
-predict("13.3", "what the added rows add to the first loss", guess=None, unit="nats")
-predict("13.4", "time of a whole training step at 50,257 over one at 50,304, here", guess=None, unit="×")
-predict("13.5", "one row through GPT-2's head on the CPU, at best", guess=None, unit="ms")
-
-# %% [markdown]
-r"""
 ## Tiles and waves
 
 How much of the work is useful? We divide the results that we want by the results that the tiles compute. This is called *tile
 quantisation*: the number of tiles is rounded up in both directions.
+
+*Predict.* GPT-2's logits for a batch of 16 rows of 1,024 tokens are a matrix of 16,384 × 50,257 numbers. What share of the tiles' work is
+wasted? Replace `None` by your guess, here and below.
 """
+
+# %%
+predict("13.1", "share of the tiles' work that 50,257 columns waste", guess=None, unit="%")
 
 
 # %%
@@ -90,7 +85,7 @@ answer("13.1", 100 * (1 - useful_share(16384, 50257)))
 
 # %% [markdown]
 r"""
-The last lines are GPT-2's logits for a batch of 16 rows of 1,024 tokens. 50,257 columns waste a thousandth of the work, since only the
+The last lines are GPT-2's logits. 50,257 columns waste a thousandth of the work, since only the
 last of 393 tiles in a row is not full. So tiles do not explain a step that gets faster by several percent.
 
 There is a second rounding. A GPU has many multiprocessors (SMs; an H100 has 132), and each computes one tile at a time. So
@@ -137,15 +132,21 @@ rows of 768 numbers, which are aligned. Only the result has odd rows. In the bac
 the odd rows, is an *input* of both products: once it is multiplied with the weights, once with the hidden states. So if
 alignment matters, it should matter most in the backward pass, which is two thirds of the work.
 
-A tensor core is the reason why loads matter that much. This unit of a GPU multiplies small matrices, for example 16 × 16, in one
-instruction. It does so much arithmetic in so little time that the loading of its inputs has to be as wide as possible to keep up. NVIDIA's guide
+Tensor cores (chapter 10) are the reason why loads matter so much. They do so much arithmetic in so little time that their
+inputs must be loaded in pieces that are as wide as possible. NVIDIA's guide
 says that tensor cores work best, and with old libraries only, when the inner rows are multiples of 16 bytes.
 
 ## What does this machine say?
 
 We take the product of the head with several numbers of columns, in the precision in which this machine would train. The widths
 take turns, so that a slow minute hits all of them, and each time is the best of several medians.
+
+*Predict.* How many times as long do 50,257 columns take as 50,304, on your machine?
 """
+
+# %%
+predict("13.2", "time of 50,257 columns over that of 50,304, here", guess=None, unit="×")
+
 
 # %%
 rows, width, inner = {"ci": (64, 128, 512), "laptop": (256, 192, 512), "gpu": (16384, 768, 4096)}[scale]
@@ -164,11 +165,11 @@ def seconds_by_width(widths, rows, inner, rounds=3):
 
 
 # %% tags=["nbval-ignore-output"]
-head = seconds_by_width([50256, 50257, 50258, 50264, 50304], rows, width)
+forward = seconds_by_width([50256, 50257, 50258, 50264, 50304], rows, width)
 print(f"forward, {str(dtype)[6:]} on {device.type}")
-for n, seconds in head.items():
-    print(f"{n} columns: {1e3 * seconds:.3f} ms, {seconds / head[50304]:.2f}× the time of 50304")
-answer("13.2", head[50257] / head[50304])
+for n, seconds in forward.items():
+    print(f"{n} columns: {1e3 * seconds:.3f} ms, {seconds / forward[50304]:.2f}× the time of 50304")
+answer("13.2", forward[50257] / forward[50304])
 
 # %% [markdown]
 r"""
@@ -186,7 +187,7 @@ products = {
     "gradient.T @ hidden": lambda t: t["gradient"].T @ t["hidden"],
 }
 for name, product in products.items():
-    odd, nice = (lambda n=n: product(tensors[n]) for n in (50257, 50304))  # noqa: B023
+    odd, nice = partial(product, tensors[50257]), partial(product, tensors[50304])
     gain = faster(odd, nice, device, pairs=10, warmup=1)
     print(f"{name:20} 50304 columns are {gain} as fast as 50257")
 
@@ -236,7 +237,16 @@ r"""
 ## The least nice number: one row
 
 A model that writes (chapter 08) multiplies each matrix by a single row. It uses each weight once and must read all of
-them, so reading is the limit. How fast can this CPU read? A sum over the weights tells, since it does next to nothing with each number.
+them, so reading is the limit. How fast can this CPU read? We time a sum over the weights, which does next to nothing with each number.
+
+*Predict.* GPT-2's head has 50,257 × 768 numbers of four bytes. How many milliseconds does your CPU need to read them once?
+"""
+
+# %%
+predict("13.3", "one row through GPT-2's head on the CPU, at best", guess=None, unit="ms")
+
+# %% [markdown]
+r"""
 
 Some libraries leave this product to one thread. We can compute the same numbers in another order: the result is the sum of the
 weight's *columns*, each times one activation. PyTorch has an operation that looks up rows of a table and adds them with weights, the
@@ -281,14 +291,17 @@ def by_columns(model: nn.Module) -> nn.Module:
 # %% tags=["nbval-ignore-output"]
 head, row = nn.Linear(768, 50257, bias=False).requires_grad_(False), torch.randn(1, 1, 768)
 expected, seconds = head(row), {}
-for name in ("a sum", "nn.Linear", "by columns"):
-    layer = by_columns(head) if name == "by columns" else head
-    call = layer.weight.sum if name == "a sum" else lambda layer=layer: layer(row)
-    seconds[name] = min(measure(torch.no_grad()(call), torch.device("cpu"), repeats=10).times)
-    print(f"{name:10} {1e3 * seconds[name]:.1f} ms, {head.weight.nbytes / seconds[name] / 1e9:.0f} GB/s read")
 with torch.no_grad():
+    for name in ("a sum", "nn.Linear", "by columns"):
+        if name == "by columns":
+            by_columns(head)
+        call = head.weight.sum if name == "a sum" else partial(head, row)
+        seconds[name] = min(measure(call, torch.device("cpu"), repeats=10).times)
+        print(
+            f"{name:10} {1e3 * seconds[name]:.1f} ms, {head.weight.nbytes / seconds[name] / 1e9:.0f} GB/s read"
+        )
     assert torch.allclose(expected, head(row), atol=1e-4), "the sum of columns is another product"
-answer("13.5", 1e3 * seconds["a sum"])
+answer("13.3", 1e3 * seconds["a sum"])
 
 # %% [markdown]
 r"""
@@ -321,12 +334,19 @@ grown("run")
 
 # %% [markdown]
 r"""
-## Rows that stand for no token
+## Rows that belong to no token
 
 Now to the other half of the question: what do the added rows do to the model? `GPTConfig.padded_vocab_size` is the number of rows that
 `wte`, and so the head, really has. Chapter 05 built it in. The first rows get the numbers that they would get anyway, the
 added ones start at zero, and `logits` come back without them. Only the training loss sees all rows.
+
+*Predict.* A small model has 500 tokens, and we give it a table of 512 rows. By how many nats is its first loss higher than without
+the added rows?
 """
+
+# %%
+predict("13.4", "what the added rows add to the first loss", guess=None, unit="nats")
+
 
 # %%
 vocab_size, multiple = 500, 128
@@ -351,7 +371,7 @@ assert torch.allclose(a, b, atol=1e-6), "padding must not change the logits of r
 P = every_row[0].softmax(-1)[..., vocab_size:].sum(-1)  # (B, T)
 print(f"loss {loss_plain:.4f} unpadded, {loss_padded:.4f} padded")
 print(f"P = {P.mean():.4f}, the share of added rows {added}/{full} = {added / full:.4f}")
-answer("13.3", loss_padded - loss_plain)
+answer("13.4", loss_padded - loss_plain)
 
 # %% [markdown]
 r"""
@@ -434,7 +454,12 @@ arithmetic, and a term in the loss that training removes.
 
 What is left of the gain in a whole step? Most of a step is not the head. We time two steps in turn, with 50,257 and with 50,304
 rows, in the precision in which this machine would train.
+
+*Predict.* How many times as long does a step with 50,257 rows take as one with 50,304?
 """
+
+# %%
+predict("13.5", "time of a whole training step at 50,257 over one at 50,304, here", guess=None, unit="×")
 
 # %% tags=["nbval-ignore-output"]
 B, T = {"ci": (1, 16), "laptop": (1, 64), "gpu": (4, 1024)}[scale]
@@ -443,7 +468,7 @@ x, y = torch.randint(50257, (2, B, T)).to(device)
 
 
 def step_with(rows):
-    """A function that makes a training step of a GPT-2 whose table has so many rows."""
+    """A function that makes a training step of a GPT-2 whose table has this many rows."""
     model = GPT(GPTConfig(padded_vocab_size=rows, **shape), seed_everything(0)).to(device)
     adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     word = "bf16" if precision == "bf16" else "float32"
@@ -453,7 +478,7 @@ def step_with(rows):
 gain = faster(step_with(50257), step_with(50304), device, pairs=12)
 print(f"a step with 50304 rows is {gain} as fast as one with 50257")
 print("a difference" if gain.sure else "no difference was measured")
-answer("13.4", gain.ratio)
+answer("13.5", gain.ratio)
 
 # %% [markdown]
 r"""
@@ -517,30 +542,35 @@ def keep_memory() -> None:
 
 # %% [markdown]
 r"""
+## Appendix: what a machine can lack
+
 Not every machine has every rung. TF32 needs an NVIDIA GPU. `torch.compile` needs a compiler. On many processors bfloat16
-products are emulated and slower than float32. The next functions say which rungs a machine lacks, and why. A rung that builds on a missing one
-is missing as well: bfloat16 weights pay only together with bf16 products and compile.
+products are emulated and slower than float32. The functions of this appendix say which rungs a machine lacks, and why. They are about
+operating systems and compilers: you may run them without reading them, and go on at "What your machine has".
+
+A rung that builds on a missing one is missing as well: bfloat16 weights pay only together with bf16 products and compile.
 """
 
 
 # %%
 #| export
-STANDS_ON = {"bf16 weights": ("bf16", "compile")}  # without one of them it is another rung
+BUILDS_ON = {"bf16 weights": ("bf16", "compile")}  # without one of them it is another rung
 
 
 def why_not_kept(device: torch.device) -> str | None:
-    """Why the allocator of this device cannot be told to keep freed memory; None where it can."""
+    """Why this device's allocator cannot be set to keep freed memory; None where it can."""
     if device.type != "cpu":
         return f"PyTorch's allocator for {device.type} keeps freed memory anyway"
     glibc = platform.libc_ver()[0] == "glibc"
-    return None if glibc else "only glibc, most Linux systems' C library, can be told so"
+    return None if glibc else "only glibc, the C library of most Linux systems, has this setting"
 
 
 def take_along(skipped: dict[str, str]) -> dict[str, str]:
-    """The skipped rungs with their reasons; those that stand on one of them are added."""
-    for name, below in STANDS_ON.items():
-        if missing := [rung for rung in below if rung in skipped]:
-            skipped.setdefault(name, f"it stands on {' and '.join(missing)}")
+    """The skipped rungs with their reasons; those that build on one of them are added."""
+    for name, below in BUILDS_ON.items():
+        missing = [rung for rung in below if rung in skipped]
+        if missing:
+            skipped.setdefault(name, f"it builds on {' and '.join(missing)}")
     return skipped
 
 
@@ -559,9 +589,12 @@ def why_not_compiled(device: torch.device) -> str | None:
         return "torch.compile is a prototype on mps"
     if cuda and (torch.cuda.get_device_capability(device) < (7, 0) or not importlib.util.find_spec("triton")):
         return "it needs Triton, which PyTorch does not bring on Windows, and compute capability 7.0"
-    usual = "cl" if os.name == "nt" else "clang++" if sys.platform == "darwin" else "g++"
-    usual = "gcc clang" if cuda else usual
-    language, variable = ("C", "CC") if cuda else ("C++", "CXX")
+    if cuda:
+        language, variable, usual = "C", "CC", "gcc clang"
+    elif os.name == "nt":
+        language, variable, usual = "C++", "CXX", "cl"
+    else:
+        language, variable, usual = "C++", "CXX", "clang++" if sys.platform == "darwin" else "g++"
     if any(map(shutil.which, (os.environ.get(variable) or usual).split())):
         return None
     return f"it needs a {language} compiler, and none is on the path; install one or set {variable}"
@@ -570,7 +603,7 @@ def why_not_compiled(device: torch.device) -> str | None:
 # %%
 #| export
 def obstacles(device: torch.device, roof: Roofline, skip=()) -> dict[str, str]:
-    """Rungs that this device cannot do, or that shall be skipped, each with the reason."""
+    """Rungs that this device cannot do, or that are to be skipped, each with the reason."""
     found = {"kept memory": why_not_kept(device), "TF32": why_not("tf32", device)}
     found |= {"bf16": why_not("bf16", device), "compile": why_not_compiled(device)}
     factor = roof.flops.get("bfloat16", 0) / roof.flops["float32"]
@@ -584,6 +617,13 @@ def obstacles(device: torch.device, roof: Roofline, skip=()) -> dict[str, str]:
     return take_along(reasons)
 
 
+# %% [markdown]
+r"""
+## What your machine has
+
+Here are the rates of your machine, and the rungs that it lacks, each with the reason:
+"""
+
 # %% tags=["nbval-ignore-output"]
 roof = measure_roofline(device)
 rates = [f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in roof.flops.items()]
@@ -593,8 +633,8 @@ for name, reason in obstacles(device, roof).items():
 
 # %% [markdown]
 r"""
-Processors differ most in bfloat16. With AMX or AVX-512 BF16 they multiply it several times as fast as float32. Without, each product
-is taken apart, and takes several times as long. A GPU's old age shows as well: Triton has no tensor cores below compute
+Processors differ most in bfloat16. With AMX or AVX-512 BF16 they multiply it several times as fast as float32. Without these instructions, each product
+is computed in several steps and takes several times as long. A GPU's age matters as well: Triton does not use tensor cores below compute
 capability 8.0 (since version 3.3; pull request 5066), so on a T4 compiled products gain nothing, while fused elementwise kernels do.
 """
 

@@ -119,7 +119,7 @@ for name in ("float32", "bf16", "bf16 weights"):
 r"""
 Three rungs are about AdamW. By default PyTorch runs it as many small operations, and each of them reads and writes tensors
 as large as the parameters. `fused=True` does the whole update in one pass (chapter 09b). With bfloat16 weights, the
-optimizer is chapter 10's `MasterAdamW`, which keeps float32 masters, and which `torch.compile` can fuse into one pass.
+optimizer is chapter 10b's `MasterAdamW`, which keeps float32 masters, and which `torch.compile` can fuse into one pass.
 
 This function goes into the module where a training run takes its optimizer from, so that the ladder measures the optimizer
 that a run gets. Chapter 15 will let it treat matrices and biases differently.
@@ -507,22 +507,6 @@ published times from the limits?
 
 
 # %%
-#| export speed.forecast
-PUBLISHED = Path(nanogpt.__file__).parents[1] / "data/reference/build_nanogpt.csv"
-
-
-def published(sheet: Peak, config: GPTConfig, B: int, T: int) -> dict[str, float]:
-    """{rung: published milliseconds} of the same step on the same GPU, where there are any."""
-    table = csv.DictReader(PUBLISHED.read_text(encoding="utf-8").splitlines() if PUBLISHED.exists() else [])
-    names, found = {name.lower(): name for name in RUNGS}, {}
-    for row in table:
-        same = peak_of(row["gpu"]) is sheet and (row["batch"], row["seq"]) == (str(B), str(T))
-        if same and config == GPTConfig():
-            found[names[row["rung"].lower()]] = float(row["ms"])
-    return found
-
-
-# %%
 a100, spoken = peak_of("A100-80GB"), {row["rung"].lower(): float(row["ms"]) for row in lecture.values()}
 
 
@@ -617,8 +601,10 @@ answer("14.3", step_memory(GPTConfig(), {"float32"}, 16, 1024) / 2**30)
 
 # %% [markdown]
 r"""
-The lecture's batch fits on an A100 with 80 GB. It doesn't fit on a T4, which has 16. So the next function, which prints the ladder of
-a GPU, compares the memory with the card's, and says which batch fits.
+The lecture's batch fits on an A100 with 80 GB. It does not fit on a T4, which has 16.
+
+From now on we use the fitted fractions, and 5 µs for the start of a kernel. Here are the forecast, the limit and the published times of
+all rungs in one figure:
 """
 
 
@@ -626,48 +612,6 @@ a GPU, compares the memory with the card's, and says which batch fits.
 #| export speed.forecast
 REACHED = Fractions(0.74, 0.54)  # of an A100's data sheet, fitted to seven published rungs in chapter 14
 START = 5e-6  # seconds to start a kernel; an assumption, chapter 11 measures it
-CARD_GB = dict.fromkeys(("H100", "H100-PCIe", "H800", "A100-80GB", "A100-80GB-PCIe", "A800", "A800-PCIe"), 80) | {
-    "B200": 180, "H200": 141, "A100-40GB": 40, "L40S": 48, "L4": 24, "A10": 24, "V100": 16, "V100-PCIe": 16, "V100S": 32,
-    "T4": 16, "A6000": 48, "RTX 5090": 32, "RTX 4090": 24, "RTX 4070 SUPER": 12, "RTX 3090": 24}  # fmt: skip
-
-
-def fitting_batch(gpu: str, config: GPTConfig, B: int, T: int) -> int:
-    """B, halved until the first rung fits into the card's memory, of which a tenth stays free; 1 at least."""
-    room = 0.9e9 * CARD_GB.get(gpu, math.inf)
-    while B > 1 and step_memory(config, {"float32"}, B, T) > room:
-        B //= 2
-    return B
-
-
-# %%
-#| export speed.forecast
-def say_predicted(gpu: str, config: GPTConfig, B: int, T: int) -> None:
-    """Print the forecast of a GPU's ladder, beside published times of the same step where there are any."""
-    sheet = peak_of(gpu)
-    if sheet is None:
-        raise ValueError(f"no data sheet of {gpu!r}; there are {', '.join(PEAKS)}")
-    if B < 1 or not 1 <= T <= config.block_size:
-        raise ValueError(
-            f"B={B}, T={T}: the model takes 1 or more sequences of 1 to {config.block_size} tokens"
-        )
-    print(f"{gpu} ({sheet.source}), {num_params(config):,} parameters, B={B}, T={T}")
-    known, before = published(sheet, config, B, T), None
-    ladder = predict_ladder(sheet, config, B, T, REACHED, START)
-    for rung, parts in ladder.items():
-        ms, on = 1e3 * sum(parts.values()), rungs_up_to(rung, set(RUNGS) - set(ladder))
-        gain = f"{before / ms:5.2f}×" if before else ""
-        text = f"{rung:13} {ms:8.1f} ms {gain:6} {step_memory(config, on, B, T) / 2**30:6.1f} GiB"
-        if rung in known:
-            text += f"   published {known[rung]:.0f} ms, {known[rung] / ms:.2f} of the forecast"
-        print(text)
-        before = ms
-    fits = fitting_batch(gpu, config, B, T)
-    if fits < B:
-        print(f"! the first rung does not fit into {CARD_GB[gpu]} GB; batch {fits} does")
-
-
-# %%
-say_predicted("A100-80GB", GPTConfig(), 16, 1024)
 
 # %%
 fore, limits = (predict_ladder(a100, GPTConfig(), 16, 1024, reached) for reached in (REACHED, SHEET))
@@ -722,20 +666,99 @@ the forecast, the program's kernels reach more than half of the bandwidth: a fra
 So with fractions from another GPU and another program, expect a forecast to be off by a third, or by more where
 something is not in the list. Fractions that were measured on the same machine do better. Chapter 14b measures them first.
 
-`python -m nanogpt ladder --predict T4` prints the forecast of another GPU of chapter 09's table. (The command is made in
-chapters 14c and 17.) On a T4, which has neither TF32 nor bfloat16, the ladder goes by way of fp16.
+The function `say_predicted` in the appendix prints such a forecast for every GPU of chapter 09's table.
+"""
+
+# %% [markdown]
+r"""
+## Appendix: the ladder of any GPU, printed
+
+The cells from here to your predictions are about tables and memory sizes. They make one function, which prints the
+forecast of any GPU of chapter 09's table: `say_predicted`. `published` looks up whether there are published times of the same
+step. `fitting_batch` compares the memory of a step with the card's, and says which batch fits.
+"""
+
+
+# %%
+#| export speed.forecast
+PUBLISHED = Path(nanogpt.__file__).parents[1] / "data/reference/build_nanogpt.csv"
+
+
+def published(sheet: Peak, config: GPTConfig, B: int, T: int) -> dict[str, float]:
+    """{rung: published milliseconds} of the same step on the same GPU, where there are any."""
+    table = csv.DictReader(PUBLISHED.read_text(encoding="utf-8").splitlines() if PUBLISHED.exists() else [])
+    names, found = {name.lower(): name for name in RUNGS}, {}
+    for row in table:
+        same = peak_of(row["gpu"]) is sheet and (row["batch"], row["seq"]) == (str(B), str(T))
+        if same and config == GPTConfig():
+            found[names[row["rung"].lower()]] = float(row["ms"])
+    return found
+
+
+# %%
+#| export speed.forecast
+CARD_GB = dict.fromkeys(("H100", "H100-PCIe", "H800", "A100-80GB", "A100-80GB-PCIe", "A800", "A800-PCIe"), 80) | {
+    "B200": 180, "H200": 141, "A100-40GB": 40, "L40S": 48, "L4": 24, "A10": 24, "V100": 16, "V100-PCIe": 16, "V100S": 32,
+    "T4": 16, "A6000": 48, "RTX 5090": 32, "RTX 4090": 24, "RTX 4070 SUPER": 12, "RTX 3090": 24}  # fmt: skip
+
+
+def fitting_batch(gpu: str, config: GPTConfig, B: int, T: int) -> int:
+    """B, halved until the first rung fits into the card's memory, of which a tenth stays free; 1 at least."""
+    room = 0.9e9 * CARD_GB.get(gpu, math.inf)
+    while B > 1 and step_memory(config, {"float32"}, B, T) > room:
+        B //= 2
+    return B
+
+
+# %%
+#| export speed.forecast
+def say_predicted(gpu: str, config: GPTConfig, B: int, T: int) -> None:
+    """Print the forecast of a GPU's ladder, beside published times of the same step where there are any."""
+    sheet = peak_of(gpu)
+    if sheet is None:
+        raise ValueError(f"no data sheet of {gpu!r}; there are {', '.join(PEAKS)}")
+    if B < 1 or not 1 <= T <= config.block_size:
+        raise ValueError(
+            f"B={B}, T={T}: the model takes 1 or more sequences of 1 to {config.block_size} tokens"
+        )
+    print(f"{gpu} ({sheet.source}), {num_params(config):,} parameters, B={B}, T={T}")
+    known, before = published(sheet, config, B, T), None
+    ladder = predict_ladder(sheet, config, B, T, REACHED, START)
+    for rung, parts in ladder.items():
+        ms, on = 1e3 * sum(parts.values()), rungs_up_to(rung, set(RUNGS) - set(ladder))
+        gain = f"{before / ms:5.2f}×" if before else ""
+        text = f"{rung:13} {ms:8.1f} ms {gain:6} {step_memory(config, on, B, T) / 2**30:6.1f} GiB"
+        if rung in known:
+            text += f"   published {known[rung]:.0f} ms, {known[rung] / ms:.2f} of the forecast"
+        print(text)
+        before = ms
+    fits = fitting_batch(gpu, config, B, T)
+    if fits < B:
+        print(f"! the first rung does not fit into {CARD_GB[gpu]} GB; batch {fits} does")
+
+
+# %%
+say_predicted("A100-80GB", GPTConfig(), 16, 1024)
+
+# %% [markdown]
+r"""
+The columns are the forecast, the gain over the rung below, and the memory. Beside them are the lecture's times and their ratio to the
+forecast, as above.
+
+`python -m nanogpt ladder --predict T4` prints the forecast of another GPU. (The command is made in chapters 14c and 17d.) On a
+T4, which has neither TF32 nor bfloat16, the ladder goes by way of fp16.
 """
 
 # %%
 say_predicted("T4", GPTConfig(), fitting_batch("T4", GPTConfig(), 16, 1024), 1024)
 
-# %% tags=["nbval-ignore-output"]
-predictions("14")
-
 # %% [markdown]
 r"""
 ## Checkpoint
 """
+
+# %% tags=["nbval-ignore-output"]
+predictions("14")
 
 # %%
 checkpoint("14")

@@ -73,6 +73,65 @@ MODELS = {"124M": GPTConfig(), "small": GPTConfig(block_size=256, n_layer=4, n_h
 
 # %% [markdown]
 r"""
+## Appendix: a name, a counter and a picture
+
+The three functions of this section are plumbing. Run the cells, and go on at "What this machine cannot do". `device_name` asks the
+system for the name of the processor or the GPU. `page_faults` asks it how many pages this process has touched for the first time.
+`staircase` draws the result of the climb.
+"""
+
+
+# %%
+#| export
+def device_name(device: torch.device) -> str:
+    """The device as its maker calls it, without the machine's name."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    info, command = Path("/proc/cpuinfo"), ["sysctl", "machdep.cpu.brand_string"]
+    text = info.read_text() if info.exists() else ""
+    if sys.platform == "darwin":
+        text = subprocess.run(command, capture_output=True, text=True).stdout
+    found = re.search(r"^(?:model name|machdep.cpu.brand_string)\s*: (.+)", text, re.MULTILINE)
+    cpu = found[1] if found else platform.processor() or platform.machine()
+    return f"{cpu}, mps" if device.type == "mps" else f"{cpu}, threads: {torch.get_num_threads()}"
+
+
+# %%
+#| export speed.climb
+def page_faults() -> int:
+    """Pages that this process has touched for the first time so far; 0 on Windows, which does not tell."""
+    if not importlib.util.find_spec("resource"):
+        return 0
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+# %%
+#| export
+def staircase(result: dict):
+    """The ladder as a staircase, measured and predicted: a matplotlib Figure."""
+    from matplotlib.figure import Figure
+
+    rungs, fig = result["rungs"], Figure(figsize=(7, 3.6), layout="tight")
+    ms, low, high, predicted = ([r[key] for r in rungs] for key in ("ms", "q1_ms", "q3_ms", "predicted_ms"))
+    ax, at, edges = fig.subplots(), range(len(rungs)), [i - 0.5 for i in range(len(rungs) + 1)]
+    ax.stairs(ms, edges, fill=True, color="C0", alpha=0.3)
+    spread = [m - a for m, a in zip(ms, low)], [b - m for m, b in zip(ms, high)]
+    ax.errorbar(at, ms, spread, fmt="o", color="C0", capsize=3, label="measured, median and middle half")
+    ax.stairs(predicted, edges, baseline=None, color="C1", ls="--", label="predicted")
+    for i, rung in enumerate(rungs):
+        mark = ("" if rung["agrees"] else "\nloss disagrees") + ("\n!" if rung.get("flags") else "")
+        ax.text(i, high[i], f"{ms[0] / ms[i]:.2f}×{mark}", ha="center", va="bottom", fontsize=9)
+    ax.set_xticks(at, [rung["name"] for rung in rungs], rotation=25, ha="right")
+    ax.set_title(f"{result['device']}: {result['size']}, B={result['batch']}, T={result['seq']}")
+    ax.set(ylabel="ms a step", ylim=(0, 1.2 * max(high + predicted)))
+    ax.legend(fontsize=8)
+    return fig
+
+
+# %% [markdown]
+r"""
 ## What this machine cannot do
 
 Not every machine has every rung. Chapter 13's `obstacles` says which ones yours lacks, and why. Without compile, the
@@ -184,21 +243,6 @@ def measure_machine(device: str) -> dict:
 
 
 # %%
-#| export
-def device_name(device: torch.device) -> str:
-    """The device as its maker calls it, without the machine's name."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    info, command = Path("/proc/cpuinfo"), ["sysctl", "machdep.cpu.brand_string"]
-    text = info.read_text() if info.exists() else ""
-    if sys.platform == "darwin":
-        text = subprocess.run(command, capture_output=True, text=True).stdout
-    found = re.search(r"^(?:model name|machdep.cpu.brand_string)\s*: (.+)", text, re.MULTILINE)
-    cpu = found[1] if found else platform.processor() or platform.machine()
-    return f"{cpu}, mps" if device.type == "mps" else f"{cpu}, threads: {torch.get_num_threads()}"
-
-
-# %%
 #| export speed.climb
 def forecast(machine: dict, config: GPTConfig, B: int, T: int, skipped) -> dict[str, dict]:
     """{rung: predicted milliseconds, the limit's, and predicted MiB}, for the rungs that are not skipped."""
@@ -291,7 +335,7 @@ r"""
 A rung takes six steps before any of them counts. The loss of the sixth step is kept. But the loss alone would be a bad
 judge of whether two rungs compute the same thing: a model that sees the future has nearly the same loss at first. The
 gradient of the first layer's `c_attn` depends on everything in the model. Without the causal mask it is off by half. So
-we keep both. One more step tells the peak of memory, and how many pages were touched for the first time.
+we keep both. In one more step we measure the peak of memory, and how many pages are touched for the first time.
 """
 
 
@@ -323,17 +367,6 @@ def first_steps(
     return (lambda: timings(step, device, 1)[0]), told
 
 
-# %%
-#| export speed.climb
-def page_faults() -> int:
-    """Pages that this process has touched for the first time so far; 0 on Windows, which does not tell."""
-    if not importlib.util.find_spec("resource"):
-        return 0
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
 # %% tags=["nbval-ignore-output"]
 call, told = first_steps("float32", MODELS[size], B, T, device, skipped)
 print(f"a step takes {1e3 * call():.1f} ms")
@@ -342,10 +375,10 @@ for name, value in told.items():
 
 # %% [markdown]
 r"""
-Nothing is measured yet but the beginnings. Now a rung can be judged. It gets a line with everything that we know about
+So far we have only the first steps of a rung. Now a rung can be judged. It gets a line with everything that we know about
 it.
 
-Some things cannot be, and they are printed with a mark: an MFU above 1, or a step that is faster than its limit. Then a
+Some results are impossible, and they are printed with a mark: an MFU above 1, or a step that is faster than its limit. Then a
 measurement was disturbed, or tensors never left a cache. And a rung whose loss or gradient differs from the first one's
 is no speed-up, however fast it is. Rounding moves the loss a little, so `TOLERANCE` allows 0.05 nats, and 5% of the
 gradient's norm.
@@ -520,7 +553,7 @@ live["rungs"] = measure_rungs(machine, MODELS[size], B, T, device, skipped, seco
 # %% [markdown]
 r"""
 Read it rung by rung. The interval of a gain comes from the pairs. If it contains 1, no difference was measured, and the
-line says so. Beside the gain stands its forecast. A rung with a mark was measured on a machine that was disturbed.
+line says so. Beside the gain is its forecast. A rung with a mark was measured on a machine that was disturbed.
 """
 
 
@@ -529,29 +562,6 @@ line says so. Beside the gain stands its forecast. A rung with a mark was measur
 def together(rungs: list[dict]) -> float:
     """How many times as fast all rungs are together: the product of their gains."""
     return prod(rung["gain"]["ratio"] for rung in rungs[1:])
-
-
-# %%
-#| export
-def staircase(result: dict):
-    """The ladder as a staircase, measured and predicted: a matplotlib Figure."""
-    from matplotlib.figure import Figure
-
-    rungs, fig = result["rungs"], Figure(figsize=(7, 3.6), layout="tight")
-    ms, low, high, predicted = ([r[key] for r in rungs] for key in ("ms", "q1_ms", "q3_ms", "predicted_ms"))
-    ax, at, edges = fig.subplots(), range(len(rungs)), [i - 0.5 for i in range(len(rungs) + 1)]
-    ax.stairs(ms, edges, fill=True, color="C0", alpha=0.3)
-    spread = [m - a for m, a in zip(ms, low)], [b - m for m, b in zip(ms, high)]
-    ax.errorbar(at, ms, spread, fmt="o", color="C0", capsize=3, label="measured, median and middle half")
-    ax.stairs(predicted, edges, baseline=None, color="C1", ls="--", label="predicted")
-    for i, rung in enumerate(rungs):
-        mark = ("" if rung["agrees"] else "\nloss disagrees") + ("\n!" if rung.get("flags") else "")
-        ax.text(i, high[i], f"{ms[0] / ms[i]:.2f}×{mark}", ha="center", va="bottom", fontsize=9)
-    ax.set_xticks(at, [rung["name"] for rung in rungs], rotation=25, ha="right")
-    ax.set_title(f"{result['device']}: {result['size']}, B={result['batch']}, T={result['seq']}")
-    ax.set(ylabel="ms a step", ylim=(0, 1.2 * max(high + predicted)))
-    ax.legend(fontsize=8)
-    return fig
 
 
 # %% tags=["nbval-ignore-output"]

@@ -83,7 +83,10 @@ folder = Path("../data/built/stories")
 ensure_corpus(folder)
 tokenizer = BPETokenizer.load(folder / "tokenizer.json")
 eot, told = tokenizer.eot, list(stories(60, seed=1))  # another seed than the shards'
-held = np.concatenate([*([eot, *tokenizer.encode(story.text)] for story in told), [eot]])
+ids = [eot]
+for story in told:
+    ids += [*tokenizer.encode(story.text), eot]
+held = np.array(ids)
 floor = floor_per_token(told, tokenizer)
 config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=96, n_layer=1, n_head=4, n_embd=64)
 print(f"{steps} steps of {B} rows; a perfect reader has a loss of {floor:.3f} nats")
@@ -93,7 +96,7 @@ r"""
 The smallest program that does the job is chapter 07's loop: an optimizer, a rate for each step, and `train_step`. We wrap it into a function,
 so that we can call it with many rates. At the end, `run` measures the loss on stories that were held out, and takes off the
 *floor*: the loss of a perfect reader, which chapter 02 computed. So 0 would be a perfect model. The function keeps its results, because several
-cells below ask for the same runs.
+cells below ask for the same runs. (If you change the sizes, run the next cell again as well. It then forgets the old results.)
 """
 
 
@@ -179,7 +182,7 @@ for step in range(41):
 r"""
 In the first step every weight moves by exactly one learning rate, whether its gradient is large or tiny. The reason is in Adam. It divides
 a mean of the gradients by the root of a mean of their squares. After one step both means consist of one gradient, so the
-quotient is +1 or −1. Later, the gradients of different batches disagree, they partly cancel in the upper mean, and the steps become shorter.
+quotient is +1 or −1. Later, the gradients of different batches disagree. They partly cancel in the mean of the gradients, and the steps become shorter.
 
 So Adam takes its longest steps when it knows least. The remedy is simple: start with a small rate, and let it grow to its full value over the
 first steps. This is the *warm-up*.
@@ -313,12 +316,16 @@ embeddings belong?
 
 
 # %%
+predict("15.4", "parameters of GPT-2 that are not decayed", guess=None, unit="%")
+
+
+# %%
 #| export
 #| blank decay_groups: matrices in one group, vectors in the other, no group that is empty
 def decay_groups(model: GPT, weight_decay: float) -> list[dict]:
-    """Parameter groups for an optimizer, a tied weight once: what has two dimensions is decayed, biases and gains are not.
+    """Parameter groups for an optimizer, a tied weight once: matrices are decayed, biases and gains are not.
 
-    Embeddings have two, and are decayed. Frozen parameters are in no group.
+    Embeddings are matrices, too. Frozen parameters are in no group.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [
@@ -327,9 +334,6 @@ def decay_groups(model: GPT, weight_decay: float) -> list[dict]:
     ]
     return [group for group in groups if group["params"]]
 
-
-# %%
-predict("15.4", "parameters of GPT-2 that are not decayed", guess=None, unit="%")
 
 # %%
 with torch.device("meta"):  # shapes are enough
@@ -346,7 +350,7 @@ One case is doubtful, and it is a third of the model, 39 million parameters: an 
 matrix of the output. minGPT left embeddings out; nanoGPT and llm.c decay them, and so do we. A short run cannot tell the difference: with a decay of
 0.1 and a rate of 6e-4, a weight without any gradient needs ln 2 / 0.00006 = 11,552 steps to lose half of its value.
 
-`make_optimizer` puts this together. It is the optimizer of all later chapters. For `bf16-masters` it takes chapter 10's optimizer, and else PyTorch's AdamW with
+`make_optimizer` puts this together. It is the optimizer of all later chapters. For `bf16-masters` it takes chapter 10b's optimizer, and otherwise PyTorch's AdamW with
 `fused=True`, one kernel that reads and writes each weight once (chapter 14 measures what this saves). A test compares its numbers with those of the plain one.
 """
 
@@ -364,7 +368,7 @@ def make_optimizer(
     update of bf16-masters.
     """
     groups = decay_groups(model, weight_decay)
-    if precision == "bf16-masters":  # chapter 10
+    if precision == "bf16-masters":  # chapter 10b
         return MasterAdamW(groups, lr=lr, betas=betas, compiled=compiled)
     device = next(model.parameters()).device
     return torch.optim.AdamW(
@@ -398,7 +402,7 @@ from torch import Tensor
 
 
 def gradients_of(parameters) -> list[Tensor]:
-    """The gradients that there are."""
+    """The gradients of those parameters that have one."""
     return [p.grad for p in parameters if p.grad is not None]
 
 
@@ -441,7 +445,8 @@ def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, 
         scaler.unscale(model.parameters())
     norm = global_norm(gradients)
     if scaler is not None:
-        scaler.update(finite := bool(norm.isfinite()))
+        finite = bool(norm.isfinite())
+        scaler.update(finite)
         if not finite:
             return False
     if not accept(loss, norm):
@@ -522,7 +527,7 @@ print(*(f"{loss:.2f}" for loss in train(new_model(), batches(), 4, 1e-2, clip=1.
 # %% [markdown]
 r"""
 Now `run` grows into `experiment`: the recipe of this chapter, all of it. Its four arguments are what the next sections change. With the help of `accept`
-it also keeps the norm of each step.
+it also keeps the norm of each step. (Like `run`, it remembers its results until its cell is run again.)
 """
 
 
@@ -572,13 +577,13 @@ A bad batch has a high loss, of course: no model can predict random ids. The que
 """
 
 # %%
-BAD = 2 * steps // 3
-
-# %%
 predict("15.5", "what a bad batch adds to the next ten, without clipping", guess=None, unit="nats")
 
 
 # %%
+BAD = 2 * steps // 3
+
+
 def damaged(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The batch, or in step BAD random ids in its place."""
     if step != BAD:
@@ -605,7 +610,7 @@ r"""
 The left panel shows the norm around the bad batch. The right panel shows how much higher each later loss is than in the same run without the bad batch.
 
 The harm comes from Adam's memory. One gradient that is many times as long as the others takes over both means. With
-betas of 0.9 and 0.95 it takes about ten steps until the upper mean has forgotten it, and during these steps all weights go on in the
+betas of 0.9 and 0.95 it takes about ten steps until the mean of the gradients has forgotten it, and during these steps all weights go on in the
 direction of the bad batch. After that the weights are in a worse place, and the loss stays higher. A clipped gradient is one among others. A batch that is left out does no harm, but
 somebody must notice that it is bad: chapter 17e builds a rule for that.
 
@@ -684,7 +689,8 @@ def gradient(micro_batches: list) -> Tensor:
 
 
 documents = sorted((torch.tensor([eot, *tokenizer.encode(story.text), eot]) for story in told), key=len)
-rows = [ids[: config.block_size + 1].to(device) for ids in (*documents[: B - 1], documents[-1])]
+chosen = [*documents[: B - 1], documents[-1]]  # the shortest ones and the longest
+rows = [ids[: config.block_size + 1].to(device) for ids in chosen]
 x_told = pad_sequence([ids[:-1] for ids in rows], batch_first=True)
 y_told = pad_sequence([ids[1:] for ids in rows], batch_first=True, padding_value=-100)
 parts = list(zip(x_told.chunk(CUT), y_told.chunk(CUT)))

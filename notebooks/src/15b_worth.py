@@ -40,7 +40,10 @@ folder = Path("../data/built/stories")
 ensure_corpus(folder)
 tokenizer = BPETokenizer.load(folder / "tokenizer.json")
 eot, told = tokenizer.eot, list(stories(60, seed=1))  # another seed than the shards'
-held = np.concatenate([*([eot, *tokenizer.encode(story.text)] for story in told), [eot]])
+ids = [eot]
+for story in told:
+    ids += [*tokenizer.encode(story.text), eot]
+held = np.array(ids)
 floor = floor_per_token(told, tokenizer)
 config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=96, n_layer=1, n_head=4, n_embd=64)
 print(f"{steps} steps of {B} rows; a perfect reader has a loss of {floor:.3f} nats")
@@ -48,7 +51,8 @@ print(f"{steps} steps of {B} rows; a perfect reader has a loss of {floor:.3f} na
 # %% [markdown]
 r"""
 These are chapter 15's sizes, and the next cell has its experiment in a form in which every ingredient is a setting. `RECIPE` holds the settings, and a call changes some
-of them: `experiment(seed=1, clip=None)` is the recipe without clipping, made with seed 1. What it gives is the number of nats above the floor, the loss of a perfect reader (chapter 02).
+of them: `experiment(seed=1, clip=None)` is the recipe without clipping, made with seed 1. Its result has `above`, the number of nats above the floor, which is the loss of a perfect reader (chapter 02).
+(A run that was made is not made again. If you change the sizes or `RECIPE`, run the cell of `experiment` again: it then forgets the old results.)
 """
 
 # %%
@@ -123,7 +127,9 @@ x, y = batches(1, seed=99).next_batch()
 assert abs(noise_scale(base.model, [(x, y)] * 4)) < 1e-3, "the same row four times holds no noise"
 
 # %% tags=["nbval-ignore-output"]
-rows, scales = list(zip(*(part.split(1) for part in batches(128, seed=98).next_batch()))), {}
+x, y = batches(128, seed=98).next_batch()
+rows = list(zip(x.split(1), y.split(1)))
+scales = {}
 for stop in (5, steps // 6, steps // 2, steps):
     done = experiment(stop=stop) if stop < steps else base
     scales[stop] = noise_scale(done.model, rows)
@@ -170,9 +176,9 @@ lines. Look also at the last column. All runs have read the same text, so a colu
 
 ## Muon: a matrix is more than its entries
 
-AdamW treats each number of a matrix by itself. But a matrix is a map from vectors to vectors, and its update is one, too. How does an update act on a vector? Its
-*singular values* tell: in each of its directions it stretches by one of them. The next cell takes the gradient of one matrix of our trained model and prints its
-singular values: the first, the second, those at an eighth, a quarter and a half of the list, and the last. The second line is the same for what `orthogonal` makes of the gradient.
+AdamW treats each number of a matrix by itself. But a matrix is a map from vectors to vectors, and its update is one, too. How does an update act on a vector? In
+each of certain directions it stretches the vector by a factor. These factors are its *singular values*. The next cell takes the gradient of one matrix of our trained model and prints its
+singular values: the first, the second, those at an eighth, a quarter and a half of the list, and the last. The second line shows the same for the matrix that `orthogonal` makes from the gradient.
 """
 
 
@@ -272,7 +278,7 @@ every second table.
 """
 
 # %%
-T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}  # Student's t for so many pairs
+T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}  # Student's t by the number of pairs
 
 
 def interval(differences) -> tuple[float, float]:
@@ -294,8 +300,8 @@ answer("15b.3", mean)
 r"""
 ## Switched off, one by one
 
-Now every ingredient in this way: it is left out or replaced, the rest of the recipe stays. Each variant was run with each of several rates, because of the lesson of the warm-up. The
-two schedules end at the same minimum, so that their row compares shapes. That the rate falls further, to zero, is a row of its own.
+Now we do this with every ingredient: we leave it out or replace it, and keep the rest of the recipe. Each variant was run with each of several rates, because of the lesson of the warm-up. The
+two schedules end at the same minimum, so that their row compares shapes. A rate that falls further, to zero, has a row of its own.
 
 These are many runs, so they were recorded, with the same functions.
 
@@ -341,7 +347,7 @@ show(figures.worth(costs(recorded["runs"])), alt="A row for each ingredient, wit
 # %% [markdown]
 r"""
 How to read a row: the first interval compares at the one rate that is best for the whole recipe. The second one lets the changed run use its own best rate. Where the first is far from zero
-and the second is not, the ingredient buys a larger rate and nothing else. Where both leave out zero, it is worth something in itself. Where both contain zero, these runs cannot say; it does not mean
+and the second is not, the ingredient buys a larger rate and nothing else. Where both exclude zero, the ingredient is worth something in itself. Where both contain zero, these runs cannot decide; it does not mean
 that the ingredient does nothing.
 
 Three warnings. The best rate was chosen with the same runs that are then compared, which flatters both sides a little. The model is small and the runs are short: weight decay takes a few per

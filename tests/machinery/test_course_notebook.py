@@ -13,6 +13,7 @@ from nbval.plugin import get_sanitize_patterns
 from course import predictions as kept
 from course.figures.setup import course_map
 from course.notebook import answer, elsewhere, predict, predictions
+from course.parts import run_parts_again
 from course.paths import ROOT
 
 
@@ -33,6 +34,30 @@ def test_a_kernel_that_works_in_another_folder_is_told(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     said = elsewhere()
     assert f"works in {tmp_path}" in said and f"{ROOT / 'notebooks'}: open the notebook there" in said
+
+
+@pytest.mark.parametrize("ids", [True, False], ids=["cells have ids", "cells have none, as on Colab"])
+def test_a_class_cell_that_is_edited_and_run_alone_works(monkeypatch, ids):
+    """Chapters 01 and 03: whoever changed the first cell of a class lost the methods of its other cells."""
+    monkeypatch.setattr("course.parts.SEEN", [])
+    cells = {
+        "first": "class Stream:\n    def rows(self):\n        return 1",
+        "second": "class Stream(Stream):\n    def batch(self):\n        return self.rows() + 1",
+        "heir": "class Documents(Stream):\n    def both(self):\n        return self.batch(), super().rows()",
+        "another": "class Other:\n    pass",
+    }
+    namespace: dict = {}
+
+    def run(name: str, source: str) -> list[str]:
+        exec(source, namespace)
+        return run_parts_again(source, name if ids else None, namespace)
+
+    assert [run(name, source) for name, source in cells.items()] == [[], [], [], []]
+    assert run("first", cells["first"].replace("return 1", "return 10")) == ["Stream", "Documents"]
+    assert namespace["Stream"]().batch() == 11 and namespace["Documents"]().both() == (11, 10)
+    assert run("second", cells["second"].replace("+ 1", "+ 2")) == ["Documents"]
+    assert namespace["Documents"]().both() == (12, 10)
+    assert run("another", cells["another"]) == [] and run_parts_again("%magic", None, namespace) == []
 
 
 def test_nothing_of_the_map_is_cut_off():

@@ -17,9 +17,6 @@ PLAIN = [c for c in source_chapters() if c not in ("17c", "21b", "21c", "22b")]
 LINES = {chapter: 330 if chapter in PLAIN else 450 for chapter in source_chapters()}
 LINES |= {
     "07": 381,
-    "08": 340,
-    "14": 350,
-    "14b": 350,
     "17e": 459,
     "18b": 283,
     "19": 450,

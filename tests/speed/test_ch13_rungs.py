@@ -21,7 +21,7 @@ def test_rungs_stand_on_each_other():
         assert rungs_up_to(name, ["bf16"]) == set(names[: i + 1]) - {"bf16"}
     assert take_along({"flash": "x"}) == {"flash": "x"}
     for lost in ("bf16", "compile"):
-        assert take_along({lost: "x"})["bf16 weights"] == f"it stands on {lost}"
+        assert take_along({lost: "x"})["bf16 weights"] == f"it builds on {lost}"
     assert take_along({"bf16": "x", "bf16 weights": "asked"})["bf16 weights"] == "asked"
 
 
@@ -59,7 +59,7 @@ def test_a_cpu_says_what_it_lacks(monkeypatch):
     assert "glibc" in obstacles(CPU, ROOF)["kept memory"]
     monkeypatch.setenv("CXX", "no-such-compiler")
     reasons = obstacles(CPU, ROOF)
-    assert "C++ compiler" in reasons["compile"] and reasons["bf16 weights"] == "it stands on compile"
+    assert "C++ compiler" in reasons["compile"] and reasons["bf16 weights"] == "it builds on compile"
     assert {"kept memory", "TF32", "fp16", "compile"} <= set(obstacles(torch.device("mps"), ROOF))
 
 
