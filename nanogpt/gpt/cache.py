@@ -21,10 +21,10 @@ def attend(
 
     shared: whether there are fewer heads of keys than of queries.
     """
-    texts, S = torch.arange(len(k), device=k.device)[:, None], visible.size(-1)
-    keys[texts, :, at] = k.transpose(1, 2).to(keys.dtype)
+    texts = torch.arange(len(k), device=k.device)[:, None]  # (B, 1)
+    keys[texts, :, at] = k.transpose(1, 2).to(keys.dtype)  # (B, T, kv heads, d)
     values[texts, :, at] = v.transpose(1, 2).to(values.dtype)
-    past = keys[:, :, :S], values[:, :, :S]
+    past = keys[:, :, : visible.size(-1)], values[:, :, : visible.size(-1)]
     return F.scaled_dot_product_attention(q, *past, attn_mask=visible, enable_gqa=shared)
 
 
