@@ -426,7 +426,7 @@ predict("08.2", "without a cache, time of a token after 480 others over that aft
 predict("08.3", "with a cache, the same", guess=None, unit="×")
 
 
-# %% tags=["nbval-ignore-output"]
+# %%
 LENGTHS = (32, 144, 256, 368, 480)
 larger = GPT(GPTConfig(512, 1024, 4, 4, 256), generator=torch.Generator().manual_seed(0)).to(device)
 
@@ -441,6 +441,7 @@ def read_all(n: int) -> Tensor:
     return larger(torch.zeros(1, n + 1, dtype=torch.long, device=device))[0]
 
 
+# %% tags=["nbval-ignore-output"]
 calls = {}
 for n in LENGTHS:
     calls["without cache", n] = partial(read_all, n)
