@@ -119,7 +119,12 @@ def test_bytes_of_a_score_are_those_that_operations_move(way, dtype):
 
 def test_bytes_of_a_compiled_score_are_its_passes():
     passes = {"scores written": 1, "softmax": 2, "weights read": 1}
-    passes |= {"their gradient written": 1, "softmax backward": 3, "read for q, k": 2, "weights read for v": 1}
+    passes |= {
+        "their gradient written": 1,
+        "softmax backward": 3,
+        "read for q, k": 2,
+        "weights read for v": 1,
+    }
     assert [forecast.SCORE_BYTES[way] / sum(passes.values()) for way in ("compiled", "both")] == [4, 2]
 
 
