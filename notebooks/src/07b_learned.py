@@ -259,12 +259,12 @@ cost minus what the grammar pays.
 """
 
 # %% tags=["nbval-ignore-output"]
-paid, count = Counter(), Counter()
-for story in asked[:100]:
-    paid[""] += story.logprob / 100  # minus the floor
+paid, count, chosen = Counter(), Counter(), asked[:100]
+for story in chosen:
+    paid[""] += story.logprob / len(chosen)  # minus the floor
     for _, cost, kind in token_costs(story):
-        paid[kind] += cost / 100
-        count[kind] += 1 / 100
+        paid[kind] += cost / len(chosen)
+        count[kind] += 1 / len(chosen)
 for kind in ("computed", "copied", ""):
     print(f"{kind or 'other':8} {paid[kind]:5.2f} nats a story above the floor, on {count[kind]:4.1f} tokens")
 show(
