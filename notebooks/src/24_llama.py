@@ -53,13 +53,18 @@ r"""
 Which change helps most? `python tests/bench/bench_llama.py` trained chapter 07's small GPT with each of them alone, and
 with all together, for three seeds each. The next cell prints the names of the changes. This chapter explains them one
 after the other.
+"""
 
+# %%
+print(", ".join(name for name in CHANGES if name != "GPT-2"))
+
+# %% [markdown]
+r"""
 *Predict.* Before you see the results, write down which of the single changes lowers the loss most, and by how much all
 of them together lower it.
 """
 
 # %%
-print(", ".join(name for name in CHANGES if name != "GPT-2"))
 predict("24.1", "the change that lowers the loss most on our stories", guess=None)
 predict("24.2", "how many nats a token all together lower the loss", guess=None, unit="nats")
 
