@@ -62,7 +62,7 @@ show(
 
 # %% [markdown]
 r"""
-The models differ in nothing but their width. `shape` gives the configuration of a width. `held_out` makes new stories for the evaluation, and computes the loss that a reader has on them who knows the grammar.
+The models differ in nothing but their width. `shape` gives the configuration of a width. `held_out` makes new stories for the evaluation, and computes their floor: the loss of a reader who knows the grammar.
 """
 
 
