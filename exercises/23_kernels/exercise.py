@@ -32,7 +32,7 @@ h and y, and for each of its rows the mean and 1/σ. N is no multiple of `rows`,
 For the sizes in `mine` compute:
 
 - `programs`: how many programs run;
-- `nbytes`: the bytes that all programs together load and store, without masked lanes;
+- `nbytes`: the bytes that all programs together load and store; masked lanes do not count;
 - `idle`: of all lanes of all tiles, how many are masked.
 
 <details><summary>Hint 1</summary>

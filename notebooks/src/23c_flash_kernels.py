@@ -418,13 +418,17 @@ r"""
 ## An operator, so that the compiler keeps it
 
 So far a kernel is launched by Python. `torch.compile` (chapter 11) follows the Python code of a model with tensors that have
-a shape and no memory. A kernel cannot run on those. It must tell the compiler instead: here is a kernel, it has these inputs, it
+a shape and no memory. A kernel cannot run on those. The compiler has to be told: here is a kernel, it has these inputs, and it
 changes these outputs.
 
-`torch.library.triton_op` (since PyTorch 2.6) does that. We give the function a name, and inside it we launch the kernel
-through `wrap_triton`. When the function runs, the kernel runs. When the compiler traces it, the call goes into the graph. The
-types in the function's first line are required, because they become the operator's signature. Where Triton is
-missing, `operator` is an ordinary operator, so that the cell still runs.
+`torch.library.triton_op` does that. We give a function a name, and inside it we launch the kernel through `wrap_triton`. When
+the function runs, the kernel runs. When the compiler traces it, the call goes into the graph. The types in the function's
+first line are required, because they become the operator's signature. Where Triton is missing, `operator` is an ordinary
+operator, so that the cell still runs.
+
+PyTorch's documentation says that `torch.compile` also understands a kernel that is launched directly, and that this is
+simpler. We want an operator, because it behaves like one of PyTorch's own: it has a name in every graph, and it can do
+something else on another device.
 
 On a CPU there is nothing to compile for. There our operator calls the interpreter.
 """

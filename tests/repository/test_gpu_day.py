@@ -305,8 +305,8 @@ def test_choices_are_timed_and_put_beside_their_prediction(monkeypatch):
     monkeypatch.setattr(gpu_day, "CHOICES", [(16, 4), (32, 4)])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100-SXM4-80GB")
-    result = gpu_day.choices_measured(*torch.zeros(3, 2, 3, 40, 16))
-    assert {launch for launch in launches} == {((3, 6), 16, 4), ((2, 6), 32, 4)}
+    result = gpu_day.choices_measured(*torch.zeros(3, 2, 3, 128, 16))
+    assert set(launches) == {((8, 6), 16, 4), ((4, 6), 32, 4)}
     assert result["predicted"] == [(32, 4), (16, 4)]
     assert {choice[:2] for choice in result["choices"]} == {(16, 4), (32, 4)}
     json.dumps(result)
