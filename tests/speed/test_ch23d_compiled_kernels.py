@@ -34,6 +34,25 @@ def test_tensor_cores_do_both_products_of_a_tile_and_nothing_twice():
     assert not counts["mma.sync"] and not counts["wgmma.mma_async"] and counts["fma"]
 
 
+def test_every_kernel_compiles():
+    """The interpreter takes some types that the compiler refuses, such as a sum that changes its type in a loop."""
+    pytest.importorskip("triton", reason="Triton is not installed here: pip install triton (Linux)")
+    from nanogpt.speed import flash_kernels, fused_loss, kernels
+    from nanogpt.speed.targets import compile_for
+
+    whole, sums = {"n", "N", "C", "V", "T"}, {"lse_ptr", "loss_ptr", "mean_ptr", "rstd_ptr"}
+    constants = {"ROWS": 16, "COLS": 64, "D": 16, "BLOCK": 16}
+    for module in (kernels, fused_loss, flash_kernels):
+        for name, kernel in vars(module).items():
+            if not name.endswith("_kernel"):
+                continue
+            types = {"eps": "fp32", "scale": "fp32", "targets_ptr": "*i64"}
+            types |= dict.fromkeys(whole, "i32") | dict.fromkeys(sums, "*fp32")
+            types = {argument: types.get(argument, "*fp16") for argument in kernel.arg_names}
+            mine = {size: constants[size] for size in constants if size in kernel.arg_names}
+            assert compile_for(80, kernel, types, mine).asm["cubin"], name
+
+
 @pytest.mark.parametrize(
     ("needs", "programs"),
     [
