@@ -17,9 +17,13 @@ The last prediction stays open. Only a GPU can answer it, and the last section p
 # %%
 #| default_exp speed.targets
 #| doc speed.targets: Triton kernels compiled for GPUs that need not be here: instructions, registers, what fits, what to expect.
-from course.machine.triton_here import skip_cells_without_triton
+import torch
+
+from course.machine.triton_here import altered, skip_cells_without_triton
 from course.notebook import answer, checkpoint, predict, predictions
 from nanogpt.speed.flash_kernels import flash_kernel, keys_backward_kernel
+from nanogpt.speed.fused_loss import loss_kernel
+from nanogpt.speed.kernels import launch
 from nanogpt.speed.roofline import peak_of
 
 # %%
@@ -101,6 +105,28 @@ The compiler goes through several stages. Two of them are its own languages (`tt
 We printed the lines of PTX that do the work. `%ctaid.x` is the number of the program, and `%tid.x` that of the thread.
 128 threads share a block of 128 numbers, so each thread loads one number, doubles it, and stores it. The `@%p1` in front of a line
 is our mask: the line is executed only by threads for which p1 is true.
+
+The compiler is also stricter than the interpreter. Python lets a sum begin as the whole number 0 and become a fraction later.
+A compiled loop cannot do that, because a register has one type. Here is chapter 23b's kernel for the loss with `0` in place
+of `0.0`. The interpreter computes the right loss with it.
+"""
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+whole_sum = altered(loss_kernel, 'total = -float("inf"), 0.0', 'total = -float("inf"), 0')
+logits, targets, (loss, lse) = torch.eye(3), torch.arange(3), torch.empty(2, 3)
+launch(whole_sum, (3,), logits, targets, loss, lse, 3, BLOCK=4)
+print("in the interpreter:", loss.tolist())
+types = {"logits_ptr": "*fp32", "targets_ptr": "*i64", "loss_ptr": "*fp32", "lse_ptr": "*fp32", "V": "i32"}
+try:
+    compile_for(80, whole_sum, types, {"BLOCK": 4})
+except Exception as error:
+    print("the compiler:", str(error).splitlines()[-1])
+
+# %% [markdown]
+r"""
+A check in the interpreter would have passed this kernel, and the error would have come on the GPU. So a kernel should be
+compiled once before it is called done, for at least one GPU.
 
 ## Count the instructions of flash attention
 
