@@ -161,10 +161,7 @@ class FlashKernels(torch.autograd.Function):
 
 
 def kernel_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention by our Triton kernels, with gradients. q, k, v: (..., T, D), alike; D = 16, 32, 64 or 128.
-
-    ValueError for another D. Equals chapter 12's flash_attention up to rounding.
-    """
+    """Causal attention by our kernels, with gradients. q, k, v: (..., T, D), alike; D is 16, 32, 64 or 128."""
     D = q.size(-1)
     if D not in (16, 32, 64, 128):
         raise ValueError(
