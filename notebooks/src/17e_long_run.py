@@ -1240,7 +1240,7 @@ To explore:
    What does it cost? The last line of the run says it.
 2. Let `Window.z` judge before it takes a value in, and take in none that was skipped. Check with `spoilt`: how many of six are left out now? What happens to a run
    whose loss really has moved, after a change of the data, say?
-3. Train `tiny` with `train.skip_spikes=3`. Decode what lies in `skipped/`. Check: are these batches unlike others, or is it chance? Of 1,600 normal
+3. Train `tiny` with `train.skip_spikes=3`. Decode the files in `skipped/`. Check: are these batches unlike others, or is it chance? Of 1,600 normal
    deviates, how many exceed 3?
 4. How long does a checkpoint of GPT-2 small take? Predict it from 12 bytes a parameter and your disk's rate, then train two steps
    with `--depth 12` and small batches. Check: the share that the last line gives for checkpoints; and Young's interval for it.
