@@ -954,7 +954,8 @@ To explore:
 2. Take `strict=True` out of `STRICT`, and run the notebook again. Check: the cell with the eleven mistakes says that `train.max_steps=1e2` was accepted. It would be 100 steps, as it was meant. Now try `train.compile='off'`, `train.compile=1` and
    `run.seed=3.0`. Which of them do you want a reader to accept?
 3. Write the configuration of a run that you would start tonight on the machine before you, 8 hours long. Check: `--dry-run` says between 7 and 8 hours.
-4. `--depth` lets the rate fall as 1/width. Find the best rates of depths 1 and 2 with 300 steps of `tiny` each, in steps of a factor of 1.4 (chapter 15 has the loop). Check: their ratio should be 2 by our rule, and √2 by the root.
+4. `--depth` lets the rate fall as 1/width, so the best rate of depth 1 should be twice that of depth 2. Find both with 300 steps of `tiny` each, in steps of a factor of 1.4 (chapter 15 has the loop; compare the mean of the last 50 losses). Check: with one seed we found 4e-3 and 2.8e-3, a ratio of 1.4 only.
+   How flat is the loss around the best rate, and does another seed say the same?
 5. nanoGPT has no reader of files: `configurator.py` runs a Python file with `exec`, and its options are `--key=value`. Read its fifty lines. Check: as options, a wrong key and `max_iters=1e2` are refused, but `dtype=half` and `n_head=5` are accepted. In the file everything is
    accepted, a wrong key too. And what can such a file do that a YAML file cannot? (Try `n_embd = 64 * n_layer`.)
 6. How many rows of 1,024 tokens fit into the 16 GB of a T4, for GPT-2 small, and for GPT-2 medium (`GPTConfig(n_layer=24, n_embd=1024, n_head=16)`)? Check with `memory_by_category`: 17 rows and 5 rows. Chapter 22 finds two tables that this count leaves out. Which ones could it mean?
