@@ -203,5 +203,5 @@ def race(recipe: Recipe, vocab_size: int, block_size: int, deal, seed: int, devi
 
 OURS = Recipe(
     n_layer=1, n_embd=96, relu_squared=True, rotary=True, normalized=True, recent=4, scaled=True,
-    muon=True, rate=1e-2, clip=None, decay=1.0, warmup=0, steps=80, rows=24,
+    muon=True, rate=1e-2, clip=None, decay=1.0, warmup=0, steps=100, rows=24,
 )  # fmt: skip
