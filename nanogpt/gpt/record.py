@@ -51,7 +51,7 @@ def objections(record: dict) -> list[str]:
     if not len(set(seeds)) == len(seeds) == len(losses) == len(record["seconds"]):
         found.append("each seed must have one loss and one time, and no seed may come twice")
     elif len(seeds) not in T99:
-        found.append(f"it has {len(seeds)} seeds; make {min(T99)} to {max(T99)} runs")
+        found.append(f"number of seeds: {len(seeds)}; a record needs {min(T99)} to {max(T99)}")
     elif not surely_below(losses, track["bar"]):
         found.append(
             f"a mean loss below {track['bar']} is not shown with p < 0.01; train longer or add seeds"

@@ -57,7 +57,7 @@ these do not mention comes from the defaults of `train.py`): 4 layers of width 1
 batch, AdamW at a rate of 0.001 with 100 steps of warm-up and a cosine, weight decay 0.1, clipping at 1. We have all of
 these parts since chapter 15.
 
-Shakespeare is not part of this repository, so what runs here runs on our stories, with a smaller model and shorter runs. The race on
+Shakespeare is not part of this repository, so this chapter's own runs are on our stories, with a smaller model and few steps. The race on
 Shakespeare was recorded, and comes later. Here is the reference with 2 layers of width 64, for 60 steps:
 """
 
@@ -96,7 +96,7 @@ A race without rules is won by whoever bends the measurement. Ours follow those 
 3. **Below the bar, and surely.** One lucky seed is not a record. Make at least five runs. Their mean must be below the
    bar, with p < 0.01.
 4. **The training steps count.** The clock runs while a batch is drawn, and during forward, backward and update. Evaluation does not count,
-   and compiling does not count. We say this openly, because other races decide otherwise.
+   and compiling does not count. A race that counts them would have another result, so we say it openly.
 
 We add a fifth rule. Two computers differ, and one computer differs from hour to hour. So the reference and
 the challenger run *in turns in one process*, and the result is the ratio of their times.
@@ -147,7 +147,7 @@ r"""
 ## Ideas for the model
 
 **Squared ReLU.** GPT-2's MLP bends its hidden numbers with GELU. So et al. (2021) let a program search for better
-Transformers. The simplest change that it found was relu(x)². It is also cheaper: one comparison and one product in place of a
+Transformers. The simplest change that it found was relu(x)². It needs no
 tanh.
 """
 
@@ -174,8 +174,8 @@ print("ReLU squared:", F.relu(x).square().numpy().round(2))
 # %% [markdown]
 r"""
 **Rotary positions and normalized queries.** Both are from chapter 24. Rotary positions let attention ask for a distance
-without having to learn it from a table. QK-norm bounds the scores, so that a larger learning rate does not
-make attention choose a single position too early.
+without having to learn it from a table. QK-norm bounds the scores, so that they cannot grow
+without limit when the learning rate is large.
 """
 
 
@@ -221,7 +221,8 @@ This is an n-gram model (chapter 07's lines) that hands its findings to a Transf
 tables, too, whose rows are mixed into the values of attention.
 
 There are more triples than we want rows, so a *hash* decides which row a triple uses. Some triples share a row, and the
-layers above must live with that. A look-up costs next to nothing: a step reads a few rows, however many there are.
+layers above must live with that. Reading is cheap: a step reads one row of each table for a
+token. But AdamW goes over all rows in every step, whether they were read or not, so a table must not have too many.
 """
 
 
@@ -325,9 +326,8 @@ r"""
 ## Ideas for the optimizer
 
 **Muon.** Chapter 15b explains it: a matrix's update is made orthogonal, so that all directions move equally far. That
-chapter used PyTorch's Muon, which takes one matrix after the other. Our matrices are small, and on small matrices each call
-costs more than its arithmetic. So `BatchedMuon` stacks the matrices of one shape and makes all of them orthogonal with
-the same few products.
+chapter used PyTorch's Muon, which takes one matrix after the other. `BatchedMuon` stacks the matrices of one shape and
+makes all of them orthogonal with the same few products, so that a model of twelve layers needs as many calls as a model of one.
 """
 
 
@@ -386,9 +386,9 @@ r"""
 As in chapter 15b, Muon gets the matrices inside the blocks, and AdamW gets the rest (`MuonAndAdamW`, in the appendix that
 follows). Before that, here is how the rate and the batch change during a run.
 
-**The schedule.** A cosine spends its last steps near a tenth of the rate. A rate that falls linearly to zero uses the same
-number of steps better when there are few of them (Defazio et al. 2023). Chapter 07's `wsd` does this with a large
-`decay`. **The batch.** Chapter 15b has measured that a batch may grow during a run: early on every row says the same.
+**The schedule.** The reference's cosine ends at a tenth of its rate. Defazio et al. (2023) compared schedules on many tasks, and
+a rate that falls linearly to zero, over the complete run, did best or nearly so. Chapter 07's `wsd` does this with `decay=1.0`.
+**The batch.** Chapter 15b has measured that a batch may grow during a run: early on every row says the same.
 `rows_at` says how many rows a step's batch has.
 """
 
@@ -604,8 +604,8 @@ r"""
 This was one seed each, so trust only the large differences (chapter 15b). Two columns matter: an idea that lowers the loss
 but takes twice the time for a step may still lose the race.
 
-**All together.** Our recipe has one layer only. With the tables below it, a single layer of attention has enough to work with,
-and a step is much cheaper.
+**All together.** Our recipe has one layer only, because a step of one layer is much cheaper than a step of four. The table further
+down says what a second layer would be worth.
 
 *Predict.* The reference made 60 steps at its own rate. How many times as fast does our recipe reach the same loss on the
 stories? We let it run and look after 5, 10 and more steps.
@@ -698,7 +698,8 @@ r"""
 The mean of the second list is below the bar as well. But its runs differ so much that the next five may be above.
 
 What was each part worth? For the next table one thing was changed in our recipe, with three seeds. The
-loss alone says little about time. So the column "as after" says after how many steps our complete recipe reaches the same loss. The last column multiplies this with
+loss alone says little about time. So the next column says after how many steps our complete recipe reaches the same loss (it was
+run in shorter and longer versions for this; a loss above that of the shortest run counts as the shortest run's). The last column multiplies this with
 the times of a step: a part whose row says 2.0 makes the race twice as fast.
 """
 
@@ -769,7 +770,7 @@ def objections(record: dict) -> list[str]:
     if not len(set(seeds)) == len(seeds) == len(losses) == len(record["seconds"]):
         found.append("each seed must have one loss and one time, and no seed may come twice")
     elif len(seeds) not in T99:
-        found.append(f"it has {len(seeds)} seeds; make {min(T99)} to {max(T99)} runs")
+        found.append(f"number of seeds: {len(seeds)}; a record needs {min(T99)} to {max(T99)}")
     elif not surely_below(losses, track["bar"]):
         found.append(
             f"a mean loss below {track['bar']} is not shown with p < 0.01; train longer or add seeds"
@@ -841,7 +842,7 @@ To explore:
    nothing, since all pairs share it.
 2. Two layers of half the width: is it faster to the same loss? *Check*: compare the number of parameters with `new_model` first.
 3. `precision="bf16"` and `compiled=True` change the time of a step and hardly the loss. Measure both with `race`, in turns.
-   *Check*: the losses differ by less than two seeds do.
+   *Check*: is the difference of the losses smaller than that of two seeds?
 4. A schedule that falls with the square root of what is left. *Check*: it ends at zero. Is it better than the line, with four seeds?
 5. Make a record: below 1.88 in less time than ours. *Check*: `objections(record)` is empty.
 

@@ -228,7 +228,7 @@ GOOD = {
         ({"text": "0" * 64}, "another text"),
         ({"context": 65}, "context of 65"),
         ({"targets": 100_000}, "100,000 targets"),
-        ({"seeds": [0, 1, 2, 3], "losses": [1.8] * 3 + [1.81], "seconds": [5.0] * 4}, "4 seeds"),
+        ({"seeds": [0, 1, 2, 3], "losses": [1.8] * 3 + [1.81], "seconds": [5.0] * 4}, "seeds: 4"),
         ({"seeds": [0, 1, 2, 3, 3]}, "twice"),
         ({"losses": [1.8] * 4}, "one loss"),
         ({"losses": [1.88, 1.89, 1.88, 1.89, 1.9]}, "p < 0.01"),
