@@ -22,7 +22,7 @@ def rows(recorded: dict) -> list[SimpleNamespace]:
     """For each change: its mean loss, the complete recipe's steps to the same loss, and how many times as fast the part makes the race."""
     table, took = recorded["table"], recorded["step_seconds"]
     curve = sorted((int(steps), fmean(losses)) for steps, losses in table["curve"].items())
-    full, found = curve[-1][0], []
+    full, found = recorded["record"]["recipe"]["steps"], []
     for name, losses in table["losses"].items():
         steps = equal_steps(fmean(losses), curve)
         worth = full * took[name] / (steps * took["nothing"])

@@ -148,7 +148,7 @@ def main() -> None:
         sys.exit("TinyShakespeare is not here: `course data tinyshakespeare` downloads it (1.1 MB)")
     text, reference, ours, rounds = Text(path), REFERENCE, OURS, 30
     if args.quick:
-        reference, ours, rounds = replace(reference, steps=20), replace(ours, steps=4), 4
+        reference, ours, rounds = replace(reference, steps=20), replace(ours, steps=10), 4
         text.held = text.held[:5000]
     old = json.loads(args.out.read_text(encoding="utf-8")) if args.out and args.out.exists() else {}
     losses = table(ours, text, range(1 if args.quick else 3)) if args.table else old.get("table")
