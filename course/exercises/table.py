@@ -2,9 +2,9 @@
 
 from course.exercises.checks import CheckOfCheck
 from course.exercises.hours import minutes
-from course.exercises.sets import EXERCISES, ExerciseSet, Task, folders, read
+from course.exercises.sets import EXERCISES, WITHOUT, ExerciseSet, Task, folders, read
 from course.files import write_atomically
-from course.paths import SOURCES, number_of, numbered, relative
+from course.paths import SOURCES, CourseError, number_of, numbered, relative
 
 TABLE = EXERCISES / "TASKS.md"
 
@@ -110,7 +110,11 @@ def page() -> str:
 
 
 def list_tasks(write: bool) -> int:
-    text = page()
+    """Print all tasks; write: make exercises/TASKS.md. A class's copy has the page alone, and no sets to make it from."""
+    sets = folders()
+    if write and not sets:
+        raise CourseError(f"{relative(TABLE)} is not made here; {WITHOUT}")
+    text = page() if sets else TABLE.read_text(encoding="utf-8")
     if write:
         write_atomically(TABLE, text.encode())
         print(f"{relative(TABLE)} written")

@@ -319,13 +319,14 @@ def recompute_flops(step: Step) -> int:
 
 
 # %%
-eight = Step(GPTConfig(), 8, dp=8)
-for what, s in seconds(eight, CARDS["A100-80GB"], 0.4).items():
-    print(f"{what:16} {1e3 * s:.1f} ms")
+for B in (8, 1):
+    found = seconds(Step(GPTConfig(), B, program="pytorch-fp16", dp=8), CARDS["T4"], 0.4)
+    text = ", ".join(f"{what} {1e3 * s:.1f} ms" for what, s in found.items() if s)
+    print(f"8 × T4, B = {B}: {text}")
 
 # %% [markdown]
 r"""
-For GPT-2 on eight A100 with a share of 40%, the formula sees only computing: the gradients hide behind the backward pass.
+This is the formula's answer for eight T4 with a share of 40%. With eight rows, computing takes so long that all sending hides behind the backward pass. With one row it takes an eighth of that time while the gradients have the same bytes, so most of the sending adds to the step.
 
 ## Nine published times
 
@@ -379,7 +380,8 @@ answer("22a.4", 100 * shares["H800", 2])
 
 # %% [markdown]
 r"""
-The last column is the answer to "how good": the shares go from 4% to 52%, a factor of thirteen. The A800 and the RTX 4070 SUPER took less time than predicted. The two H800 took more than three times as long as predicted, and the two V100S more than five times. The H800 runs had four rows for each card and no fused attention; the
+The last column is the answer to "how good": the shares go from 4% to 52%, a factor of thirteen. So a prediction with one assumed share can be wrong by as much. (The shares count the FLOPs of forward and backward once. The A800's run computed GELU again in backward, `-r 1`. That is no matrix product, so it adds
+nothing here: recomputing makes the time longer and the share smaller.) The A800 and the RTX 4070 SUPER took less time than predicted. The two H800 took more than three times as long as predicted, and the two V100S more than five times. The H800 runs had four rows for each card and no fused attention; the
 V100S had two rows of 512 tokens, cut over a PCIe bus. This table cannot say how much each of these causes costs, since several things change at once.
 
 Three more published times, with a fused attention and large batches: the A100 of the build-nanogpt lecture, nanoGPT's eight A100 of 40 GB (its README says "about 4 days" for 600,000 steps of 491,520 tokens), and GPT-3's 175 billion parameters on 1,024 A100, for which Megatron-LM's README said 32 seconds a step (its section *GPT-3 Example*; commit cde92b2 of
@@ -455,6 +457,11 @@ for k in (script["rampup-batch-size"][0] // 8, 256 // 8, rows_in_all // 8):
 
 # %% [markdown]
 r"""
+With two micro-batches, the stages wait seven and a half times as long as they compute. With the complete batch they wait 8% of that time.
+"""
+
+# %% [markdown]
+r"""
 ## Appendix: the command
 
 The rest is reading options and printing. The model is one of six names, or a shape (`--layers`, `--heads`, `--width`, `--vocab`). The card is one of `PEAKS`, or any other with `--memory` and `--tflops`. No price is built in: prices change faster than this text.
@@ -470,7 +477,7 @@ from dataclasses import replace
 
 from nanogpt.gpt.model import SIZES, GPTConfig, num_params
 from nanogpt.plan.budget import Cluster
-from nanogpt.plan.footprint import OVERHEAD, PROGRAMS, RECOMPUTE, Step, footprint
+from nanogpt.plan.footprint import OVERHEAD, PROGRAMS, RECOMPUTE, Step, footprint, largest_batch
 from nanogpt.plan.table import MEMORY, memory_lines, say
 from nanogpt.speed.roofline import Peak
 
@@ -514,7 +521,9 @@ N = batch × seq, V rows of the token table, P parameters; 1 MiB = 2^20 bytes, 1
   python -m nanogpt plan --device A800 --batch 56 --program llm.c --recompute gelu --tensors
   python -m nanogpt plan --layers 32 --heads 32 --width 4096 --vocab 32000 --device H100 --dp 8 --shard 3
   python -m nanogpt plan --model gpt3-175B --batch 1 --seq 2048 --program megatron --recompute block \\
-    --tp 8 --pp 16 --dp 8 --accumulate 192 --tokens 300e9 --mfu 0.5"""
+    --tp 8 --pp 16 --dp 8 --accumulate 192 --tokens 300e9 --mfu 0.5
+
+Exit codes, for scripts: 0 it fits, 1 it does not fit (the plan is printed all the same), 2 an option is wrong."""
 
 
 # %%
@@ -730,13 +739,15 @@ def plan_lines(args: argparse.Namespace) -> Iterator[tuple]:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the plan; with --plot, draw it too."""
+    """Print the plan; with --plot, draw it too. SystemExit with code 1, so that a script can tell, if it does not fit."""
     step, device, mib, card = asked(args)
     what = f"{model_of(args)[0]}: {num_params(step.config):,} parameters, {step.program}"
     print(f"{what}, on {step.dp * step.tp * step.pp} × {device} ({card.sheet.source})")
     say(plan_lines(args))
     if args.plot:
         draw(step, mib, args.overhead, args.plot)
+    if largest_batch(step, (mib - args.overhead) * 2**20) < step.B:
+        raise SystemExit(1)
 
 
 # %%
@@ -762,12 +773,21 @@ def draw(step: Step, mib: int, overhead: float, file: str) -> None:
 
 # %%
 words = "--model gpt3-175B --batch 1 --seq 2048 --program megatron --recompute block --tokens 300e9"
-run(parser().parse_args(f"{words} --tp {TP} --pp {PP} --dp 8 --accumulate {rows_in_all // 8}".split()))
+layout = f"--tp {TP} --pp {PP} --dp 8 --accumulate {rows_in_all // 8}"
+say(plan_lines(parser().parse_args(f"{words} {layout}".split())))
 
 # %% [markdown]
 r"""
 It fits: 128 GPUs share the 18 bytes for each parameter. The fullest stage is named in the title; with `--plot memory.png` you get a bar for each stage.
+
+A command can also answer a script. If a plan does not fit, `run` ends with exit code 1, as `grep` does when it finds nothing. So `python -m nanogpt plan … && python -m nanogpt train …` starts only what fits. Here is one row too many for an RTX 4090:
 """
+
+# %%
+try:
+    run(parser().parse_args(["--batch", "24", "--device", "RTX", "4090", "--mfu", "0.4"]))
+except SystemExit as end:
+    print(f"\nexit code {end.code}")
 
 # %% [markdown]
 r"""

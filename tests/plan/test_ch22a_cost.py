@@ -23,6 +23,7 @@ from nanogpt.plan.budget import (
     Cluster,
     average_seconds,
     data_traffic,
+    recompute_flops,
     seconds,
     tensor_traffic,
     traffic,
@@ -37,8 +38,8 @@ GPT3 = replace(plan.MODELS["gpt3-175B"], padded_vocab_size=50304)
 BIG = Step(GPT3, 1, 2048, "megatron", recompute="block", accumulate=192, dp=8, tp=8, pp=16)
 
 
-def said(capsys, *words) -> str:
-    assert cli.main(["plan", *words]) == 0
+def said(capsys, *words, code: int = 0) -> str:
+    assert cli.main(["plan", *words]) == code
     return capsys.readouterr().out
 
 
@@ -145,9 +146,20 @@ def test_cost_is_hours_times_price(capsys):
     assert "all-reduce over 4" in text
 
 
-def test_what_does_not_fit_says_so(capsys):
-    text = said(capsys, "--model", "gpt2-1558M", "--device", "RTX 4090", "--seq", "2048", "--batch", "1")
+def test_what_does_not_fit_says_so_and_exits_1(capsys):
+    words = "--model", "gpt2-1558M", "--device", "RTX 4090", "--seq", "2048", "--batch", "1"
+    text = said(capsys, *words, code=1)
     assert "does NOT fit" in text and "largest batch                  0" in text
+    assert " a second" in text, "the plan is printed all the same"
+
+
+@pytest.mark.parametrize("words", [[], ["--pp", "2", "--accumulate", "4"], ["--overhead", "3000.7"]])
+def test_the_exit_code_is_what_the_line_says_at_the_largest_batch_and_beyond(words, capsys):
+    words = ["--device", "T4", "--mfu", "0.4", *words]
+    most = int(re.search(r"largest batch +(\d+)", said(capsys, *words, "--batch", "1"))[1])
+    assert ": fits" in said(capsys, *words, "--batch", str(most))
+    assert "does NOT fit" in said(capsys, *words, "--batch", str(most + 1), code=1)
+    assert "1 it does not fit" in said(capsys, "--help")
 
 
 @pytest.mark.parametrize(
@@ -185,8 +197,7 @@ def test_wrong_input_is_one_line(words, says, capsys):
 
 def test_a_batch_beyond_all_cards_is_told_and_not_drawn_sign_by_sign(capsys):
     """Its picture once took a gigabyte of signs, and beyond 64 bits of them an OverflowError."""
-    assert cli.main(["plan", "--batch", "99999999999999999999"]) == 0
-    out = capsys.readouterr().out
+    out = said(capsys, "--batch", "99999999999999999999", code=1)
     assert "does NOT fit" in out and max(map(len, out.splitlines())) < 200
 
 
@@ -289,6 +300,9 @@ def test_published_times_are_within_the_shares_that_the_chapter_tells():
         flops = step_flops(GPT2, 1, 1024) / 1024 * float(rows[key]["tokens_per_step"]) / int(key[1])
         reached = flops / (float(rows[key]["median_ms"]) / 1e3) / CARDS[key[0]].rate(program)
         assert reached == pytest.approx(share, abs=0.006), key
+    assert recompute_flops(A800) == 0 < recompute_flops(replace(A800, recompute="block")), (
+        "GELU is no product"
+    )
     total = sum(seconds(BIG, CARDS["A100-80GB"], 0.53).values())
     assert total == pytest.approx(32, rel=0.01)
     assert pytest.approx(34, abs=0.2) == 8 * 300e9 * 175e9 / (1024 * 140e12) / 86400, "Narayanan et al. 2021"
