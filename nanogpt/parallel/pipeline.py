@@ -55,6 +55,11 @@ def needed(what: str, i: int, depth: int, deepest: int) -> tuple | None:
     return ("B", i, depth + 1) if depth < deepest else ("F", i, depth)
 
 
+def free_from(spans: list) -> float:
+    """When a stage is free: at the end of its last operation."""
+    return spans[-1][-1] if spans else 0
+
+
 def usual(stage: int, what: str) -> float:
     """Seconds on paper: backward takes twice as long as forward."""
     return 1 if what == "F" else 2
@@ -76,8 +81,7 @@ def simulate(orders: list[list], seconds=usual) -> list[list]:
             depth = chunk * stages + s
             before = needed(what, i, depth, stages * chunks - 1)
             if before in ended:
-                free = spans[s][-1][-1] if spans[s] else 0
-                start = max(ended[before], free)
+                start = max(ended[before], free_from(spans[s]))
                 ended[what, i, depth] = start + seconds(s, what)
                 spans[s].append((what, i, chunk, start, ended[what, i, depth]))
                 moved = True
@@ -178,9 +182,7 @@ def pipeline_step(part: GPT, micro_batches: list, ranks: Ranks, schedule) -> tup
         synchronize(ranks.device)
         spans.append((what, i, chunk, began, time.perf_counter()))
     swap(message, before, None, (), ranks)
-    if ranks.size > 1:
-        dist.broadcast(loss, ranks.size - 1)
-    return loss, spans
+    return loss_of_all(loss, ranks), spans
 
 
 def forward_of(part: GPT, micro_batch: tuple, came: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -194,6 +196,13 @@ def backward_of(x: Tensor, out: Tensor, came: Tensor) -> Tensor | None:
     """Backward from the gradient of the output that came: the gradient of the input, which goes back."""
     out.backward(came)
     return x.grad
+
+
+def loss_of_all(loss: Tensor, ranks: Ranks) -> Tensor:
+    """The last stage's loss, on all ranks."""
+    if ranks.size > 1:
+        dist.broadcast(loss, ranks.size - 1)
+    return loss
 
 
 def add_tied(part: GPT, ranks: Ranks) -> None:

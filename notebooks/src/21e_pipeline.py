@@ -170,6 +170,11 @@ def needed(what: str, i: int, depth: int, deepest: int) -> tuple | None:
     return ("B", i, depth + 1) if depth < deepest else ("F", i, depth)
 
 
+def free_from(spans: list) -> float:
+    """When a stage is free: at the end of its last operation."""
+    return spans[-1][-1] if spans else 0
+
+
 def usual(stage: int, what: str) -> float:
     """Seconds on paper: backward takes twice as long as forward."""
     return 1 if what == "F" else 2
@@ -193,8 +198,7 @@ def simulate(orders: list[list], seconds=usual) -> list[list]:
             depth = chunk * stages + s
             before = needed(what, i, depth, stages * chunks - 1)
             if before in ended:
-                free = spans[s][-1][-1] if spans[s] else 0
-                start = max(ended[before], free)
+                start = max(ended[before], free_from(spans[s]))
                 ended[what, i, depth] = start + seconds(s, what)
                 spans[s].append((what, i, chunk, start, ended[what, i, depth]))
                 moved = True
@@ -389,7 +393,7 @@ for op in (("F", 0, 0), ("B", 0, 0)):
 
 # %% [markdown]
 r"""
-The step follows its stage's schedule. It is the step that we did by hand above, once for each micro-batch. `held` keeps the input and the output of each forward until its backward. At the end of the last backward of a micro-batch its entry is gone, so the number of entries is what `most_kept` counts. The micro-batches may have different numbers of targets, so each loss is weighted by its share of them (`target_shares`, chapter 15). Only the last stage knows the loss, and it tells the others.
+The step follows its stage's schedule. It is the step that we did by hand above, once for each micro-batch. `held` keeps the input and the output of each forward until its backward. At the end of the last backward of a micro-batch its entry is gone, so the number of entries is what `most_kept` counts. The micro-batches may have different numbers of targets, so each loss is weighted by its share of them (`target_shares`, chapter 07). Only the last stage knows the loss, and it tells the others.
 """
 
 
