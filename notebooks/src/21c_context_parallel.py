@@ -250,7 +250,7 @@ show(figures.masks(wheres), alt=alt)
 r"""
 The figure shows the pairs, coloured by the rank that has the query. All ranks wait for the slowest one, so with contiguous parts a row takes nearly twice as long as it should. (For n ranks and long chunks it is (2n − 1)/n times.)
 
-The *zigzag* cuts the row into 2n chunks. Each rank gets an early chunk and the late chunk that mirrors it. What the early one lacks in keys, the late one has too much. So the balance is exact, for any number of ranks:
+The *zigzag* cuts the row into 2n chunks. Each rank gets an early chunk and the late chunk that mirrors it. The early chunk sees fewer keys than the average, and the late one sees as many more. So the balance is exact, for any number of ranks:
 """
 
 # %%
@@ -293,7 +293,7 @@ for step in range(RANKS):
 r"""
 Look at the steps. With contiguous parts, each later step has a rank that computes a full tile and ranks that compute nothing, and all pass on together. With the zigzag each rank computes two tiles in every later step, and each of them is a quarter of the size.
 
-Next come the queries' part of the work: for each of my chunks, m, total and o.
+Next comes the queries' part of the work: for each of my chunks, m, total and o.
 """
 
 
@@ -682,7 +682,7 @@ r"""
 2. *Gather.* Write Llama 3's way: a cache whose `layer` gathers all keys and values (`torch.distributed.nn.functional.all_gather`, which has a backward), sorts them by position, and attends with a mask from positions. *Check:*
    `tests/parallel/test_ch21c_ring.py` with your class in place of `ContextParallel`.
 3. *Merge.* Let `F.scaled_dot_product_attention` compute two halves of the keys; from both outputs and logsumexps make the whole. *Check:* against `absorb`. This is how a ring uses fused kernels.
-4. *Both directions.* A link between two GPUs can send and receive at once. Let half of the channels of keys and values travel to the right and half to the left. *Check:* the tests of this chapter still pass, and each message has half of the bytes. How many steps does a ring of four need now?
+4. *Both directions.* A link between two GPUs can send and receive at once. Let the first chunk of each rank's keys and values travel to the right and the second one to the left. *Check:* the tests of this chapter still pass, and each message has half of the bytes. How many tiles does each rank then compute in a step, and is the work still equal?
 
 ## Further reading
 
