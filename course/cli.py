@@ -136,6 +136,21 @@ for authors       course build 04        notebooks/src/04_*.py -> executed noteb
                   course test            all tests, every notebook, the drift check (course test -k tokenizer)
 for CI            course build --check; course checkpoint --all --check
 """
+RELEASE = {
+    "description": "Write what students get: the notebooks of sets, without solutions and hidden checks, or the project, or the final.\n"
+    "With --public it is a complete course for a class; with --chapter and --blank it is a chapter.",
+    "epilog": "Example: course exercises release 04 --to handout\n"
+    "         course exercises release --all --public ../gpt2-class\n"
+    "         course exercises release --chapter 04 --blank --to handout",
+}
+LIST = {
+    "description": "Print all tasks, three syllabi, and the hours of each week of a term, as exercises/TASKS.md has them.",
+    "epilog": "Example: course exercises list",
+}
+KEY = {
+    "description": "Write a set with its solutions, the points of each check, and what students are told about wrong solutions.",
+    "epilog": "Example: course exercises key 04",
+}
 USAGE = f"""usage: course COMMAND [options]
 
 {HELP}
@@ -233,10 +248,12 @@ def parser() -> Parser:
     command("update", call_update)
 
     which = command("exercises").commands()
-    tasks = which.add_parser("list", help="all tasks, three syllabi, and the hours of each sitting")
+    tasks = which.add_parser("list", help="all tasks, three syllabi, and the hours of each sitting", **LIST)
     tasks.add_argument("--write", action="store_true", help="into exercises/TASKS.md")
     tasks.set_defaults(call=call_tasks)
-    release = which.add_parser("release", help="the notebooks that students get, without solutions")
+    release = which.add_parser(
+        "release", help="the notebooks that students get, without solutions", **RELEASE
+    )
     release.add_argument(
         "chapters", nargs="*", metavar="NN", help="these sets (default: all), or project, or final"
     )
@@ -251,7 +268,9 @@ def parser() -> Parser:
         "--public", metavar="FOLDER", help="the repository that a class gets: the course without solutions"
     )
     release.set_defaults(call=call_release)
-    key = which.add_parser("key", help="a set with its solutions and what gives points, for whoever marks")
+    key = which.add_parser(
+        "key", help="a set with its solutions and what gives points, for whoever marks", **KEY
+    )
     key.add_argument("chapters", nargs="*", metavar="NN", help="these sets (default: all), or final")
     key.add_argument("--to", metavar="FOLDER", help="where they go (default: build/keys/)")
     key.set_defaults(call=call_key)

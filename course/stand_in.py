@@ -1,4 +1,4 @@
-"""What chapters 07b and 08 need around their experiments: a model, also where chapter 07 was skipped, and times taken in turn."""
+"""What chapters 07 to 08 need around their experiments: a model with a fault, one where 07 was skipped, and times."""
 
 import time
 from collections.abc import Callable
@@ -28,6 +28,21 @@ def small_model(tokenizer, manifest: dict, device):
     model = scale_init(GPT(config, generator=seed_everything(0))).to(device)
     train(model.train(), DocumentStream(shards, B=8, T=128, device=device), steps=200, lr=5e-3)
     return model.eval()
+
+
+def without_mask(model):
+    """The same model, in which each position attends to the complete row, also to what comes after it."""
+    import torch.nn.functional as F
+
+    from nanogpt.gpt.attention import split_heads
+
+    def everywhere(attention, x):
+        q, k, v = split_heads(attention.c_attn(x), attention.n_head)
+        return attention.c_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+    for block in model.transformer.h:
+        block.attn.forward = lambda x, cache=None, attention=block.attn: everywhere(attention, x)
+    return model
 
 
 def fastest(calls: dict[object, Callable], rounds: int = 8) -> dict:

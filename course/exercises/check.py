@@ -17,6 +17,7 @@ from course.exercises.sets import HEADING
 from course.exercises.without import found
 from course.files import write_atomically
 from course.paths import BUILT, ROOT, CourseError, relative, two_digits
+from course.states.started import not_there
 
 PASSED = BUILT / "progress.json"
 SECONDS = 60  # for one cell; what the checks ask takes a few
@@ -118,6 +119,8 @@ def outcomes(cells: list[Released], tasks: dict, seconds: float, folder: Path) -
     broken = next(
         (f"{name}: {words}" for name, words in said.items() if name.startswith("given-") and words), ""
     )
+    if lacking := not_there(broken):  # no task can pass then
+        raise CourseError(lacking)
     told = {}
     for task in tasks:
         solution, check = by_name.get(task), by_name.get(f"{task}-check")

@@ -54,4 +54,6 @@ def graded(made: ExerciseSet, task: str) -> str:
             lines += [f"  - to be refused: {name}" for name in check.wrong]
     lines += [f"- forbidden: {what}" for what in made.forbids.get(task, ())]
     told = [wrong.says for wrong in made.wrong if wrong.task == task]
-    return "\n".join([*lines, "", "What is told of wrong solutions:", "", *(f"- {says}" for says in told)])
+    return "\n".join(
+        [*lines, "", "What students are told about wrong solutions:", "", *(f"- {says}" for says in told)]
+    )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from course.exercises.key import KEYS
 from course.exercises.release import RELEASED
-from course.exercises.sets import BEGIN, END, SOLUTION
+from course.exercises.sets import BEGIN, END, SOLUTION, WITHOUT
 from course.files import write_atomically
 from course.paths import ROOT, CourseError, relative
 
@@ -14,7 +14,10 @@ PAGES = ROOT / "exercises"
 
 
 def text_of(name: str) -> str:
-    return (PAGES / f"{name}.md").read_text(encoding="utf-8")
+    path = PAGES / f"{name}.md"
+    if not path.is_file():
+        raise CourseError(f"there is no {relative(path)}; {WITHOUT}")
+    return path.read_text(encoding="utf-8")
 
 
 def questions(name: str) -> str:

@@ -9,6 +9,7 @@ from course.package.cells import claimed_modules
 from course.package.passed import passed
 from course.paths import ROOT, CourseError, chapters, module_path, notebook_path
 from course.predictions import KEPT, aligned, error, shown
+from course.site.chapters import OPTIONAL
 from course.states.released import released
 from course.states.started import described, is_there
 from course.states.state import built, grows
@@ -27,12 +28,13 @@ def chapter_lines() -> list[str]:
     wide = max(len(says) for _, says in rows)
     lines = [
         f"{chapter:4} {says:{wide}}  {title(chapter)}, {in_hours(planned.get(chapter, 0))}"
+        + (" ◇" if chapter in OPTIONAL else "")
         for chapter, says in rows
     ]
     mine = [chapter for chapter, _ in rows if chapter in done]
     spent, whole = sum(planned.get(chapter, 0) for chapter in mine), sum(planned.values())
-    head = f"{len(mine)} of {len(rows)} checkpoints have passed, planned for {in_hours(spent)} of {in_hours(whole)}"
-    return [head, *lines]
+    head = f"{len(mine)} of {len(rows)} checkpoints have passed, {in_hours(spent)} of the {in_hours(whole)} that are planned"
+    return [head + ("; ◇ is optional" if OPTIONAL & set(chapters()) else ""), *lines]
 
 
 def title(chapter: str) -> str:

@@ -12,7 +12,15 @@ from course.exercises.sets import ExerciseSet
 from course.files import write_atomically
 from course.paths import ROOT, CourseError
 
-KEPT_BACK = ("exercises/", "tests/grading/", "tests/bench/", "tests/repository/test_exercises.py")
+KEPT_BACK = (  # the sets, and the tests that read them
+    "exercises/",
+    "tests/grading/",
+    "tests/bench/",
+    "tests/machinery/test_course_public.py",
+    "tests/machinery/test_course_release.py",
+    "tests/repository/test_exercises.py",
+    "tests/repository/test_first_minutes.py",
+)
 GIVEN = "exercises/TASKS.md"
 README = """\
 # Exercises

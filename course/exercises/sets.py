@@ -27,6 +27,7 @@ HEADING = re.compile(
     re.MULTILINE,
 )
 BEGIN, INSTEAD, END = "### BEGIN SOLUTION", "### INSTEAD", "### END SOLUTION"
+WITHOUT = "this copy of the course is a class's, whose sets are in released/, ready to be worked on"
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def folder_of(chapter: str) -> Path:
     there = {number_of(folder): folder for folder in folders()}
     number = two_digits(chapter.partition("_")[0])
     if number not in there:
-        raise CourseError(f"no exercises for chapter {chapter!r}; there are {' '.join(there) or 'none yet'}")
+        here = f"there are {' '.join(there)}" if there else WITHOUT
+        raise CourseError(f"no exercises for chapter {chapter!r}; {here}")
     return there[number]
 
 

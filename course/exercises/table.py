@@ -2,9 +2,9 @@
 
 from course.exercises.checks import CheckOfCheck
 from course.exercises.hours import minutes
-from course.exercises.sets import EXERCISES, ExerciseSet, Task, folders, read
+from course.exercises.sets import EXERCISES, WITHOUT, ExerciseSet, Task, folders, read
 from course.files import write_atomically
-from course.paths import SOURCES, number_of, numbered, relative
+from course.paths import SOURCES, CourseError, number_of, numbered, relative
 
 TABLE = EXERCISES / "TASKS.md"
 
@@ -20,6 +20,7 @@ SYLLABI = {
 # The quarter, week by week. Letters belong to their number: 17 is 17 and 17b to 17e.
 WEEKS = [
     "00 01", "02 03", "04", "05 06", "07 08", "09 10", "11 12", "13 14", "15 16", "17", "18 19", "20", "21", "22",
+    "23 24",
 ]  # fmt: skip
 
 
@@ -110,7 +111,11 @@ def page() -> str:
 
 
 def list_tasks(write: bool) -> int:
-    text = page()
+    """Print all tasks; write: make exercises/TASKS.md. A class's copy has the page alone, and no sets to make it from."""
+    sets = folders()
+    if write and not sets:
+        raise CourseError(f"{relative(TABLE)} is not made here; {WITHOUT}")
+    text = page() if sets else TABLE.read_text(encoding="utf-8")
     if write:
         write_atomically(TABLE, text.encode())
         print(f"{relative(TABLE)} written")

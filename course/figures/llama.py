@@ -1,4 +1,4 @@
-"""Chapter 24's figures: each function takes data and returns a figure."""
+"""Chapter 24's figures: each function takes data, and returns a figure or prints."""
 
 import importlib.util
 import tempfile
@@ -19,6 +19,18 @@ def worth(rows: list[dict]) -> plt.Figure:
     ax.set_yticks(range(len(rows)), [row["name"] for row in rows])
     ax.set_xlabel("loss minus GPT-2's (nats a token); left is better")
     return fig
+
+
+def say_worth(rows: list[dict]) -> None:
+    """Print each change's loss, and its difference from GPT-2 with an interval; a star where that excludes zero."""
+    for row in rows:
+        line = f"{row['name']:22} {row['parameters']:9,} parameters, loss {row['loss']:.3f}"
+        if row["name"] != "GPT-2":
+            low, high = row["interval"]
+            line += f", {row['difference']:+.3f} ({low:+.3f} to {high:+.3f})"
+            if low > 0 or high < 0:
+                line += "  *"
+        print(line)
 
 
 def say_times(models: dict, device) -> None:

@@ -1,4 +1,4 @@
-"""Chapter 22c's figures: each function takes data and returns a figure."""
+"""Chapter 22c's figures: each function takes data, and returns a figure or prints."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -72,3 +72,14 @@ def profiles(
     ax.set(xlabel="parameters", ylabel="held-out loss [nats a token]")
     ax.legend(fontsize=8)
     return fig
+
+
+def say_errors(runs: list[dict], off) -> None:
+    """Print the errors `off` of a law, a line for each width and a column for each length; means over the seeds."""
+    lengths = sorted({run["tokens"] for run in runs})
+    for width in sorted({run["width"] for run in runs}):
+        texts = []
+        for n in lengths:
+            mine = [e for e, run in zip(off, runs) if (run["width"], run["tokens"]) == (width, n)]
+            texts.append(f"{sum(mine) / len(mine):+6.1%}")
+        print(f"width {width:3}:", *texts)

@@ -76,8 +76,13 @@ def heads(model, ids: list[int]):
     return torch.stack([attention_weights(q, k)[0] for q, k, _ in parts]).cpu()
 
 
-def loss_map(lines: dict[str, float], spans: dict[str, tuple[float, float]]) -> plt.Figure:
-    """Losses, a row each, with their names ("short: what it knows"); spans are shaded from one loss to another."""
+def loss_map(lines: dict[str, float]) -> plt.Figure:
+    """Losses, a row each, with their names ("short: what it knows"); from the floor, what needs attention is shaded."""
+    by_name = {name.partition(":")[0]: nats for name, nats in lines.items()}
+    spans = {
+        "needs attention": (by_name["floor"], by_name["position"]),
+        "needs more than phrases": (by_name["floor"], by_name["5-gram"]),
+    }
     fig, ax = plt.subplots(figsize=(7.2, 0.3 * (len(lines) + len(spans) / 2) + 0.8))
     rows = sorted(lines.items(), key=lambda line: line[1])
     for i, (_, nats) in enumerate(rows):
@@ -125,8 +130,10 @@ class LivePlot:
 
     def __call__(self, step: int, loss) -> None:
         self.losses.append(loss)
-        if (step + 1) % self.every == 0 or step + 1 == self.steps:
+        if (step + 1) % self.every == 0 and step + 1 < self.steps:
             show(self.draw(), alt="The losses so far, between the lines of the map.", handle=self.handle)
+        if step + 1 == self.steps:
+            self.handle.update({"text/plain": "trained; the next cell shows the figure"}, raw=True)
 
     def draw(self) -> plt.Figure:
         fig, ax = plt.subplots(figsize=(7.2, 3.6))
@@ -153,9 +160,6 @@ class LivePlot:
         ax.minorticks_off()
         ax.legend(fontsize=8, loc="upper right", bbox_to_anchor=(1, 0.82), frameon=True, framealpha=1)
         return fig
-
-    def close(self) -> None:
-        self.handle.update({"text/plain": "trained; the same figure stands below"}, raw=True)
 
 
 def answers(right: dict[int, dict[str, float]], baseline: dict[str, float], steps: int) -> plt.Figure:

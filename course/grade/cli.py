@@ -8,13 +8,59 @@ from course.grade.results.page import clean
 from course.paths import CourseError, relative
 from course.runner import Parser
 
+ABOUT = {  # what each command does, in full, and an example
+    "run": (
+        "Grade the latest submission of each student, in a sandbox. What is graded already stays, so that a run that was\n"
+        "interrupted goes on where it stopped.",
+        "course grade run 04 --submissions collected/ --jobs 2",
+    ),
+    "regrade": (
+        "Grade submissions again, those of a set or of one student. The points that a person gave stay.",
+        "course grade regrade 04 --student kim --submissions collected/",
+    ),
+    "selfcheck": (
+        "Does the sandbox hold on this machine? Each line is something that a submission could try.",
+        "course grade selfcheck",
+    ),
+    "feedback": (
+        "Write a page for each student into results/04_attention/feedback/. Of a hidden check it shows the name and the points.",
+        "course grade feedback 04",
+    ),
+    "summary": (
+        "How the class did, task by task, with solutions that read alike: results/04_attention/summary.html. Without NN it\n"
+        "prints a line for each set of the term.",
+        "course grade summary 04",
+    ),
+    "totals": (
+        "Write one table of all sets, a row for each student: the points of every set after lateness, and the mean share of\n"
+        "them in percent.",
+        "course grade totals --deadlines deadlines.csv --late 2 --late-days 5 --drop-lowest 2",
+    ),
+    "marks": (
+        "Write results/04_attention/marks.csv, a row for each answer that a person reads. Enter points and comments there.",
+        "course grade marks 04",
+    ),
+    "show": (
+        "Print everything about one student's submission, hidden checks too; without NN, of all sets.",
+        "course grade show finn 04",
+    ),
+    "export": (
+        "Write the scores of a set for another system. An answer without points counts 0, and the command warns of it.",
+        "course grade export 04 --to nbgrader --roster roster.csv --due 2026-11-20T23:59 --late 2",
+    ),
+    "bundle": (
+        "Write a zip with the grader of a set, to be uploaded to Gradescope or PrairieLearn.",
+        "course grade bundle gradescope 04 --out gradescope-04.zip",
+    ),
+}
+
 
 def parser() -> argparse.ArgumentParser:
     from course.grade.desk import add_commands
 
     top = Parser(
         prog="course grade",
-        description="Score submissions, and hand back what came of it; exercises/README.md has the whole cycle.",
+        description="Score submissions, mark answers, and return the results. exercises/README.md shows all steps in order.",
         epilog="Example: course grade run 04 --submissions collected/",
     )
     commands = top.commands()
@@ -44,6 +90,9 @@ def parser() -> argparse.ArgumentParser:
     add_backend(check)
     check.set_defaults(call=call_selfcheck)
     add_commands(commands)
+    for name, made in commands.choices.items():
+        made.description, example = ABOUT[name]
+        made.epilog = f"Example: {example}"
     return top
 
 

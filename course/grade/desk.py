@@ -84,10 +84,6 @@ def add_lateness(parser: ArgumentParser) -> None:
 
 
 def add_totals(parser: ArgumentParser) -> None:
-    parser.description = (
-        "The points of every set after lateness, and each student's mean share of them in percent. For example:"
-        " course grade totals --deadlines due.csv --late 2 --late-days 5 --drop-lowest 2"
-    )
     add_lateness(parser)
     parser.add_argument(
         "--late-days", type=int, default=0, metavar="N", help="days a term that cost a student nothing"

@@ -54,7 +54,9 @@ def other_work(seconds: float = 0.5) -> Iterator[Finding]:
     cores, share = psutil.cpu_count() or 1, psutil.cpu_percent(interval=seconds) / 100
     if share * cores >= max(0.5, 0.3 * cores):
         text = f"other programs use {share * cores:.1f} of {cores} cores now"
-        yield Finding(YELLOW, "busy", text, "close them before you time anything, or chapters take longer")
+        yield Finding(
+            YELLOW, "busy", text, "chapters take longer beside them; close them before you time anything"
+        )
     else:
         yield Finding(GREEN, "busy", "no: other programs leave the processor free")
 
@@ -198,6 +200,9 @@ def speed_features() -> Iterator[Finding]:
 
 def arithmetic() -> Iterator[Finding]:
     if (chosen := device_if_there()) is None:
+        return
+    if chosen.type == "cpu":
+        yield Finding(GREEN, "arithmetic", "the CPU's, with which other devices are compared")
         return
     error = disagreement(chosen)
     if error < TOLERANCE:

@@ -190,7 +190,7 @@ def module_pages() -> dict[str, str]:
     for name, at in zip(named, pages):
         says = module_path(name).read_text(encoding="utf-8").split("\n")[0].strip('"')
         text += f"| {owner(module_path(name))} | [{name}]({at}.md) | {says} |\n"
-    return pages | {"index": text + toctree("", list(pages))}
+    return pages | {"index": text + toctree("", [f"{name} <{at}>" for name, at in zip(named, pages)])}
 
 
 def written_in(name: str) -> str:

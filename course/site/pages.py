@@ -15,7 +15,7 @@ from course.paths import ROOT, SOURCES, CourseError, number_of, relative
 from course.site.reading import cells_to_read
 
 PROSE = re.compile(
-    r"(?P<kept>^ *```[\s\S]*?^ *```|`[^`\n]*`|\$[^$\n]*\$|^#[^\n]*)"  # code, mathematics, headings
+    r"(?P<kept>^ *```[\s\S]*?^ *```|`[^`\n]*`|\$[^$\n]*\$|^#[^\n]*|<a [^<]*</a>)"  # code, mathematics, headings, HTML
     r"|(?P<text>!?\[[^\[\]]*\])\((?P<target>[^)\s]+)\)"
     r"|(?<![\[\w])[Cc]hapter (?P<chapter>\d\d[a-z]?)(?![\w\]])",
     re.MULTILINE,

@@ -16,12 +16,14 @@ from course.paths import module_file
 DIRECTIVE = re.compile(r"^#\|.*\n?", re.MULTILINE)
 EXPORT = re.compile(r"^#\| export(?: +([\w.]+))?$", re.MULTILINE)
 DEFAULT = re.compile(r"^#\| default_exp +([\w.]+)", re.MULTILINE)
+ASKS = re.compile(r"\bpredict as (\w+)")  # where a chapter has a function `predict` of its own
 GROWS = re.compile(r"^#\| grows +(.+)$", re.MULTILINE)
 FOLDED = {  # a call that is folded, and what the fold says
     "checkpoint": "Checkpoint: test the chapter's code and export it",
     "predictions": "Your predictions, and what came out",
     "show": "Code of the figure",
 }
+IMPORTS = "Imports"
 SHOWN = 20  # lines of a printed output; of a longer one only the first TOP
 TOP = 10
 
@@ -29,16 +31,34 @@ TOP = 10
 def cells_to_read(cells: list, page: str) -> list:
     """The cells of a chapter, whose address on the site is `page`, as the book shows them."""
     default = next((found[1] for cell in cells if (found := DEFAULT.search(cell.source))), "")
+    asks = next((found[1] for cell in cells if (found := ASKS.search(cell.source))), "predict")
     came_out = outcomes(cells)
     made = []
     for cell in cells:
-        made += code_to_read(cell, default, came_out, page) if cell.cell_type == "code" else [cell]
+        made += code_to_read(cell, default, came_out, page, asks) if cell.cell_type == "code" else [cell]
+    made = together(made)
     for number, cell in enumerate(made):
         cell.setdefault("id", f"read-{number}")
     return made
 
 
-def code_to_read(cell, default: str, came_out: dict[str, str], page: str) -> list:
+def together(cells: list) -> list:
+    """Imports that follow each other are one fold."""
+    made = []
+    for cell in cells:
+        if made and all(map(is_fold_of_imports, (made[-1], cell))):
+            made[-1].source += f"\n{cell.source}"
+        else:
+            made.append(cell)
+    return made
+
+
+def is_fold_of_imports(cell) -> bool:
+    folds = cell.metadata.get("mystnb", {}).get("code_prompt_show") == IMPORTS
+    return folds and not cell.get("outputs")
+
+
+def code_to_read(cell, default: str, came_out: dict[str, str], page: str, asks: str = "predict") -> list:
     """One code cell: its questions, its imports in a fold, a badge and the rest, as far as it has them."""
     badge = exported(cell.source, default, page)
     cell.source = DIRECTIVE.sub("", cell.source).strip("\n")
@@ -47,16 +67,16 @@ def code_to_read(cell, default: str, came_out: dict[str, str], page: str) -> lis
     except SyntaxError:  # a cell with a magic
         return [*badge, cell, *rest_of_output(cell)]
     before = []
-    if asked := taken(cell, lambda node: called(node) == "predict"):
+    if asked := taken(cell, lambda node: called(node) == asks):
         before.append(question(asked, came_out))
     body = ast.parse(cell.source).body
     imports = list(filter(is_import, body))
     if body and len(imports) == len(body):
-        return [*before, folded(cell, "Imports")]
+        return [*before, folded(cell, IMPORTS)]
     if len(imports) > 1:
         text = source_of(cell.source, imports)
         taken(cell, is_import)
-        before.append(folded(code(text), "Imports"))
+        before.append(folded(code(text), IMPORTS))
     if not cell.source.strip():
         if not cell.get("outputs"):
             return before

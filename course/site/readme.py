@@ -8,12 +8,13 @@ from pathlib import Path
 from course.exercises import table as tasks
 from course.exercises.hours import in_hours, minutes
 from course.exercises.progress import title
-from course.exercises.sets import folders, read
+from course.exercises.sets import WITHOUT, folders, read
 from course.files import diff, write_atomically
 from course.paths import (
     PACKAGE,
     ROOT,
     TIMES,
+    CourseError,
     chapters,
     module_file,
     notebook_path,
@@ -30,6 +31,8 @@ DIAMOND = "◇"
 
 def readme(write: bool) -> int:
     """Write the blocks of README and the site's first page, or show what differs; 1 where something does."""
+    if not folders():
+        raise CourseError(f"the hours of exercises cannot be counted; {WITHOUT}")
     changed = 0
     for path in (README, INDEX):
         old = path.read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ section small { display: block; font-size: 20px; line-height: 1.3; } section p, 
 NUMBERS = "Numbers are those of the executed notebooks. Times and rates differ on another machine: run the cell before you show it."
 HEAD = f"---\nmarp: true\npaginate: true\nsize: 16:9\nstyle: |\n{textwrap.indent(STYLE, '  ')}---\n\n"
 OUTSIDE = re.compile(r"^(?:Appendix|Checkpoint|Exercises|Further reading|Your predictions|Predict$)")
-PREDICT = re.compile(r"^\s*predict\(\s*f?\"([\w.]+)\"", re.MULTILINE)
+PREDICT = re.compile(r"^\s*(?:predict|guess)\(\s*f?\"([\w.]+)\"", re.MULTILINE)
 ANSWER = re.compile(r"^(\d\d[a-z]?\.\d+)(?:, (.*))?: (.+)$", re.MULTILINE)
 TASK = re.compile(r"^- \*\*(\d\d[a-z]?-\d)\*\* (.+?), \d+ minutes", re.MULTILINE)
 FILTERS = re.compile(  # words that Marp takes for commands in the text of a picture

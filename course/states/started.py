@@ -19,7 +19,12 @@ def after_checkpoint(chapter: str, texts: dict[str, str]) -> None:
 
 def not_built_yet(error: BaseException | None) -> str:
     """Which module's import failed in a growing package, and which chapter makes it; "" for any other error."""
-    found = MISSING.search(str(error)) if isinstance(error, ModuleNotFoundError) else None
+    return not_there(str(error)) if isinstance(error, ModuleNotFoundError) else ""
+
+
+def not_there(says: str) -> str:
+    """The same, from an error's text: "No module named 'nanogpt.gpt.model'"."""
+    found = MISSING.search(says)
     made = made_by(found[1]) if found else ""
     return f"nanogpt/{found[1].replace('.', '/')}.py is not there yet; {made}" if made else ""
 

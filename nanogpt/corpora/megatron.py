@@ -3,6 +3,7 @@
 Exported from notebooks/22b_formats.ipynb.
 """
 
+import math
 import os
 import struct
 from collections.abc import Iterable, Iterator
@@ -16,8 +17,48 @@ from nanogpt.corpora.chunks import alone_in
 from nanogpt.text.files import atomically
 from nanogpt.text.shards import open_shards, read_shard
 
+
+def write_ids(file, docs: Iterable, vocab_size: int, dtype: str) -> tuple[list[int], list[int]]:
+    """Write the ids of all documents; tokens of each sequence, and the sequence with which each document begins."""
+    lengths, marks = [], [0]
+    for i, doc in enumerate(docs):
+        if len(ids := np.asarray(doc)):
+            row = ids.ndim == 1 and ids.dtype.kind in "iu" and len(ids) < 2**31
+            if not row or ids.min() < 0 or ids.max() >= vocab_size:
+                raise ValueError(f"document {i} is no row of fewer than 2³¹ ids from 0 to {vocab_size - 1}")
+            file.write(ids.astype(dtype).tobytes())
+            lengths.append(len(ids))
+        marks.append(len(lengths))
+    return lengths, marks
+
+
 MAGIC, HEAD = b"MMIDIDX\0\0", struct.Struct("<9sQBQQ")  # 34 bytes
 TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # 6 and 7 are floats: no tokens
+
+
+def pair(prefix: str | os.PathLike) -> tuple[Path, Path]:
+    """prefix.bin and prefix.idx."""
+    return Path(f"{os.fspath(prefix)}.bin"), Path(f"{os.fspath(prefix)}.idx")
+
+
+def write_indexed_dataset(prefix: str | os.PathLike, docs: Iterable, vocab_size: int = 50257) -> int:
+    """Write prefix.bin and prefix.idx, a document for each row of ids in `docs`; the number of tokens.
+
+    ValueError for ids that are not 0..vocab_size-1, and if there is no token at all.
+    """
+    ids_path, index_path = pair(prefix)
+    code = 8 if vocab_size < 65500 else 4  # Megatron-LM, DType.optimal_dtype
+    with atomically(ids_path) as file:
+        lengths, marks = write_ids(file, docs, vocab_size, TYPES[code])
+        if not lengths:
+            raise ValueError("no document has a token, and Megatron cannot read such a data set")
+        index_path.unlink(missing_ok=True)  # before the .bin gets its name: no index beside other ids
+    n = np.array(lengths, "<i4")
+    places = (np.cumsum(n, dtype="<i8") - n) * np.dtype(TYPES[code]).itemsize
+    with atomically(index_path) as file:
+        file.write(HEAD.pack(MAGIC, 1, code, len(n), len(marks)))
+        file.write(n.tobytes() + places.tobytes() + np.array(marks, "<i8").tobytes())
+    return int(n.sum(dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -41,45 +82,6 @@ class IndexedDataset:
         return self.ids[self.starts[self.documents[i]] : self.starts[self.documents[i + 1]]]
 
 
-def pair(prefix: str | os.PathLike) -> tuple[Path, Path]:
-    """prefix.bin and prefix.idx."""
-    return Path(f"{os.fspath(prefix)}.bin"), Path(f"{os.fspath(prefix)}.idx")
-
-
-def write_ids(file, docs: Iterable, vocab_size: int, dtype: str) -> tuple[list[int], list[int]]:
-    """The ids of all documents; tokens of each sequence, and the sequence with which each document begins."""
-    lengths, marks = [], [0]
-    for i, doc in enumerate(docs):
-        if len(ids := np.asarray(doc)):
-            row = ids.ndim == 1 and ids.dtype.kind in "iu" and len(ids) < 2**31
-            if not row or ids.min() < 0 or ids.max() >= vocab_size:
-                raise ValueError(f"document {i} is no row of fewer than 2³¹ ids from 0 to {vocab_size - 1}")
-            file.write(ids.astype(dtype).tobytes())
-            lengths.append(len(ids))
-        marks.append(len(lengths))
-    if not lengths:
-        raise ValueError("no document has a token, and Megatron cannot read such a data set")
-    return lengths, marks
-
-
-def write_indexed_dataset(prefix: str | os.PathLike, docs: Iterable, vocab_size: int = 50257) -> int:
-    """Write prefix.bin and prefix.idx, a document for each row of ids in `docs`; how many tokens that were.
-
-    ValueError for ids that are not 0..vocab_size-1, and where there is no token at all.
-    """
-    ids_path, index_path = pair(prefix)
-    code = 8 if vocab_size < 65500 else 4  # Megatron-LM, DType.optimal_dtype
-    with atomically(ids_path) as file:
-        lengths, marks = write_ids(file, docs, vocab_size, TYPES[code])
-        index_path.unlink(missing_ok=True)  # before the .bin gets its name: no index stands beside other ids
-    n = np.array(lengths, "<i4")
-    places = (np.cumsum(n, dtype="<i8") - n) * np.dtype(TYPES[code]).itemsize
-    with atomically(index_path) as file:
-        file.write(HEAD.pack(MAGIC, 1, code, len(n), len(marks)))
-        file.write(n.tobytes() + places.tobytes() + np.array(marks, "<i8").tobytes())
-    return int(n.sum(dtype=np.int64))
-
-
 def read_index(path: Path) -> tuple[np.dtype, np.ndarray, np.ndarray]:
     """The type of the ids, where each sequence begins, and with which each document; ValueError if they disagree."""
     raw = path.read_bytes()
@@ -99,15 +101,15 @@ def read_index(path: Path) -> tuple[np.dtype, np.ndarray, np.ndarray]:
 
 
 def read_indexed_dataset(prefix: str | os.PathLike) -> IndexedDataset:
-    """What such a pair holds. OSError or ValueError, in one sentence, if a file is missing, foreign or damaged."""
+    """The data set of such a pair. OSError or ValueError, in one sentence, if a file is missing, foreign or damaged."""
     ids, index = pair(prefix)
     for path, other in (index, ids), (ids, index):
         if not path.exists():
             alone = f", and {other.name} alone says nothing: was writing it interrupted? write both again"
             raise FileNotFoundError(f"{path} is not there{alone if other.exists() else ''}")
     dtype, starts, marks = read_index(index)
-    if (there := ids.stat().st_size) != (asked := starts[-1] * dtype.itemsize):
-        what = f"{there:,} bytes, where its index asks for {asked:,}"
+    if (found := ids.stat().st_size) != (asked := starts[-1] * dtype.itemsize):
+        what = f"{found:,} bytes, where its index asks for {asked:,}"
         raise ValueError(f"{ids} has {what}: they are no pair; write both again")
     return IndexedDataset(np.memmap(ids, dtype, "r"), starts, marks)
 
@@ -156,10 +158,16 @@ def epochs_and_samples(tokens: int, T: int, wanted: int) -> tuple[int, int]:
     """How often a split is read so that `wanted` samples of T targets come out, and how many samples that are in all."""
     if tokens < 1:
         raise ValueError("a split without tokens has no samples; give it a larger weight")
-    epochs = max(
-        1, -(-(wanted * T + 1) // tokens)
-    )  # one token more: a sample is T inputs and the target of the last
+    needed = wanted * T + 1  # one more: the last target
+    epochs = max(1, math.ceil(needed / tokens))
     return epochs, (epochs * tokens - 1) // T
+
+
+def shuffled(parts: list[np.ndarray], dice: np.random.RandomState) -> np.ndarray:
+    """The parts one after the other, each of them shuffled."""
+    for part in parts:
+        dice.shuffle(part)
+    return np.concatenate(parts)
 
 
 def sample_indices(dataset: IndexedDataset, docs: range, T: int, wanted: int, seed: int = 1234) -> tuple:
@@ -168,19 +176,13 @@ def sample_indices(dataset: IndexedDataset, docs: range, T: int, wanted: int, se
     tokens = int(lengths[docs.start : docs.stop].sum())
     epochs, samples = epochs_and_samples(tokens, T, wanted)
     before = ((epochs - 1) * tokens - 1) // T  # samples of all epochs but the last
-    apart = epochs > 1 and wanted - before < int(0.8 * ((tokens - 1) // T))
-
-    def shuffled(parts: list[np.ndarray]) -> np.ndarray:
-        for part in parts:
-            dice.shuffle(part)
-        return np.concatenate(parts)
-
-    once = np.array(docs, np.int32)
-    laid = shuffled([np.tile(once, n) for n in ([epochs - 1, 1] if apart else [epochs])])
+    rounds, cuts = [epochs], [0, samples]
+    if epochs > 1 and wanted - before < int(0.8 * ((tokens - 1) // T)):
+        rounds, cuts = [epochs - 1, 1], [0, before, samples]  # the last epoch by itself
+    laid = shuffled([np.tile(np.array(docs, np.int32), n) for n in rounds], dice)
     starts, places = np.append(0, np.cumsum(lengths[laid])), np.arange(samples + 1) * T
     row = np.searchsorted(starts, places, "right") - 1  # the document that holds a sample's first token
-    cuts = [0, before, samples] if apart else [0, samples]
-    drawn = shuffled([np.arange(a, b, dtype=np.uint32) for a, b in pairwise(cuts)])
+    drawn = shuffled([np.arange(a, b, dtype=np.uint32) for a, b in pairwise(cuts)], dice)
     return laid, np.stack([row, places - starts[row]], axis=1), drawn
 
 

@@ -33,7 +33,8 @@ def rope_angles(positions: Tensor, d: int, theta: float) -> Tensor:
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
     """Rotate each pair (x_i, x_(i + d/2)) of x (B, heads, T, d) by its angle; angles (T, d/2) or (B, T, d/2)."""
-    cos, sin = (f(angles).unsqueeze(-3).to(x.dtype) for f in (torch.cos, torch.sin))  # (..., 1, T, d/2)
+    angles = angles.unsqueeze(-3)  # (..., 1, T, d/2): the same for all heads
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
@@ -75,10 +76,10 @@ class GroupedAttention(nn.Module):
         self.q_norm, self.k_norm = (norm(config.head_size, config.norm_eps) for _ in range(2))
 
     def forward(self, x: Tensor, angles: Tensor, cache=None) -> Tensor:
-        layers = self.c_q, self.c_k, self.c_v
-        q, k, v = (
-            c(x).unflatten(2, (-1, self.head_size)).transpose(1, 2) for c in layers
-        )  # (B, heads, T, d)
+        d = self.head_size
+        q = self.c_q(x).unflatten(2, (-1, d)).transpose(1, 2)  # (B, n_head, T, d)
+        k = self.c_k(x).unflatten(2, (-1, d)).transpose(1, 2)  # (B, n_kv_head, T, d)
+        v = self.c_v(x).unflatten(2, (-1, d)).transpose(1, 2)
         q, k = rotate(self.q_norm(q), angles), rotate(self.k_norm(k), angles)
         if cache is not None:
             y = cache(q, k, v)
@@ -120,7 +121,7 @@ class Llama(nn.Module):
     def __init__(self, config: LlamaConfig, generator: torch.Generator | None = None):
         super().__init__()
         self.config, V, C = config, config.vocab_size, config.n_embd
-        with torch.device("meta"):  # memory comes below, values from init_weights: the seed decides alone
+        with torch.device("meta"):  # shapes without memory; see chapter 05
             blocks = nn.ModuleList(LlamaBlock(config) for _ in range(config.n_layer))
             parts = {"wte": table(V, C), "h": blocks, "ln_f": RMSNorm(C, config.norm_eps)}
             self.transformer, self.lm_head = nn.ModuleDict(parts), nn.Linear(C, V, bias=False)

@@ -48,7 +48,7 @@ SIZES = {
     "norm_eps": "rms_norm_eps",
     "tied": "tie_word_embeddings",
 }
-KINDS = {"llama": False, "qwen3": True}  # model_type: has it QK-norm?
+KINDS = {"llama": False, "qwen3": True}  # model_type: whether it has QK-norm
 
 
 def config_from_llama(hf: dict) -> LlamaConfig:

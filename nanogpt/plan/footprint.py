@@ -17,18 +17,20 @@ class Program:
     gradients: int
     masters: int = 0  # bytes of a float32 copy beside 16-bit weights
     casts: int = 0  # bytes of a number in the copy of each matrix that autocast makes in every step
-    norms: int = 0  # bytes that a LayerNorm's parameter has more than another
     stream: int = 4  # bytes of a number on the residual stream
     inside: int = 4  # of what matrix products and attention read
     stats: int = 4  # of the norms' means and deviations
     logits: int = 4  # for each logit, in all tables that are kept
     backward: int = 0  # for each logit, in the loss's backward pass
+    ids: bool = False  # tokens, targets, positions as int64, and the loss's divisor, are kept
+
     tables: int = 1  # T × T tables for each head, without flash attention
     mask: int = 0  # bytes of a T × T mask for each layer, without flash attention
+
+    norms: int = 0  # bytes that a LayerNorm's parameter has more than another
     projections: bool = False  # what both projections add to the stream has tensors of its own
     shared_output: bool = False  # the logits' memory serves as scratch too: for qkv, or T × T
     scratch: int = 0  # further numbers of `inside` for each of a token's C
-    ids: bool = False  # tokens, targets, positions as int64, and the loss's divisor, are kept
     pad: int = 1  # the token table's rows are a multiple of this
 
 
@@ -44,6 +46,7 @@ BLOCK = "ln1 ln1_stats qkv att mask atty attproj residual2 ln2 ln2_stats fch gel
 RECOMPUTE = {  # what backward makes again, and of how many layers it exists at a time
     "none": {},
     "gelu": {"gelu": 1},
+    "gelu+norms": {"gelu": 1, "ln1": 0, "ln2": 0},  # llm.c's -r 2: both norms in the memory of the last one
     "block": dict.fromkeys(BLOCK.split(), 1),  # all but a block's input: residual3 of the one before
 }
 
@@ -53,10 +56,9 @@ def check_step(step) -> None:
     for name in ("B", "T", "accumulate", "dp", "tp", "pp"):
         if getattr(step, name) < 1:
             raise ValueError(f"{name}={getattr(step, name)} must be at least 1")
-    if step.config.n_head % step.tp:
-        raise ValueError(f"tp={step.tp} must divide n_head={step.config.n_head}")
-    if step.config.n_layer % step.pp:
-        raise ValueError(f"pp={step.pp} must divide n_layer={step.config.n_layer}")
+    for name, ranks, size in ("tp", step.tp, "n_head"), ("pp", step.pp, "n_layer"):
+        if getattr(step.config, size) % ranks:
+            raise ValueError(f"{name}={ranks} must divide {size}={getattr(step.config, size)}")
     if step.shard not in range(4):
         raise ValueError(f"shard={step.shard} must be 0, 1, 2 or 3")
 
@@ -199,7 +201,7 @@ def footprint(step: Step) -> dict[str, int]:
     return {name: n for name, n in held.items() if n}
 
 
-OVERHEAD = 851  # MiB that an A800's log leaves unexplained: CUDA's context and libraries
+OVERHEAD = 851  # MiB that an A800's log leaves unexplained; CUDA's context and libraries are among them
 
 
 def stages(step: Step) -> dict[str, Step]:

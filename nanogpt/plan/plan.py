@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from nanogpt.gpt.model import SIZES, GPTConfig, num_params
 from nanogpt.plan.budget import CARDS, Card, Cluster
-from nanogpt.plan.footprint import OVERHEAD, PROGRAMS, RECOMPUTE, Step, footprint
+from nanogpt.plan.footprint import OVERHEAD, PROGRAMS, RECOMPUTE, Step, footprint, largest_batch
 from nanogpt.plan.table import MEMORY, memory_lines, say, sent_lines, time_lines
 from nanogpt.speed.roofline import Peak
 
@@ -53,7 +53,9 @@ N = batch × seq, V rows of the token table, P parameters; 1 MiB = 2^20 bytes, 1
   python -m nanogpt plan --device A800 --batch 56 --program llm.c --recompute gelu --tensors
   python -m nanogpt plan --layers 32 --heads 32 --width 4096 --vocab 32000 --device H100 --dp 8 --shard 3
   python -m nanogpt plan --model gpt3-175B --batch 1 --seq 2048 --program megatron --recompute block \\
-    --tp 8 --pp 16 --dp 8 --accumulate 192 --tokens 300e9 --mfu 0.5"""
+    --tp 8 --pp 16 --dp 8 --accumulate 192 --tokens 300e9 --mfu 0.5
+
+Exit codes, for scripts: 0 it fits, 1 it does not fit (the plan is printed all the same), 2 an option is wrong."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -165,13 +167,15 @@ def plan_lines(args: argparse.Namespace) -> Iterator[tuple]:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the plan; with --plot, draw it too."""
+    """Print the plan; with --plot, draw it too. SystemExit with code 1, so that a script can tell, if it does not fit."""
     step, device, mib, card = asked(args)
     what = f"{model_of(args)[0]}: {num_params(step.config):,} parameters, {step.program}"
     print(f"{what}, on {step.dp * step.tp * step.pp} × {device} ({card.sheet.source})")
     say(plan_lines(args))
     if args.plot:
         draw(step, mib, args.overhead, args.plot)
+    if largest_batch(step, (mib - args.overhead) * 2**20) < step.B:
+        raise SystemExit(1)
 
 
 def draw(step: Step, mib: int, overhead: float, file: str) -> None:

@@ -126,7 +126,7 @@ def replace(ids: list, pair: tuple, new) -> list:
 
 # %%
 print(replace([97, 97, 97, 98], (97, 97), 256))
-assert replace([97, 97, 97, 98], (97, 97), 256) == [256, 97, 98], "the left pair comes first, and alone"
+assert replace([97, 97, 97, 98], (97, 97), 256) == [256, 97, 98], "the left of two pairs is replaced"
 
 # %% [markdown]
 r"""
@@ -917,7 +917,7 @@ visible checks.
 - **01-1** What WordPiece merges, 20 minutes: write the step that BERT's tokenizer repeats, and see what it prefers.
 - **01-2** Longest match first, 30 minutes: encode as WordPiece does, and find where BPE does better and where worse.
 - **01-3** Digits from the right, 30 minutes: a pattern that cuts 1234567 into 1, 234, 567.
-- **01-4** A row of a's, 20 minutes: derive how many tokens a billion a's make, and which stand at the end.
+- **01-4** A row of a's, 20 minutes: derive how many tokens a billion a's make, and which are at the end.
 - **01-5** A check that nothing is lost, 30 minutes: write the check that finds a lossy cut.
 - **01-6** A space too many, 10 minutes: explain why a prompt should not end with one.
 

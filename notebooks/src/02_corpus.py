@@ -156,6 +156,8 @@ the same probability q(sun) for the word of this day. Which q has the lowest mea
 # %%
 def mean_loss(p: dict[str, float], q: dict[str, float]) -> float:
     """The mean loss, in nats, of a model that says q, where words really come with probabilities p."""
+    if min(q.values()) == 0:
+        return math.inf  # a word that the model excludes comes some day
     return sum(p[word] * -math.log(q[word]) for word in p)
 
 

@@ -79,8 +79,8 @@ for t in range(T):
 
 # %% [markdown]
 r"""
-A row of five tokens asks five questions, and the model answers all of them at once. For question t, the model sees the
-first t tokens of its row of x, and the answer is the t-th token of the same row of y. (The model must not look further
+A row of five tokens asks five questions, and the model answers all of them at once. For question 1 the model sees the first
+token of its row of x, for question 2 the first two, and so on. The answer to question t is token t of the same row of y. (The model must not look further
 to the right. Chapter 04 takes care of that.)
 
 Compare the end of the first row of y with the beginning of the second row of x: both are 574. So no question is lost
@@ -140,7 +140,7 @@ Before we write such a file, we take a precaution. Suppose that the computer sto
 run would find half a file and take it for a complete one. If an older version was there, it is lost. There is a simple
 remedy: we write under another name, and rename the file when it is complete. For the operating system, renaming is a
 single step. A reader finds either the old file or the new one, and never a mixture of both. Chapter 01 did this in the
-method `save`. Now we write a function for it, which all later chapters use. (`copymode` gives the new file the
+method `save`. Now we write a function for it, which later chapters use. (`copymode` gives the new file the
 permissions of the old one.)
 """
 

@@ -387,10 +387,10 @@ additions, and a MiB is 2²⁰ bytes.
 """
 
 # %%
-for T in (512, 1024, 2048, 4096):
-    gflop = 4 * T * T * 768 / 1e9  # a multiply and an add for each of q · k and weights · v
-    mib = 4 * T * T / 2**20  # 4 bytes for each weight of one head
-    print(f"T = {T:4}: {gflop:4.1f} GFLOP; weights: {mib:2.0f} MiB a head, {12 * mib:3.0f} MiB in all")
+for n in (512, 1024, 2048, 4096):  # T, the length of the text
+    gflop = 4 * n * n * 768 / 1e9  # a multiply and an add for each of q · k and weights · v
+    mib = 4 * n * n / 2**20  # 4 bytes for each weight of one head
+    print(f"T = {n:4}: {gflop:4.1f} GFLOP; weights: {mib:2.0f} MiB a head, {12 * mib:3.0f} MiB in all")
 
 # %% [markdown]
 r"""
@@ -470,15 +470,16 @@ is random, so counting back a fixed number of places does not help.
 
 # %%
 alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ."
-V, T, PERIODS, STEPS = len(alphabet), 48, (6, 24), 200
-assert PERIODS[0] <= PERIODS[1] < min(T, V), f"PERIODS={PERIODS} must be below T={T} and the alphabet's {V}"
+V, LENGTH, PERIODS, STEPS = len(alphabet), 48, (6, 24), 200
+limit = min(LENGTH, V)
+assert PERIODS[0] <= PERIODS[1] < limit, f"PERIODS={PERIODS} must be below {limit}, by LENGTH and alphabet"
 
 
 def repeated(n, g):
-    """n texts of distinct characters that repeat: ids (n, T), and their periods (n, 1)."""
+    """n texts of distinct characters that repeat: ids (n, LENGTH), and their periods (n, 1)."""
     characters = torch.rand(n, V, generator=g).argsort(1)  # each row: all ids in random order
     period = torch.randint(PERIODS[0], PERIODS[1] + 1, (n, 1), generator=g)
-    return characters.gather(1, torch.arange(T) % period), period
+    return characters.gather(1, torch.arange(LENGTH) % period), period
 
 
 idx, period = repeated(3, g)
@@ -499,7 +500,7 @@ class AttentionOnly(torch.nn.Module):
     def __init__(self, n_layer, n_embd=64, n_head=2):
         super().__init__()
         config = SimpleNamespace(n_embd=n_embd, n_head=n_head, dropout=0.0, bias=False, flash=False)
-        self.wte, self.wpe = torch.nn.Embedding(V, n_embd), torch.nn.Embedding(T, n_embd)
+        self.wte, self.wpe = torch.nn.Embedding(V, n_embd), torch.nn.Embedding(LENGTH, n_embd)
         self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(n_embd) for _ in range(n_layer))
         self.layers = torch.nn.ModuleList(CausalSelfAttention(config) for _ in range(n_layer))
         self.head = torch.nn.Linear(n_embd, V, bias=False)
@@ -518,7 +519,7 @@ def losses(model, idx, period):
     """The loss in nats over all characters, and over those that a perfect model is sure of."""
     logits = model(idx[:, :-1])
     each = F.cross_entropy(logits.transpose(1, 2), idx[:, 1:], reduction="none")  # (B, T-1)
-    return each.mean(), each[torch.arange(1, T) > period].mean()
+    return each.mean(), each[torch.arange(1, LENGTH) > period].mean()
 
 
 # %% [markdown]
@@ -566,7 +567,7 @@ one, two = fresh(AttentionOnly, 1), fresh(AttentionOnly, 2)
 curves = {"1 layer": train(one), "2 layers": train(two)}
 
 period = repeated(1000, g)[1]
-certain = torch.arange(1, T) > period
+certain = torch.arange(1, LENGTH) > period
 guess = period.log().expand_as(certain)[certain].mean().item()  # nats of a guess among `period` characters
 lines = {"ln V: any character": math.log(V), "one of those that occurred": guess}
 show(figures.learning(curves, lines), alt="With one layer the loss stays above 3; with two it falls to zero.")
@@ -652,7 +653,7 @@ where the character before s is the character at t.
 # %% tags=["nbval-ignore-output"]
 before = F.pad(idx[:, :-1], (1, 0), value=-1)  # the character before each position; none before the first
 found = (before[:, None, :] == idx[:, :, None]).tril()  # (B, T, T)
-certain = torch.arange(T) > period  # (B, T)
+certain = torch.arange(LENGTH) > period  # (B, T)
 one_back, after_copy = [], []  # for each layer, a number for each head
 for w in maps:  # (B, n_head, T, T)
     on_last = w.diagonal(-1, 2, 3)  # (B, n_head, T-1): the weight of each position on the one before
@@ -689,7 +690,7 @@ for i, layer in enumerate(two.layers):
 r"""
 Without the head that fetches the character before, the copy is lost completely: the model does worse than a guess
 among all 64 characters. Without the other head of layer 0 the loss changes little. The two induction heads share their
-work, so without one of them the loss lies between these two.
+work, so without one of them the loss is between these two.
 
 The model has never seen a word. Does it do the same on a sentence? Here are the two heads on a sentence written twice.
 Each row is a character that looks, each column a character that it can look at. A dot is a space.
@@ -698,7 +699,7 @@ Each row is a character that looks, each column a character that it can look at.
 
 # %% tags=["nbval-ignore-output"]
 def ids(text):
-    return torch.tensor([[alphabet.index(c) for c in text if c in alphabet][:T]], dtype=torch.long)
+    return torch.tensor([[alphabet.index(c) for c in text if c in alphabet][:LENGTH]], dtype=torch.long)
 
 
 text = "Ann sat. Ann sat."

@@ -375,7 +375,8 @@ every position's own token past the averages.
 r"""
 ## Appendix: refusing what cannot work
 
-The two cells of this section contain no idea about language models. Run them, and go on at "A class for the sizes".
+The next three cells contain no idea about language models. They are here, and not at the end, because the class for the sizes uses them. Run
+them, and go on at "A class for the sizes".
 
 The first function refuses a shape that no GPT can have. The other two look at the input. Two mistakes happen often: a
 text is longer than `block_size`, or it was encoded by another tokenizer and has ids that are not in the token table.

@@ -20,16 +20,14 @@ import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import MethodType
 
 import numpy as np
-import torch.nn.functional as F
 
 from course.figures import training as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
+from course.stand_in import without_mask
 from nanogpt.corpora.corpus import ensure_corpus, floor_per_token, readings, stories
 from nanogpt.device import pick_device, pick_scale
-from nanogpt.gpt.attention import split_heads
 from nanogpt.gpt.model import GPTConfig, num_params
 from nanogpt.text.data import DocumentStream
 from nanogpt.text.shards import document_starts, open_shards, read_shard
@@ -47,7 +45,7 @@ from nanogpt.gpt.model import GPT
 
 # %% [markdown]
 r"""
-All sizes are set here. Change them: everything below follows. A row of `block_size` tokens must have room for a whole story.
+All sizes are set here. Change them: everything below follows. A row of `block_size` tokens must have room for a complete story.
 """
 
 # %%
@@ -78,9 +76,7 @@ paths = {split: open_shards(folder, split) for split in ("train", "val")}
 text, val = (np.concatenate([read_shard(p) for p in paths[s]]).astype(np.int64) for s in paths)
 longest = np.diff(document_starts(text, eot)).max()
 if longest > T:
-    raise ValueError(
-        f"block_size={T} is too short: a row must hold a whole story, and the longest has {longest} tokens"
-    )
+    raise ValueError(f"block_size={T} is too short for the longest story, which has {longest} tokens")
 print(f"{len(text):,} tokens to train on, {len(val):,} held out; {num_params(config):,} parameters")
 
 # %% [markdown]
@@ -122,10 +118,7 @@ pace = (time.perf_counter() - start) / 100  # seconds a step
 # %% tags=["nbval-ignore-output"]
 print(f"first loss {losses[0]:.3f}, ln V {math.log(V):.3f}; after 100 steps {losses[-1]:.3f}")
 answer("07.1", losses[0])
-show(
-    figures.curves({"training": losses}, {"ln V": math.log(V)}),
-    alt="The loss against the step: it begins at ln V and falls, fast at first.",
-)
+show(figures.curves({"training": losses}, {"ln V": math.log(V)}), alt="The loss falls, fast at first.")
 
 # %% [markdown]
 r"""
@@ -140,7 +133,7 @@ It works. These are the five lines, in order:
 The first loss is close to ln V. That is what equal probabilities cost, so the new model is as ignorant as it should be. If the first
 loss were much higher, the initialisation would be wrong.
 
-What does a model write that has seen 100 batches? `continued` draws one token after another (chapter 08 does this well).
+What does the model write after these 100 batches? `continued` draws one token after another. (Chapter 08 explains how to draw.)
 """
 
 
@@ -164,17 +157,18 @@ print(textwrap.fill(continued(first), 100))
 # %% [markdown]
 r"""
 Words, but no story. (A token can be part of a character. Where the pieces do not fit together, a � is printed.) The model needs
-more steps. Before we spend them, we must know that the loop is right.
+more steps. But a long run takes time. Before it, we must know that the loop is right.
 
 ## One batch by heart
 
-Here is a popular check: train on one batch, again and again. We take a batch of two rows. A model with so many weights can learn
-them by heart, so the loss must come close to zero. This takes seconds. But which faults does it find? Let us make four on purpose:
+Here is a popular check: train on one batch, again and again. We take a batch of two rows. The model has far more weights
+than the batch has tokens, so it can learn them by heart, and the loss must come close to zero. This takes seconds. But which faults does it find? Let us make four on purpose:
 
 - The optimizer holds the weights of another model.
 - The targets are not shifted: the model is asked for the token that it sees.
 - The targets are shifted the wrong way: the model is asked for the token before.
-- The attention has no causal mask, so that each position sees the whole row, and with it the token that it is asked for.
+- The attention has no causal mask (`without_mask` removes it). Each position sees the complete row, and with it the token that it is asked
+  for.
 
 *Predict.* The check finds a fault if the loss stays well above zero. How many of the four faults does it find?
 """
@@ -193,19 +187,12 @@ def learn(model: GPT, x: Tensor, y: Tensor, trained: GPT, n: int = 60) -> list[f
     return losses
 
 
-def everywhere(self, x: Tensor, *_) -> Tensor:
-    """An attention layer's forward without a mask."""
-    q, k, v = split_heads(self.c_attn(x), self.n_head)
-    return self.c_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
-
-
 # %%
 predict("07.2", "faults found by learning one batch", guess=None)
 
 # %%
-right, blind, unshifted, backwards, unmasked = (first_model() for _ in range(5))
-for block in unmasked.transformer.h:
-    block.attn.forward = MethodType(everywhere, block.attn)
+right, blind, unshifted, backwards = (first_model() for _ in range(4))
+unmasked = without_mask(first_model())
 x, y = (part[:2] for part in batches().next_batch())
 before = torch.full_like(x, -100)  # a target of -100 does not count
 before[:, 1:] = x[:, :-1]
@@ -219,9 +206,9 @@ curves = {
 
 # %% tags=["nbval-ignore-output"]
 show(figures.curves(curves, {"ln V": math.log(V)}), alt="Five curves on one batch: only one stays up.")
-for name, losses in curves.items():
-    print(f"{losses[-1]:5.2f} after {len(losses)} steps: {name}")
-answer("07.2", sum(losses[-1] > 1 for name, losses in curves.items()))
+for name, curve in curves.items():
+    print(f"{curve[-1]:5.2f} after {len(curve)} steps: {name}")
+answer("07.2", sum(curve[-1] > 1 for curve in curves.values()))
 
 # %% [markdown]
 r"""
@@ -248,11 +235,11 @@ print(f"right: {sees_the_future(right)}; no mask: {sees_the_future(unmasked)}")
 r"""
 ## A loss on new text
 
-The model `right` knows two rows by heart. Is it a good model? Only text that it has not seen can say so. We keep the stories of `val` for
-the end, and tell 300 fresh ones with another seed: `asked`. The first 40 of them, as one array of ids, are `held`. What is the mean loss
-of their tokens? Three things need care:
+The model `right` knows two rows by heart. Is it a good model? Only text that it has not seen can answer this. We keep the stories of `val`
+for the end. With another seed, chapter 02's grammar makes 300 new stories: `asked`. The first 40 of them, as one array of ids, are `held`.
+What is the mean loss of their tokens? Three things need care:
 
-- Dropout must be off meanwhile, and on again afterwards. `evaluating` sees to it.
+- Dropout must be off while we measure, and on again afterwards. A `with evaluating(model):` block does both.
 - Each story is judged from its own beginning, not as the continuation of another.
 - The mean is over *tokens*. A mean of the stories' means would let a token of a short story count for more.
 """
@@ -308,51 +295,47 @@ def evaluate(model: GPT, shards: Iterable[np.ndarray], eot: int) -> float:
 asked = list(stories(300, seed=1))  # the corpus has seed 0: no model has read these
 held = np.array([i for story in asked[:40] for i in (eot, *tokenizer.encode(story.text))] + [eot])
 held_floor = floor_per_token(asked[:40], tokenizer)
-print(
-    f"two rows by heart: {evaluate(right, [held], eot):.2f} nats on new stories; untrained {math.log(V):.2f}"
-)
-print(
-    f"100 batches:       {evaluate(first, [held], eot):.2f}; the floor of these stories is {held_floor:.3f}"
-)
+print(f"two rows by heart: {evaluate(right, [held], eot):.2f} nats on new stories")
+print(f"100 batches:       {evaluate(first, [held], eot):.2f}")
+print(f"untrained: {math.log(V):.2f}; the floor of these stories: {held_floor:.3f}")
 
 # %% [markdown]
 r"""
-A loss near zero on two rows is worth next to nothing on new stories: compare it with the untrained model's. 100 different batches have
-brought much more. From here on, the loss that counts is the one on new text.
+A model that knows two rows by heart is of little use on new stories: compare it with the untrained one. 100 different batches have brought
+much more. From here on, the loss that counts is the one on new text.
 
 ## The map
 
-A loss is hard to judge alone. So let us mark the losses of simpler models on a line, on the same text: one that knows nothing, one
-that knows how frequent each token is, one that also sees the token before. The floor of chapter 02 is at the other end: it is the
+A loss is hard to judge alone. So let us measure simpler models on the same text, and put their losses beside each other. One model knows
+nothing, one knows how frequent each token is, one also sees the token before, and so on. At the other end is the floor of chapter 02, the
 loss of a model that knows the grammar.
 
-All but the floor are tables of counts, as in chapter 02: how often did each token follow this context in `text`? A context that was
-seen only twice says little. So its counts are mixed with the guess from a shorter context. That guess gets more weight if many different
-tokens have followed the context (Witten and Bell 1991).
+All models but the last are tables of counts, as in chapter 02: how often did each token follow this context in `text`? (The *context* is what
+the model sees, such as the last four tokens.) A context that occurred only twice says little. So its counts are mixed with the guess from a
+shorter context. That guess gets more weight if many different tokens have followed the context (Witten and Bell 1991).
 """
 
 
 # %%
 lines = figures.table_losses(text, val, V, eot)
 lines["floor: knows the grammar"] = floor
-spans = {
-    "needs attention": (floor, lines["position: sees one token and where it stands"]),
-    "needs more than phrases": (floor, lines["5-gram: sees four tokens"]),
-}
-show(figures.loss_map(lines, spans), alt="Losses on a line from floor to ln V, each named by what it knows.")
+show(figures.loss_map(lines), alt="Losses on a line from floor to ln V, each named by what it knows.")
 
 # %% [markdown]
 r"""
-A GPT without attention sees the current token and its position, and nothing else. So a model that gets well to the left of the line
-"position" very probably uses attention. A model that sees four tokens back writes good phrases, but it knows no facts: who owns how many things was
-said earlier than that. To get below the 5-gram line, a model must use what it read before. (These lines are counts from this text,
-not bounds: better counting would move them a little.)
+Each row is a model, and the dot is its loss. A GPT without attention sees the current token and its position, and nothing else. So a model whose loss
+is well below that of "position" very probably uses attention. A model that sees four tokens writes good phrases, but it knows no facts: who owns
+how many things was said earlier than that. To get below the 5-gram, a model must use what it read before. (The two orange ranges show this. The
+losses come from counts in this text. They are not bounds: better counting would move them a little.)
 
 ## Right answers
 
-Most tokens of a story belong to phrases, so a mean loss says little about facts. But our stories also ask questions: who has how many? The answer is a number word that
-follows from the story. Some answers can be *copied* from an earlier sentence. Others must be *computed* from two
-numbers. Chapter 02 knows where they are. So we can count how often the model's first choice is right.
+Most tokens of a story belong to phrases, so a mean loss says little about facts. But our stories also ask questions: who has how many? The
+answer is a number word that follows from the story. Some answers can be *copied* from an earlier sentence. Others must be *computed* from two
+numbers. Each story of chapter 02 says where its answers are, as places in its text. So we can count how often the model's first choice is right.
+
+In the function, `hits` says for each token whether it was the model's first choice. An answer is given as a range of characters, so we need its
+tokens: `ends` is the place in the text at which each token ends, and `searchsorted` finds the first and the last token of the answer.
 """
 
 
@@ -386,8 +369,8 @@ def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dic
 
 # %% [markdown]
 r"""
-How often is a table of pairs right? A bigram model is an embedding whose rows are logits, or here counts, so the same function
-can ask it:
+How often is the bigram right, the table of pairs? Its table has a row of counts for each token. In PyTorch such a table is an embedding, and the
+largest count of a row is the model's first choice. So the same function can ask it:
 """
 
 
@@ -404,7 +387,7 @@ for kind, share in baseline.items():
 
 # %% [markdown]
 r"""
-The table of pairs gets about one answer in eight right. Its number word is the one that came most often after the token before.
+The bigram gets about one answer in eight right. It always says the word that came most often after the token before.
 
 ## How large are the first weights?
 
@@ -439,19 +422,19 @@ def new_model(seed: int = SEED, **changes) -> GPT:
     return scale_init(GPT(replace(config, **changes), generator=generator)).to(device)
 
 
-faster = learn(new := new_model(), x, y, new)
-for name, losses in {"as GPT-2": curves["right"], "scaled": faster}.items():
-    print(f"{name:9} {sum(nats > 0.1 for nats in losses)} steps above 0.1 nats")
+scaled = new_model()
+for name, curve in {"as GPT-2": curves["right"], "scaled": learn(scaled, x, y, scaled)}.items():
+    print(f"{name:9} {sum(nats > 0.1 for nats in curve)} steps above 0.1 nats")
 
 # %% [markdown]
 r"""
-In a narrow model the signal is weaker than in GPT-2. `scale_init` makes it as strong as at width 768, where it does nothing. Our model
-is narrower, and scaled it learns the two rows faster. The first experiment at the end asks what
-this brings in a whole run.
+In a narrow model the signal is weaker than in GPT-2. `scale_init` makes it as strong as at width 768. (At this width it does nothing.) With
+larger first weights, our narrow model learns the two rows in fewer steps. The first experiment at the end asks what this brings in a complete
+run.
 
 ## A step that notices trouble
 
-The loop's five lines need two additions. The first is for batches that do not fit into memory at once. We cut such a batch into
+The loop's five lines become a function, `train_step`, with two additions. The first is for batches that do not fit into memory at once. We cut such a batch into
 parts and add up their gradients. If each part's loss is weighted by its share of the targets, the sum is the gradient of the whole
 batch. (A target of −100 does not count.)
 """
@@ -469,15 +452,15 @@ def target_shares(batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
 
 
 # %%
-x, y = batches().next_batch()
-y[-1, 5:] = -100  # most of the last row does not count
-print(target_shares(list(zip(x.split(1), y.split(1)))))
+rows, targets = batches().next_batch()
+targets[-1, 5:] = -100  # most of the last row does not count
+print(target_shares(list(zip(rows.split(1), targets.split(1)))))
 
 # %% [markdown]
 r"""
 The second addition is a look at the numbers. Once a NaN is in the weights, it spreads, and no smaller rate brings the weights back. So we
-check the loss and the gradient's length, called its *norm*, *before* the optimizer uses them. To look at a number, the program must wait until a GPU has
-computed it; the step does this in one place only.
+check the loss and the gradient's length, called its *norm*, *before* the optimizer uses the gradient. `both_finite` is true if both are ordinary
+numbers, and raises an error otherwise. (To look at a number, the program must wait until a GPU has computed it. The step does this in one place only.)
 """
 
 
@@ -525,10 +508,11 @@ def gradient(parts) -> Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-whole, cut = gradient([(x, y)]), gradient(list(zip(x.split(1), y.split(1))))
-difference = ((whole - cut).norm() / whole.norm()).item()
+together = gradient([(rows, targets)])
+cut = gradient(list(zip(rows.split(1), targets.split(1))))
+difference = ((together - cut).norm() / together.norm()).item()
 assert difference < 1e-4, f"cut into rows, the gradient differs by {difference:.0e} of its length"
-print(f"{len(x)} rows at once or one by one: the same gradient")
+print(f"{len(rows)} rows at once or one by one: the same gradient")
 
 # %% [markdown]
 r"""
@@ -647,13 +631,15 @@ How long will it take, and how often is the text read?
 
 # %% tags=["nbval-ignore-output"]
 epochs = steps * B / (text == eot).sum()
-print(
-    f"{steps} steps of {B} stories: {epochs:.2f} times the text, about {steps * pace:.0f} s at the pace of the first loop"
-)
+print(f"{steps} steps of {B} stories: {epochs:.2f} times the text, in some {steps * pace:.0f} s")
 
 # %% [markdown]
 r"""
-Evaluation during the run comes on top. If each story is read about once or less, the model has little chance to learn the text by heart.
+(The time is an estimate, from the first loop.) If each story is read about once or less, the model has little chance to learn the text by heart.
+
+During the run we also want to see more than the training loss. Every 100 steps, `watch` measures the loss on the 40 stories of `held` and the
+model's answers in them. At four steps it lets the model write a text. `live` draws the curves while they grow. (All of this takes a few seconds
+more.)
 
 *Predict.* How far above the floor, in per cent, will the loss on the stories of `val` end? How many of the computed answers will be right?
 """
@@ -667,32 +653,24 @@ predict("07.4", "computed answers that are right", guess=None, unit="%")
 def watch(step: int, loss: Tensor) -> None:
     done = step + 1
     if done % 100 == 0 or done == steps:
+        live.held[done] = evaluate(model, [held], eot)
+        correct[done] = answer_accuracy(model, asked[:40], tokenizer)
+    if done in (100, 400, 800, steps):
         with evaluating(model):
-            live.held[done] = evaluate(model, [held], eot)
-            correct[done] = answer_accuracy(model, asked[:40], tokenizer)
-            if done in (100, 400, 800, steps):
-                told[done] = continued(model)
+            written[done] = continued(model)
     live(step, loss)
 
 
 # %% tags=["nbval-ignore-output"]
-model, correct, told = new_model(), {}, {}
+model, correct, written = new_model(), {}, {}
 live = figures.LivePlot(lines | {"floor: knows the grammar": held_floor}, steps, every=200)
-generator = torch.Generator().manual_seed(SEED)
 start = time.perf_counter()
-losses = train(model, batches(), steps, lr, decay=0.5, generator=generator, on_step=watch)
+history = train(model, batches(), steps, lr, decay=0.5, on_step=watch)
 seconds = time.perf_counter() - start
-live.close()
 
 # %% tags=["nbval-ignore-output"]
-show(
-    live.draw(),
-    alt="Training and held-out loss against steps: down to the 5-gram line quickly, then towards the floor.",
-)
-show(
-    figures.answers(correct, baseline, steps),
-    alt="Share of right answers against steps, copied and computed ones.",
-)
+show(live.draw(), alt="Training and held-out loss: down to the 5-gram line quickly, then towards the floor.")
+show(figures.answers(correct, baseline, steps), alt="Right answers against steps, copied and computed ones.")
 
 # %% [markdown]
 r"""
@@ -702,46 +680,44 @@ larger models. Computed answers need two numbers instead of one. They come later
 In the second half the rate falls, too. Experiment 4 asks how much of the last improvement comes from that.
 
 Why is the training loss *above* the held-out one? Does the model know its own training text less well? The two are not measured on the same thing. A
-training row has a whole story and then the beginning of the next, and beginnings are where the choices are. The held-out stories are whole. If this
-is the reason, the model must be as good on whole stories of its training text as on held-out ones.
+training row has a complete story and then the beginning of the next one, and most choices are made at the beginning. The held-out stories are
+complete. If this is the reason, the model must be as good on complete stories of its training text as on held-out ones.
 """
 
 # %% tags=["nbval-ignore-output"]
-whole = text[: document_starts(text, eot)[300] + 1]  # the first 300 stories, and the token that ends the last
-print(f"rows of the last 100 steps: {np.mean(losses[-100:]):.3f} nats per token")
-print(f"whole stories of the training text: {evaluate(model, [whole], eot):.3f}")
-print(f"as much held-out text: {evaluate(model, [val[: len(whole)]], eot):.3f}")
+complete = text[: document_starts(text, eot)[300] + 1]  # 300 stories, and the token that ends the last
+print(f"rows of the last 100 steps: {np.mean(history[-100:]):.3f} nats per token")
+print(f"complete stories of the training text: {evaluate(model, [complete], eot):.3f}")
+print(f"as much held-out text: {evaluate(model, [val[: len(complete)]], eot):.3f}")
 
 # %% [markdown]
 r"""
-It is. So only the held-out curve can be compared with the floor. The second and the third number would part if the model learned its training
-text by heart.
+It is: the last two numbers are nearly equal. So only the held-out curve can be compared with the floor. If the model had learned its training text
+by heart, the second number would be much lower than the third.
 
 And this is what the model wrote on the way, each time from the same opening and with the same random numbers:
 """
 
 # %% tags=["nbval-ignore-output"]
-for done, story in told.items():
+for done, story in written.items():
     print(f"after {done} steps:", textwrap.fill(story, 100), sep="\n", end="\n\n")
 
 # %% [markdown]
 r"""
-First words, then sentences, then a story. Is the last one right? A story that reads well may still count wrongly. Chapter 02's grammar
-can say whether it would ever tell this text.
+At first there are only words, then sentences, and at the end a story. Is the last one right? A story that reads well may still count wrongly.
+`readings` of chapter 02 says whether the grammar could make this text.
 """
 
 # %% tags=["nbval-ignore-output"]
-story = told[max(told)]
-if readings(story):
-    print("The grammar tells this story: names, numbers and sentences fit together.")
-else:
-    print("The grammar would never tell this story. Which number, owner or thing contradicts an earlier one?")
+print("the grammar can make the last story:", bool(readings(written[steps])))
 
 # %% [markdown]
 r"""
+If it cannot, find out why: which number, owner or thing contradicts an earlier one?
+
 ## How close is it?
 
-We compare the loss on all stories of `val` with the floor of the very same stories. Then we count right answers in the 300 fresh ones.
+We compare the loss on all stories of `val` with the floor of the same stories. Then we count right answers in the 300 stories of `asked`.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -762,15 +738,21 @@ print("within 15% of the floor:", loss < 1.15 * floor)
 
 # %% [markdown]
 r"""
-On so many stories the loss must stay *above* the floor. If a run ever falls below it, celebrate later: the model has seen the held-out
+On 2,500 stories the loss must stay *above* the floor. If a run ever gets below it, do not celebrate: the model has seen the held-out
 text, or the future. This number should also show the three faults that one batch did not show. A model that sees its targets gets below
 the floor. A model that was trained on wrong targets fails on the right ones.
 
-## Saving
+The model is trained. The appendix saves it, and chapter 07b looks at what it has learned.
+"""
 
-A checkpoint is often `torch.save(config_object_and_weights)`. It stores the *path* of the config's class, so it breaks when the class moves, and
-whoever loads it must let it run code. Ours is two files: weights as safetensors, which can hold nothing else, and the config as JSON. The tied
-matrix is stored once. `config.json` also gets a hash of both files. Chapter 07b loads the model again and shows what the hash is for.
+# %% [markdown]
+r"""
+## Appendix: saving the model for later chapters
+
+A checkpoint is often written as `torch.save(config_object_and_weights)`. Such a file names the module of the config's class, so it breaks when the
+class moves. And whoever loads it must let it run code. Ours is two files: the weights as safetensors, a format that can hold nothing else, and the
+config as JSON. The tied matrix is stored once. `config.json` also gets a hash of both files. Chapter 07b loads the model again and shows what the
+hash is for.
 """
 
 
@@ -809,8 +791,6 @@ def save_model(model: GPT, folder: str | Path) -> None:
 
 # %% [markdown]
 r"""
-## Appendix: the model of later chapters
-
 Later chapters use the model in `data/built/model`. Your experiments should not replace it with a worse one. So where a better model of the
 same vocabulary is already there, this one goes into a folder of its own:
 """
@@ -818,7 +798,7 @@ same vocabulary is already there, this one goes into a folder of its own:
 # %% tags=["nbval-ignore-output"]
 MODEL = Path("../data/built/model")
 record = {"text": "stories", "steps": steps, "tokens": steps * B * T, "device": str(device), "lines": lines}
-record |= {"val_loss": loss, "floor": floor, "losses": losses[:: max(1, steps // 200)], "seconds": seconds}
+record |= {"val_loss": loss, "floor": floor, "losses": history[:: max(1, steps // 200)], "seconds": seconds}
 record |= {
     "accuracy": accuracy["all"],
     "bigram_accuracy": baseline["all"],
@@ -832,6 +812,11 @@ save_model(model, MODEL)
 tokenizer.save(MODEL / "tokenizer.json")
 save_json(MODEL / "train.json", record)
 print(MODEL, *sorted(path.name for path in MODEL.iterdir()))
+
+# %% [markdown]
+r"""
+## Checkpoint
+"""
 
 # %% tags=["nbval-ignore-output"]
 predictions("07")

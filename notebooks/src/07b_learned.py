@@ -126,8 +126,9 @@ def refuse_damage(sha256: str | None, fields: dict, data: bytes, weights: dict[s
     """ValueError if configuration (`fields`) or weights (`data`, read as `weights`) are not what was saved, or not numbers."""
     if sha256 != digest(fields, data):
         raise ValueError(f"config.json or {WEIGHTS} has changed since")
-    if bad := [name for name, p in weights.items() if not p.isfinite().all()]:
-        raise ValueError(f"{bad[0]} holds NaN or infinity")
+    for name, p in weights.items():
+        if not p.isfinite().all():
+            raise ValueError(f"{name} holds NaN or infinity")
 
 
 # %%
@@ -157,8 +158,11 @@ def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
         model = GPT(config)
     expected = {name: p.shape for name, p in model.named_parameters()}
     kinds = (torch.float32, torch.bfloat16, torch.float16)
-    found = {name: p.shape if p.dtype in kinds else p.dtype for name, p in weights.items()}
-    if wrong := sorted({name for name, _ in expected.items() ^ found.items()}):
+    wrong = sorted(expected.keys() ^ weights.keys())  # names that only one of the two has
+    for name, p in weights.items():
+        if name in expected and (p.shape != expected[name] or p.dtype not in kinds):
+            wrong.append(name)
+    if wrong:
         raise ValueError(f"config.json and {WEIGHTS} disagree about {', '.join(wrong[:3])}")
     return model
 
@@ -255,12 +259,12 @@ cost minus what the grammar pays.
 """
 
 # %% tags=["nbval-ignore-output"]
-paid, count = Counter(), Counter()
-for story in asked[:100]:
-    paid[""] += story.logprob / 100  # minus the floor
+paid, count, chosen = Counter(), Counter(), asked[:100]
+for story in chosen:
+    paid[""] += story.logprob / len(chosen)  # minus the floor
     for _, cost, kind in token_costs(story):
-        paid[kind] += cost / 100
-        count[kind] += 1 / 100
+        paid[kind] += cost / len(chosen)
+        count[kind] += 1 / len(chosen)
 for kind in ("computed", "copied", ""):
     print(f"{kind or 'other':8} {paid[kind]:5.2f} nats a story above the floor, on {count[kind]:4.1f} tokens")
 show(

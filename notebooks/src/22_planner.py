@@ -104,8 +104,10 @@ the 32 bytes. So the list has three kinds of entries, and now we can write it as
 
 ## The list as code
 
-Programs differ in how many bytes they use for a number and in a few tensors that one keeps and another does not. So we write one list, and describe each program by a row of choices. The defaults below are those of float32. You can
-skip the fields for now. Each of them is needed by a row that comes later in this chapter.
+Programs differ in how many bytes they use for a number and in a few tensors that one keeps and another does not. So we write one list, and describe each program by a row of choices.
+
+The first group of fields below is enough for PyTorch, and its defaults are those of float32. The second group describes attention without flash, which keeps a T × T table for each head. Skip the third group now. It is for llm.c and Megatron-LM, whose
+logs we read later in this chapter.
 """
 
 
@@ -119,20 +121,29 @@ class Program:
     gradients: int
     masters: int = 0  # bytes of a float32 copy beside 16-bit weights
     casts: int = 0  # bytes of a number in the copy of each matrix that autocast makes in every step
-    norms: int = 0  # bytes that a LayerNorm's parameter has more than another
     stream: int = 4  # bytes of a number on the residual stream
     inside: int = 4  # of what matrix products and attention read
     stats: int = 4  # of the norms' means and deviations
     logits: int = 4  # for each logit, in all tables that are kept
     backward: int = 0  # for each logit, in the loss's backward pass
+    ids: bool = False  # tokens, targets, positions as int64, and the loss's divisor, are kept
+
     tables: int = 1  # T × T tables for each head, without flash attention
     mask: int = 0  # bytes of a T × T mask for each layer, without flash attention
+
+    norms: int = 0  # bytes that a LayerNorm's parameter has more than another
     projections: bool = False  # what both projections add to the stream has tensors of its own
     shared_output: bool = False  # the logits' memory serves as scratch too: for qkv, or T × T
     scratch: int = 0  # further numbers of `inside` for each of a token's C
-    ids: bool = False  # tokens, targets, positions as int64, and the loss's divisor, are kept
     pad: int = 1  # the token table's rows are a multiple of this
 
+
+# %% [markdown]
+r"""
+Now the rows for this course's trainer, one for each of chapter 10's words for precision. `TORCH` collects what all of them have: backward needs two float32 tables as large as the logits (2 × 4 bytes), the mask takes one byte for each entry, and ids are kept as int64.
+
+The second dictionary, `RECOMPUTE`, is for saving memory. If backward computes a tensor again, this tensor has to exist for one layer at a time only. The section *16 bits, and recomputing* uses it; with `none`, the default, nothing is computed again.
+"""
 
 # %%
 #| export plan.footprint
@@ -148,6 +159,7 @@ BLOCK = "ln1 ln1_stats qkv att mask atty attproj residual2 ln2 ln2_stats fch gel
 RECOMPUTE = {  # what backward makes again, and of how many layers it exists at a time
     "none": {},
     "gelu": {"gelu": 1},
+    "gelu+norms": {"gelu": 1, "ln1": 0, "ln2": 0},  # llm.c's -r 2: both norms in the memory of the last one
     "block": dict.fromkeys(BLOCK.split(), 1),  # all but a block's input: residual3 of the one before
 }
 
@@ -158,6 +170,8 @@ for name, p in PROGRAMS.items():
 
 # %% [markdown]
 r"""
+TF32 and float32 need the same memory, because TF32 changes only how products are computed. bf16 and fp16 are equal as well, since both have two bytes. So there are three different rows.
+
 A `Step` describes one training step: the model, the batch, the program, and the GPUs. Only the first four fields matter for now. The others have defaults that change nothing until the sections *16 bits, and recomputing* and *Many GPUs* use them.
 
 The first function refuses a step that cannot exist, such as twelve heads on five GPUs. The class follows, and then three properties that the lists below will ask for: is this GPU at the beginning or at the end of the model, and which row of `PROGRAMS` applies?
@@ -171,10 +185,9 @@ def check_step(step) -> None:
     for name in ("B", "T", "accumulate", "dp", "tp", "pp"):
         if getattr(step, name) < 1:
             raise ValueError(f"{name}={getattr(step, name)} must be at least 1")
-    if step.config.n_head % step.tp:
-        raise ValueError(f"tp={step.tp} must divide n_head={step.config.n_head}")
-    if step.config.n_layer % step.pp:
-        raise ValueError(f"pp={step.pp} must divide n_layer={step.config.n_layer}")
+    for name, ranks, size in ("tp", step.tp, "n_head"), ("pp", step.pp, "n_layer"):
+        if getattr(step.config, size) % ranks:
+            raise ValueError(f"{name}={ranks} must divide {size}={getattr(step.config, size)}")
     if step.shard not in range(4):
         raise ValueError(f"shard={step.shard} must be 0, 1, 2 or 3")
 
@@ -419,6 +432,8 @@ answer("22.2", sum(footprint(step).values()) / MIB)
 
 # %% [markdown]
 r"""
+Does this agree with the sums by hand? The parameters, gradients and moments do. The activations are the blocks' 4,608 MiB and the logits' 1,571 MiB, and a few smaller tensors. The loss's backward pass takes twice as much as the logits.
+
 ## The largest batch
 
 The memory of the parameters is constant, and each further row of the batch adds the same number of bytes. So the bytes are a straight line in B, and two points are enough to find it. The largest batch is where this line crosses the memory of the card. (With a pipeline, every stage has to fit, so the function takes the smallest answer of the stages.)
@@ -430,7 +445,7 @@ The memory of the parameters is constant, and each further row of the batch adds
 # %%
 #| export plan.footprint
 #| blank largest_batch: the bytes for B = 1 and B = 2 give the line
-OVERHEAD = 851  # MiB that an A800's log leaves unexplained: CUDA's context and libraries
+OVERHEAD = 851  # MiB that an A800's log leaves unexplained; CUDA's context and libraries are among them
 
 
 def stages(step: Step) -> dict[str, Step]:
@@ -458,7 +473,7 @@ answer("22.3", largest_batch(step, room))
 
 # %% [markdown]
 r"""
-We subtracted 851 MiB, which are not tensors: they are CUDA's context and the code of its libraries. No formula gives them. We took them from one log, which the section *Against published logs* reads.
+We subtracted 851 MiB, which are not tensors. We took them from one log, which the section *Against published logs* reads. The log does not say what they are; CUDA's context and the code of its libraries must be among them. No formula gives their size.
 
 ## 16 bits, and recomputing
 
@@ -467,7 +482,7 @@ From here on we change one thing at a time and look at what happens.
 Under *autocast* in bfloat16, products read numbers of two bytes, so the tensors *inside* attention and MLP need half the memory. The residual stream stays in float32, and so do weights, gradients and moments. One line is new: autocast keeps a
 16-bit copy of each matrix, the *casts*. With *float32 masters* (chapter 10's `bf16-masters`), weights and gradients themselves have two bytes, and a float32 copy is kept beside them.
 
-Recomputing trades time for memory. With `gelu`, backward computes GELU's output again from its input instead of keeping it. With `block`, only the input of each block is kept, and backward runs the block's forward again.
+Recomputing trades time for memory. With `gelu`, backward computes GELU's output again from its input instead of keeping it. (`gelu+norms` does the same for the norms' outputs; it is llm.c's option `-r 2`.) With `block`, only the input of each block is kept, and backward runs the block's forward again.
 """
 
 # %%
@@ -488,7 +503,7 @@ show(figures.bars({name: footprint(each) for name, each in choices.items()}, 245
 r"""
 A 16-bit format does not halve the memory: the loss's tables and the optimizer keep their float32. When blocks are recomputed, a row needs almost no memory except for its logits and their gradients.
 
-*Check.* Autograd on this machine must agree under autocast, too, and with attention that keeps its T × T weights:
+*Check.* Autograd on this machine must agree under autocast, too, and with attention that keeps its T × T weights. We run all four combinations. The casts are among the tensors that autograd saves, so the formula adds them.
 """
 
 # %%
@@ -555,7 +570,7 @@ assert set(other) == set(figures.NOT_DERIVED), f"no longer equal, or now equal: 
 
 # %% [markdown]
 r"""
-Our formulas give everything that these programs allocate by name, to the MiB that was printed. They also prove something that the log does not say: the A800's attention was fused. If it had kept its T × T weights, the activations would be almost twice as large. The log does say that GELU's output was recomputed
+In the third column, `=` means that our figure and the log's are the same, to the last digit that was printed. This is so for every tensor that these programs allocate by name. Our formulas also prove something that the log does not say: the A800's attention was fused. If it had kept its T × T weights, the activations would be almost twice as large. The log does say that GELU's output was recomputed
 (`recompute 1`, line 135), and the bytes confirm it: if it had been kept in all layers, there would be 3.6 GiB more.
 
 Five figures are not equal to ours. We did not change the formulas to fit them, but we can say what they are:
@@ -583,7 +598,7 @@ show(figures.bars({name: footprint(each) for name, each in plans.items()}, 24564
 
 # %% [markdown]
 r"""
-For a model this small the states are the smaller part, so sharding saves little. (Left out: the block's own gradient before it is scattered, which for a tiny batch of a wide model is the peak.)
+For a model this small the states are the smaller part, so sharding saves little. (The planner leaves out one tensor: a block's own gradient before it is scattered. For a tiny batch of a wide model, this gradient decides the peak.)
 
 **Shared matrices** (`tp`). Each rank has some of the heads and a part of the MLP. So the tensors inside of both are divided, and so are the logits. Each rank keeps the complete stream and its norms.
 
@@ -604,6 +619,8 @@ for way, each in ways.items():
 
 # %% [markdown]
 r"""
+The answer differs. In the small model's pipeline the last stage is the fuller one: its logits and its loss are larger than all else. In the large model's pipeline with eight stages the first one is fuller, because it keeps the activations of several micro-batches. With tensor parallelism alone there are no stages, and eight ranks that share each matrix are alike.
+
 ## Move it
 
 To compare a step with a card, we need one number of the card: its memory. The sizes below are those that `nvidia-smi` shows. The driver keeps a part of that for itself. The A800's log had 81,100 of the 81,920 MiB that `nvidia-smi` shows on such a card, so for the A800 we take the log's figure.
@@ -629,6 +646,11 @@ show(figures.bars({"8 rows, shard 1": footprint(Step(PADDED, 8, dp=8, shard=1))}
 
 # %% tags=["nbval-ignore-output"]
 figures.memory_widget(lambda **knobs: footprint(Step(PADDED, **knobs)), MEMORY)
+
+# %% [markdown]
+r"""
+Activations grow with the context as they grow with the rows, since both make more tokens. Sharding divides only the states, which do not grow.
+"""
 
 # %% [markdown]
 r"""
@@ -763,7 +785,8 @@ The bar below each table is the card, and the line under it says which letter is
 r"""
 ## Appendix: the dry run, again
 
-Chapter 17c's `--dry-run` printed the memory of a run as if everything were in float32, and it left out the two tables of the loss. For GPT-2 small with 16 rows it printed 15.1 GB, while the list above gives 21.6 GB. Now that we have the list, the dry run can use it, in the run's own precision and layout.
+Chapter 17c's `--dry-run` printed the memory of a run as if everything were in float32, and it left out the two tables of the loss. For GPT-2 small with 16 rows it printed 15.1 GB, while the list above gives 21.6 GB. Now that we have the list, the dry run can use it, in the run's own precision and layout. `planned` makes the planner's `Step` of a configuration. With
+`parallel.recompute` (chapter 21d), a block's activations exist for one block at a time.
 """
 
 # %%
@@ -772,28 +795,39 @@ Chapter 17c's `--dry-run` printed the memory of a run as if everything were in f
 from nanogpt.run.config import Config
 
 
-def say_memory(shape: GPTConfig, config: Config) -> None:
-    """Print what a GPU keeps at the peak of a step, in the run's precision, by chapter 22's list."""
+def planned(shape: GPTConfig, config: Config) -> Step:
+    """A micro-batch of the run as the planner counts it: in its precision, with its section `parallel`."""
     c = config.parallel
     program = f"pytorch-{config.train.dtype}".removesuffix("-float32")
+    again = "block" if c.recompute else "none"
     layout = {"dp": c.dp or 1, "shard": 3 if c.shard else 0, "tp": c.tp}
-    step = Step(shape, config.train.micro_batch, shape.block_size, program, shape.flash, **layout)
-    held = footprint(step)
+    T = config.model.block_size
+    return Step(shape, config.train.micro_batch, T, program, shape.flash, again, **layout)
+
+
+def say_memory(shape: GPTConfig, config: Config) -> None:
+    """Print what a GPU keeps at the peak of a step, in the run's precision, by chapter 22's list."""
+    held = footprint(planned(shape, config))
     text = ", ".join(f"{what} {n / 1e9:.3f}" for what, n in held.items())
     print(f"memory      {sum(held.values()) / 1e9:.3f} GB in {config.train.dtype}: {text}")
 
 
 # %% [markdown]
 r"""
-We print it for the same run in float32 and in bf16. Below is the difference between the new `say_memory` and chapter 17c's.
+We print it for the same run in float32, in bf16, and in bf16 with recomputed blocks. Below is the difference between the new `say_memory` and chapter 17c's.
 """
 
 # %%
 from nanogpt.run.config import load_config
 
-for dtype in ("float32", "bf16"):
-    say_memory(GPT2, load_config("gpt2-124M", [f"train.dtype={dtype}", "train.micro_batch=16"]))
+for changes in ("train.dtype=float32", "train.dtype=bf16", "train.dtype=bf16 parallel.recompute=true"):
+    say_memory(GPT2, load_config("gpt2-124M", ["train.micro_batch=16", *changes.split()]))
 grown("say_memory")
+
+# %% [markdown]
+r"""
+The lines with `-` go, and the lines with `+` are new. In float32 the dry run now prints the 21.6 GB. In bf16 it prints 4 GB less, and it names the casts.
+"""
 
 # %% [markdown]
 r"""

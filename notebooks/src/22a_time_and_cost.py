@@ -278,7 +278,7 @@ for program in ("pytorch", "pytorch-tf32", "pytorch-bf16"):
 r"""
 The time of computing is FLOPs over FLOP/s. But no program reaches the data sheet (chapter 14). No formula gives the share that a run reaches, the `mfu`, so we have to assume it. Other times are added to the time of computing:
 
-- recomputed blocks: their forward FLOPs once more;
+- recomputed blocks: their forward FLOPs once more. PyTorch's `checkpoint` stops when it has all tensors that backward reads, so it leaves out the last product of a block, the MLP's `c_proj`;
 - the sums of tensor parallelism in full, since the next product waits for them, and the sends from stage to stage, likewise;
 - the idle stages of a pipeline, (pp − 1)/m of the above with m micro-batches (Narayanan et al. 2021, §2.2);
 - gradients, as far as they do not hide behind the last backward (chapter 20b). ZeRO's third stage sends all the time, so it can hide behind the complete step.
@@ -311,21 +311,25 @@ def compute_flops(step: Step) -> int:
 
 
 def recompute_flops(step: Step) -> int:
-    """FLOPs of the blocks' second forward; 0 if they are not recomputed."""
+    """FLOPs of the blocks' second forward, which in PyTorch ends before the MLP's c_proj; 0 if they are not recomputed."""
     if step.recompute != "block":
         return 0
     parts = flops_by_part(step.config, step.T)
-    return step.B * step.accumulate * step.T * (sum(parts.values()) - parts["lm_head"])
+    again = sum(parts.values()) - parts["lm_head"]
+    if step.program.startswith("pytorch"):
+        again -= parts["mlp"] // 2  # one of the MLP's two products, which are equally large
+    return step.B * step.accumulate * step.T * again
 
 
 # %%
-eight = Step(GPTConfig(), 8, dp=8)
-for what, s in seconds(eight, CARDS["A100-80GB"], 0.4).items():
-    print(f"{what:16} {1e3 * s:.1f} ms")
+for B in (8, 1):
+    found = seconds(Step(GPTConfig(), B, program="pytorch-fp16", dp=8), CARDS["T4"], 0.4)
+    text = ", ".join(f"{what} {1e3 * s:.1f} ms" for what, s in found.items() if s)
+    print(f"8 × T4, B = {B}: {text}")
 
 # %% [markdown]
 r"""
-For GPT-2 on eight A100 with a share of 40%, the formula sees only computing: the gradients hide behind the backward pass.
+This is the formula's answer for eight T4 with a share of 40%. With eight rows, computing takes so long that all sending hides behind the backward pass. With one row it takes an eighth of that time while the gradients have the same bytes, so most of the sending adds to the step.
 
 ## Nine published times
 
@@ -379,7 +383,8 @@ answer("22a.4", 100 * shares["H800", 2])
 
 # %% [markdown]
 r"""
-The last column is the answer to "how good": the shares go from 4% to 52%, a factor of thirteen. The A800 and the RTX 4070 SUPER took less time than predicted. The two H800 took more than three times as long as predicted, and the two V100S more than five times. The H800 runs had four rows for each card and no fused attention; the
+The last column is the answer to "how good": the shares go from 4% to 52%, a factor of thirteen. So a prediction with one assumed share can be wrong by as much. (The shares count the FLOPs of forward and backward once. The A800's run computed GELU again in backward, `-r 1`. That is no matrix product, so it adds
+nothing here: recomputing makes the time longer and the share smaller.) The A800 and the RTX 4070 SUPER took less time than predicted. The two H800 took more than three times as long as predicted, and the two V100S more than five times. The H800 runs had four rows for each card and no fused attention; the
 V100S had two rows of 512 tokens, cut over a PCIe bus. This table cannot say how much each of these causes costs, since several things change at once.
 
 Three more published times, with a fused attention and large batches: the A100 of the build-nanogpt lecture, nanoGPT's eight A100 of 40 GB (its README says "about 4 days" for 600,000 steps of 491,520 tokens), and GPT-3's 175 billion parameters on 1,024 A100, for which Megatron-LM's README said 32 seconds a step (its section *GPT-3 Example*; commit cde92b2 of
@@ -455,6 +460,11 @@ for k in (script["rampup-batch-size"][0] // 8, 256 // 8, rows_in_all // 8):
 
 # %% [markdown]
 r"""
+With two micro-batches, the stages wait seven and a half times as long as they compute. With the complete batch they wait 8% of that time.
+"""
+
+# %% [markdown]
+r"""
 ## Appendix: the command
 
 The rest is reading options and printing. The model is one of six names, or a shape (`--layers`, `--heads`, `--width`, `--vocab`). The card is one of `PEAKS`, or any other with `--memory` and `--tflops`. No price is built in: prices change faster than this text.
@@ -470,7 +480,7 @@ from dataclasses import replace
 
 from nanogpt.gpt.model import SIZES, GPTConfig, num_params
 from nanogpt.plan.budget import Cluster
-from nanogpt.plan.footprint import OVERHEAD, PROGRAMS, RECOMPUTE, Step, footprint
+from nanogpt.plan.footprint import OVERHEAD, PROGRAMS, RECOMPUTE, Step, footprint, largest_batch
 from nanogpt.plan.table import MEMORY, memory_lines, say
 from nanogpt.speed.roofline import Peak
 
@@ -514,7 +524,9 @@ N = batch × seq, V rows of the token table, P parameters; 1 MiB = 2^20 bytes, 1
   python -m nanogpt plan --device A800 --batch 56 --program llm.c --recompute gelu --tensors
   python -m nanogpt plan --layers 32 --heads 32 --width 4096 --vocab 32000 --device H100 --dp 8 --shard 3
   python -m nanogpt plan --model gpt3-175B --batch 1 --seq 2048 --program megatron --recompute block \\
-    --tp 8 --pp 16 --dp 8 --accumulate 192 --tokens 300e9 --mfu 0.5"""
+    --tp 8 --pp 16 --dp 8 --accumulate 192 --tokens 300e9 --mfu 0.5
+
+Exit codes, for scripts: 0 it fits, 1 it does not fit (the plan is printed all the same), 2 an option is wrong."""
 
 
 # %%
@@ -730,13 +742,15 @@ def plan_lines(args: argparse.Namespace) -> Iterator[tuple]:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the plan; with --plot, draw it too."""
+    """Print the plan; with --plot, draw it too. SystemExit with code 1, so that a script can tell, if it does not fit."""
     step, device, mib, card = asked(args)
     what = f"{model_of(args)[0]}: {num_params(step.config):,} parameters, {step.program}"
     print(f"{what}, on {step.dp * step.tp * step.pp} × {device} ({card.sheet.source})")
     say(plan_lines(args))
     if args.plot:
         draw(step, mib, args.overhead, args.plot)
+    if largest_batch(step, (mib - args.overhead) * 2**20) < step.B:
+        raise SystemExit(1)
 
 
 # %%
@@ -762,12 +776,21 @@ def draw(step: Step, mib: int, overhead: float, file: str) -> None:
 
 # %%
 words = "--model gpt3-175B --batch 1 --seq 2048 --program megatron --recompute block --tokens 300e9"
-run(parser().parse_args(f"{words} --tp {TP} --pp {PP} --dp 8 --accumulate {rows_in_all // 8}".split()))
+layout = f"--tp {TP} --pp {PP} --dp 8 --accumulate {rows_in_all // 8}"
+say(plan_lines(parser().parse_args(f"{words} {layout}".split())))
 
 # %% [markdown]
 r"""
 It fits: 128 GPUs share the 18 bytes for each parameter. The fullest stage is named in the title; with `--plot memory.png` you get a bar for each stage.
+
+A command can also answer a script. If a plan does not fit, `run` ends with exit code 1, as `grep` does when it finds nothing. So `python -m nanogpt plan … && python -m nanogpt train …` starts only what fits. Here is one row too many for an RTX 4090:
 """
+
+# %%
+try:
+    run(parser().parse_args(["--batch", "24", "--device", "RTX", "4090", "--mfu", "0.4"]))
+except SystemExit as end:
+    print(f"\nexit code {end.code}")
 
 # %% [markdown]
 r"""
@@ -788,6 +811,71 @@ for i, row in enumerate(figures.problems(), 6):
     number = amounts[row["line"]].split()[0].replace(",", "")
     answer(f"22a.{i}", float(number) if "." in number else int(number))
 predictions("22a")
+
+# %% [markdown]
+r"""
+## The dry run's time
+
+Chapter 17c's `--dry-run` prints two times of a step: a lower bound by the roofline, and a measurement. Both forget `parallel.recompute` (chapter 21d), with which each block is computed a second time. Now we can count these FLOPs, so the bound grows by them, and
+the measured model recomputes its blocks as well. `planned` of chapter 22 makes the planner's `Step` of a configuration, so the dry run and the command `plan` count the same FLOPs.
+"""
+
+# %%
+from functools import partial
+
+from nanogpt.gpt import optim
+from nanogpt.gpt.precision import READS, LossScaler
+from nanogpt.gpt.train import train_step
+from nanogpt.run.config import Config, load_config
+from nanogpt.run.dryrun import planned
+from nanogpt.speed.roofline import Roofline, timings
+from nanogpt.speed.work import predict_step
+
+
+# %%
+#| export run.dryrun
+#| grows least_seconds
+def least_seconds(shape: GPTConfig, config: Config, roof: Roofline) -> float:
+    """What the device's roofline allows at least for a step: its micro-batches with what they recompute, and one update."""
+    B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
+    name = READS.get(config.train.dtype, config.train.dtype)
+    name = name if name in roof.flops else "float32"
+    parts = predict_step(shape, B, T, roof, name, fused=True)
+    update = parts["optimizer", "update"]
+    again = recompute_flops(planned(shape, config)) / roof.flops[name]
+    return (sum(parts.values()) - update + again) * n + update
+
+
+# %%
+#| export run.dryrun
+#| grows measured_seconds
+def measured_seconds(shape: GPTConfig, config: Config, device: torch.device) -> float:
+    """Of a step, measured with random tokens on at most two of its micro-batches, with blocks recomputed as configured."""
+    B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
+    model, few = GPT(shape).to(device), min(n, 2)
+    if config.parallel.recompute:
+        from nanogpt.parallel.fsdp import recompute_blocks  # here: its imports take a second
+
+        recompute_blocks(model)
+    ids = torch.randint(shape.vocab_size, (B, T + 1), device=device)
+    batches = [(ids[:, :-1], ids[:, 1:])] * few
+    optimizer = optim.make_optimizer(model, 1e-9, config.train.dtype)
+    scaler = LossScaler() if config.train.dtype == "fp16" else None
+    call = partial(train_step, model, optimizer, batches, config.train.dtype, scaler=scaler)
+    return min(timings(call, device, 3)) * n / few
+
+
+# %%
+roof = Roofline("an example", {"float32": 1e12}, 1e15)  # 1 TFLOP/s, and traffic that takes no time
+for recompute in ("false", "true"):
+    asked_for = load_config("gpt2-124M", ["train.dtype=float32", f"parallel.recompute={recompute}"])
+    bound = least_seconds(GPTConfig(), asked_for, roof)
+    print(f"recompute={recompute}: at least {bound:.0f} s for {asked_for.micro_batches} micro-batches")
+
+# %% [markdown]
+r"""
+The second forward adds 79 s, which is 18%. With `plan` it is the line *recompute*, by the same FLOPs.
+"""
 
 # %%
 checkpoint("22a")

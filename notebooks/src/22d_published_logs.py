@@ -3,7 +3,7 @@ r"""
 # 22d · Published logs: the 21 skipped steps
 
 *This page is optional, and shorter than a sitting.* A log is the only part of a run that others ever see. If you can read one, you know what was run, and you notice when the script says something else. Here is a small detective story about a published log of a Megatron-LM run: it shows how float16's loss scale behaves in a
-long run (chapter 10b introduced it), and how much one can learn from a learning rate that is printed with seven digits. Two short sections on other logs follow.
+long run (chapter 10b introduced it), and how much one can learn from a learning rate that is printed with seven digits. Three short sections on other logs follow.
 
 Tables for looking things up are in `data/reference`: `megatron_arguments.csv` has the 45 arguments of Megatron-LM's published scripts with our key for each, `megatron_columns.csv` has the formula of each column of its log, and `llmc_options.csv` has the options of llm.c.
 
@@ -111,7 +111,7 @@ answer("22d.1", math.log2(scaler.scale))
 r"""
 ## The log, replayed
 
-Is that the complete story? Then two columns must follow from the arguments of the script and the column `skipped`: the scale, and the learning rate, which counts updates and not iterations. A printed number is rounded, so "follows" means: the difference is at most half a unit of its last digit.
+Do these 21 overflows explain the log? Then two columns must follow from the arguments of the script and the column `skipped`: the scale, and the learning rate, which counts updates and not iterations. A printed number is rounded, so "follows" means: the difference is at most half a unit of its last digit.
 """
 
 
@@ -127,6 +127,16 @@ def half_unit(printed: str) -> float:
 def agrees(printed: str, value: float) -> bool:
     """Whether a number, rounded as the printed one was, is the printed one."""
     return abs(float(printed) - value) <= half_unit(printed) * (1 + 1e-9) + 1e-12 * abs(value)
+
+
+# %%
+for value in (0.4149, 0.4151, 0.4201):
+    print(f"0.42 is printed. Can the value be {value}? {agrees('0.42', value)}")
+
+# %% [markdown]
+r"""
+`printed_rate` computes the rate after so many updates, and `expected_lines` computes both columns for a complete log.
+"""
 
 
 # %%
@@ -231,9 +241,54 @@ for name in ("evaluate", "save-checkpoint"):
 r"""
 With the same weights, only the rows can differ, and 80 rows are few. Before you call one loss better than another, ask for its standard error (chapter 18). In the first run, evaluations and checkpoints together took some 8% as long as the training itself.
 
+## A table of six devices
+
+A published comparison ran llm.c on six devices and gives one loss for each: 3.48 for an RTX 4070 SUPER, 3.52 for an H800, 3.70 for two H800, and 4.02 for each of three CPUs. Does the RTX train better than the H800, then? All six logs are in `data/reference`, so we can look up each loss.
+"""
+
+# %%
+RUNS = {
+    "RTX 4070 SUPER": "RTX 4070 SUPER 1 GPU TF32 B=4 T=1024",
+    "H800": "H800 1 GPU TF32 B=4 T=1024",
+    "2 × H800": "H800 2 GPUs bf16 B=4 each T=1024",
+    "Intel CPU": "Intel CPU fp32 B=4 T=64",
+    "Arm CPU": "Arm CPU fp32 B=4 T=64",
+    "M1 CPU": "M1 CPU fp32 B=4 T=64",
+}
+for (device, run), row in zip(RUNS.items(), published("throughput")):
+    losses = {int(r["steps_done"]): r["val_loss"] for r in published("llmc_val_losses") if r["run"] == run}
+    finite = max(step for step, loss in losses.items() if math.isfinite(float(loss)))
+    text = f"{device:15} {losses[finite]} after {finite} steps, {finite * int(row['tokens_per_step']):>7,} tokens"
+    print(f"{text}; before training {losses[0]}, at the end {losses[max(losses)]}")
+
+# %% [markdown]
+r"""
+No two kinds of device can be compared:
+
+- The two single GPUs read the same number of tokens. But their losses differ before the first step, although both start from the same published weights. Their validations read different amounts of text, 8 and 20 batches, so the two numbers are means over different rows.
+- The 3.70 of the two H800 is from the middle of the run, after 20 of its 37 steps. The last validation printed `inf`, and the first one `-inf`. So the table has an older number.
+- The CPUs have rows of 64 tokens instead of 1,024. They read 10,240 tokens, and a GPU 303,104. Their loss before training is already 0.8 nats higher.
+
+What can be compared are the three CPUs. They ran the same program on the same batches, and the logs have the training loss of all 41 steps. How far are they apart?
+"""
+
+# %%
+curves = {name: [] for name in ("Intel", "M1", "Arm")}
+for row in published("llmc_cpu_losses"):
+    curves[row["run"].split()[0]].append(float(row["train_loss"]))
+for other in ("M1", "Arm"):
+    apart = [abs(a - b) for a, b in zip(curves["Intel"], curves[other])]
+    print(
+        f"Intel and {other:3}: {apart[0]:.6f} apart at the first step, at most {max(apart):.6f} in {len(apart)}"
+    )
+
+# %% [markdown]
+r"""
+The same C code gives slightly different losses on different processors, and the largest differences come late in the run. So if you repeat a published run and get losses that are a few thousandths away, you have no reason to look for a mistake. If they are 0.1 away, look first at what was averaged.
+
 ## An llm.c log
 
-The A800's log (chapter 22 used its memory) has other columns: the loss, the norm of the gradient, an MFU, and tokens for each second.
+The A800's log (chapter 22 used its memory) has other columns. We look at the loss and at the norm of the gradient first. Did this run start well?
 """
 
 # %%
@@ -241,6 +296,15 @@ rows = [row for row in published("llmc_a800") if row["ms"]]
 print(f"first loss {rows[0]['loss']}; ln V + σ²/2 = {math.log(50257) + 768 * 0.02**2 / 2:.3f}")
 for i in (0, 5, 20):
     print(f"step {rows[i]['step']:>2}: norm of the gradient {float(rows[i]['grad_norm']):.1f}")
+
+# %% [markdown]
+r"""
+The first loss is what random logits cost (chapter 05), a little more for this seed: 11.0 is a healthy start, 11.5 is not. The norm falls from 16 to about 2 in the first twenty steps, while the warm-up still keeps the rate small.
+
+The log also prints an MFU, and it is -100%. We compute it ourselves, from the tokens in a second.
+"""
+
+# %%
 setup = {row["parameter"]: row["value"] for row in published("llmc_a800_setup")}
 rate = median(int(setup["total batch size"]) / float(row["ms"]) * 1e3 for row in rows[1:])
 peak = PEAKS["A800-PCIe"].half
@@ -254,13 +318,15 @@ print(
 
 # %% [markdown]
 r"""
-The first loss is what random logits cost (chapter 05), a little more for this seed: 11.0 is a healthy start, 11.5 is not. The norm falls from 16 to about 2 in the first twenty steps, which is what the warm-up is for. And the MFU of -100% means only that llm.c looked the device up in a table and did not find an A800.
+The MFU of -100% means only that llm.c looked the device up in a table (`llmc/mfu.h`) and did not find an A800. The run really reached half of the card's data sheet.
 
-The same run with our trainer, if you have such a card, is one line. All of llm.c's options are in `llmc_options.csv`:
+The same run with our trainer, if you have such a card, is one line:
 
 ```
 python -m nanogpt train gpt2-124M-llmc train.batch_tokens=458752 train.micro_batch=56 optim.lr=0.002 train.max_steps=21479
 ```
+
+How do you find our words for llm.c's options? `llmc_options.csv` has a row for each. We print the first eight: the option, its name in the log, its value in this run, and our key.
 """
 
 # %%

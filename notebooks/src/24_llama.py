@@ -3,9 +3,9 @@ r"""
 # 24 · Llama: GPT-2 with six changes
 
 Download any open language model of today and look into its `config.json`. It will say `LlamaForCausalLM`,
-`Qwen3ForCausalLM` or a name of the same family. You may expect something new. But you know nearly all of it: a table of
-tokens, blocks of attention and MLP that add to a stream, a last normalization, a head. Six parts of the blocks have
-changed since GPT-2, and each change has a few lines.
+`Qwen3ForCausalLM` or a name of the same family. You may expect something new, but you know nearly all of it. There is a
+table of tokens, there are blocks of attention and MLP that add to a stream, and at the end there are a normalization
+and a head. Six things have changed since GPT-2, and each change has a few lines.
 
 In this chapter we make these changes one at a time. For each we ask what it is good for, and we measure it against
 GPT-2 on our stories. At the end you have a second model in less than 150 lines. It computes exactly what `transformers`
@@ -51,16 +51,17 @@ from nanogpt.gpt.model import check_input, init_weights, next_token_loss, table
 # %% [markdown]
 r"""
 Which change helps most? `python tests/bench/bench_llama.py` trained chapter 07's small GPT with each of them alone, and
-with all together, for three seeds each. These are the changes:
+with all together, for three seeds each. The next cell prints the names of the changes. This chapter explains them one
+after the other.
 """
 
 # %%
-print(", ".join(CHANGES))
+print(", ".join(name for name in CHANGES if name != "GPT-2"))
 
 # %% [markdown]
 r"""
-*Predict.* Before you see the table of losses, write down which of the single changes lowers the loss most, and by how
-much all of them together lower it.
+*Predict.* Before you see the results, write down which of the single changes lowers the loss most, and by how much all
+of them together lower it.
 """
 
 # %%
@@ -73,7 +74,8 @@ r"""
 
 LayerNorm does four things with the C numbers of a position. It subtracts their mean, divides by their standard
 deviation, multiplies by a gain, and adds a bias. *RMSNorm* (Zhang and Sennrich 2019, §4) leaves out the first and the
-last. It divides by the root of the mean square, and multiplies by a gain:
+last. It divides by the root of the mean square, and multiplies by a gain. The cell after it compares the two, and PyTorch's
+own RMSNorm, on four numbers.
 """
 
 
@@ -101,8 +103,8 @@ print("PyTorch's:", F.rms_norm(x, (4,), eps=1e-5).numpy().round(2))
 
 # %% [markdown]
 r"""
-LayerNorm's result has the mean zero, and RMSNorm's result does not. Both have the same property that training needs: however
-large x is, the result has the same size. So the reason for the change is not the loss but the work. RMSNorm reads the
+LayerNorm's result has the mean zero, and RMSNorm's does not. Both have the property that training needs: however large x
+is, the result has the same size. So the reason for the change is not the loss but the work. RMSNorm reads the
 vector for one sum instead of two, and it has half as many parameters.
 
 ## Rotary positions: distance instead of place
@@ -131,13 +133,12 @@ for at_q, at_k in ((5, 3), (105, 103), (5, 4)):
 
 # %% [markdown]
 r"""
-The first two scores are equal: the distance is 2 both times. The third differs, since the distance is 1.
+The first two scores are equal, because the distance is 2 both times. The third differs, since the distance is 1.
 
-A head has more than two numbers, say d = 64. RoPE takes them as d/2 pairs. Each pair turns at a speed of its own: the
-first by one radian a position, the last by 1/θ, with θ = 10,000 or more. Fast pairs tell neighbours apart, slow pairs
-tell far from near, as the hands of a clock do. The pairs are made of the first half and the second half of the numbers:
-number i and number i + d/2 belong together. `rope_angles` computes the angle of each pair at each position, and
-`rotate` turns the pairs by these angles.
+A head has more than two numbers, for example d = 64. RoPE takes them as d/2 pairs. Each pair turns at a speed of its
+own: the first by one radian a position, the last by almost 1/θ, with θ = 10,000 or more. It is like the hands of a clock: fast
+pairs distinguish neighbours, and slow pairs distinguish far from near. The pairs are made of the first half and the second half of the numbers:
+number i and number i + d/2 belong together.
 """
 
 
@@ -151,11 +152,22 @@ def rope_angles(positions: Tensor, d: int, theta: float) -> Tensor:
 
 
 # %%
+print(rope_angles(torch.arange(4), d=4, theta=10_000.0))
+
+# %% [markdown]
+r"""
+Each row is a position, each column a pair. With d = 4 there are two pairs: the first turns by one radian at each position, the
+second by a hundredth of that. `rotate` now turns all pairs of all heads at once.
+"""
+
+
+# %%
 #| export
 #| blank rotate: cut x in two halves (a, b); the rotated ones are a·cos - b·sin and b·cos + a·sin
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
     """Rotate each pair (x_i, x_(i + d/2)) of x (B, heads, T, d) by its angle; angles (T, d/2) or (B, T, d/2)."""
-    cos, sin = (f(angles).unsqueeze(-3).to(x.dtype) for f in (torch.cos, torch.sin))  # (..., 1, T, d/2)
+    angles = angles.unsqueeze(-3)  # (..., 1, T, d/2): the same for all heads
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
@@ -173,8 +185,9 @@ near, far = (rope_angles(torch.arange(8) + start, 16, 10_000.0) for start in (0,
 scores = [rotate(q, angles) @ rotate(k, angles).transpose(-2, -1) for angles in (near, far)]
 difference = (scores[0] - scores[1]).abs().max().item()
 assert difference < 1e-3, f"moved by 1,000 positions, the scores differ by {difference:.1e}"
-print("scores of positions 0 to 7 and of 1000 to 1007 agree; without rotation they are others:", end=" ")
-print(not torch.allclose(scores[0], q @ k.transpose(-2, -1), atol=0.1))
+plain = q @ k.transpose(-2, -1)
+print("positions 0 to 7 and 1000 to 1007 give the same scores, within 0.001")
+print("rotation changes the scores:", not torch.allclose(scores[0], plain, atol=0.1))
 
 # %% [markdown]
 r"""
@@ -199,12 +212,30 @@ answer("24.3", mb[8])
 
 # %% [markdown]
 r"""
+*Check.* Sharing must be the same as copying. We repeat each head of keys and values for all queries of its group, and
+ordinary attention has to give the same numbers. PyTorch's `scaled_dot_product_attention` shares by itself if we say
+`enable_gqa=True`.
+"""
+
+# %%
+q, k, v = (torch.randn(1, heads, 5, 8, generator=g) for heads in (4, 2, 2))
+shared = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+copied = F.scaled_dot_product_attention(q, *(z.repeat_interleave(2, dim=1) for z in (k, v)), is_causal=True)
+assert torch.allclose(shared, copied, atol=1e-6), "shared heads give something else than copied ones"
+print("4 heads of queries, 2 of keys and values: shared and copied heads give the same")
+
+# %% [markdown]
+r"""
 The attention layer below has everything so far: queries and keys are rotated, and there are fewer heads of keys and
-values. `scaled_dot_product_attention` does the sharing itself with `enable_gqa=True`. Two more changes are in it. It
-has no biases: their effect is small, and large models leave them out to save memory traffic and trouble with
-parallelism. And it can normalize each query and each key with an RMSNorm of its own before the rotation. This is
-*QK-norm* (Henry et al. 2020). Qwen3 has it, Llama has not. It bounds the scores, which otherwise may grow during long
-training until softmax picks only one position.
+values. It has two more changes.
+
+- It has no biases. The authors of PaLM found large models more stable without them (Chowdhery et al. 2022, §2).
+- If the configuration says `qk_norm`, it normalizes each query and each key with an RMSNorm of its own before the rotation.
+  This is *QK-norm* (Henry et al. 2020). Qwen3 has it, and Llama does not. It bounds the scores, which otherwise may grow
+  during long training until softmax picks only one position.
+
+First comes the configuration with the names of chapter 05 and a few new ones. The last field, `tied`, belongs to the complete model
+below.
 """
 
 
@@ -250,10 +281,10 @@ class GroupedAttention(nn.Module):
         self.q_norm, self.k_norm = (norm(config.head_size, config.norm_eps) for _ in range(2))
 
     def forward(self, x: Tensor, angles: Tensor, cache=None) -> Tensor:
-        layers = self.c_q, self.c_k, self.c_v
-        q, k, v = (
-            c(x).unflatten(2, (-1, self.head_size)).transpose(1, 2) for c in layers
-        )  # (B, heads, T, d)
+        d = self.head_size
+        q = self.c_q(x).unflatten(2, (-1, d)).transpose(1, 2)  # (B, n_head, T, d)
+        k = self.c_k(x).unflatten(2, (-1, d)).transpose(1, 2)  # (B, n_kv_head, T, d)
+        v = self.c_v(x).unflatten(2, (-1, d)).transpose(1, 2)
         q, k = rotate(self.q_norm(q), angles), rotate(self.k_norm(k), angles)
         if cache is not None:
             y = cache(q, k, v)
@@ -262,31 +293,28 @@ class GroupedAttention(nn.Module):
         return self.c_proj(y.transpose(1, 2).flatten(2))
 
 
-# %% [markdown]
-r"""
-*Check.* Sharing is the same as copying: repeat each head of keys and values for all queries of its group, and ordinary
-attention gives the same numbers.
-"""
-
 # %%
-q, k, v = (torch.randn(1, heads, 5, 8, generator=g) for heads in (4, 2, 2))
-shared = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-copied = F.scaled_dot_product_attention(q, *(z.repeat_interleave(2, dim=1) for z in (k, v)), is_causal=True)
-assert torch.allclose(shared, copied, atol=1e-6), "shared heads give something else than copied ones"
-print("4 heads of queries, 2 of keys and values: shared, as copied")
+small = LlamaConfig(64, 512, n_layer=1, n_head=4, n_kv_head=2, n_embd=32, n_hidden=88, head_size=8)
+attention = GroupedAttention(small)
+y = attention(torch.randn(1, 5, 32, generator=g), rope_angles(torch.arange(5), 8, small.rope_theta))
+print("output", tuple(y.shape))
+for name, p in attention.named_parameters():
+    print(f"{name:14} {tuple(p.shape)}")
 
 # %% [markdown]
 r"""
+The matrices for keys and values have half as many rows as the one for queries, because there are half as many heads.
+
 ## SwiGLU: an MLP with a gate
 
-GPT-2's MLP widens, applies GELU, and narrows. *SwiGLU* (Shazeer 2020, §2) widens twice. One result goes through the
+GPT-2's MLP has three steps: it widens the stream, applies GELU, and narrows it again. *SwiGLU* (Shazeer 2020, §2) widens twice. One result goes through the
 curve silu(x) = x · sigmoid(x) and then multiplies the other, number by number. So the first one is a gate: where it is
 near zero, the second one does not get through. Shazeer tried such gates and found lower losses. He closes his paper
 with "We offer no explanation as to why these architectures seem to work; we attribute their success, as all else, to
 divine benevolence."
 
-There are three matrices now instead of two. To have as many parameters as GPT-2's MLP, 8·C², each is only 8/3 · C wide
-instead of 4 · C.
+There are three matrices now instead of two. GPT-2's MLP has 8·C² parameters. To have as many, each of the three is only
+8/3 · C wide instead of 4 · C. The cell below the class counts both.
 """
 
 
@@ -312,22 +340,19 @@ print(f"SwiGLU of width {8 * C // 3}: {gated:,} parameters; GPT-2's MLP of width
 
 # %% [markdown]
 r"""
-## What each change is worth
+## The loss with each change
 
-Here is the record. Each run is chapter 07's small model on the stories, 800 steps of the same batches, with one change.
+Now you have seen all six changes, and here is the record of what they do to the loss. Each run is chapter 07's small model on the stories, 800 steps of the same batches, with one change.
 A row's parameters are near GPT-2's. Grouped queries have fewer, because half of the matrices for keys and values are
 gone. The difference is paired: a run with a change minus the run of GPT-2 with the same seed. Its interval comes from
-three seeds, so it is wide. Where it contains zero, nothing was shown. The last row has all six changes at once.
+three seeds, so it is wide. A star marks the intervals that do not contain zero; in the other rows, nothing was shown. The
+last row has all six changes at once.
 """
 
 # %%
 record = json.loads(Path("../data/measurements/llama.json").read_text(encoding="utf-8"))
 print(f"{record['command']}, {record['date']}: {record['steps']} steps, {len(record['seeds'])} seeds")
-for row in record["rows"]:
-    low, high = row["interval"]
-    clear = "" if low <= 0 <= high else "  *"
-    print(f"{row['name']:22} {row['parameters']:9,} parameters, loss {row['loss']:.3f}", end="")
-    print(f", {row['difference']:+.3f} ({low:+.3f} to {high:+.3f}){clear}" if row["name"] != "GPT-2" else "")
+figures.say_worth(record["rows"])
 single = [row for row in record["rows"] if row["name"] in CHANGES and row["name"] != "all together"]
 answer("24.1", min(single, key=lambda row: row["difference"])["name"])
 answer("24.2", -record["rows"][-1]["difference"])
@@ -340,14 +365,14 @@ show(
 
 # %% [markdown]
 r"""
-Read the rows with the reasons in mind. RMSNorm, grouped queries and leaving out biases were never meant to lower the
-loss. They save work, memory or trouble, and the question is whether they cost anything. Rotary positions and SwiGLU are
-said to lower the loss. Our stories are short, and copying a number asks for relative places, so they are a friendly
+Keep the reasons in mind when you read the rows. RMSNorm, grouped queries and leaving out biases were never meant to
+lower the loss. They save work or memory or make training more stable, and the question is whether they cost anything. Rotary positions and SwiGLU
+should lower the loss. Rotary positions do. Our stories are short, and copying a number asks for relative places, so they are a friendly
 test for rotary positions, and no test for long texts.
 
-One row contradicts what the large models report: SwiGLU is clearly *worse* here. Before we believe it, we need a
-control. The learning rate was tuned for GPT-2, and 800 steps are few. Perhaps SwiGLU only wants another rate, or more
-time?
+One row contradicts the reports on large models: SwiGLU is clearly *worse* here. All changes together are not better than
+GPT-2, either. Before we believe that SwiGLU is worse, we need a control. The learning rate was tuned for GPT-2, and 800 steps are few. Perhaps SwiGLU only needs another rate, or more
+time. So both models were trained at half the rate, at twice the rate, and for twice as many steps.
 """
 
 # %%
@@ -357,18 +382,15 @@ for control in record["controls"]:
 
 # %% [markdown]
 r"""
-It is worse at half the rate, at twice the rate, and after twice as many steps (one seed each). So rate and length do
-not explain it, and we do not know what does: the gate's size at the beginning, its narrower hidden layer, or a task
-that is mostly looking up and hardly anything else. The lesson is an old one. A change that helps a model of ten billion
+SwiGLU is worse in all three (one seed each). So rate and length do not explain the difference, and we do not know its
+cause. It could be the gate's size at the beginning, its narrower hidden layer, or a task that is mostly looking up
+words in the text. The lesson is an old one. A change that helps a model of ten billion
 parameters on the text of the web need not help yours. Measure it, with a control.
-"""
 
-# %% [markdown]
-r"""
-## The whole model
+## The complete model
 
-A block is built as chapter 05 builds it, of attention and MLP, each reading a normalized copy of the stream and adding
-to it. Only the names in it are new.
+A block is built as in chapter 05. It consists of attention and MLP, each reads a normalized copy of the stream, and each adds
+to the stream. Only the classes in it are new.
 """
 
 
@@ -393,7 +415,8 @@ r"""
 The model has the outer names of chapter 05 (`transformer.wte`, `transformer.h`, `lm_head`) and the same call,
 `forward(idx, targets, cache)`. So everything that was written for GPT works with it. There is no table of positions;
 the angles are computed once and passed to all blocks. In large models `lm_head` is a matrix of its own; small ones
-share it with `wte` (`tied`).
+share it with `wte` (`tied`). As in chapter 05, the modules are made without memory, so that only `init_weights` decides
+the values.
 """
 
 
@@ -405,7 +428,7 @@ class Llama(nn.Module):
     def __init__(self, config: LlamaConfig, generator: torch.Generator | None = None):
         super().__init__()
         self.config, V, C = config, config.vocab_size, config.n_embd
-        with torch.device("meta"):  # memory comes below, values from init_weights: the seed decides alone
+        with torch.device("meta"):  # shapes without memory; see chapter 05
             blocks = nn.ModuleList(LlamaBlock(config) for _ in range(config.n_layer))
             parts = {"wte": table(V, C), "h": blocks, "ln_f": RMSNorm(C, config.norm_eps)}
             self.transformer, self.lm_head = nn.ModuleDict(parts), nn.Linear(C, V, bias=False)
@@ -433,6 +456,12 @@ class Llama(Llama):
         return logits, None if targets is None else next_token_loss(logits, targets)
 
 
+# %% [markdown]
+r"""
+We need a text to try it on, so we take the stories of chapter 02 and their tokenizer. The model is about as large as
+chapter 07's.
+"""
+
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
 folder = Path("../data/built/stories")
@@ -452,7 +481,9 @@ print(f"first loss {loss.item():.2f}, ln V {math.log(tokenizer.vocab_size):.2f}"
 
 # %% [markdown]
 r"""
-*Check.* Causality, as in chapter 04: change the last token, and no earlier output may change.
+The loss of the untrained model is near ln V, the loss of a model that gives each token the same probability.
+
+*Check.* Causality, as in chapter 04: we change the last token, and no earlier output may change.
 """
 
 # %%
@@ -469,7 +500,7 @@ r"""
 
 A lower loss after the same number of steps may still lose against the clock. So here is a training step of each change
 beside one of GPT-2, on your machine, in turns. The changed models are built from the classes that you have just
-defined.
+defined. If the measured interval of a ratio contains 1, the line says that no difference was measured.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -530,22 +561,30 @@ with the cache, must be those of the same text read at once.
 # %%
 grown("attend")
 
+# %% [markdown]
+r"""
+Only the parameter `shared` is new, which goes to `enable_gqa`.
+
+*Check.* As in chapter 08, the model reads a text in two pieces through the cache, three tokens and then the rest. The logits must be those of the complete text.
+"""
+
 # %%
 cache = KVCache(model, B=1, size=32)
 with torch.no_grad():
-    whole = model(ids)[0][:, -1]
+    complete = model(ids)[0][:, -1]
 read(model, cache, [ids[0, :3].tolist()])
 step_by_step = read(model, cache, [ids[0, 3:].tolist()])
-difference = (whole - step_by_step).abs().max().item()
+difference = (complete - step_by_step).abs().max().item()
 assert difference < 1e-4, f"with the cache the logits differ by {difference:.1e}"
 print("with the cache, the same logits; its keys have the shape", tuple(cache.keys.shape))
 
 # %% [markdown]
 r"""
-The rotated keys go into the cache. Each was rotated once, by its own position, and never has to be touched again. That
-is another advantage of rotating over adding: a new query meets old keys at the right distance without any work.
+The cache has 4 heads of 16 numbers for each of 32 positions, although there are 8 heads of queries. The rotated keys go
+into the cache. Each key was rotated once, by its own position, and never has to be touched again. A new query meets old
+keys at the right distance without any further work.
 
-## Trained and asked
+## Training it
 
 Chapter 07's `train` takes the new model without a change. 150 steps are too few for good stories, but enough to see
 that everything is connected.
@@ -556,6 +595,11 @@ scale_init(model)
 stream = DocumentStream(open_shards(folder, "train"), 4, 128, seed=0, device=device)
 losses = train(model, stream, 150, 2e-3, generator=torch.Generator().manual_seed(0))
 print(f"loss {losses[0]:.2f}, after {len(losses)} steps {losses[-1]:.2f}")
+
+# %% [markdown]
+r"""
+And chapter 08's sampler lets it write, token by token.
+"""
 
 # %% tags=["nbval-ignore-output"]
 text, new = ids[0].tolist(), ids[0].tolist()
@@ -616,6 +660,11 @@ for name, _ in list(model.named_parameters())[:6]:
 
 # %% [markdown]
 r"""
+The left column has our names, the right one theirs. This is all that the weights need.
+"""
+
+# %% [markdown]
+r"""
 ## Appendix: the configuration file
 
 The configuration uses other names as well. It may also ask for things that this model does not have, such as stretched
@@ -639,7 +688,7 @@ SIZES = {
     "norm_eps": "rms_norm_eps",
     "tied": "tie_word_embeddings",
 }
-KINDS = {"llama": False, "qwen3": True}  # model_type: has it QK-norm?
+KINDS = {"llama": False, "qwen3": True}  # model_type: whether it has QK-norm
 
 
 # %%
@@ -665,13 +714,13 @@ def config_from_llama(hf: dict) -> LlamaConfig:
 
 
 # %%
-told = {theirs: asdict(config)[ours] for ours, theirs in SIZES.items()} | {
+described = {theirs: asdict(config)[ours] for ours, theirs in SIZES.items()} | {
     "model_type": "llama",
     "hidden_act": "silu",
 }
-print(config_from_llama(told | {"rope_theta": 10_000.0}))
+print(config_from_llama(described | {"rope_theta": 10_000.0}))
 try:
-    config_from_llama(told | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}})
+    config_from_llama(described | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}})
 except ValueError as error:
     print(error)
 
@@ -756,8 +805,8 @@ r"""
 ## BERT, from the same blocks
 
 Llama came after GPT-2. *BERT* (Devlin et al. 2018) came before, and it is made of the same blocks, too. Two things
-differ. Its attention has no causal mask: every position sees the whole text. And so its task cannot be to predict the
-next token, which it would see. Instead, 15% of the tokens are hidden, and the model must say which ones they were, from
+differ. First, its attention has no causal mask: every position sees the complete text. Second, its task cannot be to
+predict the next token, because it would see it. Instead, 15% of the tokens are hidden, and the model must say which ones they were, from
 both sides. Such a model cannot write a text from left to right, but its vectors are good for sorting and searching
 texts. Chapter 07 showed what happens if one mixes the two up: without the mask, next-token training reaches a loss near
 zero and has learned nothing.
@@ -770,7 +819,8 @@ To explore:
    rise after position 128? *Check*: `block_size` must be larger in the configuration, and no weight depends on it.
 2. Set `rope_theta` to 100 and to 1,000,000 and train 400 steps each. *Predict* first which one can no longer tell
    neighbours apart.
-3. Multi-query attention is `n_kv_head=1`. What does the loss lose against four heads, and what does the cache gain?
+3. Multi-query attention is `n_kv_head=1`. How much higher is the loss than with four heads, and how
+   much smaller is the cache?
 4. Build BERT's task: an attention without `is_causal`, 15% of the tokens replaced by one new id, targets of −100
    everywhere else. *Check*: the loss of a model that guesses by frequency.
 
@@ -780,5 +830,5 @@ To explore:
 - Yang et al. 2025, *Qwen3 Technical Report*, §2: QK-norm, no biases.
 - Su et al. 2021, *RoFormer*, §3; Zhang and Sennrich 2019, *Root Mean Square Layer Normalization*; Ainslie et al. 2023,
   *GQA*; Shazeer 2020, *GLU Variants Improve Transformer*.
-- Henry et al. 2020, *Query-Key Normalization for Transformers*; Devlin et al. 2018, *BERT*, §3.1.
+- Chowdhery et al. 2022, *PaLM*, §2: no biases. Henry et al. 2020, *Query-Key Normalization for Transformers*. Devlin et al. 2018, *BERT*, §3.1.
 """

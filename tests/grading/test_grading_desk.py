@@ -99,6 +99,15 @@ def test_feedback_of_what_was_not_graded(results):
     assert "04-1 ·" not in unread
 
 
+def test_a_task_that_is_as_it_was_handed_out_is_not_begun(results):
+    one = by(results, "=bob,jr")
+    one["tasks"]["04-1"]["checks"] = [
+        check("the area", 0, 2, "student_error", "NotImplementedError (04-1, line 3)")
+    ]
+    page = feedback(one)
+    assert "not begun" in page and "NotImplementedError" not in page
+
+
 def test_feedback_is_written_and_old_pages_go(results, tmp_path):
     assert "5 pages" in write_feedback(results, tmp_path)
     assert (tmp_path / "feedback" / "=bob,jr.html").exists()

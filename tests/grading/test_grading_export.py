@@ -140,7 +140,7 @@ def test_canvas(told, tmp_path):
     out = told(
         "export", "--to", "canvas", "--into", str(tmp_path / "canvas.csv"), "--out", str(tmp_path / "out.csv")
     )
-    assert "3 scores stand in '04_small (12)', students found by 'SIS Login ID'" in out
+    assert "3 scores are in the column '04_small (12)', students found by 'SIS Login ID'" in out
     assert "no row for 1 of the results: eve" in out and "left out: ida" in out
     data = (tmp_path / "out.csv").read_bytes()
     golden("canvas.csv", data)
@@ -169,7 +169,10 @@ def test_moodle(told, tmp_path):
     out = told(
         "export", "--to", "moodle", "--into", str(tmp_path / "moodle.csv"), "--out", str(tmp_path / "out.csv")
     )
-    assert "2 scores stand in 'Grade', students found by 'Email address'" in out and "1 rows are left" in out
+    assert (
+        "2 scores are in the column 'Grade', students found by 'Email address'" in out
+        and "1 rows are left" in out
+    )
     data = (tmp_path / "out.csv").read_bytes()
     golden("moodle.csv", data)
     assert b'"<p>two\nlines, kept</p>"\n' in data and data.endswith(MOODLE_CSV.splitlines()[-1].encode())

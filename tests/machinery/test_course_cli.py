@@ -82,6 +82,19 @@ def test_help_says_what_a_command_does_and_gives_an_example(name, capsys):
     assert "Example: course " in out or name in ("grade", "exercises", "data")
 
 
+@pytest.mark.parametrize("top", ["grade", "exercises"])
+def test_help_of_an_instructors_command_says_what_it_does_and_gives_an_example(top, capsys):
+    cli.main([top, "--help"])
+    names = re.findall(r"^    ([a-z]+)(?: |$)", capsys.readouterr().out, re.MULTILINE)
+    assert len(names) >= 3
+    for name in names:
+        assert cli.main([top, name, "--help"]) == 0
+        out = capsys.readouterr().out
+        says = out.partition("\n\n")[2].partition("\n\n")[0]
+        assert not says.startswith(("positional", "options")) and len(says.split()) >= 5, out
+        assert f"Example: course {top} {name}" in out, out
+
+
 def test_every_command_is_in_the_one_list_of_help():
     listed = re.findall(r"^(?:for \w+)? +course ([a-z]+)", cli.HELP.partition("for CI")[0], re.MULTILINE)
     assert sorted(listed) == sorted(cli.COMMANDS)

@@ -14,7 +14,8 @@ from course.exercises.checks import CheckOfCheck
 from course.exercises.key import key, write_key
 from course.exercises.public import release_public
 from course.exercises.release import RELEASED
-from course.exercises.sets import BEGIN, folders, load, read
+from course.exercises.sets import BEGIN, WITHOUT, folders, load, read
+from course.exercises.table import TABLE, plain
 from course.paths import ROOT, CourseError
 
 SETS = [read(folder) for folder in folders()]
@@ -73,6 +74,29 @@ def test_a_folder_that_is_none_is_one_sentence(words, says, tmp_path, capsys):
     assert main(["exercises", "release", *(word.format(tmp=tmp_path) for word in words)]) == 2
     assert says in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["exercises", "list", "--write"], ["exercises", "release", "04"], ["exercises", "key", "final"], ["readme", "--write"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_in_a_classs_copy_what_needs_the_sets_says_where_they_are(words, tmp_path, monkeypatch, capsys):
+    no_sets(tmp_path, monkeypatch)
+    assert main(words) == 2
+    assert WITHOUT in capsys.readouterr().err
+
+
+def test_in_a_classs_copy_all_tasks_are_listed(tmp_path, monkeypatch, capsys):
+    no_sets(tmp_path, monkeypatch)
+    assert main(["exercises", "list"]) == 0
+    assert capsys.readouterr().out == plain(TABLE.read_text(encoding="utf-8"))
+
+
+def no_sets(folder, monkeypatch):
+    """As in a class's copy: the sets' sources and the final are not there, and the page of all tasks is."""
+    monkeypatch.setattr("course.exercises.sets.EXERCISES", folder)
+    monkeypatch.setattr("course.exercises.papers.PAGES", folder)
 
 
 @pytest.mark.parametrize("made", SETS, ids=lambda made: made.name)

@@ -19,7 +19,7 @@ from course.files import read_notebook
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, CourseError, modules, number_of, numbered
 from course.site import build as site
 from course.site import pages
-from course.site.reading import code_to_read
+from course.site.reading import cells_to_read, code_to_read
 
 FILES = {number_of(path): path for path in numbered(NOTEBOOKS, ".ipynb")}
 PLACES = site.places()
@@ -41,6 +41,7 @@ def address(request, monkeypatch):
         ("```\nchapter 05\n```", "```\nchapter 05\n```"),
         ("# After chapter 05", "# After chapter 05"),
         ("[chapter 05](https://elsewhere)", "[chapter 05](https://elsewhere)"),
+        ('<a href="05_gpt.html">Read chapter 05</a>', '<a href="05_gpt.html">Read chapter 05</a>'),
         (f"chapter {99}", f"chapter {99}"),  # none of ours
         ("[tasks](../exercises/TASKS.md#all-tasks)", "[tasks](../exercises/tasks.md#all-tasks)"),
         ("[set](../exercises/04_attention)", "[set](../exercises/04_attention.ipynb)"),
@@ -138,6 +139,20 @@ def test_plumbing_is_folded_and_an_exported_cell_has_a_badge(source, tags, badge
         assert 'href="../nanogpt/' in before[0].source
 
 
+def test_imports_that_follow_each_other_are_one_fold_and_predict_may_have_another_name():
+    sources = [
+        "import math",
+        "from course.notebook import predict as guess",
+        'guess("14.1", "gain", unit="×")',
+    ]
+    cells = cells_to_read(
+        [nbformat.v4.new_code_cell(source) for source in sources], "notebooks/14_ladder.ipynb"
+    )
+    imports, question = cells
+    assert imports.source == "import math\nfrom course.notebook import predict as guess"
+    assert "<p><span>14.1</span> gain (×)</p>" in question.source
+
+
 def test_a_wall_of_output_shows_its_beginning_and_the_rest_opens():
     cell = nbformat.v4.new_code_cell("print(x)")
     text = "".join(f"line <{i}>\n" for i in range(52))
@@ -151,12 +166,12 @@ def test_every_chapter_reads_without_directives_and_its_predictions_are_question
     for path in FILES.values():
         nb = pages.chapter_page(path, PLACES)
         codes = [cell.source for cell in nb.cells if cell.cell_type == "code"]
-        assert not [code for code in codes if re.search(r"^#\||^predict\(|alt=\"", code, re.MULTILINE)], (
+        source = "\n".join(c.source for c in read_notebook(path).cells)
+        name = found[1] if (found := re.search(r"predict as (\w+)", source)) else "predict"
+        assert not [code for code in codes if re.search(rf"^#\||^{name}\(|alt=\"", code, re.MULTILINE)], (
             path.name
         )
-        asked = len(
-            re.findall(r"^predict\(", "\n".join(c.source for c in read_notebook(path).cells), re.MULTILINE)
-        )
+        asked = len(re.findall(rf"^{name}\(", source, re.MULTILINE))
         shown = sum(cell.source.count("<p><span>") for cell in nb.cells if cell.cell_type == "markdown")
         assert shown == asked, path.name
         assert len({cell.id for cell in nb.cells}) == len(nb.cells)

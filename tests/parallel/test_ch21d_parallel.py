@@ -36,7 +36,7 @@ from nanogpt.parallel.laid_out import (
     saved_weights,
 )
 from nanogpt.parallel.layout import Parallel, check_layout, data_parallel
-from nanogpt.run import checkpoint, trainer
+from nanogpt.run import assemble, checkpoint, trainer
 from nanogpt.run.compare import verdict
 from nanogpt.run.config import load_config
 from nanogpt.run.metrics import read_metrics
@@ -474,6 +474,10 @@ def test_parts_go_on_with_another_number_of_ranks(size, folder, parts, tmp_path,
 def test_parts_are_no_model_and_need_shards(folder, parts, tmp_path):
     with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it with join"):
         checkpoint.chosen(parts / "short")
+    for place in (parts / "short", checkpoint.latest(parts / "short")):
+        begins = replace(short(folder, tmp_path / "new"), init_from=str(place))
+        with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it with join"):
+            assemble.assemble(begins)
     config = in_parts(folder, tmp_path / "run")
     for layout in (Parallel(save_parts=True), Parallel(shard=True, tp=2, save_parts=True)):
         with pytest.raises(ValueError, match=r"parallel\.save_parts=true needs parallel\.shard=true and"):

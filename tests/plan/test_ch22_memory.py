@@ -91,6 +91,19 @@ def test_the_a800_log_proves_fused_attention_and_confirms_that_gelu_was_recomput
     assert said["recompute"] == "1", "the log says so itself"
 
 
+@pytest.mark.parametrize("recompute, r", [("none", 0), ("gelu", 1), ("gelu+norms", 2)])
+def test_activations_are_llmcs_list_with_each_of_its_options_r(recompute, r):
+    """train_gpt2.cu at f1e2ace, fill_in_activation_sizes: floatX has two bytes, the statistics float32's four."""
+    B, T, C, L, NH, Vp = 56, 1024, 768, 12, 12, 50304
+    N = B * T
+    floatX = N * C + (0 if r >= 2 else 2 * L * N * C)  # encoded, ln1 and ln2
+    floatX += L * N * (3 * C + C + C + 4 * C + C) + N * C  # qkvr, atty, residual2, fch, residual3; lnf
+    floatX += (L if r == 0 else 1) * N * 4 * C  # fch_gelu
+    floatX += N * max(3 * C, NH * T, Vp) + N * 4 * C + N * C  # output; scratch_bt4c and scratch_btc
+    floats = 4 * L * N + L * N * NH + 2 * N + N  # means and deviations, att of cuDNN, lnf's, losses
+    assert held(replace(LOGS["A800"], recompute=recompute)) == 2 * floatX + 4 * floats
+
+
 SHAPES = st.builds(
     lambda L, H, d, V, T, bias, flash: GPTConfig(
         T, V, n_layer=L, n_head=H, n_embd=H * d, bias=bias, flash=flash
@@ -311,10 +324,14 @@ def test_every_data_sheet_has_its_memory():
     assert MEMORY.keys() == PEAKS.keys() and all(12000 < mib < 200000 for mib in MEMORY.values())
 
 
+@pytest.mark.parametrize("recompute", ["none", "block"])
 @pytest.mark.parametrize("dtype", ["float32", "bf16", "fp16", "bf16-masters"])
-def test_the_dry_run_tells_the_planners_memory_in_the_runs_precision(dtype, capsys):
-    say_memory(GPT2, load_config("gpt2-124M", [f"train.dtype={dtype}", "train.micro_batch=16"]))
-    total = sum(footprint(Step(GPT2, 16, 1024, f"pytorch-{dtype}".removesuffix("-float32"))).values())
+def test_the_dry_run_tells_the_planners_memory_in_the_runs_precision(dtype, recompute, capsys):
+    again = str(recompute == "block").lower()
+    said = [f"train.dtype={dtype}", "train.micro_batch=16", f"parallel.recompute={again}"]
+    say_memory(GPT2, load_config("gpt2-124M", said))
+    program = f"pytorch-{dtype}".removesuffix("-float32")
+    total = sum(footprint(Step(GPT2, 16, 1024, program, recompute=recompute)).values())
     assert f"{total / 1e9:.3f} GB in {dtype}" in capsys.readouterr().out
 
 

@@ -10,24 +10,31 @@ import torch
 from conftest import ROOT
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from course.figures import planner as figures
 from course.local_ranks import fake_ranks, traced
 from nanogpt import cli
-from nanogpt.gpt.model import GPT, GPTConfig, num_params
-from nanogpt.parallel.fsdp import shard
+from nanogpt.gpt.model import GPT, Block, GPTConfig, num_params
+from nanogpt.parallel.fsdp import recompute_blocks, shard
 from nanogpt.parallel.tensor import split
 from nanogpt.plan import plan
 from nanogpt.plan.budget import (
     CARDS,
+    Card,
     Cluster,
     average_seconds,
+    compute_flops,
     data_traffic,
+    recompute_flops,
     seconds,
     tensor_traffic,
     traffic,
 )
 from nanogpt.plan.footprint import Step, tensors
+from nanogpt.run import dryrun
+from nanogpt.run.config import load_config
+from nanogpt.speed.roofline import Peak, Roofline
 from nanogpt.speed.work import step_flops
 
 MIB = 2**20
@@ -37,8 +44,8 @@ GPT3 = replace(plan.MODELS["gpt3-175B"], padded_vocab_size=50304)
 BIG = Step(GPT3, 1, 2048, "megatron", recompute="block", accumulate=192, dp=8, tp=8, pp=16)
 
 
-def said(capsys, *words) -> str:
-    assert cli.main(["plan", *words]) == 0
+def said(capsys, *words, code: int = 0) -> str:
+    assert cli.main(["plan", *words]) == code
     return capsys.readouterr().out
 
 
@@ -145,9 +152,20 @@ def test_cost_is_hours_times_price(capsys):
     assert "all-reduce over 4" in text
 
 
-def test_what_does_not_fit_says_so(capsys):
-    text = said(capsys, "--model", "gpt2-1558M", "--device", "RTX 4090", "--seq", "2048", "--batch", "1")
+def test_what_does_not_fit_says_so_and_exits_1(capsys):
+    words = "--model", "gpt2-1558M", "--device", "RTX 4090", "--seq", "2048", "--batch", "1"
+    text = said(capsys, *words, code=1)
     assert "does NOT fit" in text and "largest batch                  0" in text
+    assert " a second" in text, "the plan is printed all the same"
+
+
+@pytest.mark.parametrize("words", [[], ["--pp", "2", "--accumulate", "4"], ["--overhead", "3000.7"]])
+def test_the_exit_code_is_what_the_line_says_at_the_largest_batch_and_beyond(words, capsys):
+    words = ["--device", "T4", "--mfu", "0.4", *words]
+    most = int(re.search(r"largest batch +(\d+)", said(capsys, *words, "--batch", "1"))[1])
+    assert ": fits" in said(capsys, *words, "--batch", str(most))
+    assert "does NOT fit" in said(capsys, *words, "--batch", str(most + 1), code=1)
+    assert "1 it does not fit" in said(capsys, "--help")
 
 
 @pytest.mark.parametrize(
@@ -185,8 +203,7 @@ def test_wrong_input_is_one_line(words, says, capsys):
 
 def test_a_batch_beyond_all_cards_is_told_and_not_drawn_sign_by_sign(capsys):
     """Its picture once took a gigabyte of signs, and beyond 64 bits of them an OverflowError."""
-    assert cli.main(["plan", "--batch", "99999999999999999999"]) == 0
-    out = capsys.readouterr().out
+    out = said(capsys, "--batch", "99999999999999999999", code=1)
     assert "does NOT fit" in out and max(map(len, out.splitlines())) < 200
 
 
@@ -219,6 +236,51 @@ def test_recomputing_repeats_the_first_of_a_blocks_sums_in_pytorch_and_both_in_m
     step = Step(wide, 3, 64, "pytorch", recompute="block" if recompute else "none", tp=2)
     assert len(calls) == sum(sent.calls for sent in tensor_traffic(step)) == (15 if recompute else 13)
     assert tensor_traffic(replace(step, program="megatron"))[0].calls == 2 * (6 if recompute else 4) + 2
+
+
+@pytest.mark.parametrize("recompute", ["none", "block"])
+def test_the_flops_of_recomputing_are_those_that_pytorch_makes(recompute):
+    shape, B = GPTConfig(block_size=64, vocab_size=256, n_layer=2, n_head=4, n_embd=64, flash=False), 3
+    model, ids = GPT(shape), torch.zeros(B, 64, dtype=torch.long)
+    if recompute == "block":
+        recompute_blocks(model)
+    with FlopCounterMode(display=False) as counter:
+        model(ids, ids)[1].backward()
+    step = Step(shape, B, 64, "pytorch", flash=False, recompute=recompute)
+    assert counter.get_total_flops() == compute_flops(step) + recompute_flops(step)
+    whole = replace(step, program="megatron")
+    assert recompute_flops(whole) == 1.4 * recompute_flops(step), (
+        "Megatron's second forward is a complete one"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bf16"])
+def test_the_dry_runs_time_grows_with_recomputing_as_the_planners_does(dtype):
+    """On a machine whose traffic takes no time, by the same FLOPs; and a step that is measured recomputes."""
+    roof = Roofline("none", {"float32": 1e12, "bfloat16": 4e12}, 1e18)
+    config = [
+        load_config("gpt2-124M", [f"train.dtype={dtype}", f"parallel.recompute={recompute}"])
+        for recompute in ("false", "true")
+    ]
+    plain, again = (dryrun.least_seconds(GPT2, c, roof) for c in config)
+    program, c = f"pytorch-{dtype}".removesuffix("-float32"), config[0]
+    step = Step(GPT2, c.train.micro_batch, 1024, program, recompute="block", accumulate=c.micro_batches)
+    planned = seconds(step, Card(Peak(float32=1, tf32=None, half=4, bandwidth=1, source="none")), mfu=1.0)
+    assert again - plain == pytest.approx(planned["recompute"]), "the dry run and the plan disagree"
+    assert plain == pytest.approx(planned["compute"], rel=0.05), "all but products takes a small part of it"
+
+
+def test_a_measured_step_recomputes_where_the_run_will(monkeypatch):
+    forward, calls = Block.forward, []
+    monkeypatch.setattr(Block, "forward", lambda self, *args: calls.append(1) or forward(self, *args))
+    for recompute in ("false", "true"):
+        words = ["model.n_layer=1", "train.batch_tokens=256", f"parallel.recompute={recompute}"]
+        config = load_config("tiny", words)
+        shape = GPTConfig(**vars(config.model), vocab_size=64)
+        dryrun.measured_seconds(shape, config, torch.device("cpu"))
+        calls.append("end")
+    plain, again = (calls[: calls.index("end")], calls[calls.index("end") + 1 : -1])
+    assert len(again) == 2 * len(plain) > 0, "blocks are computed twice, or not, other than in the run"
 
 
 def test_float32_computes_at_float32s_rate_and_tf32_beside_it(capsys):
@@ -289,6 +351,9 @@ def test_published_times_are_within_the_shares_that_the_chapter_tells():
         flops = step_flops(GPT2, 1, 1024) / 1024 * float(rows[key]["tokens_per_step"]) / int(key[1])
         reached = flops / (float(rows[key]["median_ms"]) / 1e3) / CARDS[key[0]].rate(program)
         assert reached == pytest.approx(share, abs=0.006), key
+    assert recompute_flops(A800) == 0 < recompute_flops(replace(A800, recompute="block")), (
+        "GELU is no product"
+    )
     total = sum(seconds(BIG, CARDS["A100-80GB"], 0.53).values())
     assert total == pytest.approx(32, rel=0.01)
     assert pytest.approx(34, abs=0.2) == 8 * 300e9 * 175e9 / (1024 * 140e12) / 86400, "Narayanan et al. 2021"

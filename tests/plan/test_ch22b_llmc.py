@@ -298,7 +298,9 @@ def test_llmcs_own_test_program_judges_our_model(tmp_path):
     said = judged(model, tmp_path)
     assert "overall okay: 1" in said, said
     found = verdicts(said)
-    assert len(found) == 17 and max(found.values()) < 1e-4, found  # its own tolerance is 1e-2
+    assert len(found) == 17 and max(found.values()) < 1e-4, (
+        found
+    )  # its own are 1e-2 for logits and 2e-2 for gradients
 
 
 @pytest.mark.slow

@@ -176,3 +176,20 @@ def test_every_option_of_llm_c_has_a_key_or_a_reason_and_the_logs_value():
         "gpt2-124M-llmc",
         ["train.batch_tokens=458752", "train.micro_batch=56", "optim.lr=0.002", "train.max_steps=21479"],
     )
+
+
+def test_the_table_of_six_has_losses_of_three_kinds():
+    """The numbers that the chapter tells: unlike batches, a run's middle, other rows; and three CPUs that agree."""
+    losses = {}
+    for row in rows("llmc_val_losses"):
+        losses.setdefault(row["run"].partition(" B=")[0], {})[int(row["steps_done"])] = float(row["val_loss"])
+    last = {run: max(step for step in curve if math.isfinite(curve[step])) for run, curve in losses.items()}
+    assert last.pop("A800 1 GPU bf16") == 0, "trained from scratch, in another log"
+    said = {run: round(losses[run][step], 2) for run, step in last.items()}
+    assert list(said.values()) == [3.48, 3.52, 3.70, 4.02, 4.02, 4.02]
+    assert list(last.values()) == [74, 74, 20, 40, 40, 40]
+    two = losses["H800 2 GPUs bf16"]
+    assert max(two) == 37 and math.isinf(two[37]) and math.isinf(two[0])
+    assert losses["RTX 4070 SUPER 1 GPU TF32"][0] != losses["H800 1 GPU TF32"][0], (
+        "the same weights, other rows"
+    )

@@ -117,6 +117,22 @@ def test_what_is_said_of_rungs_that_do_not_help_is_what_was_recorded():
     assert "one rung made a step slower and one changed nothing measurable" in FAQ
 
 
+def test_what_chapter_00_says_of_the_ladder_is_what_was_recorded():
+    text = " ".join((ROOT / "notebooks/src/00_setup.py").read_text(encoding="utf-8").split())
+    for claim in ("saves more than a third", "saves less than a tenth", "makes the step slower"):
+        assert claim in text
+    recorded = json.loads((ROOT / "data/measurements/amd-epyc-2-threads.json").read_text(encoding="utf-8"))
+    ms = {rung["name"]: rung["ms"] for rung in recorded["rungs"]}
+    assert ms["bf16"] < 2 / 3 * ms["kept memory"] and ms["flash"] > ms["compile"]
+    assert 0.9 * ms["bf16"] < ms["compile"] < ms["bf16"]
+
+
+def test_chapter_01_shows_gpt_2_s_own_tokens():
+    """Its page talks about a figure that only a machine with GPT-2's vocabulary can draw."""
+    page = (ROOT / "notebooks/01_tokenizer.ipynb").read_text(encoding="utf-8")
+    assert "one token: 505 of the numbers" in page, "build 01 again, with TIKTOKEN_CACHE_DIR set"
+
+
 def test_citation_has_the_project_s_version_license_and_address():
     import tomllib
 

@@ -69,6 +69,12 @@ def check_row(check: dict) -> list[str]:
     points = f"{check['points']:g} / {check['max_points']:g}"
     if check["hidden"]:
         return [text(check["name"]), "", points]
+    if check["verdict"] == "student_error" and check["message"].startswith("NotImplementedError"):
+        return [
+            text(check["name"]),
+            "<span class=bad>not begun</span>",
+            points,
+        ]  # `YOUR CODE HERE`, as handed out
     right = check["verdict"] == "passed"
     said = f"<span class={'good' if right else 'bad'}>{text(VERDICTS.get(check['verdict'], check['verdict']))}</span>"
     if check["message"] and not right:

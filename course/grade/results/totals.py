@@ -62,7 +62,8 @@ def totals(sets: dict, late: dict[str, Late], free: int, drop: int, roster=()) -
     counted = [one["total"] for one in rows if one["total"] != ""]
     if counted:
         middle = f"mean {mean(counted):.1f}, median {median(counted):.1f} of 100"
-        told.append(f"{len(rows)} students, {len(sets)} sets: {middle}")
+        many = "1 set" if len(sets) == 1 else f"{len(sets)} sets"
+        told.append(f"{len(rows)} students, {many}: {middle}")
     return out.getvalue(), told
 
 

@@ -244,7 +244,8 @@ def described(error: BaseException) -> dict:
             if name.startswith("<") and name[1:3].isdigit():
                 place = f" ({name[1:-1]}, line {trace.tb_lineno})"
             trace = trace.tb_next
-        return {"type": kind[:100], "message": f"{kind}: {text}"[: protocol.MAX_TEXT] + place}
+        says = f"{kind}: {text}" if text else kind
+        return {"type": kind[:100], "message": says[: protocol.MAX_TEXT] + place}
     except BaseException:
         return {"type": "Exception", "message": "an error whose text cannot be read"}
 

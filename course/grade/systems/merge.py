@@ -84,7 +84,7 @@ def merge(
             row[2 * score] = f"{scores[student]:.10g}"
             done.add(student)
     left = sorted(set(scores) - done)
-    told = [f"{len(done)} scores stand in {heads[score]!r}, students found by {heads[key]!r}"]
+    told = [f"{len(done)} scores are in the column {heads[score]!r}, students found by {heads[key]!r}"]
     told += [f"{unknown} rows are left as they were"] if unknown else []
     told += [f"no row for {len(left)} of the results: {', '.join(left[:10])}"] if left else []
     return mark + "".join(part for row in rows for part in row).encode(), told

@@ -1,0 +1,43 @@
+"""Chapter 25's recorded race is the committed recipe's, it keeps the rules, and its table is read as it says."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from course.figures.speedrun import equal_steps, rows
+from course.paths import ROOT
+from nanogpt.gpt.record import objections, share
+from nanogpt.gpt.speedrun import OURS, Recipe
+
+RECORDED = json.loads((ROOT / "data/measurements/speedrun.json").read_text(encoding="utf-8"))
+BOARD = json.loads((ROOT / "data/leaderboard.json").read_text(encoding="utf-8"))
+
+
+def test_the_record_is_that_of_the_committed_recipes():
+    record = RECORDED["record"]
+    assert record["recipe"] == asdict(OURS), "OURS has changed: run tests/bench/bench_speedrun.py again"
+    assert record["reference"] == asdict(Recipe())
+
+
+@pytest.mark.parametrize("record", [RECORDED["record"], *BOARD], ids=lambda record: record["date"])
+def test_every_record_keeps_the_rules_in_a_quarter_of_the_references_time(record):
+    assert objections(record) == []
+    assert share(record) < 0.25
+    assert {"command", "date", "device", "torch"} <= record.keys()
+
+
+def test_the_board_is_in_order():
+    assert sorted(BOARD, key=lambda record: (record["track"], share(record))) == BOARD
+
+
+def test_steps_are_read_off_the_curve():
+    curve = [(10, 3.0), (40, 2.0), (160, 1.0)]
+    assert [equal_steps(loss, curve) for _, loss in curve] == pytest.approx([10, 40, 160])
+    assert equal_steps(2.5, curve) == pytest.approx(20), "half way in the loss is half way in log steps"
+    assert equal_steps(9.0, curve) == 10 and equal_steps(0.5, curve) == 160, "beyond the curve: its ends"
+
+
+def test_the_complete_recipe_is_worth_one():
+    found = {row.name: row for row in rows(RECORDED)}
+    assert found["nothing"].worth == pytest.approx(1) and found["nothing"].full == OURS.steps
