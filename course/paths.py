@@ -20,7 +20,7 @@ EXECUTED = (
 
 
 class CourseError(Exception):
-    """Something the reader can mend: what, where, and the remedy, in one or a few plain lines."""
+    """Something the reader can correct: what, where, and the remedy, in one or a few plain lines."""
 
     def _render_traceback_(self):  # IPython prints this in place of a traceback
         return [str(self)]

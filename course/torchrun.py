@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from course.files import read_cells
@@ -12,6 +11,7 @@ from course.notebook import RUN
 from course.package.as_of import Chapter
 from course.package.blank import TURN
 from course.package.cells import ExportedCell, exported_cell
+from course.package.checkpoint import python
 from course.package.directives import read_head
 from course.paths import BUILT, CourseError, notebook_path
 
@@ -68,7 +68,7 @@ def environment_of(folder: Path, processes: int) -> dict[str, str]:
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if os.name == "nt":
         environment.setdefault("USE_LIBUV", "0")
-    return environment | {"NANOGPT_DEVICE": ranks_device(processes)}
+    return environment | {"NANOGPT_DEVICE": ranks_device(processes), "PYTHON_EXEC": python()}  # torchrun's name
 
 
 def told_by(command: str, stderr: str) -> list[str]:
@@ -88,7 +88,7 @@ def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> s
     folder = package_so_far(number, RUN)
     print(f"$ torchrun --standalone --nproc-per-node {processes} -m nanogpt {' '.join(words)}")
     command = [
-        sys.executable,
+        python(),
         "-m",
         "torch.distributed.run",
         "--standalone",

@@ -68,8 +68,8 @@ def run_one(chapter: str, nb, expected: float, bar: "Bar", env: dict, goes_on: s
     except KeyboardInterrupt:
         raise KeyboardInterrupt(goes_on) from None
     except CourseError as error:
-        mend = "" if "`course " in str(error).splitlines()[-1] else f"mend {relative(path)}; "
-        raise CourseError(f"{error}\n\n{mend}{goes_on}") from None
+        remedy = "" if "`course " in str(error).splitlines()[-1] else f"correct {relative(path)}; "
+        raise CourseError(f"{error}\n\n{remedy}{goes_on}") from None
     clean(nb)
     write_atomically(RUNS / path.name, notebook_bytes(nb))
 

@@ -60,7 +60,7 @@ def uv_lock(folder: Path) -> None:
     except FileNotFoundError:
         raise CourseError("uv is not on the path; `pip install uv` brings it") from None
     if done.returncode:
-        raise CourseError("uv found no versions that go together (see above); mend constraints.txt")
+        raise CourseError("uv found no versions that go together (see above); correct constraints.txt")
 
 
 if __name__ == "__main__":

@@ -29,13 +29,16 @@ READ_AT_IMPORT = (
     "CUDA",
     "LD_",
 )
+# And these as processes begin to talk to each other: torchrun sets them for its ranks.
+READ_LATER = ("TORCHELASTIC_", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
 LONGEST = 1 << 20  # bytes of a request
 OWN_STREAMS = (0, 1, 2)
 
 
 def read_at_import(environment: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
+    read = {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
+    return {name: value for name, value in read.items() if not name.startswith(READ_LATER)}
 
 
 # The server
@@ -151,7 +154,8 @@ def become(request: dict, streams: list[int], base: list[str]) -> None:
     for own, stream in zip(OWN_STREAMS, streams):
         os.dup2(stream, own)
         os.close(stream)
-    sys.stdout.reconfigure(line_buffering=os.isatty(1))
+    unbuffered = "PYTHONUNBUFFERED" in request["environment"] or request["words"][0] == "-u"
+    sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through=unbuffered)
     for number in FORWARDED:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -170,9 +174,10 @@ def become(request: dict, streams: list[int], base: list[str]) -> None:
 
 
 def run(words: list[str]) -> None:
-    """As `python WORDS`: a module after -m, or a script."""
+    """As `python WORDS`: a module after -m, or a script; -u before them is obeyed by now."""
     import runpy
 
+    words = words[words[0] == "-u" :]
     safe = os.environ.get("PYTHONSAFEPATH")
     if words[0] == "-m":
         sys.argv = words[1:]
@@ -218,7 +223,8 @@ def ask(path: str, words: list[str]) -> int:
         said += more
     code = int(said)
     if code < 0:  # a signal has ended it
-        signal.signal(-code, signal.SIG_DFL)
+        if -code in FORWARDED:
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return code
 

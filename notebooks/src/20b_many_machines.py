@@ -733,8 +733,8 @@ def efficiency(config: GPTConfig, rows: float, n: int, cluster: Cluster, accumul
 GPT2, ROWS, BATCH = GPTConfig(), 16, 512  # rows of 1,024 tokens: of a GPU, and of GPT-2's batch
 slow = replace(h100, inside=33e9)  # what the playbook measured on 64 machines
 for name, cluster in (("best case", h100), ("as published", slow)):
-    step = step_seconds(GPT2, ROWS, 512, cluster)
-    parts = ", ".join(f"{part} {1e3 * seconds:.1f} ms" for part, seconds in step.items())
+    found = step_seconds(GPT2, ROWS, 512, cluster)
+    parts = ", ".join(f"{part} {1e3 * seconds:.1f} ms" for part, seconds in found.items())
     print(f"{name}: {parts}, efficiency {efficiency(GPT2, ROWS, 512, cluster):.0%}")
 
 # %% [markdown]

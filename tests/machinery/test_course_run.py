@@ -24,7 +24,7 @@ def test_run_names_the_failing_cell_and_leaves_the_rest_whole(house):
     before = {p.name: p.read_bytes() for p in house.path.glob("notebooks/*.ipynb")}
     said = house.course("run", code=2)
     assert "05_bad.ipynb, cell 3 fails:" in said and "print(x / 0)" in said and "ZeroDivisionError" in said
-    assert "mend notebooks/05_bad.ipynb; 04 done; `course run --from 05` goes on" in said
+    assert "correct notebooks/05_bad.ipynb; 04 done; `course run --from 05` goes on" in said
     assert said.count("04_tiny") == 1 and "|" not in said.split("fails")[0], "no terminal: one line a chapter"
     runs = house.path / "runs"
     assert (runs / "04_tiny.ipynb").exists() and not (runs / "05_bad.ipynb").exists()
