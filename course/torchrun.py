@@ -122,7 +122,7 @@ def so_far(number: str, *words: str) -> str:
     folder = package_so_far(number, RUN)
     print(f"$ python -m nanogpt {' '.join(words)}")
     done = subprocess.run(
-        [sys.executable, "-m", "nanogpt", *words],
+        [python(), "-m", "nanogpt", *words],
         env=os.environ | {"PYTHONPATH": str(folder)}, capture_output=True, text=True, encoding="utf-8", timeout=SECONDS,
     )  # fmt: skip
     if turn := TURN_SAID.search(done.stderr):  # it has called a function that is still blank
