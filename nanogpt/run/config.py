@@ -58,9 +58,7 @@ class Data:
     val: BelowOne = 0.1  # the fraction of that text that is kept for validation
     paragraphs: bool = True  # a document of that text ends at a blank line
     overfit: bool = False  # every step reads the first batch again: a model must learn it by heart
-    mix: dict[Name, Positive] | None = (
-        None  # a weight for each folder of shards, dir among them; null: dir alone
-    )
+    mix: dict[Name, Positive] | None = None  # a weight for each folder, dir among them; null: dir alone
     answers_after: str = ""  # what follows this text in a document alone counts in the loss; empty: all text
 
 

@@ -1071,9 +1071,7 @@ proportions are exact, and its state is one number, so a run goes on at the same
 #| export run.config
 @dataclass(frozen=True)
 class Data(Data):
-    mix: dict[Name, Positive] | None = (
-        None  # a weight for each folder of shards, dir among them; null: dir alone
-    )
+    mix: dict[Name, Positive] | None = None  # a weight for each folder, dir among them; null: dir alone
 
 
 # %%

@@ -176,7 +176,7 @@ def mixed(place, old, name: str, weights=(3, 1), **changes) -> list[str]:
     return words(place, name, data_mix=mix, train_micro_batch=2, **changes)
 
 
-def test_a_mixture_has_exactly_its_shares_and_each_folder_is_validated(place, old, whole, capsys):
+def test_a_mixture_has_exactly_its_shares(place, old, capsys):
     said, *overrides = mixed(place, old, "mixed")
     run = trainer.fit(load_config(said, overrides))
     said = capsys.readouterr().out
@@ -186,13 +186,6 @@ def test_a_mixture_has_exactly_its_shares_and_each_folder_is_validated(place, ol
     run.stream.position = 0
     rows = [tuple(row) for _ in range(2 * STEPS) for row in run.stream.next_batch()[0].tolist()]
     assert [sum(row in known for row in rows) for known in theirs] == [24, 8]
-    last = json.loads((place / "mixed/metrics.jsonl").read_text().splitlines()[-1])
-    alone = {name: last[name] for name in ("val_loss", f"val_loss of {old}")}
-    plain = json.loads((place / "whole/metrics.jsonl").read_text().splitlines()[-1])
-    assert plain.keys() == last.keys() - {f"val_loss of {old}"}
-    said, *overrides = words(place, "old alone", data_dir=old, lora_rank=1, train_max_steps=1, optim_lr=1e-9)
-    before = json.loads((trainer.fit(load_config(said, overrides)).folder / "metrics.jsonl").read_text())
-    assert alone[f"val_loss of {old}"] < before["val_loss"], "the other folder's loss has not fallen"
 
 
 def test_a_mixture_goes_on_bit_for_bit(place, old, monkeypatch):
@@ -205,7 +198,7 @@ def test_a_mixture_goes_on_bit_for_bit(place, old, monkeypatch):
             raise SystemExit(9)
         return one_step(run)
 
-    said, *overrides = mixed(place, old, "mixed killed", data_answers_after="")
+    said, *overrides = mixed(place, old, "mixed killed")
     monkeypatch.setattr(trainer, "one_step", killed)
     with pytest.raises(SystemExit):
         trainer.fit(load_config(said, overrides))

@@ -152,6 +152,24 @@ def test_a_run_trains_and_validates_on_answers_and_goes_on_bit_for_bit(data, mar
     assert lines(tmp_path / "all")[0]["loss"] != told[0]["loss"], "without the key all targets count"
 
 
+@pytest.mark.parametrize("after", ["", " had"])
+def test_each_folder_of_a_mixture_is_validated_under_its_name(data, marker, tmp_path, capsys, after):
+    old = tmp_path / "old"
+    ensure_corpus(old, BPETokenizer.load(data / "tokenizer.json"), n=100, seed=5)
+    mix = f"{{{data}: 3, {old}: 1}}"
+    name, *keys = words(data, tmp_path / "run", data_mix=mix, data_answers_after=after, train_max_steps=2)
+    run = trainer.fit(load_config(name, keys))
+    last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+    for key, folder in (("val_loss", data), (f"val_loss of {old}", old)):
+        tokens, eot = read_shard(open_shards(folder, "val")[0])[:2000], run.held[1]
+        expected = evaluate(run.model, [tokens], eot)
+        if after:
+            expected = answer_loss(run.model, [tokens], eot, marker=marker)
+        assert last[key] == pytest.approx(expected, abs=1e-6), f"{key} is another text's"
+    assert f"val loss {last[f'val_loss of {old}']:.4f} of {old}" in capsys.readouterr().out
+    assert run.best["val_loss"] == last["val_loss"], "the best checkpoint is chosen by data.dir"
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
