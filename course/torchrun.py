@@ -68,7 +68,8 @@ def environment_of(folder: Path, processes: int) -> dict[str, str]:
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if os.name == "nt":
         environment.setdefault("USE_LIBUV", "0")
-    return environment | {"NANOGPT_DEVICE": ranks_device(processes), "PYTHON_EXEC": python()}  # torchrun's name
+    environment["PYTHON_EXEC"] = python()  # with which torchrun starts its ranks
+    return environment | {"NANOGPT_DEVICE": ranks_device(processes)}
 
 
 def told_by(command: str, stderr: str) -> list[str]:

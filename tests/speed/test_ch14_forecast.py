@@ -117,6 +117,27 @@ def test_bytes_of_a_score_are_those_that_operations_move(way, dtype):
     assert moved.total / moved.numel == forecast.SCORE_BYTES[way]
 
 
+def test_bytes_of_a_compiled_score_are_its_passes():
+    passes = {"scores written": 1, "softmax": 2, "weights read": 1}
+    passes |= {
+        "their gradient written": 1,
+        "softmax backward": 3,
+        "read for q, k": 2,
+        "weights read for v": 1,
+    }
+    assert [forecast.SCORE_BYTES[way] / sum(passes.values()) for way in ("compiled", "both")] == [4, 2]
+
+
+@pytest.mark.parametrize("device, share", [("cuda", 1 / 2), ("cpu", 3 / 4)])
+def test_a_compiled_model_moves_half_of_the_residual_and_compiled_blocks_three_quarters(device, share):
+    """Half, where LayerNorm finds each sum in a register. Blocks that are compiled one by one have it for one of their two."""
+    roof = Roofline(device, FLOPS, 2e10)
+    before, after = (
+        forecast.work_seconds(GPTConfig(), set(on), 4, 512, roof)["residual"] for on in ((), ("compile",))
+    )
+    assert after / before == pytest.approx(share)
+
+
 SPOKEN = [1000, 333, 300, 130, 96, 93, 90]  # the lecture's rungs, published milliseconds
 
 

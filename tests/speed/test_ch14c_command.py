@@ -79,11 +79,16 @@ def test_memory_that_runs_out_halves_the_batch_and_says_so(climbed):
     "error", [MemoryError("no"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
 )
 def test_nothing_is_left_to_halve(climbed, error):
+    tried = []
+
     def never(name, B, n):
+        tried.append(B)
+        assert B and len(tried) < 100, "it goes on for ever"
         raise error
 
     with pytest.raises(RuntimeError, match="shorter --seq"):
         climbed(never, B=2)
+    assert set(tried) == {1, 2}
 
 
 def test_no_rung_left_is_one_sentence(climbed):

@@ -294,6 +294,18 @@ def test_shards_change_their_order_with_the_epoch(tmp_path):
     assert len({tuple(orders[i : i + 6]) for i in range(0, 24, 6)}) == 4
 
 
+def test_what_was_read_before_changes_nothing(tmp_path):
+    """Neither an epoch nor a seed: only one order is kept, that of this epoch and this seed."""
+    paths = write_documents(tmp_path, [[5] * 20])
+    stream = BatchStream(paths, 4, 10)
+    for seed, epoch in ((0, 0), (0, 1), (1, 1), (0, 1)):
+        state = stream.state_dict() | {"seed": seed, "position": epoch * stream.epoch_length}
+        stream.load_state_dict(state)
+        fresh = BatchStream(paths, 4, 10)
+        fresh.load_state_dict(state)
+        assert (read_stream([stream], 2)[0] == read_stream([fresh], 2)[0]).all(), (seed, epoch)
+
+
 def test_the_batch_of_all_ranks_does_not_depend_on_their_number(tmp_path):
     paths = write_documents(tmp_path, [[7, 30, 2], [11] * 9])
     expected, _ = read_stream([BatchStream(paths, 8, 3)], 20)
@@ -322,6 +334,8 @@ def test_a_corpus_shorter_than_a_step_is_one_clear_error(tmp_path):
     BatchStream(paths, 2, 4, world_size=2).next_batch()
     with pytest.raises(ValueError, match=r"17 tokens, but a step takes 18 \+ 1; lower B or T, or add text"):
         BatchStream(paths, 3, 3, world_size=2).next_batch()
+    with pytest.raises(ValueError, match=r"17 tokens, but a step takes 17 \+ 1"):
+        BatchStream(paths, 1, 17).next_batch()  # its last target would be an input of the same step
     for B, T, rank in ((0, 1, 0), (1, 0, 0), (1, 1, 2), (1, 1, -1)):
         with pytest.raises(ValueError, match="a stream needs"):
             BatchStream(paths, B, T, rank, 2)
