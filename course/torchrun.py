@@ -116,3 +116,21 @@ def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> s
     said = done.stdout + "".join(f"{line}\n" for line in told if fails)
     print(said, end="")
     return said
+
+
+def so_far(number: str, *words: str) -> str:
+    """Run `python -m nanogpt WORDS`, one process, on the chapter so far; print and return its output."""
+    folder = package_so_far(number, RUN)
+    print(f"$ python -m nanogpt {' '.join(words)}")
+    done = subprocess.run(
+        [python(), "-m", "nanogpt", *words],
+        env=os.environ | {"PYTHONPATH": str(folder)}, capture_output=True, text=True, encoding="utf-8", timeout=SECONDS,
+    )  # fmt: skip
+    if turn := TURN_SAID.search(done.stderr):  # it has called a function that is still blank
+        raise NotImplementedError(turn[0])
+    if done.returncode:
+        raise CourseError(
+            f"{words[0]} ended with exit code {done.returncode}\n{done.stdout[-1000:]}{done.stderr[-2000:]}"
+        )
+    print(done.stdout, end="")
+    return done.stdout

@@ -137,10 +137,12 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
     folder = chosen(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
         raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
+    config, beside = folder / "config.json", folder / "tokenizer.json"
     if (folder / "adapter.json").is_file():
+        if tokenizer is None and beside.exists():  # a run keeps one beside its adapter
+            tokenizer = str(beside)
         model, coder = load(base_of(folder), tokenizer)
         return merge(load_adapter(model, folder)), coder
-    config, beside = folder / "config.json", folder / "tokenizer.json"
     ours = config.is_file() and "model_type" not in read_json(config)
     model = load_model(folder) if ours else from_hf(checkpoint)
     if tokenizer is None and ours and beside.exists():

@@ -1,7 +1,7 @@
 """From a configuration to a run: data, model and optimizer made, and a checkpoint gone on with.
 
-Exported from notebooks/17d_assembly.ipynb, grown by notebooks/20a_many_processes.ipynb and
-notebooks/21d_layouts.ipynb.
+Exported from notebooks/17d_assembly.ipynb, grown by notebooks/19_fine_tuning.ipynb,
+notebooks/19b_rewards.ipynb, notebooks/20a_many_processes.ipynb and notebooks/21d_layouts.ipynb.
 """
 
 import shutil
@@ -35,9 +35,12 @@ from nanogpt.parallel.laid_out import (
 from nanogpt.run.checkpoint import chosen, is_in_parts, latest, repair
 from nanogpt.run.checkpoint import load as load_state
 from nanogpt.run.config import Config, Data, Model, config_dict, keys
+from nanogpt.run.lora import add_lora, lora_parameters, take_adapter
 from nanogpt.run.together import first_alone, refuse_other_runs
 from nanogpt.run.training import Training
+from nanogpt.text.answers import only_answers
 from nanogpt.text.data import BatchStream, DocumentStream
+from nanogpt.text.mixture import MixedStream
 from nanogpt.text.shards import load_manifest, open_shards, read_shard
 from nanogpt.text.tokenizer import BPETokenizer
 
@@ -78,10 +81,8 @@ def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
 
 def stream_of(config: Config, ranks: Ranks) -> BatchStream:
     """The run's batches; several ranks take the micro-batches in turn, so that all together read what one would."""
-    kind = DocumentStream if config.data.documents else BatchStream
-    shards, B, T = open_shards(config.data.dir, "train"), config.train.micro_batch, config.model.block_size
     dealt = {"rank": ranks.rank, "world_size": ranks.size}
-    return kind(shards, B, T, seed=config.run.seed, device=ranks.device, **dealt)
+    return batches_of(config, ranks.device, **dealt)
 
 
 def held_out(folder: str, tokens: int) -> list[np.ndarray]:
@@ -94,11 +95,17 @@ def held_out(folder: str, tokens: int) -> list[np.ndarray]:
 
 
 def first_model(config: Config, manifest: dict) -> GPT:
-    """The model before its first step: new, or init_from's with this run's dropout, in float32, on the CPU."""
+    """The model before its first step: new, or init_from's with this run's dropout and adapters, in float32, on the CPU."""
+    lora, generator = config.lora, torch.Generator().manual_seed(config.run.seed)
     if config.init_from is not None:
-        return given_model(config, manifest)
+        model = given_model(config, manifest)
+        return add_lora(model, lora.rank, lora.alpha, lora.targets, generator) if lora.rank else model
+    if lora.rank:
+        raise ValueError(
+            f"lora.rank={lora.rank} adapts trained weights; set init_from to their folder or name"
+        )
     shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
-    return scale_init(GPT(shape, torch.Generator().manual_seed(config.run.seed)))
+    return scale_init(GPT(shape, generator))
 
 
 def optimizer_of(config: Config, model: GPT) -> torch.optim.Optimizer:
@@ -113,6 +120,8 @@ def begun(config: Config, manifest: dict, model: GPT, stepper, optimizer, stream
     c, tokenizer = config, tokenizer_of(config.data, manifest)
     if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
         raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
+    if c.data.answers_after:
+        stream = only_answers(stream, marker_of(c.data, tokenizer))
     held = held_out(c.data.dir, c.eval.tokens) if c.eval.every else []
     stepper = torch.compile(stepper) if c.train.compile else stepper
     scaler = LossScaler() if c.train.dtype == "fp16" else None
@@ -147,10 +156,12 @@ FIXED = "run.seed", "train.batch_tokens", "train.dtype"  # though not these
 
 
 def value_of(config: dict, key: str):
-    """What a configuration, as a dictionary, has under a key with dots; None where it has no such key."""
+    """What a configuration, as a dictionary, has under a key with dots; the default if it is older than the key."""
     section, _, name = key.rpartition(".")
-    inner = config.get(section, {}) if section else config
-    return inner.get(name)
+    for known in (config, config_dict(Config())):
+        inner = known.get(section, {}) if section else known
+        if name in inner:
+            return inner[name]
 
 
 def compare(config: Config, saved: dict) -> None:
@@ -169,6 +180,8 @@ def compare(config: Config, saved: dict) -> None:
 
 def take_weights(run: Training, folder: Path) -> None:
     """Give the run's model, in any layout, the weights of a checkpoint; of one in parts also the moments."""
+    if lora_parameters(run.model):
+        return take_adapter(run.model, folder)
     if not is_in_parts(folder):
         return fill(run.model, saved_weights(folder))
     if (tp := run.config.parallel.tp) > 1:
@@ -239,8 +252,36 @@ def given_model(config: Config, manifest: dict) -> GPT:
     return model
 
 
+def batches_of(config: Config, device: torch.device, rank: int = 0, world_size: int = 1) -> BatchStream:
+    """Batches of data.dir's training shards, or of the folders of data.mix. ValueError where those cannot be mixed."""
+    data, B = config.data, config.train.micro_batch
+    kind = DocumentStream if data.documents else BatchStream
+    how = {"T": config.model.block_size, "seed": config.run.seed, "device": device}
+    if data.mix is None:
+        return kind(open_shards(data.dir, "train"), B, rank=rank, world_size=world_size, **how)
+    if data.dir not in data.mix:
+        raise ValueError(
+            f"data.mix must give data.dir={data.dir} a weight, too; it has {', '.join(data.mix)}"
+        )
+    words = load_manifest(data.dir)["fingerprint"]
+    streams = [kind(open_shards(folder, "train", words), 1, **how) for folder in data.mix]
+    return MixedStream(streams, list(data.mix.values()), B, rank, world_size)
+
+
+def marker_of(data: Data, tokenizer: BPETokenizer | None) -> list[int]:
+    """The tokens that precede an answer. ValueError if the tokenizer of the shards is not known."""
+    if tokenizer is None:
+        raise ValueError(
+            f"data.answers_after needs the tokenizer that made {data.dir}; name it in data.tokenizer"
+        )
+    return tokenizer.encode(data.answers_after)
+
+
 def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
-    """As first_model, but a rank has only its parts; and who reads different rows."""
+    """As first_model, but a rank has only its parts; and who reads different rows. ValueError for adapters and answers."""
+    if config.lora.rank or config.data.answers_after:
+        keys = "lora.rank and data.answers_after need"
+        raise ValueError(f"{keys} a complete model on each rank; leave out parallel.shard and parallel.tp")
     if config.init_from is not None:
         given = given_model(config, manifest)
         return made_in_parts(given.config, given.named_parameters(), config, ranks)

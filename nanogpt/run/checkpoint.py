@@ -1,7 +1,7 @@
 """A checkpoint: a directory a step, whole or not there, proved by hashes.
 
-Exported from notebooks/17b_checkpoints.ipynb, grown by notebooks/17d_assembly.ipynb and
-notebooks/21_sharding.ipynb.
+Exported from notebooks/17b_checkpoints.ipynb, grown by notebooks/17d_assembly.ipynb,
+notebooks/19_fine_tuning.ipynb and notebooks/21_sharding.ipynb.
 """
 
 import json
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.weights import save_model
+from nanogpt.run.lora import lora_parameters, save_adapter
 from nanogpt.run.metrics import read_metrics
 from nanogpt.text.files import atomically, save_json
 from nanogpt.text.shards import file_sha256, manifest_sha256
@@ -79,6 +80,7 @@ def to_disk(path: Path) -> None:
 def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None, parts=None) -> Path:
     """Write folder/step_000123, whole or not at all: weights as save_model writes them, state, a manifest of hashes.
 
+    Of a model with adapters, these alone are written, and where their base is: state["config"]["init_from"].
     parts: a folder in which all ranks have written the weights in parts; it becomes the checkpoint's.
     """
     target = Path(folder) / f"step_{step:06d}"
@@ -88,6 +90,8 @@ def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None,
         if parts is not None:
             os.rename(parts, aside)
             save_json(aside / "config.json", asdict(model.config))
+        elif lora_parameters(model):
+            save_adapter(model, aside, state["config"]["init_from"])
         else:
             save_model(model, aside)
         save_json(aside / "state.json", pack(state, "state", tensors))

@@ -1,6 +1,7 @@
 """A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
 
-Exported from notebooks/17c_config.ipynb, grown by notebooks/21d_layouts.ipynb.
+Exported from notebooks/17c_config.ipynb, grown by notebooks/19_fine_tuning.ipynb, notebooks/19b_rewards.ipynb
+and notebooks/21d_layouts.ipynb.
 """
 
 import json
@@ -70,6 +71,8 @@ class Data:
     val: BelowOne = 0.1  # the fraction of that text that is kept for validation
     paragraphs: bool = True  # a document of that text ends at a blank line
     overfit: bool = False  # every step reads the first batch again: a model must learn it by heart
+    mix: dict[Name, Positive] | None = None  # a weight for each folder, dir among them; null: dir alone
+    answers_after: str = ""  # what follows this text in a document alone counts in the loss; empty: all text
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,16 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Lora:
+    """Adapters beside the frozen weights of init_from: chapter 19."""
+
+    __pydantic_config__ = STRICT
+    rank: Count = 0  # of the adapters, which alone are trained; 0: none, and all weights are trained
+    alpha: Rate = 8.0  # what an adapter adds is multiplied by alpha / rank
+    targets: tuple[Literal["c_attn", "c_proj", "c_fc"], ...] = ("c_attn", "c_proj", "c_fc")  # which layers
+
+
+@dataclass(frozen=True)
 class Config:
     """A run. ValueError, naming the keys, where its parts cannot work together."""
 
@@ -132,6 +145,7 @@ class Config:
     eval: Eval = field(default_factory=Eval)
     run: Run = field(default_factory=Run)
     init_from: str | None = None  # a folder of save_model, or a Hugging Face folder or name
+    lora: Lora = field(default_factory=Lora)  # small matrices that are trained instead of all weights
     parallel: Parallel = field(default_factory=Parallel)  # how processes share the run
 
     def __post_init__(self):

@@ -1,6 +1,7 @@
 """The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and what a run came to.
 
-Exported from notebooks/17e_long_run.ipynb, grown by notebooks/20a_many_processes.ipynb.
+Exported from notebooks/17e_long_run.ipynb, grown by notebooks/19_fine_tuning.ipynb and
+notebooks/20a_many_processes.ipynb.
 """
 
 import json
@@ -20,6 +21,7 @@ import yaml
 import nanogpt
 from nanogpt.gpt.model import num_params
 from nanogpt.run.config import Config, config_dict
+from nanogpt.run.lora import lora_parameters
 from nanogpt.run.metrics import span, step_line
 from nanogpt.run.training import Training
 from nanogpt.speed.roofline import peak_of
@@ -53,7 +55,9 @@ def introduce(training: Training) -> None:
     c, train = training.config, training.config.train
     tokens = f"{train.max_steps:,} steps of {train.batch_tokens:,} tokens, {train.max_steps * train.batch_tokens:,} in all"
     what = f"{num_params(training.model.config):,} parameters in {train.dtype} on {training.device}"
-    say(f"{c.run.dir}: {what}; {tokens}, from {c.data.dir}")
+    if adapters := lora_parameters(training.model):
+        what = f"{sum(p.numel() for p in adapters.values()):,} in adapters beside {what}"
+    say(f"{c.run.dir}: {what}; {tokens}, from {c.data.mix or c.data.dir}")
 
 
 def keep_config(training: Training) -> None:

@@ -1,34 +1,35 @@
 """What is measured and written on the way, which no later step notices.
 
 Exported from notebooks/17e_long_run.ipynb, grown by notebooks/18b_hellaswag.ipynb,
-notebooks/20a_many_processes.ipynb and notebooks/21d_layouts.ipynb.
+notebooks/19b_rewards.ipynb, notebooks/20a_many_processes.ipynb and notebooks/21d_layouts.ipynb.
 """
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from nanogpt.evals.hellaswag import accuracy, load_items
 from nanogpt.evals.losses import evaluate
 from nanogpt.gpt.model import GPT
 from nanogpt.gpt.sample import complete
 from nanogpt.parallel.laid_out import gathered_model
+from nanogpt.run.assemble import held_out, marker_of
 from nanogpt.run.checkpoint import random_states, set_random_states
 from nanogpt.run.log import say
 from nanogpt.run.simple import due
 from nanogpt.run.together import held_loss
 from nanogpt.run.training import Training
+from nanogpt.text.answers import answer_loss
 from nanogpt.text.files import atomically
 from nanogpt.text.shards import load_manifest
 
 
 def validate(run: Training, model: GPT) -> dict:
     """The validation loss, and the floor where the data have one. Notes which step was the best. All ranks call it."""
-    how = {"precision": run.config.train.dtype}
-    loss = held_loss(run.ranks, evaluate, model, *run.held, **how)
+    loss, more = measured_loss(run, model, partial(held_loss, run.ranks, evaluate))
     if loss < run.best.get("val_loss", math.inf):
         run.best = {"step": run.step, "val_loss": loss}
-    floor = {key: value for key, value in load_manifest(run.config.data.dir).items() if key == "floor"}
-    return {"val_loss": loss} | floor  # for `plot`
+    return {"val_loss": loss} | more  # for `plot`
 
 
 def write_sample(run: Training, model: GPT) -> dict:
@@ -70,3 +71,17 @@ def look(run: Training, looks: list[Callable]) -> dict:
             found |= each(run, model.to(run.device))
     set_random_states(before, run.device)
     return found
+
+
+def measured_loss(run: Training, model: GPT, evaluate: Callable) -> tuple[float, dict]:
+    """The validation loss, by `evaluate` or of answers alone; and for the step's line the floor, and the loss of each
+    other folder of a mixture. Answers alone have no floor.
+    """
+    data, (held, eot), how = run.config.data, run.held, {"precision": run.config.train.dtype}
+    found = {key: value for key, value in load_manifest(data.dir).items() if key == "floor"}
+    if data.answers_after:
+        how["marker"], evaluate, found = marker_of(data, run.tokenizer), answer_loss, {}
+    for folder in [folder for folder in data.mix or () if folder != data.dir]:
+        found[f"val_loss of {folder}"] = evaluate(model, held_out(folder, run.config.eval.tokens), eot, **how)
+        say(f"val loss {found[f'val_loss of {folder}']:.4f} of {folder}")
+    return evaluate(model, held, eot, **how), found

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load as tensors_in
-from safetensors.torch import save
+from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
 from nanogpt.gpt.model import GPT
@@ -116,8 +116,8 @@ ADAPTER = "adapter.safetensors"
 def base_digest(model: GPT) -> str:
     """SHA-256 of what the adapters stand on: the number of heads and all other weights, without padding."""
     named = parameters_by_hf_name(model).items()
-    base = {name: p.detach().cpu().contiguous() for name, p in named if ".lora_" not in name}
-    return digest({"n_head": model.config.n_head}, save(base))
+    base = {name: p.detach().float().cpu().contiguous() for name, p in named if ".lora_" not in name}
+    return digest({"n_head": model.config.n_head}, serialize(base))
 
 
 def save_adapter(model: GPT, folder: str | Path, base_model: str | Path | None = None) -> None:
@@ -133,7 +133,7 @@ def save_adapter(model: GPT, folder: str | Path, base_model: str | Path | None =
     if base_model is not None:
         place = os.path.relpath(base_model, folder) if Path(base_model).is_dir() else base_model
         fields["base_model"] = Path(place).as_posix()
-    data = save({name: p.detach().cpu().contiguous() for name, p in lora_parameters(model).items()})
+    data = serialize({name: p.detach().cpu().contiguous() for name, p in lora_parameters(model).items()})
     with atomically(Path(folder) / ADAPTER) as file:
         file.write(data)
     save_json(Path(folder) / "adapter.json", fields | {"sha256": digest(fields, data)})
@@ -176,3 +176,13 @@ def base_of(folder: Path) -> str:
             f"{folder / base} is not there, and the adapter in {folder} needs it as its base"
         )
     return base
+
+
+def take_adapter(model: GPT, folder: Path) -> None:
+    """Give a model's adapters the numbers of a checkpoint. ValueError if the base beside them is another one."""
+    fields = json.loads((folder / "adapter.json").read_bytes())
+    if fields["base"] != base_digest(model):
+        raise ValueError(
+            f"init_from has other weights than those that the adapter in {folder} was trained beside"
+        )
+    model.load_state_dict(tensors_in((folder / ADAPTER).read_bytes()), strict=False)

@@ -116,7 +116,7 @@ def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: 
         what = remedy(c, stream.world_size)
         raise ValueError(f"{batch}: not to be dealt to {stream.world_size} ranks; {what}")
     same = config_dict(c) | {"run": config_dict(c)["run"] | {"device": None}}
-    facts = {"configuration": same, "data": stream.state_dict()["shards"]}
+    facts = {"configuration": same, "data": stream.state_dict()}
     hashes = {
         name: hashlib.sha256(json.dumps(fact).encode()).hexdigest()[:12] for name, fact in facts.items()
     }

@@ -67,6 +67,8 @@ lr: 6e-4            # the highest learning rate
 weight_decy: 0.3    # more than the usual 0.1
 max_steps: 100
 """
+
+# %%
 predict("17c.1", "of three values, reach the program as they were meant", guess=None)
 
 # %%

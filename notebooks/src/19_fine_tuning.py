@@ -45,7 +45,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load as tensors_in
-from safetensors.torch import save
+from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
 from nanogpt.gpt.model import GPT
@@ -591,8 +591,8 @@ ADAPTER = "adapter.safetensors"
 def base_digest(model: GPT) -> str:
     """SHA-256 of what the adapters stand on: the number of heads and all other weights, without padding."""
     named = parameters_by_hf_name(model).items()
-    base = {name: p.detach().cpu().contiguous() for name, p in named if ".lora_" not in name}
-    return digest({"n_head": model.config.n_head}, save(base))
+    base = {name: p.detach().float().cpu().contiguous() for name, p in named if ".lora_" not in name}
+    return digest({"n_head": model.config.n_head}, serialize(base))
 
 
 # %%
@@ -610,7 +610,7 @@ def save_adapter(model: GPT, folder: str | Path, base_model: str | Path | None =
     if base_model is not None:
         place = os.path.relpath(base_model, folder) if Path(base_model).is_dir() else base_model
         fields["base_model"] = Path(place).as_posix()
-    data = save({name: p.detach().cpu().contiguous() for name, p in lora_parameters(model).items()})
+    data = serialize({name: p.detach().cpu().contiguous() for name, p in lora_parameters(model).items()})
     with atomically(Path(folder) / ADAPTER) as file:
         file.write(data)
     save_json(Path(folder) / "adapter.json", fields | {"sha256": digest(fields, data)})
@@ -848,10 +848,12 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
     folder = chosen(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
         raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
+    config, beside = folder / "config.json", folder / "tokenizer.json"
     if (folder / "adapter.json").is_file():
+        if tokenizer is None and beside.exists():  # a run keeps one beside its adapter
+            tokenizer = str(beside)
         model, coder = load(base_of(folder), tokenizer)
         return merge(load_adapter(model, folder)), coder
-    config, beside = folder / "config.json", folder / "tokenizer.json"
     ours = config.is_file() and "model_type" not in read_json(config)
     model = load_model(folder) if ours else from_hf(checkpoint)
     if tokenizer is None and ours and beside.exists():
@@ -876,6 +878,256 @@ r"""
 On the command line the same is `python -m nanogpt sample --checkpoint data/built/adapter`, and `eval` takes the folder as well. If the base was trained further in the meantime, its hash is
 another one, and `load` refuses.
 """
+
+# %% [markdown]
+r"""
+## Appendix: adapters in the trainer
+
+In this chapter a notebook trained the adapters. The trainer of chapter 17e does not know them yet. Now it learns three keys, in a section of their own: `lora.rank`, `lora.alpha` and `lora.targets`. At rank 0, the default,
+nothing changes.
+"""
+
+# %%
+import shutil
+from dataclasses import dataclass, field
+from typing import Literal
+
+from course.torchrun import so_far
+from nanogpt.gpt.model import GPTConfig
+from nanogpt.gpt.train import scale_init
+from nanogpt.gpt.weights import save_model
+from nanogpt.run.assemble import given_model
+from nanogpt.run.checkpoint import MANIFEST, pack, to_disk
+from nanogpt.run.config import STRICT, Config, Count, Data, Model, Name, Positive, Rate, Train, config_dict
+from nanogpt.run.log import say
+from nanogpt.run.training import Training
+from nanogpt.text.data import BatchStream
+from nanogpt.text.mixture import MixedStream
+from nanogpt.text.shards import file_sha256, load_manifest, manifest_sha256
+
+
+# %%
+#| export run.config
+@dataclass(frozen=True)
+class Lora:
+    """Adapters beside the frozen weights of init_from: chapter 19."""
+
+    __pydantic_config__ = STRICT
+    rank: Count = 0  # of the adapters, which alone are trained; 0: none, and all weights are trained
+    alpha: Rate = 8.0  # what an adapter adds is multiplied by alpha / rank
+    targets: tuple[Literal["c_attn", "c_proj", "c_fc"], ...] = ("c_attn", "c_proj", "c_fc")  # which layers
+
+
+@dataclass(frozen=True)
+class Config(Config):
+    lora: Lora = field(default_factory=Lora)  # small matrices that are trained instead of all weights
+
+
+# %%
+print(Lora(rank=4))
+
+# %% [markdown]
+r"""
+`first_model` makes the model that a run starts with, and puts adapters into it if the run has some. They need trained weights beside them, so a run without `init_from` is refused.
+"""
+
+
+# %%
+#| export run.assemble
+#| grows first_model
+def first_model(config: Config, manifest: dict) -> GPT:
+    """The model before its first step: new, or init_from's with this run's dropout and adapters, in float32, on the CPU."""
+    lora, generator = config.lora, torch.Generator().manual_seed(config.run.seed)
+    if config.init_from is not None:
+        model = given_model(config, manifest)
+        return add_lora(model, lora.rank, lora.alpha, lora.targets, generator) if lora.rank else model
+    if lora.rank:
+        raise ValueError(
+            f"lora.rank={lora.rank} adapts trained weights; set init_from to their folder or name"
+        )
+    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
+    return scale_init(GPT(shape, generator))
+
+
+# %% [markdown]
+r"""
+A checkpoint of such a run keeps the adapter and not the base, which is in `init_from` already. So it is an adapter's folder as above, and `sample` and `eval` can read it. When the run goes on, `take_weights` gives the adapters their numbers back. It compares the
+hash of the base first, because a base that was trained further in the meantime would be another one.
+"""
+
+
+# %%
+#| export run.checkpoint
+#| grows save
+def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None) -> Path:
+    """Write folder/step_000123, whole or not at all: weights as save_model writes them, state, a manifest of hashes.
+
+    Of a model with adapters, these alone are written, and where their base is: state["config"]["init_from"].
+    """
+    target = Path(folder) / f"step_{step:06d}"
+    aside, tensors = target.with_name(f".{target.name}.tmp"), {}
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        if lora_parameters(model):
+            save_adapter(model, aside, state["config"]["init_from"])
+        else:
+            save_model(model, aside)
+        save_json(aside / "state.json", pack(state, "state", tensors))
+        with atomically(aside / "state.safetensors") as file:
+            file.write(serialize(tensors))
+        if tokenizer is not None:
+            tokenizer.save(aside / "tokenizer.json")
+        manifest = {"step": step, "files": {p.name: file_sha256(p) for p in sorted(aside.iterdir())}}
+        save_json(aside / MANIFEST, manifest | {"sha256": manifest_sha256(manifest)})
+        for path in (*aside.iterdir(), aside):
+            to_disk(path)
+        shutil.rmtree(target, ignore_errors=True)  # only a damaged one is written again
+        os.rename(aside, target)
+        to_disk(target.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return target
+
+
+# %%
+#| export
+def take_adapter(model: GPT, folder: Path) -> None:
+    """Give a model's adapters the numbers of a checkpoint. ValueError if the base beside them is another one."""
+    fields = json.loads((folder / "adapter.json").read_bytes())
+    if fields["base"] != base_digest(model):
+        raise ValueError(
+            f"init_from has other weights than those that the adapter in {folder} was trained beside"
+        )
+    model.load_state_dict(tensors_in((folder / ADAPTER).read_bytes()), strict=False)
+
+
+# %%
+#| export run.assemble
+#| grows take_weights
+#| grows value_of
+def take_weights(run: Training, folder: Path) -> None:
+    """Give the run's model, or its adapters, the weights of a checkpoint."""
+    if lora_parameters(run.model):
+        return take_adapter(run.model, folder)
+    run.model.load_state_dict(load_model(folder).state_dict())
+
+
+def value_of(config: dict, key: str):
+    """What a configuration, as a dictionary, has under a key with dots; the default if it is older than the key."""
+    section, _, name = key.rpartition(".")
+    for known in (config, config_dict(Config())):
+        inner = known.get(section, {}) if section else known
+        if name in inner:
+            return inner[name]
+
+
+# %% [markdown]
+r"""
+(`value_of` belongs to the comparison of two configurations, chapter 17d. A run that began before this chapter has no key `lora.rank` in its checkpoint, and the default stands for it.)
+
+*See.* The command below trains adapters of rank 4 for 20 steps. Its configuration is `tiny`, whose sizes are those of chapter 07's model, with this chapter's text and rate. `so_far` runs the command on the package as this notebook has made it until now. We run the same steps with the chapter's own loop and compare the losses.
+"""
+
+# %%
+N, RUN = 20, BUILT / "adapted"
+shutil.rmtree(RUN, ignore_errors=True)
+keys = {"init_from": MODEL, "data.dir": new_folder, "lora.rank": 4, "lora.alpha": ALPHA, "optim.lr": LORA}
+keys |= {"train.max_steps": N, "train.batch_tokens": B * T, "train.micro_batch": B, "train.dtype": precision}
+keys |= {"optim.warmup": 0, "optim.clip": "null", "eval.every": 0, "run.dir": RUN, "run.seed": SEED}
+
+# %% tags=["nbval-ignore-output"]
+_ = so_far("19", "train", "tiny", *(f"{key}={value}" for key, value in keys.items()))
+
+# %%
+ours = train(prepared("LoRA, rank 4"), batches(new_folder), N, LORA, precision=precision)
+theirs = [json.loads(line)["loss"] for line in (RUN / "metrics.jsonl").read_text().splitlines()]
+apart = max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
+assert apart < 1e-2 or device.type != "cpu", f"the trainer's losses are {apart:.1e} from the chapter's"
+print(
+    f"losses of the notebook {ours[0]:.3f} … {ours[-1]:.3f}, of the trainer {theirs[0]:.3f} … {theirs[-1]:.3f}"
+)
+kept = sorted(path.name for path in (RUN / f"step_{N:06d}").iterdir())
+print("a checkpoint:", *kept)
+
+# %% tags=["nbval-ignore-output"]
+model, coder = load(str(RUN))
+print(complete(model, coder, "One sunny day", 40, temperature=0.0))
+
+# %% [markdown]
+r"""
+The run's folder goes to `sample` and `eval` as any other, `python -m nanogpt sample --checkpoint runs/x`. They find the adapter, its base, and merge the two.
+"""
+
+# %% [markdown]
+r"""
+## Appendix: replay in the trainer
+
+Replay was the best remedy of this chapter. In the trainer it is the key `data.mix`, which gives each folder of shards a weight: `{data/built/new: 9, data/built/stories: 1}` takes nine rows of ten from the first folder. Chapter 16c's `MixedStream` does the work. Its
+proportions are exact, and its state is one number, so a run goes on at the same row. `data.dir` stays the folder whose validation loss is `val_loss`, and so it must be in the mixture.
+"""
+
+
+# %%
+#| export run.config
+@dataclass(frozen=True)
+class Data(Data):
+    mix: dict[Name, Positive] | None = None  # a weight for each folder, dir among them; null: dir alone
+
+
+# %%
+#| export run.assemble
+from nanogpt.text.mixture import MixedStream
+
+
+# %%
+#| export run.assemble
+#| grows stream_of
+def batches_of(config: Config, device: torch.device, rank: int = 0, world_size: int = 1) -> BatchStream:
+    """Batches of data.dir's training shards, or of the folders of data.mix. ValueError where those cannot be mixed."""
+    data, B = config.data, config.train.micro_batch
+    kind = DocumentStream if data.documents else BatchStream
+    how = {"T": config.model.block_size, "seed": config.run.seed, "device": device}
+    if data.mix is None:
+        return kind(open_shards(data.dir, "train"), B, rank=rank, world_size=world_size, **how)
+    if data.dir not in data.mix:
+        raise ValueError(
+            f"data.mix must give data.dir={data.dir} a weight, too; it has {', '.join(data.mix)}"
+        )
+    words = load_manifest(data.dir)["fingerprint"]
+    streams = [kind(open_shards(folder, "train", words), 1, **how) for folder in data.mix]
+    return MixedStream(streams, list(data.mix.values()), B, rank, world_size)
+
+
+def stream_of(config: Config, device: torch.device) -> BatchStream:
+    """The run's batches."""
+    return batches_of(config, device)
+
+
+# %%
+mixed = Data(dir=str(new_folder), mix={str(new_folder): 9, str(old_folder): 1})
+sizes = {"model": Model(block_size=T), "train": Train(micro_batch=10, batch_tokens=10 * T)}
+x, _ = stream_of(Config(data=mixed, **sizes), device).next_batch()
+old_row = batches(old_folder, 0).next_batch()[0][0]
+print((x == old_row).all(1).sum().item(), "row of ten is the old town's first one")
+
+# %% [markdown]
+r"""
+The line with which a run introduces itself says both: how many parameters are in adapters, and which folders are mixed.
+"""
+
+
+# %%
+#| export run.log
+#| grows introduce
+def introduce(training: Training) -> None:
+    """One line: what is about to run, on what, and where it is kept."""
+    c, train = training.config, training.config.train
+    tokens = f"{train.max_steps:,} steps of {train.batch_tokens:,} tokens, {train.max_steps * train.batch_tokens:,} in all"
+    what = f"{num_params(training.model.config):,} parameters in {train.dtype} on {training.device}"
+    if adapters := lora_parameters(training.model):
+        what = f"{sum(p.numel() for p in adapters.values()):,} in adapters beside {what}"
+    say(f"{c.run.dir}: {what}; {tokens}, from {c.data.mix or c.data.dir}")
+
 
 # %% [markdown]
 r"""

@@ -20,7 +20,7 @@ from course.torchrun import torchrun
 from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.evals.losses import evaluate
 from nanogpt.gpt.model import GPT
-from nanogpt.run.assemble import held_out
+from nanogpt.run.assemble import batches_of, held_out
 from nanogpt.run.compare import verdict
 from nanogpt.run.config import load_config
 from nanogpt.run.metrics import read_metrics
@@ -234,10 +234,8 @@ rank 0 the third. The streams of chapter 03 can do this since they were written.
 #| blank stream_of: as before, and the stream of chapter 03 deals its micro-batches itself: tell it rank and world_size
 def stream_of(config: Config, ranks: Ranks) -> BatchStream:
     """The run's batches; several ranks take the micro-batches in turn, so that all together read what one would."""
-    kind = DocumentStream if config.data.documents else BatchStream
-    shards, B, T = open_shards(config.data.dir, "train"), config.train.micro_batch, config.model.block_size
     dealt = {"rank": ranks.rank, "world_size": ranks.size}
-    return kind(shards, B, T, seed=config.run.seed, device=ranks.device, **dealt)
+    return batches_of(config, ranks.device, **dealt)
 
 
 # %%
@@ -280,7 +278,7 @@ def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: 
         what = remedy(c, stream.world_size)
         raise ValueError(f"{batch}: not to be dealt to {stream.world_size} ranks; {what}")
     same = config_dict(c) | {"run": config_dict(c)["run"] | {"device": None}}
-    facts = {"configuration": same, "data": stream.state_dict()["shards"]}
+    facts = {"configuration": same, "data": stream.state_dict()}
     hashes = {
         name: hashlib.sha256(json.dumps(fact).encode()).hexdigest()[:12] for name, fact in facts.items()
     }
@@ -333,11 +331,12 @@ from nanogpt.gpt.train import train_step
 from nanogpt.run.assemble import begun, clean, compare, ensure_data, first_model, optimizer_of, take_weights
 from nanogpt.run.checkpoint import latest, load as load_state, prune, random_states, save, set_random_states
 from nanogpt.run.log import peak_flops
+from nanogpt.run.looks import measured_loss
 from nanogpt.run.stopping import asked_to_stop, naming_last_good
 from nanogpt.run.trainer import begin, judged, learning_rate, make_steps, say_end
 from nanogpt.speed.roofline import synchronize
 from nanogpt.speed.work import mfu, step_flops
-from nanogpt.text.shards import load_manifest, write_shard
+from nanogpt.text.shards import write_shard
 
 # %% [markdown]
 r"""
@@ -483,14 +482,15 @@ In the trainer, `validate` calls `held_loss`, and all ranks take part in it. The
 #| export run.looks
 #| grows validate
 #| grows look
+from functools import partial
+
+
 def validate(run: Training, model: GPT) -> dict:
     """The validation loss, and the floor where the data have one. Notes which step was the best. All ranks call it."""
-    how = {"precision": run.config.train.dtype}
-    loss = held_loss(run.ranks, evaluate, model, *run.held, **how)
+    loss, more = measured_loss(run, model, partial(held_loss, run.ranks, evaluate))
     if loss < run.best.get("val_loss", math.inf):
         run.best = {"step": run.step, "val_loss": loss}
-    floor = {key: value for key, value in load_manifest(run.config.data.dir).items() if key == "floor"}
-    return {"val_loss": loss} | floor  # for `plot`
+    return {"val_loss": loss} | more  # for `plot`
 
 
 def look(run: Training, looks: list[Callable]) -> dict:

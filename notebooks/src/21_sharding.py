@@ -1028,6 +1028,8 @@ from nanogpt.text.shards import file_sha256, manifest_sha256
 #| export run.checkpoint
 from dataclasses import asdict
 
+from nanogpt.run.lora import lora_parameters, save_adapter
+
 
 # %%
 #| export run.checkpoint
@@ -1035,6 +1037,7 @@ from dataclasses import asdict
 def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None, parts=None) -> Path:
     """Write folder/step_000123, whole or not at all: weights as save_model writes them, state, a manifest of hashes.
 
+    Of a model with adapters, these alone are written, and where their base is: state["config"]["init_from"].
     parts: a folder in which all ranks have written the weights in parts; it becomes the checkpoint's.
     """
     target = Path(folder) / f"step_{step:06d}"
@@ -1044,6 +1047,8 @@ def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None,
         if parts is not None:
             os.rename(parts, aside)
             save_json(aside / "config.json", asdict(model.config))
+        elif lora_parameters(model):
+            save_adapter(model, aside, state["config"]["init_from"])
         else:
             save_model(model, aside)
         save_json(aside / "state.json", pack(state, "state", tensors))

@@ -1022,9 +1022,9 @@ from dataclasses import field
 from nanogpt.device import pick_device
 from nanogpt.gpt.precision import why_not
 from nanogpt.run.config import Config, check_together
-from nanogpt.run.checkpoint import is_in_parts, save, set_random_states
+from nanogpt.run.checkpoint import random_states, save, set_random_states
 from nanogpt.run.metrics import Window
-from nanogpt.run.together import my_documents, too_large
+from nanogpt.run.together import first_alone, my_documents, too_large
 from nanogpt.run.training import KEPT, Training
 
 
@@ -1078,14 +1078,15 @@ A checkpoint is read weight by weight from its file, or by `load_parts` if it is
 
 # %%
 #| export run.assemble
-from nanogpt.run.checkpoint import is_in_parts
-
-
-# %%
-#| export run.assemble
 #| grows take_weights
+from nanogpt.run.checkpoint import is_in_parts
+from nanogpt.run.lora import lora_parameters, take_adapter
+
+
 def take_weights(run: Training, folder: Path) -> None:
     """Give the run's model, in any layout, the weights of a checkpoint; of one in parts also the moments."""
+    if lora_parameters(run.model):
+        return take_adapter(run.model, folder)
     if not is_in_parts(folder):
         return fill(run.model, saved_weights(folder))
     if (tp := run.config.parallel.tp) > 1:
@@ -1114,7 +1115,7 @@ class Training(Training):
 
 # %% [markdown]
 r"""
-A run is assembled with `lay_out` in the place of DDP, and rows go to those who read different ones. A model in parts is made part by part. Only a model that a run begins with (`init_from`) is read in full, into the CPU's memory.
+A run is assembled with `lay_out` in the place of DDP, and rows go to those who read different ones. A model in parts is made part by part. Only a model that a run begins with (`init_from`) is read in full, into the CPU's memory. Chapter 19's adapters and the mask of chapter 19b need a complete model, and are refused.
 """
 
 # %%
@@ -1122,15 +1123,16 @@ from collections.abc import Callable
 
 from nanogpt.gpt.train import scale_init
 from nanogpt.run.assemble import begun, ensure_data, first_model, given_model, stream_of
-from nanogpt.run.checkpoint import random_states, set_random_states
 from nanogpt.run.looks import validate
-from nanogpt.run.together import first_alone
 
 
 # %%
 #| export run.assemble
 def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
-    """As first_model, but a rank has only its parts; and who reads different rows."""
+    """As first_model, but a rank has only its parts; and who reads different rows. ValueError for adapters and answers."""
+    if config.lora.rank or config.data.answers_after:
+        keys = "lora.rank and data.answers_after need"
+        raise ValueError(f"{keys} a complete model on each rank; leave out parallel.shard and parallel.tp")
     if config.init_from is not None:
         given = given_model(config, manifest)
         return made_in_parts(given.config, given.named_parameters(), config, ranks)
@@ -1221,9 +1223,6 @@ def keep_run(run: Training, metrics) -> None:
         save(run.folder, run.step, model, state, run.tokenizer, parts)
     run.kept = folder
 
-
-# %%
-grown("keep_run", "21d")
 
 # %% tags=["nbval-ignore-output"]
 predictions("21d")

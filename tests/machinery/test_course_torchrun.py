@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course.paths import BUILT, CourseError, notebook_path
-from course.torchrun import package_so_far, ranks_device, told_by, torchrun
+from course.torchrun import package_so_far, ranks_device, so_far, told_by, torchrun
 
 
 def test_a_cell_that_was_edited_and_run_is_what_the_ranks_get():
@@ -51,3 +51,10 @@ def test_a_failure_that_was_meant_and_does_not_come_is_one_sentence():
     """A student who mends what is wrong on purpose."""
     with pytest.raises(CourseError, match="torchrun was meant to fail here and has not"):
         torchrun("20", 2, "drill", "hello", fails=True)
+
+
+def test_a_command_of_the_chapter_so_far_says_why_it_failed():
+    with pytest.raises(
+        CourseError, match=r"sample ended with exit code 2(.|\n)*runs/is/nowhere is not there"
+    ):
+        so_far("19", "sample", "--checkpoint", "runs/is/nowhere")
