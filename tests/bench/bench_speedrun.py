@@ -45,6 +45,7 @@ CHANGED = {  # the recipe with one thing changed
     "a table of pairs only": {"recent": 2},
     "AdamW, not Muon": {"muon": False},
     "AdamW at half the rate, not Muon": {"muon": False, "rate": OURS.rate / 2},
+    "AdamW at a quarter of the rate": {"muon": False, "rate": OURS.rate / 4},
     "a cosine, not a linear decay": {"decay": None},
     "initialization not scaled": {"scaled": False},
     "a batch that grows": {"rows": OURS.rows // 2, "last_rows": 3 * OURS.rows // 2},
