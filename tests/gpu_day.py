@@ -1,4 +1,4 @@
-"""All that only a GPU can show, in one command: its tests, the notebooks of part III, the ladder, peers, loss curves.
+"""All that only a GPU can show, in one command: its tests, the notebooks of part III, the ladder, peers, loss curves, kernels.
 
     python tests/gpu_day.py --out gpu-day                    every step that is not done yet
     python tests/gpu_day.py --out gpu-day --minutes 9        as many as fit into nine minutes; the same command goes on
@@ -31,7 +31,8 @@ sys.path.insert(0, str(ROOT))
 LIMIT = 480  # seconds a step
 NOTEBOOKS = ("09", "09b", "10", "10b", "11", "12b", "13", "14", "14b")
 CURVES = ("float32", "tf32", "bf16", "fp16")
-STEPS = ("machine", "tests", "ladder", "peers", "curves", *NOTEBOOKS)
+CHOICES = [(32, 4), (64, 4), (64, 8), (128, 4), (128, 8)]  # block and warps of chapter 23d
+STEPS = ("machine", "tests", "ladder", "peers", "curves", "kernels", *NOTEBOOKS)
 
 
 class Missing(Exception):
@@ -208,6 +209,70 @@ def draw_curves(losses: dict[str, list[float]], scales: list[float], path: Path)
     right.set(xlabel="step", ylabel="fp16's loss scale")
     left.legend()
     fig.savefig(path, dpi=100)
+
+
+def kernels(out: Path, smoke: bool) -> dict:
+    """Chapter 23c's attention beside PyTorch's, and each choice of block and warps beside chapter 23d's prediction."""
+    needs("triton")
+    import torch
+    import torch.nn.functional as F
+
+    from nanogpt.device import pick_device
+    from nanogpt.speed.flash_kernels import kernel_attention
+    from nanogpt.speed.roofline import measure
+
+    device = pick_device()
+    (B, H, T), dtype = ((1, 1, 40), torch.float32) if smoke else ((8, 12, 1024), torch.float16)
+    q, k, v = torch.randn(3, B, H, T, 64, device=device, dtype=dtype)
+    calls = {
+        "ours": lambda: kernel_attention(q, k, v),
+        "PyTorch's": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+    }
+    repeats, warmup = (2, 1) if smoke else (20, 3)
+    ms = {name: 1e3 * measure(call, device, repeats, warmup).median for name, call in calls.items()}
+    result = {"ms": ms, "choices": [], "predicted": []}
+    summary = ", ".join(f"{name} {each:.2f} ms" for name, each in ms.items())
+    if device.type == "cuda":
+        result |= choices_measured(q, k, v)
+        summary += (
+            f"; fastest first: {result['choices']}; predicted: {result['predicted'] or 'no data sheet'}"
+        )
+    return result | {"summary": summary}
+
+
+def choices_measured(q, k, v) -> dict:
+    """Choices (block, warps) of the flash kernel with their ms, fastest first, and the order that chapter 23d predicts."""
+    import torch
+    import triton
+
+    from nanogpt.speed.flash_kernels import flash_kernel
+    from nanogpt.speed.roofline import measure, peak_of
+    from nanogpt.speed.targets import LIMITS, compile_for, ranked
+    from nanogpt.speed.targets import needs as needed_by
+
+    (T, D), heads, device = q.shape[-2:], q.size(0) * q.size(1), q.device
+    out, lse = torch.empty_like(q), torch.empty(q.shape[:-1], device=device)
+    capability, sheet = 10 * torch.cuda.get_device_capability()[0], peak_of(torch.cuda.get_device_name())
+    capability += torch.cuda.get_device_capability()[1]
+    types = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "out_ptr"), "*fp16")
+    types |= {"lse_ptr": "*fp32", "T": "i32", "scale": "fp32"}
+    ms, needed = {}, {}
+    for block, warps in CHOICES:
+
+        def launch(block=block, warps=warps):
+            grid = triton.cdiv(T, block), heads
+            flash_kernel[grid](q, k, v, out, lse, T, D**-0.5, D=D, BLOCK=block, num_warps=warps)
+
+        try:
+            ms[block, warps] = 1e3 * measure(launch, device).median
+        except triton.runtime.errors.OutOfResources as error:  # this card has less shared memory
+            print(f"block {block}, {warps} warps: {error}")
+            continue
+        compiled = compile_for(capability, flash_kernel, types, {"D": D, "BLOCK": block}, warps)
+        needed[block, warps] = needed_by(compiled, warps)
+    fastest = [(*choice, round(ms[choice], 3)) for choice in sorted(ms, key=ms.get)]
+    known = sheet and capability in LIMITS
+    return {"choices": fastest, "predicted": ranked(needed, capability, sheet, heads, T, D) if known else []}
 
 
 def notebook(out: Path, chapter: str) -> dict:

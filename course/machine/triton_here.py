@@ -1,11 +1,17 @@
-"""What chapter 23 needs around Triton: whether it is here, and what a kernel's programs ask of memory."""
+"""What chapters 23 to 23d need around Triton: whether it is here, and what a kernel's programs ask of memory."""
 
 import contextlib
+import inspect
+import linecache
+import textwrap
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from types import SimpleNamespace
 from unittest import mock
 
+import torch
 from IPython import get_ipython
 
 MARK = "# needs Triton"
@@ -72,5 +78,73 @@ def watch() -> Iterator[Seen]:
     with (
         mock.patch.object(InterpreterBuilder, "create_masked_load", watched_load),
         mock.patch.object(InterpreterBuilder, "create_masked_store", watched_store),
+        warnings.catch_warnings(),
     ):
+        warnings.simplefilter("ignore", RuntimeWarning)  # NumPy's, about the nan that a wrong kernel loads
         yield seen
+
+
+def altered(kernel, right: str, wrong: str):
+    """The kernel with one place of its text changed, `right` into `wrong`, there or in a helper that it calls."""
+    import triton
+
+    text = textwrap.dedent(inspect.getsource(kernel.fn))
+    names = dict(kernel.fn.__globals__)
+    if right not in text:
+        helpers = [names.get(name) for name in kernel.fn.__code__.co_names]
+        helpers = [
+            x for x in helpers if isinstance(x, triton.JITFunction) and right in inspect.getsource(x.fn)
+        ]
+        if len(helpers) != 1:
+            raise ValueError(
+                f"{right!r} is in {len(helpers)} helpers of {kernel.__name__}; name a place in one"
+            )
+        names[helpers[0].__name__] = altered(helpers[0], right, wrong)
+    elif text.count(right) != 1:
+        raise ValueError(
+            f"{kernel.__name__} has {right!r} {text.count(right)} times; name a place that is unique"
+        )
+    text = text[text.index("def ") :].replace(right, wrong)
+    file = f"<{kernel.__name__}: {wrong}>"
+    linecache.cache[file] = (
+        len(text),
+        None,
+        text.splitlines(keepends=True),
+        file,
+    )  # Triton reads a kernel's text
+    exec(compile(text, file, "exec"), names)
+    return triton.jit(names[kernel.fn.__name__])
+
+
+def traced(function, *shapes: tuple[int, ...], inside: bool = False) -> list[str]:
+    """The calls in the graph of `function` for tensors of these shapes on a GPU, which need not be there.
+
+    inside: as torch.compile sees it behind its decompositions; a Triton kernel then appears under its own name.
+    """
+    from torch._functorch.aot_autograd import aot_function
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    graphs = []
+
+    def keep(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    pretended = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 80, 32))
+    with FakeTensorMode(), mock.patch.object(driver, "_active", pretended):
+        tensors = [torch.empty(shape, device="cuda") for shape in shapes]
+        if inside:
+            aot_function(function, fw_compiler=keep)(*tensors)
+        else:
+            graphs.append(make_fx(function, tracing_mode="fake")(*tensors))
+    calls = []
+    for node in graphs[0].graph.nodes:
+        if "kernel_idx" in node.kwargs:
+            calls.append(kernel_side_table.get_kernel(node.kwargs["kernel_idx"]).__name__)
+        elif node.op == "call_function" and "getitem" not in str(node.target):
+            calls.append(str(node.target).removesuffix(".default"))
+    return calls

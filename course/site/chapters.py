@@ -52,6 +52,9 @@ CHAPTERS = {
     "22c": "scaling laws",
     "22d": "published logs",
     "23": "kernels",
+    "23b": "fused loss",
+    "23c": "flash kernels",
+    "23d": "compiled kernels",
     "24": "llama",
     "25": "speedrun",
 }
@@ -71,6 +74,9 @@ OPTIONAL = {
     "22c",
     "22d",
     "23",
+    "23b",
+    "23c",
+    "23d",
     "24",
     "25",
 }

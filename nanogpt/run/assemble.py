@@ -32,7 +32,8 @@ from nanogpt.parallel.laid_out import (
     optimizer_for,
     saved_weights,
 )
-from nanogpt.run.checkpoint import is_in_parts, latest, load, repair
+from nanogpt.run.checkpoint import chosen, is_in_parts, latest, repair
+from nanogpt.run.checkpoint import load as load_state
 from nanogpt.run.config import Config, Data, Model, config_dict, keys
 from nanogpt.run.together import first_alone, refuse_other_runs
 from nanogpt.run.training import Training
@@ -189,7 +190,7 @@ def resume(config: Config, ranks: Ranks | None = None) -> Training:
     folder, ranks = Path(config.run.dir), ranks or Ranks(device=pick_device(config.run.device))
     found = latest(folder)
     if found:
-        state = load(found)
+        state = load_state(found)
         compare(config, state["config"])
     run = assemble(config, ranks)
     refuse_other_runs(ranks, config, run.stream, str(found))
@@ -203,14 +204,13 @@ def resume(config: Config, ranks: Ranks | None = None) -> Training:
     return run
 
 
-def refuse_other_words(config: Config, manifest: dict) -> None:
-    """ValueError if init_from keeps a tokenizer, and it is not the one that made the shards: every id meant another word."""
-    file = Path(config.init_from, "tokenizer.json")
+def refuse_other_words(config: Config, folder: Path, manifest: dict) -> None:
+    """ValueError if init_from's folder keeps another tokenizer than the one that made the shards: ids would mean other words."""
+    file = folder / "tokenizer.json"
     if file.exists() and (theirs := BPETokenizer.load(file).fingerprint) != manifest["fingerprint"]:
         made = f"{config.data.dir} was made with tokenizer {manifest['fingerprint'][:8]}"
-        raise ValueError(
-            f"{made}, init_from={config.init_from} learned {theirs[:8]}; set data.tokenizer={file} and a new data.dir"
-        )
+        learned = f"init_from={config.init_from} learned {theirs[:8]}"
+        raise ValueError(f"{made}, {learned}; set data.tokenizer={file} and a new data.dir")
 
 
 def refuse_other_shape(config: Config, shape: GPTConfig, vocab_size: int) -> None:
@@ -227,11 +227,12 @@ def refuse_other_shape(config: Config, shape: GPTConfig, vocab_size: int) -> Non
 
 def given_model(config: Config, manifest: dict) -> GPT:
     """The model of init_from with this run's dropout, in float32. ValueError if the run cannot begin with it."""
-    file = Path(config.init_from, "config.json")
+    folder = chosen(config.init_from)
+    file = folder / "config.json"
     ours = file.exists() and "model_type" not in read_json(file)
     if ours:
-        refuse_other_words(config, manifest)
-    there = load_model(config.init_from) if ours else from_hf(config.init_from)
+        refuse_other_words(config, folder, manifest)
+    there = load_model(folder) if ours else from_hf(config.init_from)
     refuse_other_shape(config, there.config, manifest["vocab_size"])
     model = GPT(replace(there.config, dropout=config.model.dropout, flash=config.model.flash))
     model.load_state_dict(there.float().state_dict())

@@ -3,10 +3,8 @@
 Exported from notebooks/17c_config.ipynb, grown by notebooks/21d_layouts.ipynb.
 """
 
-import difflib
 import json
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -16,13 +14,28 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from nanogpt.parallel.layout import Parallel, check_layout
-from nanogpt.run.configfile import parsed, read_config
+from nanogpt.run.configfile import complaint, parsed, read_config
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # text is no number, 3.5 no integer
 Count, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
 Amount, Rate = Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]
 Fraction, BelowOne = Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Optim:
+    """AdamW, and its learning rate over the run: chapter 15."""
+
+    __pydantic_config__ = STRICT
+    lr: Rate = 6e-4  # the highest
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.95)  # how much of Adam's two means each step keeps
+    weight_decay: Amount = 0.1  # of the matrices; each step shrinks them by lr times this
+    clip: Rate | None = 1.0  # the longest gradient; null clips none
+    schedule: Literal["cosine", "wsd", "constant"] = "cosine"  # how the rate falls: cosine, wsd, constant
+    warmup: Count = 0  # steps
+    minimum: Fraction = 0.1  # the last rate, as a fraction of lr
+    decay: Fraction = 0.3  # wsd: the fraction of the steps in which the rate falls
 
 
 @dataclass(frozen=True)
@@ -57,21 +70,6 @@ class Data:
     val: BelowOne = 0.1  # the fraction of that text that is kept for validation
     paragraphs: bool = True  # a document of that text ends at a blank line
     overfit: bool = False  # every step reads the first batch again: a model must learn it by heart
-
-
-@dataclass(frozen=True)
-class Optim:
-    """AdamW, and its learning rate over the run: chapter 15."""
-
-    __pydantic_config__ = STRICT
-    lr: Rate = 6e-4  # the highest
-    betas: tuple[BelowOne, BelowOne] = (0.9, 0.95)  # how much of Adam's two means each step keeps
-    weight_decay: Amount = 0.1  # of the matrices; each step shrinks them by lr times this
-    clip: Rate | None = 1.0  # the longest gradient; null clips none
-    schedule: Literal["cosine", "wsd", "constant"] = "cosine"  # how the rate falls: cosine, wsd, constant
-    warmup: Count = 0  # steps
-    minimum: Fraction = 0.1  # the last rate, as a fraction of lr
-    decay: Fraction = 0.3  # wsd: the fraction of the steps in which the rate falls
 
 
 @dataclass(frozen=True)
@@ -164,38 +162,20 @@ def keys(kind: type = Config, before: str = "") -> dict[str, Any]:
     found = {}
     for f in fields(kind):
         inner = f.default_factory  # a section's is its class
-        found |= keys(inner, f"{f.name}.") if is_dataclass(inner) else {before + f.name: f.type}
+        if is_dataclass(inner):
+            found |= keys(inner, f"{f.name}.")
+        else:
+            found[before + f.name] = f.type
     return found
 
 
 def put(given: dict, key: str, value: Any) -> None:
-    """Set a key with dots; a section that is empty or none stays what it is."""
+    """Set a key with dots. Where its section is no dictionary, nothing is set, and reading will refuse the section."""
     section, _, name = str(key).rpartition(".")
     if not section:
         given[name] = value
     elif isinstance(given.setdefault(section, {}), dict):
         given[section] = given[section] | {name: value}
-
-
-def complaint(error: ValidationError, given: dict) -> tuple[str, str]:
-    """The first key that is wrong, or "" where it is several together, and a sentence."""
-    first, known = error.errors()[0], keys()
-    place = [str(part) for part in first["loc"]]
-    if first["type"] == "value_error":
-        return "", ".".join([*place, str(first["ctx"]["error"])])
-    key = place[0] if place[0] in known else ".".join(place[:2])
-    if inner := [name for name in known if name.startswith(f"{key}.")]:
-        return key, f"{key} is a section and takes keys of its own: {', '.join(inner)}"
-    if key not in known:
-        last = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
-        near = last or difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-        return key, f"there is no key {key}; did you mean {near[0]}?"
-    section, _, name = key.rpartition(".")
-    value = json.dumps((given[section] if section else given)[name], default=str)
-    wanted = [e["msg"] for e in error.errors() if ".".join(map(str, e["loc"])).startswith(key)]
-    wanted = [re.sub("Input should be |String should have", "", message).strip() for message in wanted]
-    wanted = ["two numbers from 0 to below 1"] if name == "betas" else wanted
-    return key, f"{key}={value} must be {' or '.join(wanted)}"
 
 
 def given_keys(said: dict, overrides: list[str]) -> dict:
@@ -208,8 +188,9 @@ def given_keys(said: dict, overrides: list[str]) -> dict:
         key, equals, value = override.partition("=")
         if not equals:
             raise ValueError(f"command line: {override} is no key=value, as train.max_steps=100 is")
-        text = keys().get(key) in (str, Name)
-        put(given, key, value if text else parsed(value, f"command line: {key}"))
+        if keys().get(key) not in (str, Name):
+            value = parsed(value, f"command line: {key}")
+        put(given, key, value)
     return given
 
 
@@ -223,7 +204,7 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
     try:
         return TypeAdapter(Config).validate_json(json.dumps(given, default=str))
     except ValidationError as error:
-        key, sentence = complaint(error, given)
+        key, sentence = complaint(error, given, keys())
     if any(override.startswith(f"{key}=") for override in overrides):
         where = "command line"
     elif not key and overrides:

@@ -1,7 +1,7 @@
 """What a run has written, as text and read back; and how far out its newest step is.
 
-Exported from notebooks/17_trainer.ipynb, grown by notebooks/17d_assembly.ipynb, notebooks/17e_long_run.ipynb
-and notebooks/22b_formats.ipynb.
+Exported from notebooks/17_trainer.ipynb, grown by notebooks/17b_checkpoints.ipynb,
+notebooks/17d_assembly.ipynb, notebooks/17e_long_run.ipynb and notebooks/22b_formats.ipynb.
 """
 
 import json
@@ -55,6 +55,22 @@ def read_metrics(path: str | Path) -> list[dict]:
     return steps_in(path / "metrics.jsonl" if path.is_dir() else path)
 
 
+def steps_in(path: Path) -> list[dict]:
+    """The steps of a metrics.jsonl, in order. ValueError for what is no step, but a torn last line is left out."""
+    lines, steps = path.read_text(encoding="utf-8", errors="replace").splitlines(), {}
+    for number, text in enumerate(lines, 1):
+        try:
+            line = json.loads(text)
+            steps[line["step"]] = line
+        except (ValueError, TypeError, KeyError):
+            if number < len(lines):
+                raise ValueError(f"{path}, line {number}: not a step of a run: {text[:40]}") from None
+            print(f"{path}: the last line is torn and left out", file=sys.stderr)
+    if not steps:
+        raise ValueError(f"{path} holds no step yet")
+    return [steps[step] for step in sorted(steps)]
+
+
 WINDOW = 128
 
 
@@ -83,22 +99,6 @@ def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:
     """Steps and values of those lines that have a finite number there."""
     known = {x["step"]: x[name] for x in lines if x.get(name) is not None and math.isfinite(x[name])}
     return list(known), list(known.values())
-
-
-def steps_in(path: Path) -> list[dict]:
-    """The steps of a metrics.jsonl, in order. ValueError for what is no step, but a torn last line is left out."""
-    lines, steps = path.read_text(encoding="utf-8", errors="replace").splitlines(), {}
-    for number, text in enumerate(lines, 1):
-        try:
-            line = json.loads(text)
-            steps[line["step"]] = line
-        except (ValueError, TypeError, KeyError):
-            if number < len(lines):
-                raise ValueError(f"{path}, line {number}: not a step of a run: {text[:40]}") from None
-            print(f"{path}: the last line is torn and left out", file=sys.stderr)
-    if not steps:
-        raise ValueError(f"{path} holds no step yet")
-    return [steps[step] for step in sorted(steps)]
 
 
 NAMES = {"trl": "loss", "tel": "val_loss", "eval": "hellaswag_norm"}

@@ -42,6 +42,17 @@ def launch(kernel, grid: tuple[int, ...], *args, **sizes) -> None:
         interpret(kernel, grid, *args, **sizes)
 
 
+GUARD = 64  # numbers on each side
+
+
+def guarded(x: Tensor, fill: float = math.nan) -> tuple[Tensor, Tensor]:
+    """Memory that is `fill` everywhere, and a copy of x in the middle of it: a check that a kernel stays inside."""
+    memory = torch.full((x.numel() + 2 * GUARD,), fill, dtype=x.dtype)
+    inside = memory[GUARD:-GUARD].view(x.shape)
+    inside.copy_(x)
+    return memory, inside
+
+
 @triton.jit
 def wide(x):
     """x in float32, or in float64 if it is."""

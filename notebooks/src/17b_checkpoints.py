@@ -19,6 +19,7 @@ a run that was never stopped, equal to the last bit.
 # %%
 #| default_exp run.checkpoint
 #| doc run.checkpoint: A checkpoint: a directory a step, whole or not there, proved by hashes.
+import contextlib
 import copy
 import time
 from functools import partial
@@ -625,6 +626,58 @@ def repair(path: Path, step: int) -> None:
 repair(RUNS / "torn.jsonl", 3)
 print((RUNS / "torn.jsonl").read_text())
 
+
+# %% [markdown]
+r"""
+Somebody may read such a file before the trainer has repaired it, for example to draw the curve. This must not fail either. So `read_metrics` of chapter 17 grows: it leaves out a torn last line, and says so. An error in any other line cannot come from a kill, and is refused.
+"""
+
+
+# %%
+#| export run.metrics
+import json
+import sys
+from pathlib import Path
+
+
+# %%
+#| export run.metrics
+def steps_in(path: Path) -> list[dict]:
+    """The steps of a metrics.jsonl, in order. ValueError for what is no step, but a torn last line is left out."""
+    lines, steps = path.read_text(encoding="utf-8", errors="replace").splitlines(), {}
+    for number, text in enumerate(lines, 1):
+        try:
+            line = json.loads(text)
+            steps[line["step"]] = line
+        except (ValueError, TypeError, KeyError):
+            if number < len(lines):
+                raise ValueError(f"{path}, line {number}: not a step of a run: {text[:40]}") from None
+            print(f"{path}: the last line is torn and left out", file=sys.stderr)
+    if not steps:
+        raise ValueError(f"{path} holds no step yet")
+    return [steps[step] for step in sorted(steps)]
+
+
+# %%
+#| export run.metrics
+#| grows read_metrics
+def read_metrics(path: str | Path) -> list[dict]:
+    """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it.
+
+    A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
+    """
+    path = Path(path)
+    return steps_in(path / "metrics.jsonl" if path.is_dir() else path)
+
+
+# %%
+(RUNS / "torn.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"st')
+with contextlib.redirect_stderr(sys.stdout):
+    print(read_metrics(RUNS / "torn.jsonl"))
+
+
+# %%
+grown("read_metrics", "17b")
 
 # %% [markdown]
 r"""

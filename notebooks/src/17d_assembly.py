@@ -141,7 +141,7 @@ from nanogpt.gpt.precision import LossScaler, why_not
 from nanogpt.gpt.pretrained import from_hf, read_json
 from nanogpt.gpt.train import scale_init
 from nanogpt.gpt.weights import load_model
-from nanogpt.run.checkpoint import latest, load, repair
+from nanogpt.run.checkpoint import latest, load as load_state, repair
 from nanogpt.run.config import Config, Data, Model, config_dict, keys
 from nanogpt.text.data import BatchStream, DocumentStream
 from nanogpt.text.shards import load_manifest, open_shards, read_shard
@@ -502,7 +502,7 @@ def resume(config: Config) -> Training:
     folder = Path(config.run.dir)
     found = latest(folder)
     if found:
-        state = load(found)
+        state = load_state(found)
         compare(config, state["config"])
     run = assemble(config)
     if found:
@@ -638,19 +638,20 @@ r"""
 
 A run may begin with a model that is already trained: one of ours, or one of Hugging Face's. Two mistakes would train without an error and give a useless model, so they are refused. If the model
 learned another vocabulary, every id means another word. And if the configuration asks for four layers and the model has two, the run would have two.
+
+`init_from` goes through `chosen` as well, so it may be a checkpoint, or the folder of a run.
 """
 
 
 # %%
 #| export run.assemble
-def refuse_other_words(config: Config, manifest: dict) -> None:
-    """ValueError if init_from keeps a tokenizer, and it is not the one that made the shards: every id meant another word."""
-    file = Path(config.init_from, "tokenizer.json")
+def refuse_other_words(config: Config, folder: Path, manifest: dict) -> None:
+    """ValueError if init_from's folder keeps another tokenizer than the one that made the shards: ids would mean other words."""
+    file = folder / "tokenizer.json"
     if file.exists() and (theirs := BPETokenizer.load(file).fingerprint) != manifest["fingerprint"]:
         made = f"{config.data.dir} was made with tokenizer {manifest['fingerprint'][:8]}"
-        raise ValueError(
-            f"{made}, init_from={config.init_from} learned {theirs[:8]}; set data.tokenizer={file} and a new data.dir"
-        )
+        learned = f"init_from={config.init_from} learned {theirs[:8]}"
+        raise ValueError(f"{made}, {learned}; set data.tokenizer={file} and a new data.dir")
 
 
 def refuse_other_shape(config: Config, shape: GPTConfig, vocab_size: int) -> None:
@@ -669,11 +670,12 @@ def refuse_other_shape(config: Config, shape: GPTConfig, vocab_size: int) -> Non
 #| export run.assemble
 def given_model(config: Config, manifest: dict) -> GPT:
     """The model of init_from with this run's dropout, in float32. ValueError if the run cannot begin with it."""
-    file = Path(config.init_from, "config.json")
+    folder = chosen(config.init_from)
+    file = folder / "config.json"
     ours = file.exists() and "model_type" not in read_json(file)
     if ours:
-        refuse_other_words(config, manifest)
-    there = load_model(config.init_from) if ours else from_hf(config.init_from)
+        refuse_other_words(config, folder, manifest)
+    there = load_model(folder) if ours else from_hf(config.init_from)
     refuse_other_shape(config, there.config, manifest["vocab_size"])
     model = GPT(replace(there.config, dropout=config.model.dropout, flash=config.model.flash))
     model.load_state_dict(there.float().state_dict())
@@ -681,7 +683,7 @@ def given_model(config: Config, manifest: dict) -> GPT:
 
 
 # %%
-begins = replace(config, init_from=str(latest(run.folder)))
+begins = replace(config, init_from=str(run.folder))
 print(first_model(begins, manifest).config.n_layer, "layers, as the checkpoint has")
 try:
     first_model(replace(begins, model=replace(config.model, n_layer=7)), manifest)

@@ -14,7 +14,7 @@ batch ─> loss and norm ─> judged ── usual ────> update ───
 Three questions decide how we build it. How can the run recognise an unusual loss, if nobody tells it which losses are usual? How can we evaluate a run without changing it? And how often should it be
 saved?
 
-The sitting is long. The section on the screen and the files is called an appendix, and you may skip it.
+The sitting is long. The sections about speed, the screen and the files are called appendices, and you may skip them.
 """
 
 # %%
@@ -236,7 +236,9 @@ print(f"{counted.step} steps, {counted.updates} update; skipped: {dict(counted.s
 
 # %% [markdown]
 r"""
-The line should also say how fast the run is: milliseconds, tokens per second, and the MFU of chapter 09. The MFU needs the device's peak, which we know for GPUs whose data sheet chapter 09 has. For other devices it is left out. The imports of the
+## Appendix: how fast a step is
+
+You may skip to "A step and its line". The line should also say how fast the run is: milliseconds, tokens per second, and the MFU of chapter 09. The MFU needs the device's peak, which we know for GPUs whose data sheet chapter 09 has. For other devices it is left out. The imports of the
 module `run.log` come first. Below the functions we ask for the pace of a step that took 0.1 seconds.
 """
 
@@ -290,12 +292,15 @@ def pace(run: Training, seconds: float) -> dict:
 # %%
 print({name: round(value) for name, value in pace(run, 0.1).items()})
 
+
 # %% [markdown]
 r"""
-Now `one_step` can make a step and its line. It measures the time, calls `update`, counts, and keeps the batch if it was refused. JSON has no NaN, so a value that is not finite is written as null.
+## A step and its line
+
+Now `one_step` can make a step and its line. It measures the time, calls `update`, counts, and keeps the batch if it was refused. `pace` adds the milliseconds and the tokens per second. JSON has no NaN, so a value that is not finite is written as null.
 
 The line becomes text in llm.c's form. `step_line` of chapter 17 grows by the numbers that a long run has more of: z-scores, a loss that is
-not a number, a step that was left out. And `say` prints a text. On a terminal each step's line is overwritten by the next one, so `say` first clears the line that is there.
+not a number, a step that was left out. And `say` prints a text. On a terminal each step's line is overwritten by the next one, so `say` first clears the line that is there. We make a first step and print its line.
 """
 
 
@@ -350,6 +355,9 @@ def say(text: str, end: str = "\n") -> None:
 
 # %% tags=["nbval-ignore-output"]
 say(step_line(one_step(run), STEPS))
+
+# %%
+grown("step_line", "17e")
 
 # %% [markdown]
 r"""
@@ -867,7 +875,7 @@ The command `python -m nanogpt compare RUN RUN` in the appendix prints its sente
 import argparse
 import math
 
-from nanogpt.run.metrics import column
+from nanogpt.run.metrics import column, read_metrics
 
 
 def verdict(a: list[dict], b: list[dict], name: str) -> tuple[float, str]:
@@ -1015,67 +1023,6 @@ block.unlink()
 r"""
 Each part grows with the model. A checkpoint of 124 million parameters has 1.5 GB, which go through all five of them. In runs on many machines, people only wait for the copies. The run goes on, and the other parts happen in the background.
 """
-
-# %% [markdown]
-r"""
-## Appendix: a torn line
-
-The rest is plumbing. A kill can tear the last line of `metrics.jsonl`. The trainer repairs the file when it goes on. But somebody may read the file before that, and this must not fail either. So `read_metrics` of chapter 17 grows.
-"""
-
-
-# %%
-#| export run.metrics
-import json
-import math
-import sys
-from pathlib import Path
-
-
-# %%
-#| export run.metrics
-def steps_in(path: Path) -> list[dict]:
-    """The steps of a metrics.jsonl, in order. ValueError for what is no step, but a torn last line is left out."""
-    lines, steps = path.read_text(encoding="utf-8", errors="replace").splitlines(), {}
-    for number, text in enumerate(lines, 1):
-        try:
-            line = json.loads(text)
-            steps[line["step"]] = line
-        except (ValueError, TypeError, KeyError):
-            if number < len(lines):
-                raise ValueError(f"{path}, line {number}: not a step of a run: {text[:40]}") from None
-            print(f"{path}: the last line is torn and left out", file=sys.stderr)
-    if not steps:
-        raise ValueError(f"{path} holds no step yet")
-    return [steps[step] for step in sorted(steps)]
-
-
-# %%
-#| export run.metrics
-#| grows read_metrics
-def read_metrics(path: str | Path) -> list[dict]:
-    """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it.
-
-    A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
-    """
-    path = Path(path)
-    return steps_in(path / "metrics.jsonl" if path.is_dir() else path)
-
-
-# %%
-folder = Path("../data/built/on_paper")
-folder.mkdir(parents=True, exist_ok=True)
-lines = [{"step": n, "loss": 5.0 - n, "norm": 1.0, "lr": 1e-3} for n in (1, 2, 3)]
-whole = "".join(json.dumps(line) + "\n" for line in lines)
-(folder / "metrics.jsonl").write_text(whole[:-20], encoding="utf-8")  # killed while it wrote the third line
-with contextlib.redirect_stderr(sys.stdout):
-    found = read_metrics(folder)
-print(step_line(found[-1], 3))
-assert [line["step"] for line in found] == [1, 2], "a torn line counts, or a whole one does not"
-
-
-# %%
-grown("read_metrics", "17e")
 
 # %% [markdown]
 r"""
@@ -1293,7 +1240,7 @@ To explore:
    What does it cost? The last line of the run says it.
 2. Let `Window.z` judge before it takes a value in, and take in none that was skipped. Check with `spoilt`: how many of six are left out now? What happens to a run
    whose loss really has moved, after a change of the data, say?
-3. Train `tiny` with `train.skip_spikes=3`. Decode what lies in `skipped/`. Check: are these batches unlike others, or is it chance? Of 1,600 normal
+3. Train `tiny` with `train.skip_spikes=3`. Decode the files in `skipped/`. Check: are these batches unlike others, or is it chance? Of 1,600 normal
    deviates, how many exceed 3?
 4. How long does a checkpoint of GPT-2 small take? Predict it from 12 bytes a parameter and your disk's rate, then train two steps
    with `--depth 12` and small batches. Check: the share that the last line gives for checkpoints; and Young's interval for it.

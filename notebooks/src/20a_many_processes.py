@@ -331,7 +331,7 @@ from nanogpt.device import pick_device
 from nanogpt.gpt.precision import why_not
 from nanogpt.gpt.train import train_step
 from nanogpt.run.assemble import begun, clean, compare, ensure_data, first_model, optimizer_of, take_weights
-from nanogpt.run.checkpoint import latest, load, prune, random_states, save, set_random_states
+from nanogpt.run.checkpoint import latest, load as load_state, prune, random_states, save, set_random_states
 from nanogpt.run.log import peak_flops
 from nanogpt.run.stopping import asked_to_stop, naming_last_good
 from nanogpt.run.trainer import begin, judged, learning_rate, make_steps, say_end
@@ -415,7 +415,7 @@ def resume(config: Config, ranks: Ranks | None = None) -> Training:
     folder, ranks = Path(config.run.dir), ranks or Ranks(device=pick_device(config.run.device))
     found = latest(folder)
     if found:
-        state = load(found)
+        state = load_state(found)
         compare(config, state["config"])
     run = assemble(config, ranks)
     refuse_other_runs(ranks, config, run.stream, str(found))

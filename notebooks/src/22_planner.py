@@ -785,7 +785,8 @@ The bar below each table is the card, and the line under it says which letter is
 r"""
 ## Appendix: the dry run, again
 
-Chapter 17c's `--dry-run` printed the memory of a run as if everything were in float32, and it left out the two tables of the loss. For GPT-2 small with 16 rows it printed 15.1 GB, while the list above gives 21.6 GB. Now that we have the list, the dry run can use it, in the run's own precision and layout.
+Chapter 17c's `--dry-run` printed the memory of a run as if everything were in float32, and it left out the two tables of the loss. For GPT-2 small with 16 rows it printed 15.1 GB, while the list above gives 21.6 GB. Now that we have the list, the dry run can use it, in the run's own precision and layout. `planned` makes the planner's `Step` of a configuration. With
+`parallel.recompute` (chapter 21d), a block's activations exist for one block at a time.
 """
 
 # %%
@@ -794,27 +795,33 @@ Chapter 17c's `--dry-run` printed the memory of a run as if everything were in f
 from nanogpt.run.config import Config
 
 
-def say_memory(shape: GPTConfig, config: Config) -> None:
-    """Print what a GPU keeps at the peak of a step, in the run's precision, by chapter 22's list."""
+def planned(shape: GPTConfig, config: Config) -> Step:
+    """A micro-batch of the run as the planner counts it: in its precision, with its section `parallel`."""
     c = config.parallel
     program = f"pytorch-{config.train.dtype}".removesuffix("-float32")
+    again = "block" if c.recompute else "none"
     layout = {"dp": c.dp or 1, "shard": 3 if c.shard else 0, "tp": c.tp}
-    step = Step(shape, config.train.micro_batch, shape.block_size, program, shape.flash, **layout)
-    held = footprint(step)
+    T = config.model.block_size
+    return Step(shape, config.train.micro_batch, T, program, shape.flash, again, **layout)
+
+
+def say_memory(shape: GPTConfig, config: Config) -> None:
+    """Print what a GPU keeps at the peak of a step, in the run's precision, by chapter 22's list."""
+    held = footprint(planned(shape, config))
     text = ", ".join(f"{what} {n / 1e9:.3f}" for what, n in held.items())
     print(f"memory      {sum(held.values()) / 1e9:.3f} GB in {config.train.dtype}: {text}")
 
 
 # %% [markdown]
 r"""
-We print it for the same run in float32 and in bf16. Below is the difference between the new `say_memory` and chapter 17c's.
+We print it for the same run in float32, in bf16, and in bf16 with recomputed blocks. Below is the difference between the new `say_memory` and chapter 17c's.
 """
 
 # %%
 from nanogpt.run.config import load_config
 
-for dtype in ("float32", "bf16"):
-    say_memory(GPT2, load_config("gpt2-124M", [f"train.dtype={dtype}", "train.micro_batch=16"]))
+for changes in ("train.dtype=float32", "train.dtype=bf16", "train.dtype=bf16 parallel.recompute=true"):
+    say_memory(GPT2, load_config("gpt2-124M", ["train.micro_batch=16", *changes.split()]))
 grown("say_memory")
 
 # %% [markdown]

@@ -278,7 +278,7 @@ for program in ("pytorch", "pytorch-tf32", "pytorch-bf16"):
 r"""
 The time of computing is FLOPs over FLOP/s. But no program reaches the data sheet (chapter 14). No formula gives the share that a run reaches, the `mfu`, so we have to assume it. Other times are added to the time of computing:
 
-- recomputed blocks: their forward FLOPs once more;
+- recomputed blocks: their forward FLOPs once more. PyTorch's `checkpoint` stops when it has all tensors that backward reads, so it leaves out the last product of a block, the MLP's `c_proj`;
 - the sums of tensor parallelism in full, since the next product waits for them, and the sends from stage to stage, likewise;
 - the idle stages of a pipeline, (pp − 1)/m of the above with m micro-batches (Narayanan et al. 2021, §2.2);
 - gradients, as far as they do not hide behind the last backward (chapter 20b). ZeRO's third stage sends all the time, so it can hide behind the complete step.
@@ -311,11 +311,14 @@ def compute_flops(step: Step) -> int:
 
 
 def recompute_flops(step: Step) -> int:
-    """FLOPs of the blocks' second forward; 0 if they are not recomputed."""
+    """FLOPs of the blocks' second forward, which in PyTorch ends before the MLP's c_proj; 0 if they are not recomputed."""
     if step.recompute != "block":
         return 0
     parts = flops_by_part(step.config, step.T)
-    return step.B * step.accumulate * step.T * (sum(parts.values()) - parts["lm_head"])
+    again = sum(parts.values()) - parts["lm_head"]
+    if step.program.startswith("pytorch"):
+        again -= parts["mlp"] // 2  # one of the MLP's two products, which are equally large
+    return step.B * step.accumulate * step.T * again
 
 
 # %%
@@ -808,6 +811,71 @@ for i, row in enumerate(figures.problems(), 6):
     number = amounts[row["line"]].split()[0].replace(",", "")
     answer(f"22a.{i}", float(number) if "." in number else int(number))
 predictions("22a")
+
+# %% [markdown]
+r"""
+## The dry run's time
+
+Chapter 17c's `--dry-run` prints two times of a step: a lower bound by the roofline, and a measurement. Both forget `parallel.recompute` (chapter 21d), with which each block is computed a second time. Now we can count these FLOPs, so the bound grows by them, and
+the measured model recomputes its blocks as well. `planned` of chapter 22 makes the planner's `Step` of a configuration, so the dry run and the command `plan` count the same FLOPs.
+"""
+
+# %%
+from functools import partial
+
+from nanogpt.gpt import optim
+from nanogpt.gpt.precision import READS, LossScaler
+from nanogpt.gpt.train import train_step
+from nanogpt.run.config import Config, load_config
+from nanogpt.run.dryrun import planned
+from nanogpt.speed.roofline import Roofline, timings
+from nanogpt.speed.work import predict_step
+
+
+# %%
+#| export run.dryrun
+#| grows least_seconds
+def least_seconds(shape: GPTConfig, config: Config, roof: Roofline) -> float:
+    """What the device's roofline allows at least for a step: its micro-batches with what they recompute, and one update."""
+    B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
+    name = READS.get(config.train.dtype, config.train.dtype)
+    name = name if name in roof.flops else "float32"
+    parts = predict_step(shape, B, T, roof, name, fused=True)
+    update = parts["optimizer", "update"]
+    again = recompute_flops(planned(shape, config)) / roof.flops[name]
+    return (sum(parts.values()) - update + again) * n + update
+
+
+# %%
+#| export run.dryrun
+#| grows measured_seconds
+def measured_seconds(shape: GPTConfig, config: Config, device: torch.device) -> float:
+    """Of a step, measured with random tokens on at most two of its micro-batches, with blocks recomputed as configured."""
+    B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
+    model, few = GPT(shape).to(device), min(n, 2)
+    if config.parallel.recompute:
+        from nanogpt.parallel.fsdp import recompute_blocks  # here: its imports take a second
+
+        recompute_blocks(model)
+    ids = torch.randint(shape.vocab_size, (B, T + 1), device=device)
+    batches = [(ids[:, :-1], ids[:, 1:])] * few
+    optimizer = optim.make_optimizer(model, 1e-9, config.train.dtype)
+    scaler = LossScaler() if config.train.dtype == "fp16" else None
+    call = partial(train_step, model, optimizer, batches, config.train.dtype, scaler=scaler)
+    return min(timings(call, device, 3)) * n / few
+
+
+# %%
+roof = Roofline("an example", {"float32": 1e12}, 1e15)  # 1 TFLOP/s, and traffic that takes no time
+for recompute in ("false", "true"):
+    asked_for = load_config("gpt2-124M", ["train.dtype=float32", f"parallel.recompute={recompute}"])
+    bound = least_seconds(GPTConfig(), asked_for, roof)
+    print(f"recompute={recompute}: at least {bound:.0f} s for {asked_for.micro_batches} micro-batches")
+
+# %% [markdown]
+r"""
+The second forward adds 79 s, which is 18%. With `plan` it is the line *recompute*, by the same FLOPs.
+"""
 
 # %%
 checkpoint("22a")

@@ -161,17 +161,19 @@ guards are nan: if the kernel uses a number from outside, the result is nan as w
 
 
 # %%
+#| export
 GUARD = 64  # numbers on each side
 
 
-def guarded(x, fill=math.nan):
-    """The memory with its guards, and a copy of x in the middle of it."""
+def guarded(x: Tensor, fill: float = math.nan) -> tuple[Tensor, Tensor]:
+    """Memory that is `fill` everywhere, and a copy of x in the middle of it: a check that a kernel stays inside."""
     memory = torch.full((x.numel() + 2 * GUARD,), fill, dtype=x.dtype)
     inside = memory[GUARD:-GUARD].view(x.shape)
     inside.copy_(x)
     return memory, inside
 
 
+# %%
 def harm(kernel, n=10, block=4):
     """The error of an adding kernel on guarded tensors, or none."""
     x, y = torch.arange(float(n)), torch.ones(n)

@@ -35,7 +35,7 @@ from nanogpt.parallel.laid_out import (
     saved_weights,
 )
 from nanogpt.parallel.layout import Parallel, check_layout, data_parallel
-from nanogpt.run import checkpoint, trainer
+from nanogpt.run import assemble, checkpoint, trainer
 from nanogpt.run.compare import verdict
 from nanogpt.run.config import load_config
 from nanogpt.run.metrics import read_metrics
@@ -388,6 +388,10 @@ def test_parts_are_no_model_and_need_shards(folder, tmp_path):
     in_ranks(fit, 2, config, seconds=None)
     with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it with join"):
         checkpoint.chosen(tmp_path / "run")
+    for place in (tmp_path / "run", checkpoint.latest(tmp_path / "run")):
+        begins = replace(short(folder, tmp_path / "new"), init_from=str(place))
+        with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it with join"):
+            assemble.assemble(begins)
     for layout in (Parallel(save_parts=True), Parallel(shard=True, tp=2, save_parts=True)):
         with pytest.raises(ValueError, match=r"parallel\.save_parts=true needs parallel\.shard=true and"):
             check_layout(layout, config.model, config.train)

@@ -324,10 +324,14 @@ def test_every_data_sheet_has_its_memory():
     assert MEMORY.keys() == PEAKS.keys() and all(12000 < mib < 200000 for mib in MEMORY.values())
 
 
+@pytest.mark.parametrize("recompute", ["none", "block"])
 @pytest.mark.parametrize("dtype", ["float32", "bf16", "fp16", "bf16-masters"])
-def test_the_dry_run_tells_the_planners_memory_in_the_runs_precision(dtype, capsys):
-    say_memory(GPT2, load_config("gpt2-124M", [f"train.dtype={dtype}", "train.micro_batch=16"]))
-    total = sum(footprint(Step(GPT2, 16, 1024, f"pytorch-{dtype}".removesuffix("-float32"))).values())
+def test_the_dry_run_tells_the_planners_memory_in_the_runs_precision(dtype, recompute, capsys):
+    again = str(recompute == "block").lower()
+    said = [f"train.dtype={dtype}", "train.micro_batch=16", f"parallel.recompute={again}"]
+    say_memory(GPT2, load_config("gpt2-124M", said))
+    program = f"pytorch-{dtype}".removesuffix("-float32")
+    total = sum(footprint(Step(GPT2, 16, 1024, program, recompute=recompute)).values())
     assert f"{total / 1e9:.3f} GB in {dtype}" in capsys.readouterr().out
 
 

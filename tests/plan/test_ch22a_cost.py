@@ -10,18 +10,21 @@ import torch
 from conftest import ROOT
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from course.figures import planner as figures
 from course.local_ranks import fake_ranks, traced
 from nanogpt import cli
-from nanogpt.gpt.model import GPT, GPTConfig, num_params
-from nanogpt.parallel.fsdp import shard
+from nanogpt.gpt.model import GPT, Block, GPTConfig, num_params
+from nanogpt.parallel.fsdp import recompute_blocks, shard
 from nanogpt.parallel.tensor import split
 from nanogpt.plan import plan
 from nanogpt.plan.budget import (
     CARDS,
+    Card,
     Cluster,
     average_seconds,
+    compute_flops,
     data_traffic,
     recompute_flops,
     seconds,
@@ -29,6 +32,9 @@ from nanogpt.plan.budget import (
     traffic,
 )
 from nanogpt.plan.footprint import Step, tensors
+from nanogpt.run import dryrun
+from nanogpt.run.config import load_config
+from nanogpt.speed.roofline import Peak, Roofline
 from nanogpt.speed.work import step_flops
 
 MIB = 2**20
@@ -230,6 +236,51 @@ def test_recomputing_repeats_the_first_of_a_blocks_sums_in_pytorch_and_both_in_m
     step = Step(wide, 3, 64, "pytorch", recompute="block" if recompute else "none", tp=2)
     assert len(calls) == sum(sent.calls for sent in tensor_traffic(step)) == (15 if recompute else 13)
     assert tensor_traffic(replace(step, program="megatron"))[0].calls == 2 * (6 if recompute else 4) + 2
+
+
+@pytest.mark.parametrize("recompute", ["none", "block"])
+def test_the_flops_of_recomputing_are_those_that_pytorch_makes(recompute):
+    shape, B = GPTConfig(block_size=64, vocab_size=256, n_layer=2, n_head=4, n_embd=64, flash=False), 3
+    model, ids = GPT(shape), torch.zeros(B, 64, dtype=torch.long)
+    if recompute == "block":
+        recompute_blocks(model)
+    with FlopCounterMode(display=False) as counter:
+        model(ids, ids)[1].backward()
+    step = Step(shape, B, 64, "pytorch", flash=False, recompute=recompute)
+    assert counter.get_total_flops() == compute_flops(step) + recompute_flops(step)
+    whole = replace(step, program="megatron")
+    assert recompute_flops(whole) == 1.4 * recompute_flops(step), (
+        "Megatron's second forward is a complete one"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bf16"])
+def test_the_dry_runs_time_grows_with_recomputing_as_the_planners_does(dtype):
+    """On a machine whose traffic takes no time, by the same FLOPs; and a step that is measured recomputes."""
+    roof = Roofline("none", {"float32": 1e12, "bfloat16": 4e12}, 1e18)
+    config = [
+        load_config("gpt2-124M", [f"train.dtype={dtype}", f"parallel.recompute={recompute}"])
+        for recompute in ("false", "true")
+    ]
+    plain, again = (dryrun.least_seconds(GPT2, c, roof) for c in config)
+    program, c = f"pytorch-{dtype}".removesuffix("-float32"), config[0]
+    step = Step(GPT2, c.train.micro_batch, 1024, program, recompute="block", accumulate=c.micro_batches)
+    planned = seconds(step, Card(Peak(float32=1, tf32=None, half=4, bandwidth=1, source="none")), mfu=1.0)
+    assert again - plain == pytest.approx(planned["recompute"]), "the dry run and the plan disagree"
+    assert plain == pytest.approx(planned["compute"], rel=0.05), "all but products takes a small part of it"
+
+
+def test_a_measured_step_recomputes_where_the_run_will(monkeypatch):
+    forward, calls = Block.forward, []
+    monkeypatch.setattr(Block, "forward", lambda self, *args: calls.append(1) or forward(self, *args))
+    for recompute in ("false", "true"):
+        words = ["model.n_layer=1", "train.batch_tokens=256", f"parallel.recompute={recompute}"]
+        config = load_config("tiny", words)
+        shape = GPTConfig(**vars(config.model), vocab_size=64)
+        dryrun.measured_seconds(shape, config, torch.device("cpu"))
+        calls.append("end")
+    plain, again = (calls[: calls.index("end")], calls[calls.index("end") + 1 : -1])
+    assert len(again) == 2 * len(plain) > 0, "blocks are computed twice, or not, other than in the run"
 
 
 def test_float32_computes_at_float32s_rate_and_tf32_beside_it(capsys):

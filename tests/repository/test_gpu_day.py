@@ -277,3 +277,42 @@ def test_every_precision_has_a_curve(tmp_path):
     )
     assert all(len(losses) == 3 for losses in result["losses"].values())
     assert len(result["scales"]) == 3 * ("fp16" in result["losses"])
+
+
+def test_the_kernels_are_timed_beside_pytorchs(tmp_path):
+    pytest.importorskip("triton", reason="Triton is not installed here: pip install triton (Linux)")
+    result = gpu_day.kernels(tmp_path, smoke=True)
+    assert set(result["ms"]) == {"ours", "PyTorch's"} and min(result["ms"].values()) > 0
+    json.dumps(result)
+
+
+def test_choices_are_timed_and_put_beside_their_prediction(monkeypatch):
+    """Without a GPU: a kernel that only counts its launches, on a card that is said to be an A100."""
+    pytest.importorskip("triton", reason="Triton is not installed here: pip install triton (Linux)")
+    from nanogpt.speed import flash_kernels, targets
+
+    kernel, launches = flash_kernels.flash_kernel, []
+
+    class Counted:
+        def __getitem__(self, grid):
+            return lambda *args, **sizes: launches.append((grid, sizes["BLOCK"], sizes["num_warps"]))
+
+    compile_for = targets.compile_for
+    monkeypatch.setattr(flash_kernels, "flash_kernel", Counted())
+    monkeypatch.setattr(
+        targets, "compile_for", lambda capability, _, *rest: compile_for(capability, kernel, *rest)
+    )
+    monkeypatch.setattr(gpu_day, "CHOICES", [(16, 4), (32, 4)])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100-SXM4-80GB")
+    result = gpu_day.choices_measured(*torch.zeros(3, 2, 3, 128, 16))
+    assert set(launches) == {((8, 6), 16, 4), ((4, 6), 32, 4)}
+    assert result["predicted"] == [(32, 4), (16, 4)]
+    assert {choice[:2] for choice in result["choices"]} == {(16, 4), (32, 4)}
+    json.dumps(result)
+
+
+def test_without_triton_the_step_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_day, "found", lambda package: package != "triton")
+    with pytest.raises(gpu_day.Missing, match="needs triton"):
+        gpu_day.kernels(tmp_path, smoke=True)

@@ -64,6 +64,8 @@ MISTAKES = {
     "model: {n_head: null}": "run.yaml: model.n_head=null must be a valid integer",
     "optim: {lr: '6e-4'}": 'run.yaml: optim.lr="6e-4" must be a valid number',
     "run: {minutes: 2:00:00}": 'run.yaml: run.minutes="2:00:00" must be a valid number',  # 7,200 in YAML 1.1
+    "run: {minutes: 2:00:00.5}": 'run.yaml: run.minutes="2:00:00.5" must be a valid number',
+    "optim: {lr: 1:30.}": 'run.yaml: optim.lr="1:30." must be a valid number',
     "train: {compile: 1}": "run.yaml: train.compile=1 must be a valid boolean",
     "data: {tokenizer: [1]}": "run.yaml: data.tokenizer=[1] must be a valid integer or a valid string",
     "init_from: 3": "run.yaml: init_from=3 must be a valid string",
@@ -100,8 +102,8 @@ MISTAKES = {
     "model: {n_layer: 3": "run.yaml, line 1: expected ',' or '}', but got '<stream end>'",
     "train:\n  max_steps: 3\n lr: 1": "run.yaml, line 3: expected <block end>, but found ",
     "\tlr: 1": "run.yaml, line 1: found character '\\t' that cannot start any token",
-    "optim: {lr: 1, lr: 2}": "run.yaml, line 1: lr stands there twice",
-    "optim: {lr: 1}\noptim: {clip: 2}": "run.yaml, line 1: optim stands there twice",
+    "optim: {lr: 1, lr: 2}": "run.yaml, line 1: lr is there twice",
+    "optim: {lr: 1}\noptim: {clip: 2}": "run.yaml, line 1: optim is there twice",
     "? [a]\n: b": "run.yaml, line 1: found unhashable key",
     "run: {dir: !!python/object:os.system x}": "run.yaml, line 1: could not determine a constructor for the tag "
     "'tag:yaml.org,2002:python/object:os.system'",
@@ -169,6 +171,7 @@ def test_numbers_are_read_as_people_write_them(told):
     assert c.train.batch_tokens == 524288 and c.micro_batches == 32
     c = told("optim: {lr: .5, weight_decay: 0.10, clip: 1., minimum: 0}\nrun: {seed: 0, minutes: 90}")
     assert (c.optim.lr, c.optim.weight_decay, c.optim.clip) == (0.5, 0.1, 1.0) and c.run.minutes == 90
+    assert told("run: {minutes: 1_000.5}").run.minutes == 1000.5
     c = told("run: {seed: 017, minutes: 5}", "train.max_steps=0100")  # octal in YAML 1.1
     assert (c.run.seed, c.train.max_steps) == (17, 100)
 

@@ -2,12 +2,15 @@
 
 import functools
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.pretrained import to_hf
+from nanogpt.gpt.weights import save_model
 from nanogpt.run import dryrun
 from nanogpt.run.config import Config, Data, Model, Run, Train, load_config
 from nanogpt.run.configfile import CONFIGS
@@ -43,6 +46,15 @@ def test_it_counts_as_the_model_does_and_writes_nothing(slow_machine, tmp_path, 
     assert "steps       12 of 192 tokens: 3 × 4 rows of 16" in said and "epochs" not in said, said
     assert re.search(r"time +at least .* by the roofline\); .* measured\)", said), said
     assert not any(tmp_path.iterdir()), "a dry run wrote something, or made the data"
+
+
+@pytest.mark.parametrize("write", [save_model, to_hf])
+def test_a_run_from_a_trained_model_has_that_models_shape(write, slow_machine, tmp_path, capsys):
+    model = GPT(GPTConfig(block_size=32, vocab_size=300, n_layer=3, n_head=4, n_embd=32))
+    write(model, tmp_path / "model")
+    dry_run(replace(small(tmp_path / "nowhere"), init_from=str(tmp_path / "model")))
+    n = sum(p.numel() for p in model.parameters())
+    assert f"parameters  {n:,}" in capsys.readouterr().out, "not the parameters of init_from"
 
 
 def test_epochs_are_of_documents_or_of_tokens(slow_machine, tmp_path, monkeypatch, capsys):

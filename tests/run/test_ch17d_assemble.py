@@ -118,6 +118,10 @@ def test_init_from_begins_with_those_weights(config, tmp_path):
         "other weights"
     )
     assert run.model.config.dropout == 0.0, "dropout is this run's to choose"
+    newest = assemble.assemble(replace(config(), init_from=str(first.folder)))
+    assert all(map(torch.equal, newest.model.parameters(), other.parameters())), (
+        "a run's folder is its newest"
+    )
     with pytest.raises(ValueError, match=r"context of 16; the run needs .* model.block_size=32"):
         assemble.assemble(
             replace(

@@ -1,0 +1,495 @@
+# %% [markdown]
+r"""
+# 23b · Fused loss: the largest tensor of a step, and how to do without it
+
+The largest tensor in GPT-2's training step is not a weight. It holds the *logits*: one number for each token of the batch
+and each of the 50,257 entries of the vocabulary. A batch of 8 texts of 1,024 tokens has 8,192 · 50,257 logits, and in
+float32 they take 1.6 GB. From them the loss makes one number for each token, 8,192 in all. On the way PyTorch
+writes another tensor of 1.6 GB, the log-probabilities, and in the backward pass a third, the gradient.
+
+In this chapter we first write the loss as a kernel that keeps two numbers for each token. Then we go one step further and
+never have all logits at once. This second version is plain PyTorch, so it also helps on a CPU, and here we can measure it.
+
+You need chapter 23 for the kernels, and chapter 12 for its online softmax.
+"""
+
+# %%
+#| default_exp speed.fused_loss
+#| doc speed.fused_loss: Cross-entropy without log-probabilities as a Triton kernel, and in chunks of rows in plain PyTorch.
+from functools import partial
+
+from course.figures import kernels as figures
+from course.machine.triton_here import altered, skip_cells_without_triton, watch
+from course.notebook import answer, checkpoint, predict, predictions, show
+from nanogpt.device import seed_everything
+from nanogpt.gpt.model import GPT, GPTConfig, next_token_loss
+from nanogpt.speed.kernels import guarded
+from nanogpt.speed.roofline import faster
+from nanogpt.speed.work import memory_levels, peak_memory, saved_bytes
+
+g = seed_everything(0)
+
+# %%
+#| export
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._inductor.runtime.triton_compat import tl, triton
+
+from nanogpt.speed.kernels import launch, power_of_two, wide
+
+# %% tags=["nbval-ignore-output"]
+skip_cells_without_triton()
+
+# %% [markdown]
+r"""
+*Predict.* The kernel reads the logits of a row block by block. How many times does it have to read each logit to compute
+the loss of the row? And for the second version: it makes 64 rows of logits at a time, out of 512. How much memory does the
+loss with its gradients need at the peak, if the usual way needs 1?
+"""
+
+# %%
+predict("23b.1", "times that the loss kernel reads each logit", guess=None)
+predict("23b.2", "peak of the loss in chunks of 64 rows, all 512 at once = 1", guess=None)
+
+# %% [markdown]
+r"""
+## What PyTorch keeps
+
+The loss of one token with logits z and target t is
+
+$$\log\sum_j e^{z_j} \;-\; z_t .$$
+
+PyTorch computes the logarithm of the softmax for all j first, and then picks one of them. Chapter 09's `saved_bytes` shows
+what autograd keeps of this for the backward pass. The logits are excluded from the count.
+"""
+
+# %%
+N, V = 8, 1000
+logits, targets = torch.randn(N, V, generator=g).requires_grad_(), torch.randint(V, (N,), generator=g)
+kept = saved_bytes(lambda: F.cross_entropy(logits, targets), exclude=[logits, targets])
+print(f"logits: {logits.nbytes:,} bytes; kept beside them: {kept:,} bytes")
+
+# %% [markdown]
+r"""
+A second tensor as large as the logits is kept: the log-probabilities (and a few bytes more). They are not needed. If we
+keep the first term of the formula, the *logsumexp* of the row, then each probability can be computed again from its logit:
+$p_j = e^{z_j - \mathrm{logsumexp}}$. That is one number for each row, in place of V.
+
+## One row a program
+
+A row of 50,257 logits is too long for one block. So a program walks over its row in blocks. It needs the maximum of the
+row, to keep `exp` from overflowing, and it needs the sum of the exponentials relative to this maximum. Chapter 12's
+`absorb` finds both in one walk: when a block brings a larger maximum, the old sum is scaled down. Here are the same lines,
+for one row.
+"""
+
+
+# %%
+#| export
+#| blank loss_kernel: m, total by chapter 12's absorb, block by block; lanes behind V load -inf
+@triton.jit
+def loss_kernel(logits_ptr, targets_ptr, loss_ptr, lse_ptr, V, BLOCK: tl.constexpr):
+    """The cross-entropy of one row of V logits, and its logsumexp. A target of -100 gives a loss of 0."""
+    row = tl.program_id(0)
+    start = logits_ptr + row.to(tl.int64) * V  # a large batch has more than 2³¹ logits
+    m, total = -float("inf"), 0.0
+    for first in range(0, V, BLOCK):
+        cols = first + tl.arange(0, BLOCK)
+        z = wide(tl.load(start + cols, mask=cols < V, other=-float("inf")))
+        larger = tl.maximum(m, tl.max(z, axis=0))
+        total = total * tl.exp(m - larger) + tl.sum(tl.exp(z - larger), axis=0)
+        m = larger
+    lse = m + tl.log(total)
+    target = tl.load(targets_ptr + row)
+    right = wide(tl.load(start + target, mask=target >= 0, other=0.0))
+    tl.store(loss_ptr + row, tl.where(target >= 0, lse - right, 0.0))
+    tl.store(lse_ptr + row, lse)
+
+
+# %% [markdown]
+r"""
+Three details are new. `for first in range(0, V, BLOCK)` is a loop inside a program. The lanes behind the end of the row
+load $-\infty$: they cannot be the maximum, and their exponential is 0. And a target of −100 means, as everywhere in this
+course, that the token does not count. Without the mask such a program would load the number that lies 100 places before
+its row.
+
+For the check we put all tensors between guards, as in chapter 23. The row has 50 logits and the block 16 lanes, so the
+last block is not full. One target is −100.
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+def run_loss(kernel, logits, targets, block=16):
+    """Losses and logsumexp of the rows by a kernel; all inputs between guards of nan."""
+    N, V = logits.shape
+    places = torch.full((N + 128,), -1)  # guards of targets, which are whole numbers
+    places[64:-64] = targets
+    loss, lse = torch.empty(2, N)
+    launch(kernel, (N,), guarded(logits)[1], places[64:-64], loss, lse, V, BLOCK=block)
+    return loss, lse
+
+
+N, V = 6, 50
+logits, targets = 5 * torch.randn(N, V, generator=g), torch.randint(V, (N,), generator=g)
+targets[2] = -100
+with watch() as seen:
+    loss, lse = run_loss(loss_kernel, logits, targets)
+expected = F.cross_entropy(logits, targets, reduction="none")
+assert torch.allclose(loss, expected, atol=1e-5), "the kernel computes something else than F.cross_entropy"
+assert torch.allclose(lse, logits.logsumexp(-1)), "lse is not the logsumexp of the row"
+print("losses:", [round(x, 3) for x in loss.tolist()])
+print(f"bytes loaded: {seen.loaded:,}; the logits have {logits.nbytes:,}")
+answer("23b.1", (seen.loaded - targets.nbytes - 4 * (N - 1)) / logits.nbytes)
+
+# %% [markdown]
+r"""
+Each logit is read once. The rest of what is loaded are the targets, and once more the logit of each target that counts.
+Two numbers a row are stored, and no log-probability is ever written.
+
+## Three wrong kernels
+
+How could this kernel be wrong without anybody noticing? Here are three ways. In the first one, lanes behind the row load 0
+in place of $-\infty$. In the second one, the old sum is not scaled when the maximum grows. In the third one, the mask for
+the target is missing. `altered` makes each of them from the text of the right kernel, by changing one place.
+
+Whether a check notices depends on its inputs. We first try an easy input: the row fits its blocks exactly, its largest
+logit comes first, and every token has a target. Then we try the input from above.
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+def error_of(kernel, logits, targets):
+    """The error of a kernel for the loss, or none."""
+    with watch() as seen:
+        loss, _ = run_loss(kernel, logits, targets)
+    expected = F.cross_entropy(logits, targets, reduction="none")
+    if not torch.allclose(loss, expected, rtol=1e-4, atol=1e-4):
+        return "wrong losses"
+    needed = logits.nbytes + targets.nbytes + 4 * (targets >= 0).sum()
+    return "none" if seen.loaded == needed else "loads from a wrong place"
+
+
+kernels = {
+    "the kernel": loss_kernel,
+    "0 behind the row": altered(loss_kernel, 'V, other=-float("inf")', "V, other=0.0"),
+    "old sum not scaled": altered(loss_kernel, "total * tl.exp(m - larger) +", "total +"),
+    "target without mask": altered(loss_kernel, ", mask=target >= 0, other=0.0", ""),
+}
+easy = torch.linspace(5, -5, 48).expand(N, 48)
+found = {name: error_of(kernel, logits, targets) for name, kernel in kernels.items()}
+for name, kernel in kernels.items():
+    print(f"{name:20} error: {error_of(kernel, easy, torch.arange(N))}, with the other input: {found[name]}")
+assert [error == "none" for error in found.values()] == [True, False, False, False], "the check is blind"
+
+# %% [markdown]
+r"""
+On the easy input nobody sees an error. The other input finds all three. A check is as good as its inputs: it needs sizes
+that do not fit the blocks, a maximum that comes late, and every special value that real data can contain.
+
+The losses of the last kernel are right in spite of its error, because `tl.where` throws the wrong number away. Only the
+count of bytes shows that it was loaded, from a place before its row. On a GPU such an address may belong to nobody, and
+then the program ends with an error.
+
+## The gradient
+
+The derivative of the loss with respect to logit j is the probability $p_j$, minus 1 if j is the target. It needs no sum over
+the row any more, because the logsumexp is known. So here each program can take one block of one row. It reads the logits a
+second time and writes their gradient.
+
+`g` holds, for each row, the gradient of its loss. For a mean over the tokens that count, this is 1 divided by their number,
+and 0 where the target is −100.
+"""
+
+
+# %%
+#| export
+#| blank loss_backward_kernel: p from the logit and the row's logsumexp, minus 1 at the target, times the row's g
+@triton.jit
+def loss_backward_kernel(g_ptr, logits_ptr, targets_ptr, lse_ptr, d_ptr, V, BLOCK: tl.constexpr):
+    """The gradient of one block of one row of logits: g · (softmax − 1 at the target)."""
+    row, cols = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside, at = cols < V, row.to(tl.int64) * V + cols
+    p = tl.exp(wide(tl.load(logits_ptr + at, mask=inside)) - tl.load(lse_ptr + row))
+    hit = tl.where(cols == tl.load(targets_ptr + row), 1.0, 0.0)
+    tl.store(d_ptr + at, tl.load(g_ptr + row) * (p - hit), mask=inside)
+
+
+# %%
+#| export
+class CrossEntropy(torch.autograd.Function):
+    """Mean cross-entropy in nats, as F.cross_entropy: logits (N, V), targets (N,); -100 does not count."""
+
+    @staticmethod
+    def forward(ctx, logits: Tensor, targets: Tensor) -> Tensor:
+        (N, V), logits = logits.shape, logits.contiguous()
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        loss, lse = (torch.empty(N, dtype=dtype, device=logits.device) for _ in range(2))
+        launch(loss_kernel, (N,), logits, targets, loss, lse, V, BLOCK=min(1024, power_of_two(V)))
+        ctx.save_for_backward(logits, targets, lse)
+        return loss.sum() / (targets >= 0).sum()
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        logits, targets, lse = ctx.saved_tensors
+        (N, V), d = logits.shape, torch.empty_like(logits)
+        counts = targets >= 0
+        g, block = grad * counts / counts.sum(), min(1024, power_of_two(V))
+        launch(loss_backward_kernel, (N, -(-V // block)), g, logits, targets, lse, d, V, BLOCK=block)
+        return d, None
+
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+double = torch.randn(4, 7, dtype=torch.float64, generator=g).requires_grad_()
+targets = torch.tensor([6, 0, -100, 3])
+assert torch.autograd.gradcheck(lambda z: CrossEntropy.apply(z, targets), double), "not the derivative"
+logits = torch.randn(N, V, generator=g).requires_grad_()
+targets = torch.randint(V, (N,), generator=g)
+with watch() as seen:
+    ours = CrossEntropy.apply(logits, targets)
+    (gradient,) = torch.autograd.grad(ours, logits)
+(expected,) = torch.autograd.grad(F.cross_entropy(logits, targets), logits)
+assert torch.allclose(gradient, expected, atol=1e-6), "another gradient than PyTorch's"
+assert not seen.shared, "two programs store to the same address"
+kept = saved_bytes(lambda: CrossEntropy.apply(logits, targets), exclude=[logits, targets])
+print(f"gradcheck passed; {kept} bytes are kept for {N} rows of {V} logits")
+
+# %% [markdown]
+r"""
+The kernel keeps 4 bytes for each row beside the logits themselves. Its loads and stores are the logits twice, their gradient
+once, and a few numbers a row.
+
+PyTorch's way is longer. Here is an estimate for its separate operations, in the way of chapter 11: `log_softmax` reads the
+logits (at least once) and writes as many log-probabilities. Its backward pass reads these and the gradient that arrives,
+which is a tensor of the same size, almost all of it zeros, and writes the gradient of the logits. With the writing of those
+zeros this makes six times the logits, against three.
+
+## Never all logits at once
+
+The logits themselves are still there, and their gradient too. Can we do without them?
+
+Every row of logits is computed from one row of x, by `lm_head`: logits = x · weightᵀ. It is needed for one loss and for
+one row of the gradient, and then never again. So we can take a *chunk* of rows, compute its logits, its losses and its
+gradient, use the gradient at once for what we really want, the gradients of x and of the weight, and throw the chunk away.
+Liger Kernel does this for the training of large models (Hsu et al. 2024).
+
+The function below does the first half, for the logits of one chunk. It writes the gradient over the logits, so that no
+second tensor of that size is needed. It is plain PyTorch.
+"""
+
+
+# %%
+#| export
+#| blank loss_and_slope: softmax in place by sub_, exp_, div_; minus 1 at the target; rows of -100 times 0
+def loss_and_slope(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum of the rows' cross-entropies and its gradient, which is written over the logits (N, V)."""
+    counts = targets != -100
+    column = targets.clamp(min=0)[:, None]
+    right = logits.gather(1, column)
+    m = logits.amax(1, keepdim=True)
+    slope = logits.sub_(m).exp_()
+    total = slope.sum(1, keepdim=True)
+    slope.div_(total).scatter_add_(1, column, torch.full_like(right, -1.0))
+    losses = (m + total.log() - right)[:, 0]
+    return (losses * counts).sum(), slope.mul_(counts[:, None])
+
+
+# %%
+z = torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
+loss, slope = loss_and_slope(z.clone(), torch.tensor([2, 0]))
+print(f"loss {loss:.3f}; gradient:")
+print(slope.round(decimals=3))
+assert torch.isclose(loss, F.cross_entropy(z, torch.tensor([2, 0]), reduction="sum")), (
+    "not the sum of the losses"
+)
+
+# %% [markdown]
+r"""
+In the second row all probabilities are 1/3, and the target is number 0: so its gradient is −2/3 there and 1/3 elsewhere.
+
+Now the loop over chunks. Autograd usually computes gradients when `backward` is called. But we want to throw the chunk's
+logits away before that. So the forward pass computes the gradients already, and `backward` only multiplies them by the
+gradient that arrives, a single number. This works because the loss is the end of the model. Every logit influences the rest
+of the world through this one number only.
+"""
+
+
+# %%
+#| export
+class ChunkedLoss(torch.autograd.Function):
+    """Mean cross-entropy of the logits x @ weight.T, of which `rows` rows exist at a time; its gradients come with it."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, targets: Tensor, rows: int) -> Tensor:
+        total, dx, dweight = 0.0, torch.empty_like(x), torch.zeros_like(weight)
+        for start in range(0, len(x), rows):
+            part = slice(start, start + rows)
+            loss, slope = loss_and_slope(x[part] @ weight.T, targets[part])  # slope (rows, V)
+            total = total + loss
+            dx[part] = slope @ weight
+            dweight.addmm_(slope.T, x[part])
+            del slope  # or two chunks would exist while the next one is made
+        count = (targets != -100).sum()
+        ctx.save_for_backward(dx.div_(count), dweight.div_(count))
+        return total / count
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        dx, dweight = ctx.saved_tensors
+        return grad * dx, grad * dweight, None, None
+
+
+# %%
+#| export
+def chunked_loss(x: Tensor, weight: Tensor, targets: Tensor, rows: int = 64) -> Tensor:
+    """next_token_loss(x @ weight.T, targets) in memory for `rows` rows of logits. x (B, T, C), weight (V, C).
+
+    Computes in the dtype of x and weight, also under autocast; -100 does not count.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        return ChunkedLoss.apply(x.flatten(0, 1), weight, targets.flatten(), rows)
+
+
+# %%
+x, weight = (torch.randn(*s, dtype=torch.float64, generator=g).requires_grad_() for s in ((1, 5, 3), (7, 3)))
+targets = torch.tensor([[6, 0, -100, 3, 2]])
+for rows in (1, 2, 5, 64):
+    loss = partial(chunked_loss, targets=targets, rows=rows)
+    assert torch.autograd.gradcheck(loss, (x, weight)), "not the derivative"
+print("gradcheck passed: x and weight, in chunks of 1, 2, 5 and 64 rows")
+
+# %% [markdown]
+r"""
+It gives the same loss and the same gradients for every size of chunk, also where the last chunk is shorter.
+
+## Memory and time
+
+Now the measurement. We take 512 rows of 128 numbers and a vocabulary of 16,384, and compare with PyTorch's own loss in one
+piece. Time is measured in turns, as in chapter 09.
+"""
+
+# %%
+N, C, V = 512, 128, 16384
+x = torch.randn(1, N, C, generator=g).requires_grad_()
+weight = (0.02 * torch.randn(V, C, generator=g)).requires_grad_()
+targets = torch.randint(V, (1, N), generator=g)
+
+
+def in_one_piece():
+    """The loss of all rows, and its gradients."""
+    loss = next_token_loss(x @ weight.T, targets)
+    return torch.autograd.grad(loss, (x, weight))
+
+
+def in_chunks(rows=64):
+    return torch.autograd.grad(chunked_loss(x, weight, targets, rows), (x, weight))
+
+
+for a, b in zip(in_one_piece(), in_chunks()):
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-7)
+print(
+    f"the same gradients; all logits have {4 * N * V / 2**20:.0f} MiB, 64 rows of them {4 * 64 * V / 2**20:.0f} MiB"
+)
+
+# %% [markdown]
+r"""
+`peak_memory` counts what PyTorch allocates above the tensors that are there at the start. The figure shows how the level
+rises and falls while each of the two runs.
+"""
+
+# %% tags=["nbval-ignore-output"]
+show(
+    figures.levels(
+        {"in one piece": memory_levels(in_one_piece), "in chunks of 64": memory_levels(in_chunks)}
+    ),
+    alt="Memory while the loss and its gradients are computed: in one piece it rises to about 100 MiB; in chunks it stays below 20.",
+)
+peaks = [peak_memory(call, x.device) for call in (in_one_piece, in_chunks)]
+print(f"peak: {peaks[0] / 2**20:.1f} MiB in one piece, {peaks[1] / 2**20:.1f} MiB in chunks")
+answer("23b.2", peaks[1] / peaks[0])
+assert peaks[1] < 0.5 * peaks[0], "the chunks save no memory"
+
+# %% [markdown]
+r"""
+In one piece the peak comes in the backward pass, with three tensors of the logits' size: the log-probabilities, their
+gradient, and the gradient of the logits. In chunks the peak comes at the end, when `backward` multiplies the gradient of the
+weight (8 MiB) into a new tensor. Smaller chunks would not lower it, because the chunk is gone by then.
+
+And the time? The chunks do the same products. They do not do less arithmetic, but they move less: a chunk of logits may
+still be in a cache of the processor when it is needed again, and memory that was just freed is used again for the next
+chunk.
+"""
+
+# %% tags=["nbval-ignore-output"]
+for rows in (16, 64, 256):
+    gain = faster(in_one_piece, partial(in_chunks, rows), x.device, pairs=6, warmup=1)
+    print(f"chunks of {rows:3} rows are {gain} as fast as one piece")
+
+# %% [markdown]
+r"""
+After each factor comes the interval that holds the true value in 95 of 100 cases. A factor of more than 1 means that the
+chunks are faster. Very small chunks have a price. For each chunk the loop reads the weight twice, and reads and writes its
+gradient. That is 32 MiB here, for a chunk of any size, and with 16 rows it happens 32 times.
+
+## In the model
+
+The chunked loss needs the features before `lm_head`, and `lm_head`'s weight. In GPT-2 this weight is the token table as
+well, so autograd adds two gradients for it: one from the loss, and one from the embedding at the beginning.
+We compare with the model's own loss and with all of its gradients.
+"""
+
+
+# %%
+def model_loss(model, idx, targets):
+    """The model's loss, without ever making all logits: its layers by hand, then the chunked loss."""
+    parts = model.transformer
+    h = parts.drop(parts.wte(idx) + parts.wpe(torch.arange(idx.size(1))))
+    for block in parts.h:
+        h = block(h)
+    return chunked_loss(parts.ln_f(h), model.lm_head.weight, targets, rows=16)
+
+
+g = seed_everything(0)  # the same numbers with and without Triton
+model = GPT(GPTConfig(n_layer=2, n_head=2, n_embd=32, block_size=32, vocab_size=256), g)
+idx, targets = torch.randint(256, (2, 2, 32), generator=g)
+losses = model_loss(model, idx, targets), model(idx, targets)[1]
+ours, theirs = (torch.autograd.grad(loss, list(model.parameters())) for loss in losses)
+for a, b in zip(ours, theirs):
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+print(f"loss {losses[0]:.3f} and {losses[1]:.3f}; all {len(ours)} gradients agree")
+
+# %% [markdown]
+r"""
+## Checkpoint
+
+The package has gained two losses: `CrossEntropy`, a kernel that keeps one number a row, and `chunked_loss`, which never has
+all logits. The kernel was checked in the interpreter, and `pytest -m gpu` compares it with PyTorch on a GPU once there is one.
+The chunked loss was measured on your processor, and nowhere else.
+"""
+
+# %% tags=["nbval-ignore-output"]
+predictions("23b")
+
+# %%
+checkpoint("23b")
+
+# %% [markdown]
+r"""
+## Exercises
+
+To explore:
+
+1. Replace the inside of the loop of `ChunkedLoss` by the two kernels. *Check:* gradients as before.
+2. The gradient of the weight is added up over all chunks. In bfloat16 this sum would lose small terms (chapter 10). Write a
+   version that takes x and weight in bfloat16 and adds up in float32. *Predict* its peak first.
+3. *Predict* from the sizes alone which number of rows gives the smallest peak for GPT-2 (C = 768, V = 50,304, 8,192 rows).
+
+## Further reading
+
+- P.-L. Hsu et al., *Liger Kernel: efficient Triton kernels for LLM training*, 2024, §3.2 (FusedLinearCrossEntropy).
+- E. Wijmans et al., *Cut your losses in large-vocabulary language models*, 2024: the same idea in one kernel.
+- M. Milakov, N. Gimelshein, *Online normalizer calculation for softmax*, 2018.
+"""

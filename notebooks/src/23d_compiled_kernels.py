@@ -1,0 +1,422 @@
+# %% [markdown]
+r"""
+# 23d · Compiled kernels: look at them without a GPU
+
+The interpreter checks what a kernel computes. But a GPU does not run Python. It runs instructions that Triton's compiler
+makes from our text. Does it use the tensor cores? Does it fit into the memory of the GPU? How many of its programs
+can run at the same time?
+
+These questions do not need a GPU. The compiler is a program like any other, and it runs on your laptop. We tell it which
+GPU it should compile for, and then read what it wrote. In this chapter we take the flash attention of chapter
+23c, and compile it for three GPUs that are not here: T4, A100 and H100. We predict the number of tensor-core instructions and count them, find out which
+blocks fit, and predict which of them is the best.
+
+The last prediction stays open. Only a GPU can answer it, and the last section prepares the day when there is one.
+"""
+
+# %%
+#| default_exp speed.targets
+#| doc speed.targets: Triton kernels compiled for GPUs that need not be here: instructions, registers, what fits, what to expect.
+import torch
+
+from course.machine.triton_here import altered, skip_cells_without_triton
+from course.notebook import answer, checkpoint, predict, predictions
+from nanogpt.speed.flash_kernels import flash_kernel, keys_backward_kernel
+from nanogpt.speed.fused_loss import loss_kernel
+from nanogpt.speed.kernels import launch
+from nanogpt.speed.roofline import peak_of
+
+# %%
+#| export
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch._inductor.runtime.triton_compat import HAS_TRITON, tl, triton
+
+from nanogpt.speed.roofline import Peak
+
+# %% tags=["nbval-ignore-output"]
+skip_cells_without_triton()
+
+# %% [markdown]
+r"""
+*Predict.* A tensor core of an A100 takes one instruction, `mma.sync`, to multiply a 16 × 16 matrix by a 16 × 8 matrix. One
+program of the flash kernel works with tiles of 64 × 64, and its heads have 64 channels. It has 4 warps (groups of 32
+threads), which share the work. For each tile it computes two products. How many `mma.sync` does each warp need for a tile?
+And how many programs of this kernel have room on one multiprocessor of an A100 at the same time?
+"""
+
+# %%
+predict("23d.1", "mma.sync of a warp for one tile", guess=None)
+predict("23d.2", "programs on a multiprocessor of an A100", guess=None)
+
+# %% [markdown]
+r"""
+## From Python to instructions
+
+We begin with a small kernel, which doubles a vector. To compile it without running it, the compiler must know the type of
+each argument, since there are no tensors to look at. `*fp32` is the address of float32 numbers, `i32` is a whole number, and
+constants such as BLOCK get their values.
+
+The GPU is given by its *compute capability*, a number that NVIDIA gives to each generation: 75 for the T4, 80 for the A100,
+90 for the H100.
+"""
+
+
+# %%
+#| export
+#| blank compile_for: types by name, constexpr for the constants; triton.compile of an ASTSource for GPUTarget("cuda", capability, 32)
+def compile_for(capability: int, kernel, types: dict[str, str], constants: dict[str, int], warps: int = 4):
+    """The kernel compiled for GPUs of a compute capability such as 80. types: by argument, "*fp16", "i32", "fp32"."""
+    if not HAS_TRITON:
+        raise ModuleNotFoundError("Triton is not installed here: `pip install triton` brings it on Linux")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    target = GPUTarget("cuda", capability, 32)  # 32 threads a warp
+    return triton.compile(source, target=target, options={"num_warps": warps})
+
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+@triton.jit
+def double_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, 2 * tl.load(x_ptr + at, mask=at < n), mask=at < n)
+
+
+doubled = compile_for(80, double_kernel, {"x_ptr": "*fp32", "y_ptr": "*fp32", "n": "i32"}, {"BLOCK": 128})
+print("stages:", ", ".join(doubled.asm))
+for line in doubled.asm["ptx"].splitlines():
+    if re.search(r"ctaid|tid\.x|ld\.global|add\.f32|mul\.f32|st\.global", line):
+        print(line.strip())
+
+# %% [markdown]
+r"""
+The compiler goes through several stages. Two of them are its own languages (`ttir`, `ttgir`), then comes LLVM's (`llir`), then
+`ptx`, NVIDIA's readable assembler, and at the end `cubin`, the bytes that the GPU executes.
+
+We printed the lines of PTX that do the work. `%ctaid.x` is the number of the program, and `%tid.x` that of the thread.
+128 threads share a block of 128 numbers, so each thread loads one number, doubles it, and stores it. The `@%p1` in front of a line
+is our mask: the line is executed only by threads for which p1 is true.
+
+The compiler is also stricter than the interpreter. Python lets a sum begin as the whole number 0 and become a fraction later.
+A compiled loop cannot do that, because a register has one type. Here is chapter 23b's kernel for the loss with `0` in place
+of `0.0`. The interpreter computes the right loss with it.
+"""
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+whole_sum = altered(loss_kernel, 'total = -float("inf"), 0.0', 'total = -float("inf"), 0')
+logits, targets, (loss, lse) = torch.eye(3), torch.arange(3), torch.empty(2, 3)
+launch(whole_sum, (3,), logits, targets, loss, lse, 3, BLOCK=4)
+print("in the interpreter:", loss.tolist())
+types = {"logits_ptr": "*fp32", "targets_ptr": "*i64", "loss_ptr": "*fp32", "lse_ptr": "*fp32", "V": "i32"}
+try:
+    compile_for(80, whole_sum, types, {"BLOCK": 4})
+except Exception as error:
+    print("the compiler:", str(error).splitlines()[-1])
+
+# %% [markdown]
+r"""
+A check in the interpreter would have passed this kernel, and the error would have come on the GPU. So a kernel should be
+compiled once before it is called done, for at least one GPU.
+
+## Count the instructions of flash attention
+
+Now the kernel of chapter 23c, for 16-bit inputs. We count four kinds of instructions in its PTX:
+
+- `mma.sync`: one warp multiplies two small matrices on a tensor core;
+- `wgmma`: four warps together multiply larger matrices (from the H100 on);
+- `fma`: one thread multiplies two numbers and adds a third, without a tensor core;
+- `ex2`: one power of two. There is no instruction for $e^x$, so the compiler computes $2^{x \log_2 e}$.
+"""
+
+
+# %%
+#| export
+KINDS = "mma.sync", "wgmma.mma_async", "fma", "ex2"
+
+
+def instructions(compiled) -> dict[str, int]:
+    """How many instructions of each of KINDS the kernel's PTX has, for one thread or its warp."""
+    found = Counter(
+        re.findall(r"^\s*(?:@%p\d+ )?(mma\.sync|wgmma\.mma_async|fma|ex2)\.", compiled.asm["ptx"], re.M)
+    )
+    return {kind: found[kind] for kind in KINDS}
+
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+GPUS = {"T4": 75, "A100": 80, "H100": 90}
+
+
+def flash_types(half="*fp16"):
+    """The types of the arguments of the flash kernels; inputs and outputs in `half`, sums in float32."""
+    pointers = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "g_ptr", "out_ptr", "dk_ptr", "dv_ptr"), half)
+    return pointers | {"lse_ptr": "*fp32", "d_ptr": "*fp32", "T": "i32", "scale": "fp32"}
+
+
+sizes = {"D": 64, "BLOCK": 64}
+counted = {}
+for gpu, capability in GPUS.items():
+    counted[gpu] = instructions(compile_for(capability, flash_kernel, flash_types(), sizes))
+    print(f"{gpu:5}", counted[gpu])
+answer("23d.1", counted["A100"]["mma.sync"])
+
+# %% [markdown]
+r"""
+Let us check the A100's number. The product of two 64 × 64 matrices has 64/16 · 64/8 · 64/16 = 128 pieces of the size that
+one `mma.sync` takes. Four warps share them, so each has 32, and the tile has two products: 64. The count says the same, so
+both products are computed by tensor cores, and nothing is computed twice.
+
+For the H100 the compiler chose `wgmma`. One of them multiplies 64 × 16 by 16 × 64 here, with all four warps. A product of the
+tile has 4 of these, both products 8.
+
+For the T4 it used no tensor core at all: thousands of `fma` do the products one by one. The T4 has tensor cores,
+but Triton 3.7.1 does not use them for this kernel. You could not have seen this from the result, only from the
+instructions.
+
+The weights of a tile are 64 · 64 exponentials, 32 for each of 128 threads. The rest of the `ex2` are those of `shrink`.
+
+And in float32? The kernel asks for full precision, `input_precision="ieee"`. Tensor cores cannot give that.
+"""
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+small = {"D": 64, "BLOCK": 32}
+for name in ("*fp16", "*bf16", "*fp32"):
+    print(f"A100, {name[1:]}:", instructions(compile_for(80, flash_kernel, flash_types(name), small)))
+
+# %% [markdown]
+r"""
+bf16 is as good as fp16, and in float32 the tensor cores are not used. These tiles are 32 × 32, a quarter of the 64 × 64 from
+above, and so there are a quarter of the `mma.sync`.
+
+## What fits
+
+A GPU consists of many *multiprocessors*, each with a fast memory of its own. The program's threads keep their numbers in
+*registers*, and exchange tiles through *shared memory*. Both are small. If the registers of a thread are not enough, the
+compiler *spills*: it moves numbers to the slow memory and back.
+
+The compiled kernel says how much it needs. NVIDIA's tool `cuobjdump`, which comes with Triton, reads it from the `cubin`.
+"""
+
+
+# %%
+#| export
+@dataclass(frozen=True)
+class Needs:
+    """What one program of a compiled kernel needs: threads, registers a thread, bytes of shared memory and of spills."""
+
+    threads: int
+    registers: int
+    shared: int
+    spilled: int  # bytes a thread
+
+
+def needs(compiled, warps: int = 4) -> Needs:
+    """Read from the cubin by NVIDIA's cuobjdump, which Triton brings along."""
+    from triton import knobs
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(compiled.asm["cubin"])
+        call = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(file)]
+        said = subprocess.run(call, capture_output=True, text=True, check=True).stdout
+    registers, stack = (int(re.search(rf"{name}:(\d+)", said)[1]) for name in ("REG", "STACK"))
+    return Needs(32 * warps, registers, compiled.metadata.shared, stack)
+
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+CHOICES = [(32, 4), (64, 4), (128, 4), (128, 8)]  # block, warps
+needed = {}
+for block, warps in CHOICES:
+    compiled = compile_for(80, flash_kernel, flash_types(), {"D": 64, "BLOCK": block}, warps)
+    needed[block, warps] = needs(compiled, warps)
+    print(f"block {block:3}, {warps} warps:", needed[block, warps])
+
+# %% [markdown]
+r"""
+A thread can have 255 registers at most. With a block of 128 and 4 warps, its part of the tiles does not fit into them, and
+the compiler spills thousands of bytes. With 8 warps twice as many threads share the same tile, and nothing is spilled.
+
+How many programs have room on a multiprocessor at the same time? This number matters, because while one program waits for
+memory, another can compute. Four limits decide it: threads, registers, shared memory, and a highest number of programs. NVIDIA
+publishes them for each compute capability (CUDA C++ Programming Guide, table "Technical specifications per compute
+capability").
+"""
+
+
+# %%
+#| export
+@dataclass(frozen=True)
+class Multiprocessor:
+    """What a multiprocessor has: threads, programs, registers, bytes of shared memory, and how much one program may have."""
+
+    threads: int
+    programs: int
+    registers: int
+    shared: int
+    shared_each: int
+    reserved: int  # shared memory that CUDA keeps for each program
+
+
+LIMITS = {  # CUDA C++ Programming Guide, technical specifications per compute capability
+    75: Multiprocessor(1024, 16, 65536, 64 * 1024, 64 * 1024, 0),
+    80: Multiprocessor(2048, 32, 65536, 164 * 1024, 163 * 1024, 1024),
+    90: Multiprocessor(2048, 32, 65536, 228 * 1024, 227 * 1024, 1024),
+}
+
+
+# %%
+#| export
+def resident(needs: Needs, limits: Multiprocessor) -> int:
+    """Programs that have room on a multiprocessor at a time; 0 if not even one fits. Ignores how registers are rounded."""
+    if needs.shared > limits.shared_each:
+        return 0
+    room = [
+        limits.programs,
+        limits.threads // needs.threads,
+        limits.registers // (needs.registers * needs.threads),
+    ]
+    if needs.shared:
+        room.append(limits.shared // (needs.shared + limits.reserved))
+    return min(room)
+
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+for choice, need in needed.items():
+    if not need.spilled:
+        programs = resident(need, LIMITS[80])
+        share = programs * need.threads / LIMITS[80].threads
+        print(
+            f"block {choice[0]:3}, {choice[1]} warps: programs at a time: {programs}; {share:.0%} of the threads"
+        )
+answer("23d.2", resident(needed[64, 4], LIMITS[80]))
+
+# %% [markdown]
+r"""
+Registers are the limit here, not shared memory: 2 programs of 128 threads with 255 registers each use up almost all of the
+65,536 that there are. The share in the last column is called *occupancy*. A low occupancy is usual for flash attention: it keeps its tiles in
+registers on purpose.
+
+The kernel for dk and dv needs more, since it holds two sums. Does it fit everywhere?
+"""
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+for gpu, capability in GPUS.items():
+    compiled = compile_for(capability, keys_backward_kernel, flash_types(), small)
+    print(f"{gpu:5}", needs(compiled), "programs:", resident(needs(compiled), LIMITS[capability]))
+
+# %% [markdown]
+r"""
+## Predict the best block
+
+Triton has a decorator for this, `triton.autotune`. It runs a kernel with each choice of a list on the GPU that is there,
+takes the times, and keeps the fastest. We have no GPU, so let us predict what it would find. It is a model in three steps:
+
+1. A choice that does not fit, or spills, is out.
+2. The roofline of chapter 09 gives a lower limit for the time of each choice: the products need FLOPs, and the loads need
+   bytes. Larger blocks load less (chapter 23c).
+3. Where two choices have the same limit, the one with more threads at a time is preferred.
+
+For the bytes we assume the worst, that each load comes from the main memory. In truth a cache may answer a part of them.
+"""
+
+
+# %%
+#| export
+#| blank flash_seconds: tiles n(n+1)/2 a head; 4·block²·D FLOPs and 2 blocks of 16 bits a tile, q and out once; the slower of both
+def flash_seconds(sheet: Peak, heads: int, T: int, D: int, block: int) -> float:
+    """A lower limit for the forward pass in 16 bits, if each load comes from main memory. heads: of all texts together."""
+    n = -(-T // block)
+    tiles = heads * n * (n + 1) // 2
+    flops = tiles * 4 * block * block * D  # two products, masked halves on the diagonal included
+    nbytes = 2 * (tiles * 2 * block * D + 2 * heads * T * D)  # k and v for each tile; q and the output once
+    return max(flops / (1e12 * sheet.half), nbytes / (1e9 * sheet.bandwidth))
+
+
+# %%
+for block in (16, 32, 64, 128):
+    seconds = flash_seconds(peak_of("A100-80GB"), 8 * 12, 1024, 64, block)
+    print(f"block {block:3}: at least {1e6 * seconds:.0f} µs")
+
+# %% [markdown]
+r"""
+These are limits by the data sheet for 8 texts of 1,024 tokens with 12 heads, and not times. The bytes are the limit for each
+of these blocks, so doubling the block almost halves it. At 128 the products alone would need 46 µs, and the bytes are no
+longer far above that.
+
+Now all three steps together.
+"""
+
+
+# %%
+#| export
+def ranked(needed: dict[tuple[int, int], Needs], capability: int, sheet: Peak, heads: int, T: int, D: int):
+    """The choices (block, warps) that fit and do not spill, best first by flash_seconds and the threads at a time."""
+    limits, scores = LIMITS[capability], {}
+    for (block, warps), need in needed.items():
+        programs = resident(need, limits)
+        if programs and not need.spilled:
+            scores[block, warps] = flash_seconds(sheet, heads, T, D, block), -programs * need.threads
+    return sorted(scores, key=scores.get)
+
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+order = ranked(needed, 80, peak_of("A100-80GB"), 8 * 12, 1024, 64)
+print(
+    "predicted for an A100, best first:",
+    ", ".join(f"block {block} with {warps} warps" for block, warps in order),
+)
+assert (128, 4) not in order, "a choice that spills is in the list"
+
+# %% [markdown]
+r"""
+So we would expect a block of 128 with 8 warps to win. Whoever has a GPU can settle it with one command,
+`python tests/gpu_day.py --out gpu-day --only kernels`. It compares our attention with PyTorch's, takes the time of each
+choice, and prints both orders, the predicted one and the measured one. Nobody has run it yet. If the prediction turns out to
+be wrong, that is worth more than a right one: then something is missing in the model, and caches are a good place to start.
+
+## Checkpoint
+
+The package can compile a kernel for a GPU that is not here, count its instructions, say what it needs, and how many programs
+fit. The counts are the same on every machine with this version of Triton. Another version may make other instructions.
+"""
+
+# %% tags=["nbval-ignore-output"]
+predictions("23d")
+
+# %%
+checkpoint("23d")
+
+# %% [markdown]
+r"""
+## Exercises
+
+To explore:
+
+1. `tl.exp` costs a multiplication before each `ex2`. Put $\log_2 e$ into the scale and use `tl.exp2`. *Predict* how the
+   counts change. *Check:* chapter 23c's `error_of`, and the counts.
+2. Compile `norm_kernel` of chapter 23 for rows of 768 and of 8,192 numbers. From which size on does it spill with 4 warps?
+3. For capability 120 (the RTX 5090), which instructions do you expect? Compile it, and read NVIDIA's PTX documentation about what
+   you find.
+
+## Further reading
+
+- NVIDIA, *Parallel Thread Execution ISA*: `mma.sync`, `wgmma.mma_async`, `ex2`.
+- NVIDIA, *CUDA C++ Programming Guide*: technical specifications per compute capability.
+- S. Williams, A. Waterman, D. Patterson, *Roofline*, CACM 52(4), 2009.
+- Triton's documentation: `triton.autotune`, `triton.Config`.
+"""
