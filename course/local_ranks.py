@@ -45,6 +45,10 @@ class Ranked:
     def __call__(self, of: Callable[[int], torch.Tensor]) -> torch.Tensor:
         return self.mode.rank_map(of)
 
+    def cut(self, x: torch.Tensor, dim: int) -> torch.Tensor:
+        """Each rank's piece of x along a dimension: a copy without a gradient."""
+        return self(lambda rank: x.detach().chunk(self.size, dim)[rank].clone())
+
     @contextmanager
     def counted(self) -> Iterator[list[tuple[str, int]]]:
         """The collectives within the block, each with the bytes that a rank puts into it; PyTorch's own count agrees."""

@@ -6,10 +6,10 @@ import torch
 
 from course.figures import (
     attention,
-    context_parallel,
     ddp,
     flash_attention,
     hellaswag,
+    pipeline,
     planner,
     precision,
     real_text,
@@ -102,6 +102,6 @@ WIDGETS = {
     "18b": questions,
     "20b": lambda: ddp.scaling_widget(curves),
     "21": lambda: sharding.stages_widget(stages_of, [1, 4, 16, 64, 256]),
-    "21c": lambda: context_parallel.schedule_widget(interleaved, simulate),
+    "21e": lambda: pipeline.schedule_widget(interleaved, simulate),
     "22": lambda: planner.memory_widget(lambda **knobs: footprint(Step(GPTConfig(), **knobs)), MEMORY),
 }

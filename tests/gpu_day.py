@@ -66,7 +66,7 @@ def machine(out: Path, smoke: bool) -> dict:
 
 
 def tests(out: Path, smoke: bool) -> dict:
-    """pytest -m gpu: what only a CUDA device can check, and the drills of chapters 20b to 21c where there are two."""
+    """pytest -m gpu: what only a CUDA device can check, and the drills of chapters 20b to 21e where there are two."""
     needs("pytest")
     which = ["tests/test_ch00_device.py"] if smoke else ["-m", "gpu", "tests"]
     code, printed = command("-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", *which)

@@ -46,6 +46,7 @@ CHAPTERS = {
     "21b": "tensor parallel",
     "21c": "context parallel",
     "21d": "layouts",
+    "21e": "pipeline",
     "22": "planner",
     "22a": "time and cost",
     "22b": "formats",
@@ -70,6 +71,7 @@ OPTIONAL = {
     "21b",
     "21c",
     "21d",
+    "21e",
     "22b",
     "22c",
     "22d",
@@ -88,7 +90,7 @@ SHORT = {  # where the word above is not what a reader looks for
     "18b": "HellaSwag",
     "19b": "answers and rewards",
     "20": "DDP",
-    "21c": "ring attention, pipelines",
+    "21c": "ring attention",
 }
 
 PARTS = {  # name: its first chapter, its last, and what one can do after it

@@ -1,6 +1,6 @@
-"""What chapter 21c makes the stages of a pipeline do, and when.
+"""What chapter 21e makes the stages of a pipeline do, and when.
 
-Exported from notebooks/21c_context_parallel.ipynb.
+Exported from notebooks/21e_pipeline.ipynb.
 """
 
 from functools import partial
@@ -32,9 +32,11 @@ def timeline(ranks: Ranks, data: str, steps: int = 8) -> dict:
     model, _, stream = fresh(Ranks(device=ranks.device), data)
     part = stage_of(model, ranks.rank, ranks.size)
     runs = [gathered(ranks, pipeline_step(part, masked(stream), ranks, one_f_one_b)[1]) for _ in range(steps)]
-    return {
-        "spans": min(runs, key=lambda spans: max(s[-1][-1] for s in spans) - min(s[0][-2] for s in spans))
-    }
+
+    def length(spans):
+        return max(stage[-1][-1] for stage in spans) - min(stage[0][-2] for stage in spans)
+
+    return {"spans": min(runs, key=length)}
 
 
 DRILLS = {"same": partial(compared, ways=WAYS, trained=trained_in_stages), "timeline": timeline}

@@ -9,9 +9,27 @@ import torch
 import torch.distributed as dist
 
 from nanogpt.drills.ddp import fresh, masked
+from nanogpt.gpt.attention import attention_weights
 from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import Ranks, replicate
-from nanogpt.parallel.ring import ContextParallel, ring_attention
+from nanogpt.parallel.distributed import Ranks, gathered, replicate
+from nanogpt.parallel.ring import ContextParallel, around, nothing, ring_attention
+from nanogpt.speed.flash import absorb, tile_scores
+
+
+def first_ring(ranks: Ranks, data: str, T: int = 64, d: int = 16) -> dict:
+    """Attention forward, each rank with one part of the row: whose keys came when, and how far all is from one process."""
+    row = torch.randn(3, T, d, generator=torch.Generator().manual_seed(0)).to(ranks.device)
+    q, k, v = row.chunk(ranks.size, 1)[ranks.rank]  # my tokens
+    seen, owners = nothing(q), []
+    for owner, (k_o, v_o) in around(torch.stack((k, v))):
+        owners.append(owner)
+        if owner <= ranks.rank:  # later ranks' keys are future
+            seen = absorb(tile_scores(q, k_o, diagonal=owner == ranks.rank), v_o, *seen)
+    _, total, o = seen
+    whole = (attention_weights(row[0], row[1]) @ row[2]).chunk(ranks.size)[ranks.rank]
+    apart = (o / total - whole).abs().max().item()
+    return {"owners": gathered(ranks, owners), "apart": max(gathered(ranks, apart))}
+
 
 WAYS = "zigzag", "own positions", "mean of means"  # the last two wrong on purpose
 
@@ -48,12 +66,18 @@ def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
 def sent_by_ring(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: int = 16) -> dict:
     """The bytes that a rank sends for one layer's attention, forward and backward."""
     q = torch.randn(B, heads, T // ranks.size, d, device=ranks.device, requires_grad=True)
-    batch, counts = dist.batch_isend_irecv, []
-    dist.batch_isend_irecv = lambda ops: (counts.append(ops[0].tensor.nbytes), batch(ops))[1]
+    counts, batch = [], dist.batch_isend_irecv
+
+    def counting(ends):
+        counts.append(ends[0].tensor.nbytes)
+        return batch(ends)
+
+    dist.batch_isend_irecv = counting
     out, forward = ring_attention(q, q, q), sum(counts)
     out.sum().backward()
     dist.batch_isend_irecv = batch
     return {"forward": forward, "backward": sum(counts) - forward}
 
 
-DRILLS = {"sent": sent_by_ring, "same": partial(compared, ways=WAYS, trained=trained_in_ring)}
+SAME = partial(compared, ways=WAYS, trained=trained_in_ring)
+DRILLS = {"first": first_ring, "sent": sent_by_ring, "same": SAME}

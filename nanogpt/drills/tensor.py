@@ -14,13 +14,17 @@ from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.train import train_step
 from nanogpt.parallel.distributed import Ranks, gathered
 from nanogpt.parallel.tensor import plain, split
-from nanogpt.parallel.tensor_by_hand import split_block
+from nanogpt.parallel.tensor_by_hand import SEQUENCE, enter, leave, split_block
 from nanogpt.speed.work import saved_bytes
 
 
 def cutter(ranks: Ranks):
     """cut(x, dim): this rank's piece of a plain tensor, a copy."""
-    return lambda x, dim: x.detach().chunk(ranks.size, dim)[ranks.rank].clone()
+
+    def cut(x, dim):
+        return x.detach().chunk(ranks.size, dim)[ranks.rank].clone()
+
+    return cut
 
 
 def memory(ranks: Ranks, data: str, rows: int = 4) -> dict:
@@ -30,7 +34,7 @@ def memory(ranks: Ranks, data: str, rows: int = 4) -> dict:
         model, _, _ = fresh(Ranks(device=ranks.device), data)
         block, T = model.transformer.h[0], model.config.block_size
         if way != "one process":
-            split_block(block, cutter(ranks), sequence=way == "sequence")
+            split_block(block, cutter(ranks), ends=SEQUENCE if way == "sequence" else (enter, leave))
         T //= ranks.size if way == "sequence" else 1
         x = torch.randn(rows, T, model.config.n_embd, device=ranks.device, requires_grad=True)
         found[way] = saved_bytes(partial(block, x), exclude=block.parameters())

@@ -15,6 +15,11 @@ from nanogpt.gpt.model import GPT
 from nanogpt.parallel.tensor_by_hand import check_heads, vocab_loss
 
 
+def by_rank(rows: Tensor, n: int) -> Tensor:
+    """c_attn's rows, all of q, of k, of v, in the order in which each of n equal parts has its heads' q, k and v."""
+    return rows.unflatten(0, (3, n, -1)).transpose(0, 1).flatten(0, 2)
+
+
 class Replicated(ParallelStyle):
     """A module whose weights every rank has, with the layouts of its input and its output, which are plain tensors."""
 
@@ -29,11 +34,6 @@ class Replicated(ParallelStyle):
             return output.redistribute(placements=[self.outputs]).to_local()
 
         return distribute_module(module, mesh, None, enter, leave)
-
-
-def by_rank(rows: Tensor, n: int) -> Tensor:
-    """c_attn's rows, all of q, of k, of v, in the order in which each of n equal parts has its heads' q, k and v."""
-    return rows.unflatten(0, (3, n, -1)).transpose(0, 1).flatten(0, 2)
 
 
 def by_part(rows: Tensor, n: int) -> Tensor:

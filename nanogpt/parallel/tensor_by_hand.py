@@ -3,6 +3,8 @@
 Exported from notebooks/21b_tensor_parallel.ipynb.
 """
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 
 
 class Conjugate(torch.autograd.Function):
-    """An operator of a tensor and a group in forward, another one in backward."""
+    """One function of (tensor, group) in forward, another one in backward."""
 
     @staticmethod
     def forward(ctx, x: Tensor, forward, backward, group) -> Tensor:
@@ -32,37 +34,44 @@ def summed(x: Tensor, group=None) -> Tensor:
     return x
 
 
-def enter(x: Tensor, group=None, sequence: bool = False) -> Tensor:
-    """Megatron's f, into the ranks' parts (Shoeybi et al. 2019, §3): x, whose gradient is summed over the ranks.
-
-    sequence: from this rank's positions, (B, T/n, C), to all of them (Korthikanti et al. 2022, §4.2.2).
-    """
-    return Conjugate.apply(x, *((gather, scatter) if sequence else (as_it_is, summed)), group)
+def enter(x: Tensor, group=None) -> Tensor:
+    """Megatron's f, before the ranks' columns (Shoeybi et al. 2019, §3): x, whose gradient is summed over the ranks."""
+    return Conjugate.apply(x, as_it_is, summed, group)
 
 
-def leave(x: Tensor, group=None, sequence: bool = False) -> Tensor:
-    """Megatron's g, out of the ranks' parts: x summed over the ranks; sequence: of the sum this rank's positions."""
-    return Conjugate.apply(x, *((scatter, gather) if sequence else (summed, as_it_is)), group)
+def leave(x: Tensor, group=None) -> Tensor:
+    """Megatron's g, after the ranks' rows: x summed over the ranks, whose gradient stays as it is."""
+    return Conjugate.apply(x, summed, as_it_is, group)
 
 
 class Column(nn.Module):
-    """A linear layer of which this rank has some outputs. (B, T, in) -> (B, T, out/n); sequence: from (B, T/n, in)."""
+    """A linear layer of which this rank has some outputs. (B, T, in) -> (B, T, out/n)."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, group=None, sequence: bool = False):
+    def __init__(self, weight: Tensor, bias: Tensor | None, into=enter):
         super().__init__()
-        self.weight, self.bias = nn.Parameter(weight), None if bias is None else nn.Parameter(bias)
-        self.how = group, sequence
+        self.weight, self.into = nn.Parameter(weight), into
+        self.bias = None if bias is None else nn.Parameter(bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(enter(x, *self.how), self.weight, self.bias)
+        return F.linear(self.into(x), self.weight, self.bias)
 
 
-class Row(Column):
-    """A linear layer of which this rank has some inputs. (B, T, in/n) -> (B, T, out); sequence: to (B, T/n, out)."""
+class Row(nn.Module):
+    """A linear layer of which this rank has some inputs. (B, T, in/n) -> (B, T, out)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, out=leave):
+        super().__init__()
+        self.weight, self.out = nn.Parameter(weight), out
+        self.bias = None if bias is None else nn.Parameter(bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = leave(F.linear(x, self.weight), *self.how)
+        y = self.out(F.linear(x, self.weight))
         return y if self.bias is None else y + self.bias  # once, and not once a rank
+
+
+def column(layer: nn.Linear, piece, into) -> Column:
+    """This rank's outputs of a linear layer; piece(x): its rows of the weight, or of the bias."""
+    return Column(piece(layer.weight), None if layer.bias is None else piece(layer.bias), into)
 
 
 def check_heads(n_head: int, n: int) -> None:
@@ -70,24 +79,22 @@ def check_heads(n_head: int, n: int) -> None:
         raise ValueError(f"n_head={n_head} heads cannot be dealt to {n} ranks; take a divisor")
 
 
-def split_block(block: nn.Module, cut, group=None, sequence: bool = False) -> nn.Module:
+def split_block(block: nn.Module, cut, group=None, ends=(enter, leave)) -> nn.Module:
     """A block of GPT with this rank's heads and hidden units, in place. Dropout must be 0.
 
-    cut(x, dim): this rank's piece of a weight. sequence: x and the result are (B, T/n, C), this rank's positions, and
-    gradients of the LayerNorms and of c_proj's biases are summands, to be summed over the ranks.
+    cut(x, dim): this rank's piece of a tensor. ends: what is done to x before the columns and after the rows.
     """
-    attn, mlp, how, n = block.attn, block.mlp, (group, sequence), dist.get_world_size(group)
+    attn, mlp, n = block.attn, block.mlp, dist.get_world_size(group)
     check_heads(attn.n_head, n)
+    into, out = (partial(end, group=group) for end in ends)
 
-    def piece(
-        x: Tensor | None, dim: int = 0, of: int = 1
-    ) -> Tensor | None:  # of so many matrices, one below another
-        return None if x is None else cut(x.unflatten(0, (of, -1)), dim + 1).flatten(0, 1)
+    def of_heads(x: Tensor) -> Tensor:  # q, k and v each cut
+        return cut(x.unflatten(0, (3, -1)), 1).flatten(0, 1)
 
-    attn.c_attn = Column(piece(attn.c_attn.weight, of=3), piece(attn.c_attn.bias, of=3), *how)
-    mlp.c_fc = Column(piece(mlp.c_fc.weight), piece(mlp.c_fc.bias), *how)
+    attn.c_attn = column(attn.c_attn, of_heads, into)
+    mlp.c_fc = column(mlp.c_fc, partial(cut, dim=0), into)
     for part in (attn, mlp):
-        part.c_proj = Row(piece(part.c_proj.weight, 1), part.c_proj.bias, *how)
+        part.c_proj = Row(cut(part.c_proj.weight, 1), part.c_proj.bias, out)
     attn.n_head //= n
     return block
 
@@ -139,3 +146,17 @@ def scatter(x: Tensor, group=None) -> Tensor:
     part = whole.new_empty(whole.size(0) // dist.get_world_size(group), *whole.shape[1:])
     dist.reduce_scatter_tensor(part, whole, group=group)
     return in_front(part)
+
+
+def from_positions(x: Tensor, group=None) -> Tensor:
+    """f with sequence parallelism (Korthikanti et al. 2022, §4.2.2): (B, T/n, C) -> (B, T, C); gradients are summed."""
+    return Conjugate.apply(x, gather, scatter, group)
+
+
+def to_positions(x: Tensor, group=None) -> Tensor:
+    """g with sequence parallelism: the sum over the ranks, of which each has its positions. (B, T, C) -> (B, T/n, C)."""
+    return Conjugate.apply(x, scatter, gather, group)
+
+
+# Gradients of the LayerNorms and of c_proj's biases are then summands, to be summed over the ranks
+SEQUENCE = from_positions, to_positions

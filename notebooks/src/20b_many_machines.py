@@ -247,54 +247,10 @@ with watched(Ranks(), seconds=1.0):
 
 # %% [markdown]
 r"""
-In a run the watch belongs into `one_run` of chapter 20a, around everything else that the ranks do together:
+In a run the watch goes around everything that the ranks do together. That is one line in chapter 20a's `one_run`, `stack.enter_context(watched(ranks, patience() / 2))`. The appendix shows it.
+
+To try it on two ranks, a drill trains chapter 20's model in DDP, and calls a check after every third step. The first check is meant to hang: the last rank goes to sleep, as if its disk did not answer.
 """
-
-
-# %%
-#| export run.together
-#| grows one_run
-@contextmanager
-def one_run(config: Config) -> Iterator[Ranks]:
-    """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
-    ranks = torchrun_ranks(config.run.device)
-    check_run(config, ranks)
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")  # else PyTorch 2.9 records nothing for the watch
-    with ExitStack() as stack:
-        stack.enter_context(process_group(ranks, patience()))
-        stack.enter_context(watched(ranks, patience() / 2))
-        if ranks.rank == 0:
-            stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
-        else:
-            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
-            stack.enter_context(redirect_stdout(nowhere))
-        yield ranks
-
-
-# %%
-grown("one_run", "20b")
-
-# %% [markdown]
-r"""
-To try it on two, a drill trains chapter 20's model in DDP, and calls a check after every third step. The first check is meant to hang: the last rank goes to sleep, as if its disk did not answer.
-"""
-
-
-# %%
-#| export drills.flight
-import argparse
-import json
-import os
-import time
-from pathlib import Path
-
-import torch
-
-import nanogpt
-from nanogpt.drills.ddp import fresh, weights_apart
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import Ranks, process_group, replicate, torchrun_ranks
-from nanogpt.text.files import save_json
 
 
 # %%
@@ -404,39 +360,8 @@ print("they part: ", where_they_part([[first, gather], [first, reduce]]))
 
 # %% [markdown]
 r"""
-The command `flight` trains with the checks that it is given, within the process group and the watch. At the end, good or bad, each rank writes its record into a file.
-"""
+The command `flight` (in the appendix) trains with the checks that it is given, within the process group and the watch. At the end, good or bad, each rank writes its record into a file.
 
-
-# %%
-#| export drills.flight
-def parser() -> argparse.ArgumentParser:
-    """The options of `python -m nanogpt flight`."""
-    parser = argparse.ArgumentParser(description="Ranks that hang, and each one's list of its collectives.")
-    named = "hangs: one rank does; alone: a deadlock; together: neither"
-    parser.add_argument("checks", nargs="+", choices=CHECKS, metavar="CHECK", help=named)
-    parser.add_argument("--data", default="data/built/stories", help="a folder of shards")
-    parser.add_argument("--out", required=True, help="a folder for CHECK-rank0.json and so on")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long a rank waits for the others")
-    return parser
-
-
-def run(args: argparse.Namespace) -> None:
-    """Train with each check, and write down in the end, good or bad, which collectives there were so far."""
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
-    ranks = torchrun_ranks()
-    torch.set_num_threads(1)
-    fresh(ranks, args.data)  # now, because with its first optimizer PyTorch loads for seconds
-    with process_group(ranks, args.seconds), watched(ranks, args.seconds / 2):
-        for check in args.checks:
-            try:
-                train(ranks, args.data, CHECKS[check])
-            finally:
-                save_json(Path(args.out) / f"{check}-rank{ranks.rank}.json", flight_record())
-
-
-# %% [markdown]
-r"""
 *Predict.* Rank 0 waits in the check's `all_gather`. In which collective does rank 1 wait? (One `torchrun` makes two runs: `together`, in which all ranks ask, and then `alone`, which ends it.)
 """
 
@@ -478,7 +403,7 @@ This was the lucky case, in which the two collectives are of different kinds. Wh
 same size, nothing ends: gloo adds two things that have nothing to do with each other, and one rank waits only at the end, for a collective that no other makes.
 
 The code above asks for the recorder of the backend that is used: `_dump_fr_trace` for gloo, and `_dump_nccl_trace` for NCCL, whose entries have the same fields (PyTorch's `FlightRecorder.hpp`). NCCL's ranks also write it to files when they run into
-the time limit, the time limit, if `TORCH_NCCL_DUMP_ON_TIMEOUT` is set and `TORCH_FR_DUMP_TEMP_FILE` says where.
+the time limit, if `TORCH_NCCL_DUMP_ON_TIMEOUT` is set and `TORCH_FR_DUMP_TEMP_FILE` says where.
 
 What else goes wrong is often a setting. These are the variables to look at:
 
@@ -505,18 +430,6 @@ An all-reduce by a ring (chapter 20) sends 2(n − 1)/n of its bytes. A ring has
 
 # %%
 #| export drills.network
-import statistics
-import time
-
-import torch
-import torch.distributed as dist
-
-from nanogpt.drills.ddp import fresh
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import Ranks, replicate
-from nanogpt.speed.roofline import synchronize
-
-
 def all_reduces(ranks: Ranks, data: str, repeats: int = 40) -> dict:
     """The median seconds of an all-reduce, by its bytes, from 1 kB to 16 MB, in turns after five of each."""
     found = {2**k: [] for k in range(10, 25, 2)}
@@ -531,32 +444,9 @@ def all_reduces(ranks: Ranks, data: str, repeats: int = 40) -> dict:
 
 # %% [markdown]
 r"""
-The second drill times a step in two ways. *Alone*, each rank computes forward, backward and update of its rows, at the same time as the other, and waits for it at the end; nothing is averaged. *Together*, DDP averages. The difference is what averaging costs. The two ways alternate, so that both see the same machine.
+The second drill times a step in two ways. *Alone*, each rank computes forward, backward and update of its rows, at the same time as the other, and waits for it at the end; nothing is averaged. *Together*, DDP averages. The difference is what averaging costs. The two ways alternate, so that both see the same machine. Its code is in the appendix.
 """
 
-
-# %%
-#| export drills.network
-def steps(ranks: Ranks, data: str, repeats: int = 30) -> dict:
-    """Seconds of each of some steps, by each rank alone and together in DDP; and the gradient's bytes."""
-    runs, found = {}, {"alone": [], "together": []}
-    for way in found:
-        model, optimizer, stream = fresh(ranks, data)
-        runs[way] = replicate(model, ranks) if way == "together" else model, optimizer, stream
-    for way in [*runs] * repeats:
-        model, optimizer, stream = runs[way]
-        batch, mean = [stream.next_batch()], ranks.mean if way == "together" else None
-        dist.barrier()
-        began = time.perf_counter()
-        train_step(model, optimizer, batch, mean=mean)
-        synchronize(ranks.device)
-        dist.barrier()  # a step ends when the slower rank is done
-        found[way].append(time.perf_counter() - began)
-    gradient = sum(p.grad.nbytes for p in runs["alone"][0].parameters())
-    return {way: seconds[5:] for way, seconds in found.items()} | {"bytes": gradient}
-
-
-DRILLS = {"all_reduces": all_reduces, "steps": steps}
 
 # %% tags=["nbval-ignore-output"]
 out = RUNS / "network.json"
@@ -577,13 +467,10 @@ slope, constant = np.polyfit(sizes, seconds, 1, w=1 / seconds)
 alpha, beta = max(constant, 1e-7) / 2, 1 / slope
 fitted = 2 * alpha + sizes / beta
 factors = np.maximum(fitted / seconds, seconds / fitted)
-show(
-    figures.latency_and_bandwidth(sizes, seconds, fitted),
-    alt="Seconds of an all-reduce against bytes: flat, then rising.",
-)
-print(
-    f"α = {1e6 * alpha:.0f} µs, β = {beta / 1e9:.2f} GB/s; each size within a factor of {factors.max():.1f}×"
-)
+alt = "Seconds of an all-reduce against bytes: flat, then rising."
+show(figures.latency_and_bandwidth(sizes, seconds, fitted), alt=alt)
+print(f"α = {1e6 * alpha:.0f} µs, β = {beta / 1e9:.2f} GB/s")
+print(f"each size is within a factor of {factors.max():.1f}×")
 
 # %% [markdown]
 r"""
@@ -661,9 +548,8 @@ def average_seconds(nbytes: float, n: int, cluster: Cluster) -> float:
 # %%
 h100, a100 = Cluster(flops=PEAKS["H100"].half * 1e12), Cluster(312e12, inside=300e9, between=25e9)
 for name, cluster in (("H100, 8 × 400 Gb/s", h100), ("A100, 8 × 200 Gb/s", a100)):
-    print(
-        f"{name}: {ring_bandwidth(8, cluster) / 1e9:.0f} GB/s inside, {ring_bandwidth(16, cluster) / 1e9:.0f} between"
-    )
+    inside, between = ring_bandwidth(8, cluster) / 1e9, ring_bandwidth(16, cluster) / 1e9
+    print(f"{name}: {inside:.0f} GB/s inside, {between:.0f} between")
 
 # %% [markdown]
 r"""
@@ -685,14 +571,11 @@ for machines in PUBLISHED:
     sent, tree = 2 * (n - 1) / n * NBYTES, average_seconds(NBYTES, n, h100)
     ring = sent / ring_bandwidth(n, h100) + 2 * (n - 1) * h100.latency
     beside["tree"][machines], beside["ring"][machines] = sent / tree / 1e9, sent / ring / 1e9
-show(
-    figures.bandwidths(beside),
-    alt="Bandwidth against machines: a tree stays above 350 GB/s; ring and published fall below 50.",
-)
+alt = "Bandwidth against machines: a tree stays above 350 GB/s; ring and published fall below 50."
+show(figures.bandwidths(beside), alt=alt)
 for machines, rate in PUBLISHED.items():
-    print(
-        f"{machines:2} machines: published {rate}, tree {beside['tree'][machines]:.0f}, ring {beside['ring'][machines]:.0f} GB per s"
-    )
+    tree, ring = beside["tree"][machines], beside["ring"][machines]
+    print(f"{machines:2} machines: published {rate}, tree {tree:.0f}, ring {ring:.0f} GB per s")
 answer("20b.4", PUBLISHED[64])
 
 # %% [markdown]
@@ -762,14 +645,11 @@ def curves(cluster: Cluster) -> dict[str, list[tuple[int, float]]]:
     return {f"weak: {ROWS} rows a GPU": weak, f"strong: {BATCH} rows in all": strong}
 
 
-show(
-    figures.scaling(curves(h100)),
-    alt="Efficiency against GPUs: weak scaling stays near one; strong scaling falls at 512 GPUs.",
-)
+alt = "Efficiency against GPUs: weak scaling stays near one; strong scaling falls at 512 GPUs."
+show(figures.scaling(curves(h100)), alt=alt)
 for name, points in curves(h100).items():
-    print(
-        f"{name:24}", *(f"{n}: {share:.0%}" for n, share in points if n in (8, 16, 64, 512, 1024)), sep="  "
-    )
+    shown = [f"{n}: {share:.0%}" for n, share in points if n in (8, 16, 64, 512, 1024)]
+    print(f"{name:24}", *shown, sep="  ")
 weak, strong = curves(h100).values()
 answer("20b.5", 100 * weak[-1][1])
 answer("20b.6", 100 * strong[-1][1])
@@ -789,6 +669,126 @@ Whoever doubles the ranks and keeps the rows of each doubles the batch, and halv
 this is about processes: n ranks are one process with the whole batch.
 """
 
+# %% [markdown]
+r"""
+## Appendix: the watch in a run
+"""
+
+
+# %%
+#| export run.together
+#| grows one_run
+@contextmanager
+def one_run(config: Config) -> Iterator[Ranks]:
+    """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
+    ranks = torchrun_ranks(config.run.device)
+    check_run(config, ranks)
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")  # else PyTorch 2.9 records nothing for the watch
+    with ExitStack() as stack:
+        stack.enter_context(process_group(ranks, patience()))
+        stack.enter_context(watched(ranks, patience() / 2))
+        if ranks.rank == 0:
+            stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
+        else:
+            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            stack.enter_context(redirect_stdout(nowhere))
+        yield ranks
+
+
+# %%
+grown("one_run", "20b")
+
+# %% [markdown]
+r"""
+## Appendix: the command `flight`
+"""
+
+# %%
+#| export drills.flight
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+
+import nanogpt
+from nanogpt.drills.ddp import fresh, weights_apart
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.distributed import Ranks, process_group, replicate, torchrun_ranks
+from nanogpt.text.files import save_json
+
+
+# %%
+#| export drills.flight
+def parser() -> argparse.ArgumentParser:
+    """The options of `python -m nanogpt flight`."""
+    parser = argparse.ArgumentParser(description="Ranks that hang, and each one's list of its collectives.")
+    named = "hangs: one rank does; alone: a deadlock; together: neither"
+    parser.add_argument("checks", nargs="+", choices=CHECKS, metavar="CHECK", help=named)
+    parser.add_argument("--data", default="data/built/stories", help="a folder of shards")
+    parser.add_argument("--out", required=True, help="a folder for CHECK-rank0.json and so on")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long a rank waits for the others")
+    return parser
+
+
+def run(args: argparse.Namespace) -> None:
+    """Train with each check, and write down in the end, good or bad, which collectives there were so far."""
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+    ranks = torchrun_ranks()
+    torch.set_num_threads(1)
+    fresh(ranks, args.data)  # now, because with its first optimizer PyTorch loads for seconds
+    with process_group(ranks, args.seconds), watched(ranks, args.seconds / 2):
+        for check in args.checks:
+            try:
+                train(ranks, args.data, CHECKS[check])
+            finally:
+                save_json(Path(args.out) / f"{check}-rank{ranks.rank}.json", flight_record())
+
+
+# %% [markdown]
+r"""
+## Appendix: the drill that times a step
+"""
+
+# %%
+#| export drills.network
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+
+from nanogpt.drills.ddp import fresh
+from nanogpt.gpt.train import train_step
+from nanogpt.parallel.distributed import Ranks, replicate
+from nanogpt.speed.roofline import synchronize
+
+
+# %%
+#| export drills.network
+def steps(ranks: Ranks, data: str, repeats: int = 30) -> dict:
+    """Seconds of each of some steps, by each rank alone and together in DDP; and the gradient's bytes."""
+    runs, found = {}, {"alone": [], "together": []}
+    for way in found:
+        model, optimizer, stream = fresh(ranks, data)
+        runs[way] = replicate(model, ranks) if way == "together" else model, optimizer, stream
+    for way in [*runs] * repeats:
+        model, optimizer, stream = runs[way]
+        batch, mean = [stream.next_batch()], ranks.mean if way == "together" else None
+        dist.barrier()
+        began = time.perf_counter()
+        train_step(model, optimizer, batch, mean=mean)
+        synchronize(ranks.device)
+        dist.barrier()  # a step ends when the slower rank is done
+        found[way].append(time.perf_counter() - began)
+    gradient = sum(p.grad.nbytes for p in runs["alone"][0].parameters())
+    return {way: seconds[5:] for way, seconds in found.items()} | {"bytes": gradient}
+
+
+DRILLS = {"all_reduces": all_reduces, "steps": steps}
+
 # %% tags=["nbval-ignore-output"]
 predictions("20b")
 
@@ -806,9 +806,8 @@ r"""
 
 To explore:
 
-1. Train `tiny` on two processes, stop it (`touch` the file `stop` in `run.dir`), and go on with one. Check with `python -m nanogpt compare` against
-   a run that was never stopped: within which bound?
-2. Give a rank other data, by a `data.dir` that depends on `LOCAL_RANK`. Check that the run is refused, and what it says.
+1. A rank that is slow is not lost. Add a check `slow` to `CHECKS`, in which the last rank sleeps for four seconds after step 3, and run `flight slow --seconds 6` under torchrun. Check: the watch speaks once, the run goes on, the exit code is 0, and `where_they_part` finds nothing in the records.
+2. Write a check that all-reduces two tensors of ten numbers, the first full of ones and the second full of twos, but lets rank 1 begin with the second. Check: the exit code is 0, `where_they_part` finds nothing, and all sums are 3, where 2 and 4 would be right. Then give the second tensor 20 numbers. How does gloo end the run?
 3. Let the check `hangs` raise an error instead of sleeping, and then end with `os._exit(1)`. Check what the watch says, what the roll call says, and what torchrun says.
 4. In the model of the step, how many micro-batches must accumulate so that 512 GPUs with one row each reach 95%? Check with `efficiency`.
 5. Gradients could travel in bf16. Add it to `step_seconds`, and check from how many GPUs on it matters, in the best case and at 33 GB/s.

@@ -1,22 +1,18 @@
 # %% [markdown]
 r"""
-# 21c · Context parallel: a row over several ranks, and layers over several ranks
+# 21c · Context parallel: one row of text over several ranks
 
-Data parallelism deals out rows, tensor parallelism weights and heads. But what blocks keep for backward grows with the length of a row, and
-rows have become long: 131,072 tokens in Llama 3's training, where GPT-2 had 1,024. *Context parallelism* deals out the
-tokens of one row. Everything in GPT-2 treats tokens one by one, except attention, and chapter 12 has shown how attention takes its
-keys in pieces. Here the pieces lie on other ranks.
+Data parallelism gives each rank some of the rows. Tensor parallelism gives each rank some of the weights and heads. But the memory that a block keeps for backward also grows with the length of a row, and rows have
+become long. GPT-2 had 1,024 tokens in a row. Llama 3 was trained with 131,072. *Context parallelism* gives each rank some of the tokens of one row.
 
-The second part cuts the model by layers instead, and asks what the ranks do while they wait: *pipeline parallelism*.
+Almost everything in GPT-2 treats tokens one by one, so it does not notice. Attention does. A query has to see keys that are on other ranks. But chapter 12 has shown that attention can take its keys in pieces. In this
+chapter the pieces arrive from other ranks. We begin with one query and its keys in two places, then let two processes exchange their keys, give all ranks the same amount of work, and at last do the backward pass.
 """
 
 # %%
 #| default_exp parallel.ring
 #| doc parallel.ring: Context parallelism: a row's tokens over several ranks, attention by keys and values that travel in a ring.
 #| doc drills.ring: What chapter 21c makes a ring of processes do, and the same steps compared in several ways.
-#| doc drills.pipeline: What chapter 21c makes the stages of a pipeline do, and when.
-#| doc parallel.pipeline: Pipeline parallelism: a GPT cut into stages, their schedules simulated, and a step by send and receive.
-import itertools
 import json
 from pathlib import Path
 
@@ -24,11 +20,12 @@ from course.figures import context_parallel as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
 from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.gpt.attention import attention_weights
+from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.speed.roofline import PEAKS
 
 DATA, OUT = "../data/built/stories", "../data/built/drill-21c.json"
 N, RANKS, T = 2, 4, 64  # processes, for which a laptop has two cores; ranks on paper; tokens of a row
-STAGES, MICRO, CHUNKS = 4, 8, 2  # of a pipeline on paper: stages, micro-batches, chunks of a stage
 _ = ensure_corpus(DATA)
 
 # %%
@@ -43,20 +40,126 @@ from torch.autograd.function import once_differentiable
 from nanogpt.gpt.model import GPT
 from nanogpt.speed.flash import absorb, tile, tile_backward, tile_scores
 
+# %% [markdown]
+r"""
+## One query, its keys in two places
+
+Here is one query with its scores against four keys, and the keys' four values. Attention is the mean of the values, weighted by the softmax of the scores.
+"""
+
 # %%
-#| export parallel.pipeline
-import time
-from functools import partial
-from itertools import accumulate
+scores = torch.tensor([[1.0, 3.0, 2.0, 5.0]])  # one query, four keys
+values = torch.tensor([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]])
+print("all four keys in one place:", (scores.softmax(-1) @ values)[0])
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+# %% [markdown]
+r"""
+Now let the first two keys be on rank 0, and the other two on rank 1. Chapter 12's `absorb` takes in the scores and values of one place after the other. It keeps three things: m, the largest score so far; `total`, the sum of $e^{s - m}$; and `o`, the same sum with the values. When a larger
+score comes, it shrinks what it has summed to the new maximum.
+"""
 
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.train import target_shares
-from nanogpt.parallel.distributed import Ranks
-from nanogpt.speed.roofline import synchronize
+
+# %%
+#| export
+def nothing(q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """m, total and o of queries (..., rows, d) that have seen no key yet, as `absorb` wants them."""
+    m = torch.full_like(q[..., :1], -torch.inf)
+    return m, torch.zeros_like(m), torch.zeros_like(q)
+
+
+# %%
+m, total, o = nothing(values[:1])
+for rank, keys in enumerate((slice(0, 2), slice(2, 4))):
+    m, total, o = absorb(scores[:, keys], values[keys], m, total, o)
+    print(f"with rank {rank}'s keys: m = {m.item():.0f}, total = {total.item():.3f}, mean", (o / total)[0])
+
+# %% [markdown]
+r"""
+The second mean is the one from above. So a rank does not need all keys at once. It can take in its own keys first, and then those of another rank when they arrive. For each query it keeps m, total and o in between.
+
+## A row on two ranks
+
+Now take a row of eight tokens, with a query, a key and a value each. Rank 0 has the first four tokens, rank 1 the last four. Attention is causal, so a query sees only keys up to its own place. A rank's own keys need the causal mask (`diagonal=True`). Keys of earlier ranks are all in
+the past, so all of them count. Keys of later ranks are in the future, and nobody looks at them.
+"""
+
+# %%
+g = torch.Generator().manual_seed(0)
+q, k, v = torch.randn(3, 8, 4, generator=g)  # eight tokens, one head with four channels
+whole = attention_weights(q, k) @ v
+halves = [slice(0, 4), slice(4, 8)]
+for rank in (0, 1):
+    mine = halves[rank]
+    seen = absorb(tile_scores(q[mine], k[mine], diagonal=True), v[mine], *nothing(q[mine]))
+    if rank == 1:
+        theirs = halves[0]
+        seen = absorb(tile_scores(q[mine], k[theirs], diagonal=False), v[theirs], *seen)
+    m, total, o = seen
+    apart = (o / total - whole[mine]).abs().max().item()
+    assert apart < 1e-6, f"rank {rank}'s rows are {apart:.1e} from attention over the whole row"
+    print(f"rank {rank}: its four rows are those of attention over the whole row")
+
+# %% [markdown]
+r"""
+## A ring of two processes
+
+Here both ranks were in one process. How do the keys get to another process? Place the ranks in a ring. Each rank sends its keys and values to the next rank on the right, and receives those of the previous rank. Then it passes on what it has received. After n − 1 steps every rank has seen the keys of all n.
+
+Two things matter. The messages should travel while the rank computes with the keys that it already has. So `pass_on` only *begins* to send and to receive, and `arrived` waits. And a rank must not send first and receive afterwards. If a send waits until the other side receives,
+as it may with NCCL, all ranks of the ring wait for ever (nccl#479). `batch_isend_irecv` begins both together.
+"""
+
+
+# %%
+#| export
+def place(group=None) -> tuple[int, int]:
+    """This rank's number in the group, and how many there are; (0, 1) without a process group."""
+    return (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else (0, 1)
+
+
+def pass_on(x: Tensor, group=None) -> tuple[Tensor, list]:
+    """Begin to send x to the next rank and to receive the previous one's: what will come, and the requests."""
+    rank, n = place(group)
+    everybody = group or dist.group.WORLD
+    right = dist.get_global_rank(everybody, (rank + 1) % n)
+    left = dist.get_global_rank(everybody, (rank - 1) % n)
+    came = torch.empty_like(x)
+    ends = [dist.P2POp(dist.isend, x, right, group), dist.P2POp(dist.irecv, came, left, group)]
+    return came, dist.batch_isend_irecv(ends)
+
+
+def arrived(came: Tensor, requests: list) -> Tensor:
+    """Wait for what pass_on has begun: the previous rank's tensor."""
+    for request in requests:
+        request.wait()
+    return came
+
+
+# %%
+#| export
+#| blank around: begin to pass kv on, yield the owner and kv, then wait for what comes; the last step passes nothing on
+def around(kv: Tensor, group=None):
+    """What all ranks have as kv, mine first, then the previous one's and so on: yields (owner, its kv)."""
+    rank, n = place(group)
+    for step in range(n):
+        last = step == n - 1
+        if not last:
+            coming = pass_on(kv, group)  # on its way while the caller computes
+        yield (rank - step) % n, kv
+        if not last:
+            kv = arrived(*coming)
+
+
+# %%
+for owner, keys in around(torch.tensor([1.0, 2.0])):
+    print(f"this kernel is a ring of one: it has the keys of rank {owner},", keys.tolist())
+
+# %% [markdown]
+r"""
+In step s, rank r has what rank r − s had at first. Its own keys come first. This is important for `absorb`, which needs one finite score for each query at the beginning.
+
+Two processes now do what we did by hand. All ranks make the same row from one seed, and each keeps only its part of it.
+"""
 
 # %%
 #| export drills.ring
@@ -66,25 +169,44 @@ import torch
 import torch.distributed as dist
 
 from nanogpt.drills.ddp import fresh, masked
+from nanogpt.gpt.attention import attention_weights
 from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import Ranks, replicate
+from nanogpt.parallel.distributed import Ranks, gathered, replicate
+from nanogpt.speed.flash import absorb, tile_scores
+
 
 # %%
-#| export drills.pipeline
-from functools import partial
+#| export drills.ring
+def first_ring(ranks: Ranks, data: str, T: int = 64, d: int = 16) -> dict:
+    """Attention forward, each rank with one part of the row: whose keys came when, and how far all is from one process."""
+    row = torch.randn(3, T, d, generator=torch.Generator().manual_seed(0)).to(ranks.device)
+    q, k, v = row.chunk(ranks.size, 1)[ranks.rank]  # my tokens
+    seen, owners = nothing(q), []
+    for owner, (k_o, v_o) in around(torch.stack((k, v))):
+        owners.append(owner)
+        if owner <= ranks.rank:  # later ranks' keys are future
+            seen = absorb(tile_scores(q, k_o, diagonal=owner == ranks.rank), v_o, *seen)
+    _, total, o = seen
+    whole = (attention_weights(row[0], row[1]) @ row[2]).chunk(ranks.size)[ranks.rank]
+    apart = (o / total - whole).abs().max().item()
+    return {"owners": gathered(ranks, owners), "apart": max(gathered(ranks, apart))}
 
-from nanogpt.drills.ddp import fresh, masked
-from nanogpt.parallel.distributed import Ranks, gathered
+
+# %%
+torchrun("21c", N, "drill", "drills.ring:first", "--data", DATA, "--out", OUT)
+first = json.loads(Path(OUT).read_text())["drills.ring:first"]
+for rank, owners in enumerate(first["owners"]):
+    print(f"rank {rank} had the keys of ranks", *owners)
+assert first["apart"] < 1e-5, f"the ring is {first['apart']:.1e} from attention over the whole row"
+print("together: attention over the whole row, to rounding")
 
 # %% [markdown]
 r"""
-## Who has which tokens
+## Equal work for all
 
-A rank holds queries, keys and values of its own tokens, and nothing else. The obvious split gives rank 0 the first quarter of the row, and so
-on. Causal attention makes this unfair: a late query sees many keys, an early one few.
+In this ring the ranks do not work equally. Rank 0's queries are early in the row and see few keys. Those of the last rank see nearly all.
 
-*Predict.* Four ranks, contiguous parts. How many times as much as the average has the last rank to do, in pairs of a query and a key? And
-the first?
+*Predict.* Four ranks have a quarter of the row each. We count work in pairs of a query and a key that it sees. How many times the average does the last rank have?
 """
 
 # %%
@@ -105,8 +227,8 @@ def zigzag(n: int) -> list[list[int]]:
 
 
 def positions(T: int, split: list[list[int]]) -> Tensor:
-    """Where each rank's tokens stand in a row of T, (n, T/n). ValueError where T cannot be cut into equal chunks."""
-    count = sum(map(len, split))
+    """The places of each rank's tokens in a row of T, (n, T/n). ValueError where T cannot be cut into equal chunks."""
+    count = sum(len(chunks) for chunks in split)
     if T < 1 or T % count:
         raise ValueError(f"T={T} is no multiple of {count}, the chunks of the row on {len(split)} ranks")
     return torch.arange(T).view(count, -1)[torch.tensor(split)].flatten(1)
@@ -121,14 +243,14 @@ for name, where in wheres.items():
     print(f"{name:10} chunks {splits[name]}, pairs {pairs.tolist()}: slowest {slowest:.3f} of the mean")
     if name == "contiguous":
         answer("21c.1", slowest.item())
-show(
-    figures.masks(wheres), alt="The causal triangle by rank: four growing bands; eight bands, a colour twice."
-)
+alt = "The causal triangle by rank: four growing bands for contiguous parts; with the zigzag each colour has an early and a late band."
+show(figures.masks(wheres), alt=alt)
 
 # %% [markdown]
 r"""
-All wait for the slowest, so the contiguous split costs nearly twice the average on many ranks: (2n − 1)/n, for chunks of many tokens. The *zigzag* pairs each
-early chunk with the late one that mirrors it. The sum of positions of a pair is the same for all ranks. So the balance is exact:
+The figure shows the pairs, coloured by the rank that has the query. All ranks wait for the slowest one, so with contiguous parts a row takes nearly twice as long as it should. (For n ranks and long chunks it is (2n − 1)/n times.)
+
+The *zigzag* cuts the row into 2n chunks. Each rank gets an early chunk and the late chunk that mirrors it. The early chunk sees fewer keys than the average, and the late one sees as many more. So the balance is exact, for any number of ranks:
 """
 
 # %%
@@ -140,23 +262,39 @@ print("1 to 16 ranks: all have the same number of pairs, together the whole tria
 
 # %% [markdown]
 r"""
-## Chapter 12's tiles, spread out
-
-`absorb` takes in scores and values that arrive in pieces, in any order, and keeps m, total and o for each row. A chunk's queries against a chunk's keys are
-one tile. Whether it is needed is known from the numbers of the chunks alone: future tiles are skipped, on the diagonal a mask applies, the past counts in full.
+Now a rank has several chunks. A chunk of my queries against a chunk of their keys is one tile, as in chapter 12. The numbers of the two chunks say what to do with it. If theirs is larger, the tile is in the future and we skip it. If they are equal, the tile is on the diagonal and needs the mask. Otherwise all of it counts.
 """
 
 
 # %%
 #| export
-def cut(z: Tensor, chunks: list[int]) -> tuple[Tensor, ...]:
+def cut(z: Tensor, chunks: list[int]) -> list[Tensor]:
     """A rank's rows (..., T/n, d) chunk by chunk, in float32 or better."""
-    return tile(z, 0, z.size(-2)).chunk(len(chunks), -2)
+    return list(tile(z, 0, z.size(-2)).chunk(len(chunks), -2))
 
 
 def tiles(mine: list[int], theirs: list[int]) -> list[tuple[int, int, bool]]:
     """Tiles of my queries and their keys that are not future: place in mine, place in theirs, whether on the diagonal."""
-    return [(i, j, a == b) for i, a in enumerate(mine) for j, b in enumerate(theirs) if b <= a]
+    found = []
+    for i, a in enumerate(mine):
+        for j, b in enumerate(theirs):
+            if b <= a:
+                found.append((i, j, a == b))
+    return found
+
+
+# %%
+for step in range(RANKS):
+    for name, split in splits.items():
+        work = [len(tiles(split[rank], split[rank - step])) for rank in range(RANKS)]
+        print(f"step {step}, {name:10} tiles by rank {work}")
+
+# %% [markdown]
+r"""
+Look at the steps. With contiguous parts, each later step has a rank that computes a full tile and ranks that compute nothing, and all pass on together. With the zigzag each rank computes two tiles in every later step, and each of them is a quarter of the size.
+
+Next comes the queries' part of the work: for each of my chunks, m, total and o.
+"""
 
 
 # %%
@@ -164,7 +302,7 @@ def tiles(mine: list[int], theirs: list[int]) -> list[tuple[int, int, bool]]:
 #| blank take_in: for each tile that is not future, absorb its scores and values
 def nothing_seen(q: Tensor, mine: list[int]) -> list[tuple]:
     """For each of my chunks m, total and o, as absorb wants them at the start."""
-    return [(torch.full_like(z[..., :1], -torch.inf), 0 * z[..., :1], 0 * z) for z in cut(q, mine)]
+    return [nothing(z) for z in cut(q, mine)]
 
 
 def take_in(q: Tensor, k: Tensor, v: Tensor, mine: list[int], theirs: list[int], seen: list[tuple]) -> None:
@@ -176,82 +314,88 @@ def take_in(q: Tensor, k: Tensor, v: Tensor, mine: list[int], theirs: list[int],
 
 def merged(seen: list[tuple]) -> tuple[Tensor, Tensor]:
     """The output (..., T/n, d) and logsumexp (..., T/n, 1) of what has been seen."""
-    return tuple(torch.cat(z, -2) for z in zip(*((o / total, m + total.log()) for m, total, o in seen)))
+    outs = [o / total for m, total, o in seen]
+    logsumexps = [m + total.log() for m, total, o in seen]
+    return torch.cat(outs, -2), torch.cat(logsumexps, -2)
 
 
 # %% [markdown]
 r"""
-First in one process, with a list in place of ranks. In step s rank r looks at what rank r − s held at first: that is what a ring does in which
-everybody passes on to the right. Its own keys come first, so that each row has seen one finite score.
+We check both splits in this one process, with four ranks as four entries of a list. In step s, rank r takes in what rank r − s has.
 """
 
-
 # %%
-g = torch.Generator().manual_seed(0)
-q, k, v = torch.randn(3, 2, 4, T, 16, generator=g)
-whole = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+q, k, v = torch.randn(3, 2, 4, T, 16, generator=g)  # two rows, four heads of 16 channels
+whole = attention_weights(q, k) @ v
 for name, split in splits.items():
     qs, ks, vs = ([z[..., rows, :] for rows in wheres[name]] for z in (q, k, v))  # each rank's
     seen = [nothing_seen(qs[rank], split[rank]) for rank in range(RANKS)]
-    for step, rank in itertools.product(range(RANKS), range(RANKS)):
-        owner = (rank - step) % RANKS
-        take_in(qs[rank], ks[owner], vs[owner], split[rank], split[owner], seen[rank])
-    out = torch.cat([merged(s)[0] for s in seen], -2)
-    apart = (out - whole[..., wheres[name].flatten(), :]).abs().max().item()
-    assert apart < 1e-5, f"{name}: {apart:.1e} from attention over the whole row"
-    work = [[len(tiles(split[r], split[r - s])) for r in range(RANKS)] for s in range(RANKS)]
-    print(f"{name:10} is attention over the whole row; tiles by step and rank: {work}")
+    for step in range(RANKS):
+        for rank in range(RANKS):
+            owner = (rank - step) % RANKS
+            take_in(qs[rank], ks[owner], vs[owner], split[rank], split[owner], seen[rank])
+    for rank, rows in enumerate(wheres[name]):
+        apart = (merged(seen[rank])[0] - whole[..., rows, :]).abs().max().item()
+        assert apart < 1e-5, f"{name}, rank {rank}: {apart:.1e} from attention over the whole row"
+    print(f"{name:10} is attention over the whole row on {RANKS} ranks")
 
 # %% [markdown]
 r"""
-Look at the steps. In the contiguous split each step after the first has a rank that computes a full tile and ranks that compute none, and all pass on
-together: the row takes as long as without a mask. In the zigzag each rank computes two tiles of a quarter of the size in every later step.
+## Backward
 
-## The ring
-
-Now with ranks. While a rank computes with the keys and values that it has, they are already on their way to the next one, and the previous one's
-come in. `batch_isend_irecv` begins both at once. Ranks that each send first and receive afterwards can wait for each other for ever. With NCCL two GPUs do (nccl#479).
-
-*Predict.* GPT-2 small in bf16, one row of 32,768 tokens on 8 ranks. How many MB does a rank send in one layer's forward pass? And in backward, with
-gradients in float32, how many times that?
+Whose gradients does a rank compute? Go back to eight tokens on two ranks. Rank 0's queries saw only rank 0's keys. Rank 1's queries saw the keys of both.
 """
 
 # %%
-predict("21c.2", "sent in a layer's forward pass", guess=None, unit="MB")
+q, k, v = torch.randn(3, 8, 4, generator=g)
+k.requires_grad_()
+out = attention_weights(q, k) @ v
+for rank, mine in enumerate(halves):
+    (dk,) = torch.autograd.grad(out[mine].square().sum(), k, retain_graph=True)
+    sizes = ", ".join(f"of rank {other}'s {dk[theirs].norm():.3f}" for other, theirs in enumerate(halves))
+    print(f"from rank {rank}'s queries, length of the gradient of the keys: {sizes}")
+
+# %% [markdown]
+r"""
+So the gradient of rank 0's keys has two summands, and the second one is computed on rank 1. The owner of a key needs the sum over all ranks. How does it get there?
+
+The keys and values go around the ring once more, because backward computes the scores again, as in chapter 12. The sum of the gradients travels with them, one message behind. Each rank adds what its own queries contribute to the keys that it has right now, and passes the sum on. After n steps it is home. (That is one hop more than the keys need.)
+"""
 
 
 # %%
 #| export
-def place(group=None) -> tuple[int, int]:
-    """This rank's number in the group, and how many there are; (0, 1) without a process group."""
-    return (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else (0, 1)
+def add_gradients(rows: list[tuple], mine: list, kv: Tensor, theirs: list, dq: Tensor, d_kv: Tensor) -> None:
+    """What my queries did with their keys and values, added in place: to dq, which is mine, and to d_kv, which is theirs.
+
+    rows: of each of my chunks q, the gradient of its output, logsumexp and D, as chapter 12's tile_backward wants them.
+    """
+    (k, v), (dk, dv) = ([cut(z, theirs) for z in pair] for pair in (kv, d_kv))
+    dq = cut(dq, mine)  # these pieces share memory with dq and d_kv
+    for i, j, diagonal in tiles(mine, theirs):
+        q, grad, logsumexp, D = rows[i]
+        add_q, add_k, add_v = tile_backward(q, k[j], v[j], grad, logsumexp, D, diagonal)
+        dq[i] += add_q
+        dk[j] += add_k
+        dv[j] += add_v
 
 
-def pass_on(x: Tensor, group=None):
-    """Begin to send x to the next rank and to receive the previous one's; returns a function that waits, and gives that."""
-    (rank, n), came = place(group), torch.empty_like(x)
-    if n == 1:
-        return lambda: x
-    right, left = (dist.get_global_rank(group or dist.group.WORLD, (rank + by) % n) for by in (1, -1))
-    ends = dist.P2POp(dist.isend, x, right, group), dist.P2POp(dist.irecv, came, left, group)
-    works = dist.batch_isend_irecv(list(ends))
-    return lambda: ([work.wait() for work in works], came)[1]
-
-
-def around(kv: Tensor, group=None):
-    """What all ranks have as kv, mine first, then the previous one's and so on: yields (owner, its kv)."""
-    rank, n = place(group)
-    for step in range(n):
-        arrived = pass_on(kv, group) if step < n - 1 else None  # on its way while the caller computes
-        yield (rank - step) % n, kv
-        kv = arrived() if arrived else None
-
+# %%
+(q_0, q_1), (k_0, k_1), (v_0, v_1) = (z.detach().chunk(2) for z in (q, k, v))
+seen = nothing_seen(q_1, [1])
+take_in(q_1, k_1, v_1, [1], [1], seen)
+take_in(q_1, k_0, v_0, [1], [0], seen)
+out_1, logsumexp = merged(seen)
+grad = 2 * out_1  # the gradient of the sum of squares
+rows = [(q_1, grad, logsumexp, (grad * out_1).sum(-1, keepdim=True))]
+dq, d_kv = torch.zeros_like(q_1), torch.zeros(2, 4, 4)
+add_gradients(rows, [1], torch.stack((k_0, v_0)), [0], dq, d_kv)
+assert torch.allclose(d_kv[0], dk[halves[0]], atol=1e-5), "rank 1 adds another gradient to rank 0's keys"
+print(f"what rank 1 adds to rank 0's keys has the length {d_kv[0].norm():.3f}, as above")
 
 # %% [markdown]
 r"""
-Backward recomputes, as chapter 12 does, so keys and values go around once more. Their gradients are a harder matter: rank r holds $dk$ only of what *its* queries did with
-these keys, and the owner needs the sum over all ranks. So the sum travels along, one message behind the keys, and after n steps it is
-home. (That is one hop more than the keys make.)
+The ring is then a loop around `take_in` in forward, and a loop around `add_gradients` in backward.
 """
 
 
@@ -279,27 +423,26 @@ class RingAttention(RingAttention):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple:
-        (q, k, v, out, logsumexp), mine = ctx.saved_tensors, ctx.split[place(ctx.group)[0]]
+        q, k, v, out, logsumexp = ctx.saved_tensors
+        rank, n = place(ctx.group)
+        mine = ctx.split[rank]
         D = (grad * out).sum(-1, keepdim=True)  # (..., T/n, 1), float32
-        rows = list(zip(*(cut(z, mine) for z in (q, grad, logsumexp, D))))
+        pieces = [cut(z, mine) for z in (q, grad, logsumexp, D)]
+        rows = list(zip(*pieces))  # chunk by chunk
         dq, d_kv = torch.zeros_like(out), torch.zeros_like(torch.stack((out, out)))
         with torch.autocast(q.device.type, enabled=False):
-            for owner, (k_o, v_o) in around(torch.stack((k, v)), ctx.group):
-                theirs = ctx.split[owner]
-                k_o, v_o, dks, dvs = (cut(z, theirs) for z in (k_o, v_o, *d_kv))  # dks, dvs: views of d_kv
-                for i, j, diagonal in tiles(mine, theirs):
-                    q_i, g_i, *sums = rows[i]
-                    parts = tile_backward(q_i, k_o[j], v_o[j], g_i, *sums, diagonal)
-                    for total, part in zip((cut(dq, mine)[i], dks[j], dvs[j]), parts):
-                        total += part
-                d_kv = pass_on(d_kv, ctx.group)()
-        return dq.to(q.dtype), *(d.to(k.dtype) for d in d_kv), None, None
+            for owner, kv in around(torch.stack((k, v)), ctx.group):
+                add_gradients(rows, mine, kv, ctx.split[owner], dq, d_kv)
+                if n > 1:
+                    d_kv = arrived(*pass_on(d_kv, ctx.group))
+        dk, dv = d_kv.to(k.dtype)
+        return dq.to(q.dtype), dk, dv, None, None
 
 
 # %%
 #| export
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, group=None, split: list | None = None) -> Tensor:
-    """Causal attention of rows whose tokens lie on the ranks of a group: q, k, v (..., T/n, d) are this rank's.
+    """Causal attention of rows whose tokens are on the ranks of a group: q, k, v (..., T/n, d) are this rank's.
 
     split: which chunks each rank holds, all equally many, zigzag by default. Returns (..., T/n, d); differentiable once,
     and gradients of k and v are their owner's, from all ranks. ValueError where chunks do not divide the tokens.
@@ -314,15 +457,35 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, group=None, split: list | No
 
 # %% [markdown]
 r"""
-What is sent, by counting in the code: keys and values make n − 1 hops in forward and again in backward, their gradients n.
+In this kernel the ring has one rank, which is enough to check the arithmetic of the tiles. Two processes follow below, and this chapter's tests take three and four.
 """
+
+# %%
+q, k, v = (z.requires_grad_() for z in torch.randn(3, 2, 4, T, 16, generator=g))
+ours = torch.autograd.grad(ring_attention(q, k, v).square().sum(), (q, k, v))
+theirs = torch.autograd.grad((attention_weights(q, k) @ v).square().sum(), (q, k, v))
+for name, a, b in zip("qkv", ours, theirs):
+    apart = (a - b).abs().max().item()
+    assert apart < 1e-4, f"the gradient of {name} is {apart:.1e} from that of chapter 04's attention"
+print("a ring of one has the gradients of chapter 04's attention")
+
+# %% [markdown]
+r"""
+## What the ring costs
+
+*Predict.* Take GPT-2 small in bf16 and one row of 32,768 tokens on 8 ranks. How many MB does a rank send in the forward pass of one layer? And how many times as much in backward, if gradients are in float32?
+"""
+
+# %%
+predict("21c.2", "sent in a layer's forward pass", guess=None, unit="MB")
 
 
 # %%
 def bytes_sent(n, B, T, C, size, wide=4):
     """Bytes that a rank sends for one layer, forward and backward; size: bytes of a number, wide: of a gradient's."""
     numbers = 2 * B * C * T // n  # keys and values of a rank
-    return (n - 1) * numbers * size, (n - 1) * numbers * size + n * numbers * wide
+    keys, gradients = (n - 1) * numbers * size, n * numbers * wide  # n - 1 hops, and n
+    return keys, keys + gradients
 
 
 forward, backward = bytes_sent(n=8, B=1, T=32_768, C=768, size=2)
@@ -331,9 +494,8 @@ answer("21c.2", forward / 1e6)
 
 # %% [markdown]
 r"""
-Can this hide behind the arithmetic? With c = T/n tokens a rank, each zigzag step computes half of a c × c tile, 2c²C operations in all heads, while 4cC bytes of
-bf16 travel. Both grow with C; only one grows with c². So there is a length from which on the ring is free, whatever the width: c = 2F/B, for F operations
-and B bytes a second (Liu et al. 2023, §3; they have F/B, for a full tile).
+Can a GPU compute while this travels? Let c = T/n be the tokens of a rank. In each later step of the zigzag it computes half of a c × c tile, which is 2c²C operations in all heads together. Meanwhile 4cC bytes of bf16 travel. Both grow with C, but only the computing grows with c². So from some length on the ring costs no time, and this length does not depend on the width.
+For F operations and B bytes a second it is c = 2F/B. (Liu et al. 2023, §3, have F/B, for a full tile.)
 """
 
 # %%
@@ -343,22 +505,21 @@ for name, link in (("inside a machine", 450e9), ("between machines", 50e9)):
 
 # %% [markdown]
 r"""
-40% of the peak is chapter 20b's assumption, and so are the links: here one network card a GPU, since each rank sends through its own. The numbers are claimed for a fused attention kernel. Our `ring_attention` is none: it holds the scores of a tile in float32, which for the row above are 201 MB a tile, and in backward it waits for each message. (Exercise 3 begins the fused one.)
-The shape of the answer is what counts: context parallelism is for rows of tens of thousands of tokens. GPT-2's 1,024 would wait for the network.
-Llama 3's training does it without a ring (Grattafiori et al. 2024, §3.3.2): it first gathers all keys and values, which grouped heads keep small, and then attends, so that masks by document stay easy. A
-rank sends as many bytes as in the ring. The split is the zigzag.
+These are calculations, not measurements. The 40% and the links are chapter 20b's assumptions, with one network card for each GPU, because every rank sends through its own. The numbers also assume a fused attention kernel. Ours is not fused. It holds the scores of a tile in float32, which are 201 MB for the row above, and in backward
+it waits for each message. (Exercise 3 begins with a fused one.)
+
+Still, the result is clear: context parallelism is for rows of tens of thousands of tokens. With GPT-2's 1,024 the ranks would wait for the network. Llama 3's training used the zigzag, but no ring (Grattafiori et al. 2024, §3.3.2). It first gathers all keys and values, which its grouped heads keep small. Then masks between documents stay easy. A rank sends as many bytes as in the ring.
 
 ## A whole model
 
-The model has a seam for keys and values that are not in x: chapter 08's `cache`, which says where the tokens stand, attends, and picks what goes to the head. Context parallelism is a cache
-whose past lies on other ranks. So the model stays what it is.
+How do we put this into the GPT? Chapter 08's `cache` is the place. The model asks it where the tokens are, how to attend, and what goes to the head. For generation the cache brought keys from the past. `ContextParallel` is a cache whose keys are on other ranks. So the model itself does not change.
 """
 
 
 # %%
 #| export
 class ContextParallel(nn.Module):
-    """A GPT whose rows lie over the ranks of a group. Reads this rank's columns (B, T/n); the loss is their targets' mean.
+    """A GPT whose rows are on the ranks of a group. Reads this rank's columns (B, T/n); the loss is their targets' mean.
 
     train_step with mean= weighs it by all ranks' targets, and DDP around it averages gradients, as for rows (chapter 20).
     """
@@ -366,9 +527,8 @@ class ContextParallel(nn.Module):
     def __init__(self, model: GPT, group=None, split: list | None = None):
         super().__init__()
         if model.config.dropout:
-            raise ValueError(
-                f"dropout={model.config.dropout}: ring attention keeps no weights to drop; set 0"
-            )
+            said = "ring attention keeps no weights to drop; set 0"
+            raise ValueError(f"dropout={model.config.dropout}: {said}")
         self.module, self.group = model, group
         self.split = split or zigzag(place(group)[1])
 
@@ -384,7 +544,7 @@ class ContextParallel(nn.Module):
 #| export
 class ContextParallel(ContextParallel):
     def positions(self, T: int) -> Tensor:
-        """Where this rank's T tokens stand in the row, (T,)."""
+        """The places of this rank's T tokens in the row, (T,)."""
         limit, whole = self.module.config.block_size, T * len(self.split)
         if whole > limit:
             raise ValueError(f"{T} tokens on each of {len(self.split)} ranks exceed block_size={limit}")
@@ -397,12 +557,56 @@ class ContextParallel(ContextParallel):
         return x  # every token has a target
 
 
+# %%
+shape = GPTConfig(block_size=T, vocab_size=97, n_layer=2, n_head=4, n_embd=32)
+model = GPT(shape, torch.Generator().manual_seed(0))
+wrapped = ContextParallel(model, split=zigzag(RANKS))
+print(f"rank 0 of {RANKS} has the places", wrapped.positions(T // RANKS).tolist())
+
 # %% [markdown]
 r"""
-Two details decide whether this is the same model. A token's *position* is its place in the row, not on the rank. And ranks have *unequal numbers of targets*: where a document was masked, a rank may have none at all; a mean of the
-ranks' means would weigh its tokens wrongly (chapter 20).
+Two details decide whether this is the same model. First, a token's *position* is its place in the row, as printed here, and not its place on the rank. Second, the ranks have *unequal numbers of targets*. Where a document was masked, a rank may have none at all. A mean of the ranks' means would give its tokens a wrong weight (chapter 20).
 
-With d × n ranks, n to a row, the ring runs in groups of n (`group=`), and gradients are averaged over all.
+With d × n ranks, n for each row, the ring runs in groups of n (`group=`), and gradients are averaged over all.
+
+## Two processes train
+
+Two processes train one small model for a few steps, and one process does the same. Two more runs are wrong on purpose. *Own positions* counts each rank's tokens from 0. *Mean of means* gives ranks with few targets the same weight as those with many. Another drill counts the bytes that a rank sends.
+
+*Predict.* Which of the two mistakes changes the first loss? Both? Neither?
+"""
+
+
+# %%
+def report(told):
+    """A line a way; those that are wrong on purpose must be, the others not."""
+    for way, found in told.items():
+        apart, losses = found["apart"].values(), found["losses"]
+        wrong = f"{sum(x > 1e-4 for x in apart)} of {len(apart)} gradients are not those of one process"
+        assert (max(apart) > 1e-4) == (way in WRONG), f"{way}: {wrong}"
+        print(f"{way:14} losses {losses[0]:.3f} to {losses[-1]:.3f}: {wrong}")
+
+
+WRONG = "own positions", "mean of means"
+torchrun("21c", N, "drill", "drills.ring:sent", "drills.ring:same", "--data", DATA, "--out", OUT)
+told, expected = json.loads(Path(OUT).read_text()), bytes_sent(N, B=2, T=64, C=64, size=4)
+sent = told["drills.ring:sent"]
+assert tuple(sent.values()) == expected, f"{sent} were sent, not {expected}"
+print(f"bytes as predicted: {expected[0]:,} forward, {expected[1]:,} backward")
+report(told["drills.ring:same"])
+
+# %% [markdown]
+r"""
+Both mistakes change the first loss, but by less than a hundredth of a nat, and all losses fall. Nobody would notice in a real run. The gradients show it: all of them are wrong.
+
+Why is the right one not equal to the last bit? Float32 addition rounds. The ring adds a row's tiles in another order, and the all-reduce adds the ranks' parts. The difference is a few 10⁻⁷ of a gradient's length (the tests print it), and a mistake is orders of magnitude larger.
+
+PyTorch has a ring of its own, `torch.distributed.tensor.experimental.context_parallel`, for CUDA's attention kernels. On a CPU it ends in a `NotImplementedError` (2.13, tried in November 2026). Its order of chunks is the zigzag, and a test of this chapter compares the two. Our `ContextParallel` is for study: the configuration of chapter 21d has no word for it.
+"""
+
+# %% [markdown]
+r"""
+## Appendix: the drills that compare and count
 """
 
 
@@ -447,372 +651,21 @@ def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
 def sent_by_ring(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: int = 16) -> dict:
     """The bytes that a rank sends for one layer's attention, forward and backward."""
     q = torch.randn(B, heads, T // ranks.size, d, device=ranks.device, requires_grad=True)
-    batch, counts = dist.batch_isend_irecv, []
-    dist.batch_isend_irecv = lambda ops: (counts.append(ops[0].tensor.nbytes), batch(ops))[1]
+    counts, batch = [], dist.batch_isend_irecv
+
+    def counting(ends):
+        counts.append(ends[0].tensor.nbytes)
+        return batch(ends)
+
+    dist.batch_isend_irecv = counting
     out, forward = ring_attention(q, q, q), sum(counts)
     out.sum().backward()
     dist.batch_isend_irecv = batch
     return {"forward": forward, "backward": sum(counts) - forward}
 
 
-DRILLS = {"sent": sent_by_ring, "same": partial(compared, ways=WAYS, trained=trained_in_ring)}
-
-
-# %% [markdown]
-r"""
-What these drills find stands below, under *Two processes*. PyTorch has a ring of its own, `torch.distributed.tensor.experimental.context_parallel`, for CUDA's attention kernels; on a CPU
-it ends in a `NotImplementedError` (2.13, tried in November 2026). Its order of chunks is the zigzag, and a test of this chapter compares the two.
-
-## Layers over several ranks
-
-A *pipeline* gives each rank some of the layers, a *stage*. What moves is small: one (B, T, C) from stage to stage, and its gradient back. But a stage can begin only when
-the one before is done. With one batch at a time one rank works and the others wait. So the batch is cut into *micro-batches* that follow each other, and the gradients add up (chapter 15).
-
-A schedule is the order in which each stage does its forwards and backwards. *GPipe* (Huang et al. 2019) runs all forwards, then all backwards. *1F1B* (Narayanan et al. 2021,
-§2.2.1) starts backward early, and then takes one forward and one backward in turn. A simulator needs one rule: an operation starts when its stage is free and its input is there. (In its pictures
-forwards are blue and backwards orange, with the number of the micro-batch.)
-"""
-
-
-# %%
-#| export parallel.pipeline
-#| blank one_f_one_b: as many forwards ahead as stages come after this one, at most m
-def gpipe(stage: int, stages: int, m: int) -> list[tuple]:
-    """A stage's order of operations for m micro-batches, (what, micro-batch, chunk): all forwards, then all backwards."""
-    return [("F", i, 0) for i in range(m)] + [("B", i, 0) for i in reversed(range(m))]
-
-
-def alternate(ahead: int, forwards: list, backwards: list) -> list[tuple]:
-    """Some forwards ahead, then one forward and one backward in turn, then the backwards that are left."""
-    pairs = [op for pair in zip(forwards[ahead:], backwards) for op in pair]
-    return forwards[:ahead] + pairs + backwards[len(forwards) - ahead :]
-
-
-def one_f_one_b(stage: int, stages: int, m: int) -> list[tuple]:
-    """1F1B with a flush (Narayanan et al. 2021, §2.2.1): a stage is as many forwards ahead as stages follow it."""
-    forwards, backwards = ([(what, i, 0) for i in range(m)] for what in "FB")
-    return alternate(min(stages - 1 - stage, m), forwards, backwards)
-
-
-# %%
-#| export parallel.pipeline
-def simulate(orders: list[list], seconds=lambda stage, what: 1 if what == "F" else 2) -> list[list]:
-    """By stage, when each operation of its order runs at the earliest: [(what, micro-batch, chunk, start, end), ...].
-
-    Chunk c of stage s is the model's part c · stages + s. ValueError where the orders wait for each other for ever.
-    """
-    stages, ended, spans = len(orders), {None: 0}, [[] for _ in orders]
-    deepest = stages * (1 + max(op[2] for order in orders for op in order)) - 1
-
-    def needs(what: str, i: int, depth: int):
-        before = depth - 1 if what == "F" else depth + 1
-        return None if before < 0 else (what, i, before) if before <= deepest else ("F", i, depth)
-
-    for _ in range(sum(map(len, orders))):
-        coming = {s: order[len(spans[s])] for s, order in enumerate(orders) if len(spans[s]) < len(order)}
-        places = {s: (what, i, chunk * stages + s) for s, (what, i, chunk) in coming.items()}
-        s = next((s for s, op in places.items() if needs(*op) in ended), None)
-        if s is None:
-            raise ValueError(f"the stages wait for each other for ever, before {list(places.values())}")
-        start = max(ended[needs(*places[s])], spans[s][-1][-1] if spans[s] else 0)
-        ended[places[s]] = start + seconds(s, places[s][0])
-        spans[s].append((*coming[s], start, ended[places[s]]))
-    return spans
-
-
-# %%
-#| export parallel.pipeline
-def idle(spans: list[list]) -> list[float]:
-    """Of the time from the first start to the last end, the share in which each stage does nothing."""
-    begin, end = min(s[0][-2] for s in spans), max(s[-1][-1] for s in spans)
-    return [1 - sum(b - a for *_, a, b in stage) / (end - begin) for stage in spans]
-
-
-def most_kept(order: list) -> int:
-    """How many micro-batches' activations a stage holds at most."""
-    return max(accumulate(1 if what == "F" else -1 for what, *_ in order))
-
-
-# %% [markdown]
-r"""
-*Predict.* Four stages, eight micro-batches, backward twice as long as forward. Which share of the time is a stage idle in GPipe, and in 1F1B? How many micro-batches' activations does
-the first stage hold in each?
-"""
-
-# %%
-predict("21c.3", "idle in 1F1B, 4 stages, 8 micro-batches", guess=None, unit="%")
-
-# %%
-SCHEDULES = {"GPipe": gpipe, "1F1B": one_f_one_b}
-pictures = {}
-for name, schedule in SCHEDULES.items():
-    orders = [schedule(s, STAGES, MICRO) for s in range(STAGES)]
-    pictures[name] = simulate(orders)
-    shares, held = idle(pictures[name]), [most_kept(order) for order in orders]
-    print(f"{name:5} idle {', '.join(f'{share:.1%}' for share in shares)}; micro-batches held at most {held}")
-answer("21c.3", 100 * shares[0])
-show(figures.schedules(pictures), alt="Timetables of GPipe and 1F1B: the same waiting at both ends.")
-
-# %% [markdown]
-r"""
-The *bubble* is the same in both: each stage waits for p − 1 others to begin and to end, (p − 1)(f + b) of (m + p − 1)(f + b) seconds. f and b cancel.
-What 1F1B saves is memory: p micro-batches instead of m, and so it can afford the many micro-batches that make the bubble small.
-"""
-
-
-# %%
-#| export parallel.pipeline
-#| blank bubble: stages - 1 steps are lost, and each chunk of each micro-batch is work
-def bubble(stages: int, micro_batches: int, chunks: int = 1) -> float:
-    """Idle share of a pipeline's time (Huang et al. 2019, §2.3); with interleaved chunks Narayanan et al. 2021, §2.2.2."""
-    return (stages - 1) / (chunks * micro_batches + stages - 1)
-
-
-# %%
-for p, m, b in itertools.product(range(1, 9), (1, 2, 7, 8, 21), (1, 2, 3.5)):
-    for schedule in SCHEDULES.values():
-        orders = [schedule(s, p, m) for s in range(p)]
-        shares = idle(simulate(orders, lambda stage, what: 1 if what == "F" else b))  # noqa: B023
-        assert max(abs(x - bubble(p, m)) for x in shares) < 1e-9, f"{p} stages, {m} micro-batches: {shares}"
-    assert most_kept(gpipe(0, p, m)) == m and most_kept(one_f_one_b(0, p, m)) == min(p, m), "another memory"
-print("1 to 8 stages, 1 to 21 micro-batches, backward 1 to 3.5 times forward: the formula holds for both")
-
-# %% [markdown]
-r"""
-## Interleaved
-
-The bubble is the time of passing p − 1 stages, so shorter stages make it smaller. *Interleaving* (Narayanan et al. 2021, §2.2.2) gives each rank v short pieces of the model in place of a long one: rank 0 has the first layers and some from the middle.
-A micro-batch goes around v times, and the bubble is (p − 1)/(vm + p − 1).
-"""
-
-
-# %%
-#| export parallel.pipeline
-def interleaved(stage: int, stages: int, m: int, chunks: int) -> list[tuple]:
-    """1F1B with several chunks of the model on a stage, in groups of as many micro-batches as stages (ibid., §2.2.2)."""
-    if m % stages:
-        raise ValueError(f"{m} micro-batches do not interleave on {stages} stages; take a multiple")
-
-    def op(what: str, k: int) -> tuple:
-        group, chunk = divmod(k // stages, chunks)
-        return what, group * stages + k % stages, chunk if what == "F" else chunks - 1 - chunk
-
-    forwards, backwards = ([op(what, k) for k in range(m * chunks)] for what in "FB")
-    return alternate(min(2 * (stages - 1 - stage) + (chunks - 1) * stages, m * chunks), forwards, backwards)
-
-
-# %%
-orders = [interleaved(s, STAGES, MICRO, CHUNKS) for s in range(STAGES)]
-spans = simulate(orders, lambda stage, what: (1 if what == "F" else 2) / CHUNKS)
-held = [most_kept(order) / CHUNKS for order in orders]
-print(f"{CHUNKS} chunks: idle {idle(spans)[0]:.1%}, formula {bubble(STAGES, MICRO, CHUNKS):.1%}")
-print(f"held at most {held}; 1F1B: {[most_kept(one_f_one_b(s, STAGES, MICRO)) for s in range(STAGES)]}")
-
-# %% [markdown]
-r"""
-It costs v times as many messages, nearly, and memory: more forwards run ahead, and the first stage holds 1 + (p − 1)/(pv) times what it holds in 1F1B (Korthikanti et al. 2022). *Predict:* from four stages with two micro-batches
-each, what brings more, twice the micro-batches or two chunks? (Micro-batches must be a multiple of the stages.)
-"""
-
-# %% tags=["nbval-ignore-output"]
-figures.schedule_widget(interleaved, simulate)
-
-# %% [markdown]
-r"""
-## Two stages that work
-
-A stage is the GPT with all else removed, and parameters keep their names. One thing is in two places: `wte` embeds in the first stage and is the head in the last. Each computes the part of the gradient
-that it sees. *Both* need the sum, or the two copies drift apart and neither is the tied matrix any more.
-"""
-
-
-# %%
-#| export parallel.pipeline
-def stage_of(model: GPT, stage: int, stages: int) -> GPT:
-    """The GPT with only what this stage needs, in place, by the old names. ValueError if there are too many stages."""
-    n, parts = model.config.n_layer, model.transformer
-    if stages > n:
-        raise ValueError(f"n_layer={n} blocks cannot be cut into {stages} stages; take at most {n}")
-    mine = torch.arange(n).tensor_split(stages)[stage].tolist()
-    parts.h = nn.ModuleDict({str(i): parts.h[i] for i in mine})
-    if stage > 0:
-        del parts["wpe"]
-    if stage < stages - 1:
-        del parts["ln_f"], model.lm_head
-    if 0 < stage < stages - 1:
-        del parts["wte"]
-    return model
-
-
-# %%
-#| export parallel.pipeline
-def forward_stage(part: GPT, x: Tensor, targets: Tensor) -> Tensor:
-    """From ids (B, T) in the first stage, else the activations (B, T, C) before: those after, or in the last the loss."""
-    parts = part.transformer
-    if "wpe" in parts:
-        x = parts.drop(parts.wte(x) + parts.wpe(torch.arange(x.size(1), device=x.device)))
-    for block in parts.h.values():
-        x = block(x)
-    return part.head(x, targets)[1] if "ln_f" in parts else x
-
-
-# %% [markdown]
-r"""
-The step follows its stage's order. For autograd the graph ends at the stage's border: what came in is a leaf, whose gradient goes back; what went out gets its gradient from the next stage.
-
-In 1F1B two neighbours often send to each other at the same moment: one an activation, the other a gradient. If each sent first, and waited until the other receives, both would wait for ever. So what an operation has made is sent in one batch with what the next operation needs.
-"""
-
-
-# %%
-#| export parallel.pipeline
-# A forward's output goes to the next stage and its input comes from the one before; with backward it is the other way.
-TO, FROM = {"F": 1, "B": -1}, {"F": -1, "B": 1}
-
-
-def neighbour(op: tuple | None, ranks: Ranks, by: dict[str, int]) -> int | None:
-    """The rank to which an operation's message goes, or from which it comes; None at the pipeline's ends."""
-    other = ranks.rank + by[op[0]] if op else -1
-    return other if 0 <= other < ranks.size else None
-
-
-def swap(message: Tensor | None, before: tuple | None, op: tuple | None, shape: tuple, ranks: Ranks):
-    """Send what the operation before has made and receive what this one needs, at once (nccl#479): that, or None."""
-    to, source = neighbour(before, ranks, TO), neighbour(op, ranks, FROM)
-    ends, came = [], None
-    if to is not None:
-        ends.append(dist.P2POp(dist.isend, message, to))
-    if source is not None:
-        came = torch.empty(shape, device=ranks.device)
-        ends.append(dist.P2POp(dist.irecv, came, source))
-    for work in dist.batch_isend_irecv(ends) if ends else []:
-        work.wait()
-    return came
-
-
-# %%
-#| export parallel.pipeline
-def pipeline_step(part: GPT, micro_batches: list, ranks: Ranks, schedule) -> tuple[Tensor, list]:
-    """Forward and backward of micro-batches [(x, y), ...]: their mean loss, and spans as simulate's; next is add_tied."""
-    shares, held, spans = target_shares(micro_batches), {}, []
-    loss, message, before = torch.zeros((), device=ranks.device), None, None
-    shape = *micro_batches[0][0].shape, part.config.n_embd  # (B, T, C)
-    for op in schedule(ranks.rank, ranks.size, len(micro_batches)):
-        came, (what, i, chunk) = swap(message, before, op, shape, ranks), op
-        began, before, (x, y) = time.perf_counter(), op, micro_batches[i]
-        if what == "F":
-            x = x if came is None else came.requires_grad_()
-            held[i] = x, forward_stage(part, x, y)
-            message = held[i][1].detach()
-        else:
-            x, out = held.pop(i)
-            out.backward(shares[i] if came is None else came)  # d loss / d out
-            message = x.grad
-            if came is None:  # the last stage: out is the loss
-                loss += torch.where(shares[i] > 0, shares[i] * out.detach(), 0.0)
-        synchronize(ranks.device)
-        spans.append((what, i, chunk, began, time.perf_counter()))
-    swap(message, before, None, (), ranks)
-    if ranks.size > 1:
-        dist.broadcast(loss, ranks.size - 1)
-    return loss, spans
-
-
-# %%
-#| export parallel.pipeline
-def add_tied(part: GPT, ranks: Ranks) -> None:
-    """wte's gradient: what the first stage found as embedding and the last as head, added up at both ends."""
-    last = ranks.size - 1
-    if last and ranks.rank in (0, last):
-        grad, other = part.transformer.wte.weight.grad, last - ranks.rank
-        came = torch.empty_like(grad)
-        ends = [dist.P2POp(dist.isend, grad, other), dist.P2POp(dist.irecv, came, other)]
-        for work in dist.batch_isend_irecv(ends):
-            work.wait()
-        grad += came
-
-
-# %%
-#| export drills.pipeline
-WAYS = {"1F1B": one_f_one_b, "GPipe": gpipe, "tied not added": one_f_one_b}
-
-
-def trained_in_stages(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list[float], dict]:
-    """Losses of some steps and the first gradients of all stages, by name."""
-    model, optimizer, stream = fresh(Ranks(device=ranks.device), data)
-    part, losses, first = stage_of(model, ranks.rank, ranks.size), [], {}
-    for _ in range(steps):
-        optimizer.zero_grad()
-        losses.append(pipeline_step(part, masked(stream), ranks, WAYS[way])[0].item())
-        if way != "tied not added":
-            add_tied(part, ranks)
-        first = first or {name: p.grad.to("cpu", copy=True) for name, p in part.named_parameters()}
-        optimizer.step()
-    return losses, {name: grad for stage in gathered(ranks, first) for name, grad in stage.items()}
-
-
-# %%
-#| export drills.pipeline
-def timeline(ranks: Ranks, data: str, steps: int = 8) -> dict:
-    """When which operation ran in each stage, in the fastest of some steps: seconds on this machine's clock."""
-    model, _, stream = fresh(Ranks(device=ranks.device), data)
-    part = stage_of(model, ranks.rank, ranks.size)
-    runs = [gathered(ranks, pipeline_step(part, masked(stream), ranks, one_f_one_b)[1]) for _ in range(steps)]
-    return {
-        "spans": min(runs, key=lambda spans: max(s[-1][-1] for s in spans) - min(s[0][-2] for s in spans))
-    }
-
-
-DRILLS = {"same": partial(compared, ways=WAYS, trained=trained_in_stages), "timeline": timeline}
-
-# %% [markdown]
-r"""
-## Two processes
-
-Now all of it for real. The drills train one small model for a few steps: in one process, over the ring, in a pipeline, and in three ways that are wrong on purpose. *Own positions* counts each rank's
-tokens from 0; *mean of means* weighs ranks that have few targets like those with many; *tied not added* leaves each copy of `wte` with its own part of the gradient.
-
-*Predict.* Which of the three are seen in the first loss? How many of the model's tensors get a wrong gradient from the last?
-"""
-
-# %%
-predict("21c.4", "wrong gradients if the tied one is not added", guess=None)
-
-
-# %%
-def report(told):
-    """A line a way; those that are wrong on purpose must be, the others not."""
-    for way, found in told.items():
-        apart, losses = found["apart"].values(), found["losses"]
-        wrong = f"{sum(x > 1e-4 for x in apart)} of {len(apart)} gradients are not those of one process"
-        assert (max(apart) > 1e-4) == (way in WRONG), f"{way}: {wrong}"
-        print(f"{way:14} losses {losses[0]:.3f} to {losses[-1]:.3f}: {wrong}")
-
-
-WRONG = "own positions", "mean of means", "tied not added"
-names = "drills.ring:sent", "drills.ring:same", "drills.pipeline:same", "drills.pipeline:timeline"
-torchrun("21c", N, "drill", *names, "--data", DATA, "--out", OUT)
-told, expected = json.loads(Path(OUT).read_text()), bytes_sent(N, B=2, T=64, C=64, size=4)
-sent = told["drills.ring:sent"]
-assert tuple(sent.values()) == expected, f"{sent} were sent, not {expected}"
-print(f"bytes as predicted: {expected[0]:,} forward, {expected[1]:,} backward")
-report(told["drills.ring:same"] | told["drills.pipeline:same"])
-answer("21c.4", sum(x > 1e-4 for x in told["drills.pipeline:same"]["tied not added"]["apart"].values()))
-
-# %% [markdown]
-r"""
-Why are the right ones not equal to the last bit? Float32 addition rounds. The ring adds a row's tiles in another order, the all-reduce adds the ranks' parts, and the tied gradient comes in two parts: a few 10⁻⁷ of a gradient's length
-(the tests print it). What is wrong is orders of magnitude beyond, and yet each of these losses falls. The tied matrix is the quietest: the first loss is right, and so are all other gradients. Comparing `wte` at both ends finds it.
-
-Time, now measured: the share in which each stage waits. The formula takes all stages for equally slow, and sending for free. Here the last stage has the head and the loss, and operations of a few milliseconds wait for Python
-and for whatever else these cores do: an indication, no more.
-"""
-
-# %% tags=["nbval-ignore-output"]
-spans = told["drills.pipeline:timeline"]["spans"]
-shares, m = ", ".join(f"{share:.0%}" for share in idle(spans)), len(spans[0]) // 2
-print(f"1F1B, {N} stages, {m} micro-batches, idle: measured {shares}, formula {bubble(N, m):.0%}")
-show(figures.schedules({"measured": spans}, "seconds"), alt="Two stages in turn, with gaps of uneven size.")
+SAME = partial(compared, ways=WAYS, trained=trained_in_ring)
+DRILLS = {"first": first_ring, "sent": sent_by_ring, "same": SAME}
 
 # %% tags=["nbval-ignore-output"]
 predictions("21c")
@@ -829,13 +682,11 @@ r"""
 2. *Gather.* Write Llama 3's way: a cache whose `layer` gathers all keys and values (`torch.distributed.nn.functional.all_gather`, which has a backward), sorts them by position, and attends with a mask from positions. *Check:*
    `tests/parallel/test_ch21c_ring.py` with your class in place of `ContextParallel`.
 3. *Merge.* Let `F.scaled_dot_product_attention` compute two halves of the keys; from both outputs and logsumexps make the whole. *Check:* against `absorb`. This is how a ring uses fused kernels.
-4. *A slow stage.* Give `simulate` a last stage that takes twice as long. *Check:* for many micro-batches the idle share of the others tends to one half; what would you move?
-5. *Blocking.* Let `swap` call `dist.send` first and `dist.recv` afterwards, and run `drill drills.pipeline:same --seconds 5` under torchrun. *Check:* does it end with gloo, for small rows and for large ones? NCCL's send is allowed to wait for the other's receive (nccl#784).
+4. *Both directions.* A link between two GPUs can send and receive at once. Let the first chunk of each rank's keys and values travel to the right and the second one to the left. *Check:* the tests of this chapter still pass, and each message has half of the bytes. How many tiles does each rank then compute in a step, and is the work still equal?
 
 ## Further reading
 
 - Liu, Zaharia and Abbeel 2023, *Ring Attention with Blockwise Transformers for Near-Infinite Context*, §3. Brandon et al. 2023, *Striped Attention*: the imbalance, and another cure.
 - Grattafiori et al. 2024, *The Llama 3 Herd of Models*, §3.3.2: tensor, context, pipeline and data parallelism together.
-- Huang et al. 2019, *GPipe*, §2. Narayanan et al. 2019, *PipeDream*: 1F1B without a flush, and the stale weights that it costs.
-- Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, §2.2. Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*.
+- Milakov and Gimelshein 2018, *Online normalizer calculation for softmax*: the running maximum.
 """

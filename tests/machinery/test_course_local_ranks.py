@@ -34,6 +34,15 @@ def test_of_a_gather_the_part_counts_that_a_rank_puts_in():
 
 
 @has_mode
+def test_a_cut_gives_each_rank_its_piece_and_no_gradient():
+    x = torch.arange(6.0, requires_grad=True).view(2, 3)
+    with local_ranks(2) as ranked:
+        part = ranked.cut(x, 1)
+        assert not part.requires_grad
+    assert [part._local_tensors[rank].tolist() for rank in range(2)] == [[[0, 1], [3, 4]], [[2], [5]]]
+
+
+@has_mode
 def test_values_that_differ_are_not_taken_for_one():
     with local_ranks(2) as ranked, pytest.raises(AssertionError, match="different values"):
         ranked.same(ranked(lambda rank: torch.tensor(float(rank))))

@@ -32,7 +32,15 @@ from nanogpt.parallel.tensor import (
     plain,
     split,
 )
-from nanogpt.parallel.tensor_by_hand import Row, enter, leave, split_block, vocab_embedding, vocab_loss
+from nanogpt.parallel.tensor_by_hand import (
+    SEQUENCE,
+    Row,
+    enter,
+    leave,
+    split_block,
+    vocab_embedding,
+    vocab_loss,
+)
 
 pytestmark = pytest.mark.skipif(
     not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
@@ -159,7 +167,7 @@ def block_by_hand(ranks: Ranks, folder: str) -> dict:
     y = whole(x)
     (y * torch.arange(16)[:, None]).sum().backward()
     cut = cutter(ranks)
-    split_block(block, cut, sequence=True)
+    split_block(block, cut, ends=SEQUENCE)
     part = cut(x, 1).requires_grad_()
     out = block(part)
     (out * cut(torch.arange(16)[:, None], 0)).sum().backward()

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,7 +91,21 @@ def fit_and_stop(ranks, config, step: int) -> int:
         return one_step(run)
 
     trainer.one_step = stopping
-    return trainer.fit(config).step
+    try:
+        return trainer.fit(config).step
+    finally:
+        trainer.one_step = one_step
+
+
+def fit_all(ranks, jobs: list) -> list[int]:
+    """Several runs, one after the other, in one start of the processes; jobs: configuration, and where to stop or None."""
+    return [fit_and_stop(ranks, config, stop) if stop else fit(ranks, config) for config, stop in jobs]
+
+
+def started(processes: int, jobs: list) -> None:
+    """All jobs in one start, each trained to its end."""
+    ends = [stop or config.train.max_steps for config, stop in jobs]
+    assert in_ranks(fit_all, processes, jobs, seconds=None) == [ends] * processes
 
 
 def train(grid: str, config, call=fit, *rest):
@@ -120,6 +135,66 @@ def furthest(a: GPT, b: GPT) -> float:
     return max((x - theirs[name]).abs().max().item() for name, x in a.state_dict().items())
 
 
+# The runs of the slow tests, in six starts of processes: a start costs as much as a run, and the next run in the same
+# processes finds what PyTorch has worked out for the first (DTensor's rules). (name, layout, where to stop); who is
+# stopped goes on in a later start.
+STARTS = [
+    (1, [("one → parts × cuts", "one", 3), ("bf16 one", "one", None), ("fp16 one", "one", None)]),
+    (
+        4,
+        [
+            ("whole parts × cuts", "parts × cuts", None),
+            ("stopped parts × cuts", "parts × cuts", 3),
+            ("parts × cuts → one", "parts × cuts", 3),
+            ("one → parts × cuts", "parts × cuts", None),
+            ("copies × cuts", "copies × cuts", None),
+            ("copies × cuts → copies 2", "copies × cuts", 3),
+            ("parts 4", "parts 4", None),
+            ("parts 4 → cuts 2", "parts 4", 3),
+            ("copies × parts", "copies × parts", None),
+        ],
+    ),
+    (
+        2,
+        [
+            ("whole parts 2", "parts 2", None),
+            ("stopped parts 2", "parts 2", 3),
+            ("parts 2", "parts 2", None),
+            ("bf16 parts 2", "parts 2", None),
+            ("fp16 parts 2", "parts 2", None),
+            ("cuts 2", "cuts 2", None),
+            ("parts 4 → cuts 2", "cuts 2", None),
+            ("copies × cuts → copies 2", "copies 2", None),
+        ],
+    ),
+    (4, [("stopped parts × cuts", "parts × cuts", None)]),
+    (2, [("stopped parts 2", "parts 2", None)]),
+    (1, [("parts × cuts → one", "one", None)]),
+]
+
+
+def changes_of(name: str) -> dict:
+    """What a run of STARTS has that is not `short`'s."""
+    if name.startswith(("bf16", "fp16")):
+        return {"train_dtype": name[:4]}
+    if name.endswith("parts 2") and name.startswith(("whole", "stopped")):
+        return {"model_dropout": 0.2}
+    return {"eval_sample_every": 8} if name in GRIDS else {}
+
+
+@pytest.fixture(scope="module")
+def runs(folder, tmp_path_factory) -> Path:
+    """The folder with all runs of STARTS."""
+    home = tmp_path_factory.mktemp("runs")
+    for processes, jobs in STARTS:
+        assert all(GRIDS[grid][0] == processes for _, grid, _ in jobs)
+        configs = [short(folder, home / name, **changes_of(name)) for name, _, _ in jobs]
+        layouts = [GRIDS[grid][1] for _, grid, _ in jobs]
+        laid = [replace(config, parallel=layout) for config, layout in zip(configs, layouts)]
+        started(processes, [(config, stop) for config, (_, _, stop) in zip(laid, jobs)])
+    return home
+
+
 # The same run
 
 
@@ -127,28 +202,33 @@ def slow(name: str):
     return pytest.param(name, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize(
-    "grid", ["parts × cuts", *map(slow, ["parts 2", "parts 4", "cuts 2", "copies × cuts", "copies × parts"])]
-)
-def test_every_layout_is_the_same_run(grid, folder, tmp_path, one):
-    config = short(folder, tmp_path / "run", eval_sample_every=8)
-    assert train(grid, config) == 8
+def is_the_same_run(run: Path, one: str, grid: str, export: Path) -> None:
     for name in ("loss", "norm", "val_loss"):
-        assert worst(one, config.run.dir, name) < BOUND, f"{name}: {grid} is another run than one process"
-    assert (Path(config.run.dir) / "samples/step_000008.txt").exists(), "no sample was written"
-    ours, theirs = (load_model(checkpoint.latest(run)) for run in (config.run.dir, one))
+        assert worst(one, run, name) < BOUND, f"{name}: {grid} is another run than one process"
+    assert (run / "samples/step_000008.txt").exists(), "no sample was written"
+    ours, theirs = (load_model(checkpoint.latest(each)) for each in (run, one))
     assert furthest(ours, theirs) < 1e-3, "the saved weights are others than one process's"
-    to_hf(ours, tmp_path / "hf")
-    assert furthest(from_hf(tmp_path / "hf"), ours) == 0, "the export for transformers is another model"
+    to_hf(ours, export)
+    assert furthest(from_hf(export), ours) == 0, "the export for transformers is another model"
+
+
+def test_the_grid_is_the_same_run(folder, tmp_path, one):
+    config = short(folder, tmp_path / "run", eval_sample_every=8)
+    assert train("parts × cuts", config) == 8
+    is_the_same_run(tmp_path / "run", one, "parts × cuts", tmp_path / "hf")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grid", ["parts 2", "parts 4", "cuts 2", "copies × cuts", "copies × parts"])
+def test_every_layout_is_the_same_run(grid, runs, tmp_path, one):
+    is_the_same_run(runs / grid, one, grid, tmp_path / "hf")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_16_bits_on_shards_are_the_same_run_too(precision, folder, tmp_path):
-    runs = [short(folder, tmp_path / grid, train_dtype=precision) for grid in ("one", "parts 2")]
-    for config in runs:
-        assert train(Path(config.run.dir).name, config) == 8
-    assert worst(*(config.run.dir for config in runs)) < 0.02, "16 bits round at 0.4%, not more"
+def test_16_bits_on_shards_are_the_same_run_too(precision, runs):
+    apart = worst(runs / f"{precision} one", runs / f"{precision} parts 2")
+    assert apart < 0.02, "16 bits round at 0.4%, not more"
 
 
 # Made in parts, compiled, in 16 bits, validated
@@ -297,31 +377,27 @@ def test_the_drills_find_the_same_by_nccl(tmp_path):
 # Gone on with
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        pytest.param("parts × cuts", "one", marks=pytest.mark.slow),
-        pytest.param("parts 4", "cuts 2", marks=pytest.mark.slow),
-        pytest.param("one", "parts × cuts", marks=pytest.mark.slow),
-        pytest.param("copies × cuts", "copies 2", marks=pytest.mark.slow),
+        ("parts × cuts", "one"),
+        ("parts 4", "cuts 2"),
+        ("one", "parts × cuts"),
+        ("copies × cuts", "copies 2"),
     ],
 )
-def test_a_checkpoint_goes_on_in_another_layout(first, then, folder, tmp_path, one):
-    config = short(folder, tmp_path / "run")
-    assert train(first, config, fit_and_stop, 3) == 3
-    assert train(then, config) == 8
-    assert worst(one, config.run.dir) < BOUND, "the curve has a seam"
+def test_a_checkpoint_goes_on_in_another_layout(first, then, runs, one):
+    assert worst(one, runs / f"{first} → {then}") < BOUND, "the curve has a seam"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("grid", "dropout"), [("parts 2", 0.2), ("parts × cuts", 0.0)])
-def test_the_same_layout_goes_on_bit_for_bit(grid, dropout, folder, tmp_path):
-    whole, stopped = (short(folder, tmp_path / name, model_dropout=dropout) for name in ("whole", "stopped"))
-    assert train(grid, whole) == train(grid, stopped, fit_and_stop, 3) + 5
-    assert train(grid, stopped) == 8
-    assert lines(whole.run.dir) == lines(stopped.run.dir), "the losses differ"
-    assert weights(whole.run.dir) == weights(stopped.run.dir), "the weights differ"
-    states = [checkpoint.load(checkpoint.latest(run.run.dir))["optimizer"] for run in (whole, stopped)]
+@pytest.mark.parametrize("grid", ["parts 2", "parts × cuts"])
+def test_the_same_layout_goes_on_bit_for_bit(grid, runs):
+    whole, stopped = runs / f"whole {grid}", runs / f"stopped {grid}"
+    assert lines(whole) == lines(stopped), "the losses differ"
+    assert weights(whole) == weights(stopped), "the weights differ"
+    states = [checkpoint.load(checkpoint.latest(run))["optimizer"] for run in (whole, stopped)]
     for i, moments in states[0]["state"].items():
         for what, x in moments.items():
             assert torch.equal(x, states[1]["state"][i][what]), f"{what} of parameter {i} differs"
@@ -350,25 +426,37 @@ def fit_or_die(ranks: Ranks, config, step: int) -> int:
     return trainer.fit(config).step
 
 
-def test_in_parts_a_run_goes_on_bit_for_bit_and_a_kill_leaves_the_checkpoint_before(folder, tmp_path):
-    config = [
-        replace(
-            short(folder, tmp_path / name, model_dropout=0.2, run_checkpoint_every=4, run_keep=9),
-            parallel=IN_PARTS,
-        )
-        for name in ("whole", "killed")
-    ]
-    assert in_ranks(fit, 2, config[0], seconds=None) == [8, 8]
-    in_ranks(fit_or_die, 2, config[1], 8, seconds=None, never=(0,))
-    killed = tmp_path / "killed"
+def in_parts(folder: Path, run: Path, **changes):
+    return replace(short(folder, run, **changes), parallel=IN_PARTS)
+
+
+KILLED = {"model_dropout": 0.2, "run_checkpoint_every": 4, "run_keep": 9}
+
+
+@pytest.fixture(scope="module")
+def parts(folder, tmp_path_factory) -> Path:
+    """Three runs of two ranks that save in parts, in one start: whole, one that stops after step 3, and a short one."""
+    home = tmp_path_factory.mktemp("parts")
+    whole = in_parts(folder, home / "whole", **KILLED)
+    stopped, short_one = (
+        in_parts(folder, home / "stopped"),
+        in_parts(folder, home / "short", train_max_steps=4),
+    )
+    started(2, [(whole, None), (stopped, 3), (short_one, None)])
+    return home
+
+
+def test_in_parts_a_run_goes_on_bit_for_bit_and_a_kill_leaves_the_checkpoint_before(folder, parts, tmp_path):
+    killed, config = tmp_path / "killed", in_parts(folder, tmp_path / "killed", **KILLED)
+    in_ranks(fit_or_die, 2, config, 8, seconds=None, never=(0,))
     assert checkpoint.latest(killed).name == "step_000004", "the checkpoint before the kill is not the newest"
-    assert in_ranks(fit, 2, config[1], seconds=None) == [8, 8]
-    assert lines(killed) == lines(tmp_path / "whole"), "the losses differ"
+    assert in_ranks(fit, 2, config, seconds=None) == [8, 8]
+    assert lines(killed) == lines(parts / "whole"), "the losses differ"
     assert not list(killed.glob(".*.tmp")), "what the kill left is still there"
-    parts = {path.name: path.read_bytes() for path in sorted((killed / "step_000008").glob("*.distcp"))}
-    assert len(parts) == 2, "not every rank has written a file"
+    files = {path.name: path.read_bytes() for path in sorted((killed / "step_000008").glob("*.distcp"))}
+    assert len(files) == 2, "not every rank has written a file"
     models = []
-    for run in (killed, tmp_path / "whole"):
+    for run in (killed, parts / "whole"):
         join(run / "step_000008", tmp_path / "joined" / run.name)
         models.append(load_model(tmp_path / "joined" / run.name))
         assert (tmp_path / "joined" / run.name / "tokenizer.json").exists(), "`sample` needs its words"
@@ -376,22 +464,21 @@ def test_in_parts_a_run_goes_on_bit_for_bit_and_a_kill_leaves_the_checkpoint_bef
 
 
 @pytest.mark.parametrize("size", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_parts_go_on_with_another_number_of_ranks(size, folder, tmp_path, one):
-    config = replace(short(folder, tmp_path / "run"), parallel=IN_PARTS)
-    assert in_ranks(fit_and_stop, 2, config, 3, seconds=None) == [3, 3]
+def test_parts_go_on_with_another_number_of_ranks(size, folder, parts, tmp_path, one):
+    shutil.copytree(parts / "stopped", tmp_path / "run")
+    config = in_parts(folder, tmp_path / "run")
     assert in_ranks(fit, size, config, seconds=None) == [8] * size
     assert worst(one, config.run.dir) < BOUND, "the curve has a seam"
 
 
-def test_parts_are_no_model_and_need_shards(folder, tmp_path):
-    config = replace(short(folder, tmp_path / "run", train_max_steps=4), parallel=IN_PARTS)
-    in_ranks(fit, 2, config, seconds=None)
+def test_parts_are_no_model_and_need_shards(folder, parts, tmp_path):
     with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it with join"):
-        checkpoint.chosen(tmp_path / "run")
-    for place in (tmp_path / "run", checkpoint.latest(tmp_path / "run")):
+        checkpoint.chosen(parts / "short")
+    for place in (parts / "short", checkpoint.latest(parts / "short")):
         begins = replace(short(folder, tmp_path / "new"), init_from=str(place))
         with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it with join"):
             assemble.assemble(begins)
+    config = in_parts(folder, tmp_path / "run")
     for layout in (Parallel(save_parts=True), Parallel(shard=True, tp=2, save_parts=True)):
         with pytest.raises(ValueError, match=r"parallel\.save_parts=true needs parallel\.shard=true and"):
             check_layout(layout, config.model, config.train)

@@ -12,8 +12,8 @@ from course.package.directives import read_head
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, TESTS, chapters, numbered, source_chapters
 from course.site.chapters import CHAPTERS
 
-# Chapters that begin with the simplest version and add one thing at a time: all but these.
-PLAIN = [c for c in source_chapters() if c not in ("21b", "21c")]
+# Chapters that begin with the simplest version and add one thing at a time: all of them.
+PLAIN = list(source_chapters())
 # Lines of code of a sitting: what it should have, what it may have until it is rewritten, and what is still to be cut or split.
 LINES = {chapter: 330 if chapter in PLAIN else 450 for chapter in source_chapters()}
 LINES |= {
@@ -22,11 +22,8 @@ LINES |= {
     "19": 450,
     "20": 360,
     "20a": 338,
-    "20b": 417,
     "21": 380,
     "21d": 440,
-    "21b": 460,
-    "21c": 460,
 }
 # What a reader meets, and what explains itself by chapters. This file's own examples are wrong on purpose.
 TEXTS = sorted(
