@@ -155,6 +155,7 @@ def test_the_schedules_ends():
 def test_the_plan_of_batches_deals_so_many_rows():
     grows = replace(Recipe(), rows=8, last_rows=16, steps=11)
     assert [rows_at(grows, step) for step in range(11)] == [8] * 6 + [16] * 5
+    assert [rows_at(replace(grows, steps=10), step) for step in range(10)] == [8] * 5 + [16] * 5
     assert {rows_at(Recipe(), step) for step in range(2000)} == {12}
     dealt = []
 
