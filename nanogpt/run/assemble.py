@@ -6,7 +6,6 @@ notebooks/19b_rewards.ipynb, notebooks/20a_many_processes.ipynb and notebooks/21
 
 import shutil
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +17,7 @@ from nanogpt.corpora.sources import blocks_in, cut_files, find_files
 from nanogpt.device import pick_device, seed_everything
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.precision import LossScaler, why_not
-from nanogpt.gpt.pretrained import from_hf, read_json
 from nanogpt.gpt.train import scale_init
-from nanogpt.gpt.weights import load_model
 from nanogpt.parallel.distributed import Ranks
 from nanogpt.parallel.laid_out import (
     compile_blocks,
@@ -32,9 +29,10 @@ from nanogpt.parallel.laid_out import (
     optimizer_for,
     saved_weights,
 )
-from nanogpt.run.checkpoint import chosen, is_in_parts, latest, repair
+from nanogpt.run.checkpoint import is_in_parts, latest, repair
 from nanogpt.run.checkpoint import load as load_state
-from nanogpt.run.config import Config, Data, Model, config_dict, keys
+from nanogpt.run.config import Config, Data, config_dict, keys
+from nanogpt.run.given import given_model
 from nanogpt.run.lora import add_lora, lora_parameters, take_adapter
 from nanogpt.run.together import first_alone, refuse_other_runs
 from nanogpt.run.training import Training
@@ -101,9 +99,7 @@ def first_model(config: Config, manifest: dict) -> GPT:
         model = given_model(config, manifest)
         return add_lora(model, lora.rank, lora.alpha, lora.targets, generator) if lora.rank else model
     if lora.rank:
-        raise ValueError(
-            f"lora.rank={lora.rank} adapts trained weights; set init_from to their folder or name"
-        )
+        raise ValueError(f"lora.rank={lora.rank} adapts trained weights; set init_from to their folder")
     shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
     return scale_init(GPT(shape, generator))
 
@@ -217,41 +213,6 @@ def resume(config: Config, ranks: Ranks | None = None) -> Training:
     return run
 
 
-def refuse_other_words(config: Config, folder: Path, manifest: dict) -> None:
-    """ValueError if init_from's folder keeps another tokenizer than the one that made the shards: ids would mean other words."""
-    file = folder / "tokenizer.json"
-    if file.exists() and (theirs := BPETokenizer.load(file).fingerprint) != manifest["fingerprint"]:
-        made = f"{config.data.dir} was made with tokenizer {manifest['fingerprint'][:8]}"
-        learned = f"init_from={config.init_from} learned {theirs[:8]}"
-        raise ValueError(f"{made}, {learned}; set data.tokenizer={file} and a new data.dir")
-
-
-def refuse_other_shape(config: Config, shape: GPTConfig, vocab_size: int) -> None:
-    """ValueError if init_from's model is not what the configuration asks for, or too small for the data."""
-    for name in ("n_layer", "n_head", "n_embd"):
-        given, has = getattr(config.model, name), getattr(shape, name)
-        if given not in (has, getattr(Model, name)):  # at its default nobody has asked for it
-            raise ValueError(f"init_from={config.init_from} has {name}={has}; leave out model.{name}={given}")
-    if shape.vocab_size < vocab_size or shape.block_size < config.model.block_size:
-        has = f"{shape.vocab_size} tokens and a context of {shape.block_size}"
-        needs = f"{vocab_size} and model.block_size={config.model.block_size}"
-        raise ValueError(f"init_from={config.init_from} has {has}; the run needs {needs}")
-
-
-def given_model(config: Config, manifest: dict) -> GPT:
-    """The model of init_from with this run's dropout, in float32. ValueError if the run cannot begin with it."""
-    folder = chosen(config.init_from)
-    file = folder / "config.json"
-    ours = file.exists() and "model_type" not in read_json(file)
-    if ours:
-        refuse_other_words(config, folder, manifest)
-    there = load_model(folder) if ours else from_hf(config.init_from)
-    refuse_other_shape(config, there.config, manifest["vocab_size"])
-    model = GPT(replace(there.config, dropout=config.model.dropout, flash=config.model.flash))
-    model.load_state_dict(there.float().state_dict())
-    return model
-
-
 def batches_of(config: Config, device: torch.device, rank: int = 0, world_size: int = 1) -> BatchStream:
     """Batches of data.dir's training shards, or of the folders of data.mix. ValueError where those cannot be mixed."""
     data, B = config.data, config.train.micro_batch
@@ -260,9 +221,7 @@ def batches_of(config: Config, device: torch.device, rank: int = 0, world_size: 
     if data.mix is None:
         return kind(open_shards(data.dir, "train"), B, rank=rank, world_size=world_size, **how)
     if data.dir not in data.mix:
-        raise ValueError(
-            f"data.mix must give data.dir={data.dir} a weight, too; it has {', '.join(data.mix)}"
-        )
+        raise ValueError(f"data.mix gives data.dir={data.dir} no weight; it has {', '.join(data.mix)}")
     words = load_manifest(data.dir)["fingerprint"]
     streams = [kind(open_shards(folder, "train", words), 1, **how) for folder in data.mix]
     return MixedStream(streams, list(data.mix.values()), B, rank, world_size)
@@ -271,9 +230,7 @@ def batches_of(config: Config, device: torch.device, rank: int = 0, world_size: 
 def marker_of(data: Data, tokenizer: BPETokenizer | None) -> list[int]:
     """The tokens that precede an answer. ValueError if the tokenizer of the shards is not known."""
     if tokenizer is None:
-        raise ValueError(
-            f"data.answers_after needs the tokenizer that made {data.dir}; name it in data.tokenizer"
-        )
+        raise ValueError(f"data.answers_after needs the tokenizer of {data.dir}; set data.tokenizer")
     return tokenizer.encode(data.answers_after)
 
 

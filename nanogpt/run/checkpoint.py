@@ -87,13 +87,11 @@ def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None,
     aside, tensors = target.with_name(f".{target.name}.tmp"), {}
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        if parts is not None:
+        if parts is None:
+            save_weights(aside, model, state)
+        else:
             os.rename(parts, aside)
             save_json(aside / "config.json", asdict(model.config))
-        elif lora_parameters(model):
-            save_adapter(model, aside, state["config"]["init_from"])
-        else:
-            save_model(model, aside)
         save_json(aside / "state.json", pack(state, "state", tensors))
         with atomically(aside / "state.safetensors") as file:
             file.write(serialize(tensors))
@@ -188,6 +186,14 @@ def chosen(place: str | Path) -> Path:
         how = f"join('{found}', 'model') of nanogpt.parallel.laid_out (chapter 21d)"
         raise ValueError(f"{found} is in parts; make a model of it with {how}")
     return found
+
+
+def save_weights(folder: Path, model: GPT, state: dict) -> None:
+    """Those of a checkpoint; of a model with adapters these alone, and where their base is."""
+    if lora_parameters(model):
+        save_adapter(model, folder, state["config"]["init_from"])
+    else:
+        save_model(model, folder)
 
 
 def seal(aside: Path, target: Path, step: int) -> None:

@@ -14,6 +14,7 @@ Everything here is one process. How several processes share a run is the subject
 # %%
 #| default_exp run.assemble
 #| doc run.assemble: From a configuration to a run: data, model and optimizer made, and a checkpoint gone on with.
+#| doc run.given: The model that a run begins with where one is given, and what is refused.
 #| doc run.training: A run in memory: its parts, all that its steps change, and both as a checkpoint has them.
 #| doc run.plot: Several runs in one figure: loss, norm, rate, throughput; the command `plot`.
 #| doc cli: `python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
@@ -644,7 +645,19 @@ learned another vocabulary, every id means another word. And if the configuratio
 
 
 # %%
-#| export run.assemble
+#| export run.given
+from dataclasses import replace
+from pathlib import Path
+
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.pretrained import from_hf, read_json
+from nanogpt.gpt.weights import load_model
+from nanogpt.run.config import Config, Model
+from nanogpt.text.tokenizer import BPETokenizer
+
+
+# %%
+#| export run.given
 def refuse_other_words(config: Config, folder: Path, manifest: dict) -> None:
     """ValueError if init_from's folder keeps another tokenizer than the one that made the shards: ids would mean other words."""
     file = folder / "tokenizer.json"
@@ -667,7 +680,7 @@ def refuse_other_shape(config: Config, shape: GPTConfig, vocab_size: int) -> Non
 
 
 # %%
-#| export run.assemble
+#| export run.given
 def given_model(config: Config, manifest: dict) -> GPT:
     """The model of init_from with this run's dropout, in float32. ValueError if the run cannot begin with it."""
     folder = chosen(config.init_from)

@@ -896,9 +896,9 @@ from course.torchrun import so_far
 from nanogpt.gpt.model import GPTConfig
 from nanogpt.gpt.train import scale_init
 from nanogpt.gpt.weights import save_model
-from nanogpt.run.assemble import given_model
 from nanogpt.run.checkpoint import MANIFEST, pack, to_disk
 from nanogpt.run.config import STRICT, Config, Count, Data, Model, Name, Positive, Rate, Train, config_dict
+from nanogpt.run.given import given_model
 from nanogpt.run.log import say
 from nanogpt.run.training import Training
 from nanogpt.text.data import BatchStream
@@ -942,9 +942,7 @@ def first_model(config: Config, manifest: dict) -> GPT:
         model = given_model(config, manifest)
         return add_lora(model, lora.rank, lora.alpha, lora.targets, generator) if lora.rank else model
     if lora.rank:
-        raise ValueError(
-            f"lora.rank={lora.rank} adapts trained weights; set init_from to their folder or name"
-        )
+        raise ValueError(f"lora.rank={lora.rank} adapts trained weights; set init_from to their folder")
     shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
     return scale_init(GPT(shape, generator))
 
@@ -954,6 +952,27 @@ r"""
 A checkpoint of such a run keeps the adapter and not the base, which is in `init_from` already. So it is an adapter's folder as above, and `sample` and `eval` can read it. When the run goes on, `take_weights` gives the adapters their numbers back. It compares the
 hash of the base first, because a base that was trained further in the meantime would be another one.
 """
+
+
+# %%
+#| export run.checkpoint
+def save_weights(folder: Path, model: GPT, state: dict) -> None:
+    """Those of a checkpoint; of a model with adapters these alone, and where their base is."""
+    if lora_parameters(model):
+        save_adapter(model, folder, state["config"]["init_from"])
+    else:
+        save_model(model, folder)
+
+
+def seal(aside: Path, target: Path, step: int) -> None:
+    """Write the manifest of a folder's files, wait for the disk, and give the folder its name."""
+    manifest = {"step": step, "files": {p.name: file_sha256(p) for p in sorted(aside.iterdir())}}
+    save_json(aside / MANIFEST, manifest | {"sha256": manifest_sha256(manifest)})
+    for path in (*aside.iterdir(), aside):
+        to_disk(path)
+    shutil.rmtree(target, ignore_errors=True)  # only a damaged one is written again
+    os.rename(aside, target)
+    to_disk(target.parent)
 
 
 # %%
@@ -968,22 +987,13 @@ def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None)
     aside, tensors = target.with_name(f".{target.name}.tmp"), {}
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        if lora_parameters(model):
-            save_adapter(model, aside, state["config"]["init_from"])
-        else:
-            save_model(model, aside)
+        save_weights(aside, model, state)
         save_json(aside / "state.json", pack(state, "state", tensors))
         with atomically(aside / "state.safetensors") as file:
             file.write(serialize(tensors))
         if tokenizer is not None:
             tokenizer.save(aside / "tokenizer.json")
-        manifest = {"step": step, "files": {p.name: file_sha256(p) for p in sorted(aside.iterdir())}}
-        save_json(aside / MANIFEST, manifest | {"sha256": manifest_sha256(manifest)})
-        for path in (*aside.iterdir(), aside):
-            to_disk(path)
-        shutil.rmtree(target, ignore_errors=True)  # only a damaged one is written again
-        os.rename(aside, target)
-        to_disk(target.parent)
+        seal(aside, target, step)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return target
@@ -1090,9 +1100,7 @@ def batches_of(config: Config, device: torch.device, rank: int = 0, world_size: 
     if data.mix is None:
         return kind(open_shards(data.dir, "train"), B, rank=rank, world_size=world_size, **how)
     if data.dir not in data.mix:
-        raise ValueError(
-            f"data.mix must give data.dir={data.dir} a weight, too; it has {', '.join(data.mix)}"
-        )
+        raise ValueError(f"data.mix gives data.dir={data.dir} no weight; it has {', '.join(data.mix)}")
     words = load_manifest(data.dir)["fingerprint"]
     streams = [kind(open_shards(folder, "train", words), 1, **how) for folder in data.mix]
     return MixedStream(streams, list(data.mix.values()), B, rank, world_size)

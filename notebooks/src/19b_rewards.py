@@ -882,9 +882,7 @@ def begun(config: Config, manifest: dict, model: GPT, stepper, optimizer, stream
 def marker_of(data: Data, tokenizer: BPETokenizer | None) -> list[int]:
     """The tokens that precede an answer. ValueError if the tokenizer of the shards is not known."""
     if tokenizer is None:
-        raise ValueError(
-            f"data.answers_after needs the tokenizer that made {data.dir}; name it in data.tokenizer"
-        )
+        raise ValueError(f"data.answers_after needs the tokenizer of {data.dir}; set data.tokenizer")
     return tokenizer.encode(data.answers_after)
 
 

@@ -581,7 +581,7 @@ answer("20b.4", PUBLISHED[64])
 # %% [markdown]
 r"""
 On one and two machines the model is right within 5%. From four machines on it is too optimistic, and on 64 machines by a factor of ten. The third column shows why this is possible: with a ring's latency, 10 µs for each of its 2(n − 1) messages, the model is within a factor of 2.1 of all seven measurements. NCCL can also use trees, whose latency
-grows with log n only, and our formula assumes one. Which of them a cluster gets, and how busy its switches are, no formula knows: in the same figure 5% of the measurements on 64 machines were below 12.5 GB/s, and 5% above 177. An engineer who tests a cluster saw 366 GB/s on four machines (nccl-tests#309).
+grows with log n only, and our formula assumes one. No formula tells you which of them a cluster gets, or how busy its switches are: in the same figure 5% of the measurements on 64 machines were below 12.5 GB/s, and 5% above 177. An engineer who tests a cluster saw 366 GB/s on four machines (nccl-tests#309).
 
 So take the formula for the best case, and a measured bandwidth for a plan that has to hold. Here is the model of a step.
 """

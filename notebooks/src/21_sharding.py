@@ -1008,7 +1008,7 @@ DRILLS = {"stages": stages, "parts": around_a_checkpoint}
 r"""
 ## Appendix: a run's checkpoint in parts
 
-A run needs more than weights and moments: its place in the data, its random states, and hashes. Chapter 21d lets the trainer save in parts. Its checkpoint is chapter 17b's, and four functions have to know that the weights may be in parts.
+A run needs more than weights and moments: its place in the data, its random states, and hashes. Chapter 21d lets the trainer save in parts. Its checkpoint is chapter 17b's, and three functions have to know that the weights may be in parts.
 
 `save` of chapter 17b gets the folder into which all ranks have written their parts. It takes it over in the place of the model's file, and does the rest as before. `clean` of chapter 17d removes what a kill has left of it, since its name ends with `.tmp`.
 """
@@ -1018,17 +1018,13 @@ A run needs more than weights and moments: its place in the data, its random sta
 import os
 import shutil
 
-from nanogpt.gpt.weights import save_model
-from nanogpt.run.checkpoint import MANIFEST, latest, pack, serialize, to_disk
+from nanogpt.run.checkpoint import latest, pack, save_weights, seal, serialize
 from nanogpt.run.metrics import read_metrics
 from nanogpt.text.files import atomically, save_json
-from nanogpt.text.shards import file_sha256, manifest_sha256
 
 # %%
 #| export run.checkpoint
 from dataclasses import asdict
-
-from nanogpt.run.lora import lora_parameters, save_adapter
 
 
 # %%
@@ -1044,13 +1040,11 @@ def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None,
     aside, tensors = target.with_name(f".{target.name}.tmp"), {}
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        if parts is not None:
+        if parts is None:
+            save_weights(aside, model, state)
+        else:
             os.rename(parts, aside)
             save_json(aside / "config.json", asdict(model.config))
-        elif lora_parameters(model):
-            save_adapter(model, aside, state["config"]["init_from"])
-        else:
-            save_model(model, aside)
         save_json(aside / "state.json", pack(state, "state", tensors))
         with atomically(aside / "state.safetensors") as file:
             file.write(serialize(tensors))
@@ -1064,17 +1058,6 @@ def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None,
 
 # %%
 #| export run.checkpoint
-def seal(aside: Path, target: Path, step: int) -> None:
-    """Write the manifest of a folder's files, wait for the disk, and give the folder its name."""
-    manifest = {"step": step, "files": {p.name: file_sha256(p) for p in sorted(aside.iterdir())}}
-    save_json(aside / MANIFEST, manifest | {"sha256": manifest_sha256(manifest)})
-    for path in (*aside.iterdir(), aside):
-        to_disk(path)
-    shutil.rmtree(target, ignore_errors=True)  # only a damaged one is written again
-    os.rename(aside, target)
-    to_disk(target.parent)
-
-
 def is_in_parts(checkpoint: Path) -> bool:
     """Whether ranks wrote a checkpoint each its own parts; else it has a model.safetensors."""
     return (checkpoint / ".metadata").exists()

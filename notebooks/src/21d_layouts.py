@@ -1122,7 +1122,8 @@ A run is assembled with `lay_out` in the place of DDP, and rows go to those who 
 from collections.abc import Callable
 
 from nanogpt.gpt.train import scale_init
-from nanogpt.run.assemble import begun, ensure_data, first_model, given_model, stream_of
+from nanogpt.run.assemble import begun, ensure_data, first_model, stream_of
+from nanogpt.run.given import given_model
 from nanogpt.run.looks import validate
 
 

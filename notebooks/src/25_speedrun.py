@@ -718,13 +718,16 @@ show(
 # %% [markdown]
 r"""
 Rows near 1 were not worth anything here, and it is good to know them: each is code that the record could do without. Compare the
-rows of AdamW, too. At the recipe's own rate, which suits Muon, AdamW looks hopeless. At half the rate it is much better. A table that
+rows of AdamW, too. At the recipe's own rate, which suits Muon, AdamW looks hopeless. At half the rate it is much better, and at a quarter it is worse again. So at the best of
+these three rates AdamW is not far behind. A table that
 had only the first of these rows would praise Muon for what the rate had done (chapter 15b).
 
 Keep in mind
-what this table is about: a tiny model, a minute of training, a bar that is far from the best possible loss. The
+what this table is about: a tiny model, seconds of training, a bar that is far from the best possible loss. We also chose the recipe by
+looking at the loss on the validation text. The rules of such races allow it, and it makes our numbers a little too good. The
 tables of recent tokens, for example, take over the spelling, and the bar asks for little more than spelling. Nothing here says what they
-would do for a model that has learned to spell already.
+would do for a model that has learned to spell already. They also need the tokens before the current one, so chapter 08's cache, which
+passes new tokens alone, does not work with them.
 
 ## The board
 

@@ -12,10 +12,8 @@ from course.package.directives import read_head
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, TESTS, chapters, numbered, source_chapters
 from course.site.chapters import CHAPTERS
 
-# Chapters that begin with the simplest version and add one thing at a time: all of them.
-PLAIN = list(source_chapters())
 # Lines of code of a sitting: what it should have, what it may have until it is rewritten, and what is still to be cut or split.
-LINES = {chapter: 330 if chapter in PLAIN else 450 for chapter in source_chapters()}
+LINES = dict.fromkeys(source_chapters(), 330)
 LINES |= {
     "17e": 424,
     "18b": 283,
@@ -114,13 +112,10 @@ class TestChapter:
         words = sum(len(source.split()) for source in prose)
         assert len(code) <= 60 and lines <= LINES[chapter], f"{len(code)} cells, {lines} lines"
         assert appended <= (475 if chapter == "16" else 240), f"{appended} lines of appendix"
-        if chapter in PLAIN:
-            assert words >= 5 * lines, f"{words} words of prose for {lines} lines of code"
+        assert words >= 5 * lines, f"{words} words of prose for {lines} lines of code"
 
     def test_the_reader_sees_what_the_code_does(self, chapter):
         """At most three code cells in a row show nothing."""
-        if chapter not in PLAIN:
-            pytest.skip("this chapter is still to be rewritten")
         cells = read(nbformat.read(next(NOTEBOOKS.glob(f"{chapter}_*.ipynb")), as_version=4).cells)
         silent = "".join("o" if cell.outputs else "-" for cell in cells if cell.cell_type == "code")
         assert "----" not in silent, f"code cells with output (o) and without: {silent}"

@@ -135,7 +135,7 @@ def test_a_run_that_is_older_than_the_keys_goes_on(place, capsys):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"init_from": "null"}, "lora.rank=3 adapts trained weights; set init_from to their folder or name"),
+        ({"init_from": "null"}, "lora.rank=3 adapts trained weights; set init_from to their folder"),
         ({"lora_rank": 17}, "rank=17 must be an integer from 1 to 16"),
         ({"lora_rank": -1}, "command line: lora.rank=-1 must be greater than or equal to 0"),
         ({"lora_targets": "[c_atn]"}, "lora.targets="),
@@ -221,7 +221,7 @@ def test_a_mixture_without_the_folder_that_is_validated_or_of_two_vocabularies_i
 ):
     only = f"{{{old}: 1}}"
     assert main(["train", *words(place, "refused", data_mix=only)]) == 2
-    assert "data.mix must give data.dir=" in capsys.readouterr().err
+    assert "data.mix gives data.dir=" in capsys.readouterr().err
     ensure_corpus(tmp_path, BPETokenizer.train((story.text for story in stories(50)), 290), n=50)
     assert main(["train", *mixed(place, tmp_path, "refused")]) == 2
     assert "was made with tokenizer" in capsys.readouterr().err
