@@ -27,7 +27,7 @@ USAGE = """usage: python -m nanogpt COMMAND [options]
 {commands}
 
   python -m nanogpt COMMAND --help    options and examples of a command
-Exit codes: 0 all went well, 2 something is wrong (one line says what), 130 or 143 stopped by Ctrl-C or SIGTERM."""
+Exit codes: 0 all went well, 1 the answer is no, 2 something is wrong (one line says what), 130 or 143 stopped (Ctrl-C)."""
 
 
 def is_there(module: str) -> bool:

@@ -237,8 +237,7 @@ def marker_of(data: Data, tokenizer: BPETokenizer | None) -> list[int]:
 def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
     """As first_model, but a rank has only its parts; and who reads different rows. ValueError for adapters and answers."""
     if config.lora.rank or config.data.answers_after:
-        keys = "lora.rank and data.answers_after need"
-        raise ValueError(f"{keys} a complete model on each rank; leave out parallel.shard and parallel.tp")
+        raise ValueError("adapters and answers need a complete model; leave out parallel.shard, parallel.tp")
     if config.init_from is not None:
         given = given_model(config, manifest)
         return made_in_parts(given.config, given.named_parameters(), config, ranks)

@@ -53,9 +53,7 @@ def draw_runs(runs: dict[str, Sequence[dict]]):
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt plot`."""
     parser = argparse.ArgumentParser(description="Draw loss, norm, rate and throughput of runs together.")
-    parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="a folder, its metrics.jsonl, or a main.log of llm.c"
-    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a folder, a metrics.jsonl or llm.c's log")
     parser.add_argument("--out", default="runs.png", metavar="FILE", help="a .png, .svg or .pdf (runs.png)")
     return parser
 

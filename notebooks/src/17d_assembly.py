@@ -785,9 +785,7 @@ show(draw_runs(runs), alt="The loss of two runs: at the lower rate it falls more
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt plot`."""
     parser = argparse.ArgumentParser(description="Draw loss, norm, rate and throughput of runs together.")
-    parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="a folder, its metrics.jsonl, or a main.log of llm.c"
-    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a folder, a metrics.jsonl or llm.c's log")
     parser.add_argument("--out", default="runs.png", metavar="FILE", help="a .png, .svg or .pdf (runs.png)")
     return parser
 
@@ -842,7 +840,7 @@ USAGE = """usage: python -m nanogpt COMMAND [options]
 {commands}
 
   python -m nanogpt COMMAND --help    options and examples of a command
-Exit codes: 0 all went well, 2 something is wrong (one line says what), 130 or 143 stopped by Ctrl-C or SIGTERM."""
+Exit codes: 0 all went well, 1 the answer is no, 2 something is wrong (one line says what), 130 or 143 stopped (Ctrl-C)."""
 
 
 # %%
@@ -967,11 +965,7 @@ r"""
 
 # %%
 with contextlib.redirect_stderr(sys.stdout):
-    codes = [
-        main(["pilot"]),
-        main(["sample", "--tokens"]),
-        main(["sample", "--checkpoint", "runs/is/nowhere"]),
-    ]
+    codes = [main(["pilot"]), main(["sample", "--tokens"]), main(["sample", "--checkpoint", "no/run"])]
     codes += [outcome("sample", partial(signal.raise_signal, signal.SIGINT))]
 answer("17d.2", codes[-1])
 assert codes == [2, 2, 2, 128 + signal.SIGINT], f"exit codes {codes}"
