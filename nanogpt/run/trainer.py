@@ -197,7 +197,7 @@ def fit(config: Config, command: str = "the same call") -> Training:
 HELP = """Start a run, or go on with it where its newest checkpoint is: the same command does both.
 
   python -m nanogpt train tiny
-  python -m nanogpt train shakespeare data.source=../shared/data/tinyshakespeare.txt
+  python -m nanogpt train shakespeare data.source=mine.txt data.dir=data/built/mine
   python -m nanogpt train gpt2-124M train.micro_batch=8 --dry-run
   python -m nanogpt train runs/tiny                              go on with the run in this folder
 
