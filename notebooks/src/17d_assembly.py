@@ -965,7 +965,7 @@ r"""
 
 # %%
 with contextlib.redirect_stderr(sys.stdout):
-    codes = [main(["pilot"]), main(["sample", "--tokens"]), main(["sample", "--checkpoint", "no/run"])]
+    codes = [main(["pilot"]), main(["sample", "--tokens"]), main(["sample", "--checkpoint", "no/such/run"])]
     codes += [outcome("sample", partial(signal.raise_signal, signal.SIGINT))]
 answer("17d.2", codes[-1])
 assert codes == [2, 2, 2, 128 + signal.SIGINT], f"exit codes {codes}"
