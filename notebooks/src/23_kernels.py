@@ -591,6 +591,12 @@ checkpoint("23")
 r"""
 ## Exercises
 
+`course exercises release 23` writes these, and those of 23b, as a notebook to `released/`; `course check 23` runs their visible checks. None of them needs Triton.
+
+- **23-1** Eight rows a program, 15 minutes: count programs, bytes and idle lanes where a program takes a tile of rows.
+- **23-4** A check that looks behind the end, 25 minutes: write the check that refuses wrong kernels and no right one.
+- **23-5** Right in the interpreter, 10 minutes: explain why a kernel may be wrong on a GPU alone.
+
 To explore:
 
 1. Let a program of `norm_kernel` take 8 rows, as a tile. *Predict* the bytes first, then count them with `watch`.

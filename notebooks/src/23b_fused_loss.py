@@ -480,6 +480,11 @@ checkpoint("23b")
 r"""
 ## Exercises
 
+`course exercises release 23` writes these, and those of 23, as a notebook to `released/`; `course check 23` runs their visible checks. None of them needs Triton.
+
+- **23-2** The loss of a stream of logits, 25 minutes: compute it from blocks of columns that are seen once.
+- **23-3** A mean of means, 15 minutes: repair a loss in chunks that depends on the size of the chunks.
+
 To explore:
 
 1. Replace the inside of the loop of `ChunkedLoss` by the two kernels. *Check:* gradients as before.
