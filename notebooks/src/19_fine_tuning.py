@@ -1048,7 +1048,7 @@ keys |= {"optim.warmup": 0, "optim.clip": "null", "eval.every": 0, "run.dir": RU
 # %% tags=["nbval-ignore-output"]
 _ = so_far("19", "train", "tiny", *(f"{key}={value}" for key, value in keys.items()))
 
-# %%
+# %% tags=["nbval-ignore-output"]
 ours = train(prepared("LoRA, rank 4"), batches(new_folder), N, LORA, precision=precision)
 theirs = [json.loads(line)["loss"] for line in (RUN / "metrics.jsonl").read_text().splitlines()]
 apart = max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
