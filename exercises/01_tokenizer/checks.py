@@ -226,7 +226,7 @@ WRONG = [
                     if done and (i, done[0]) == best:
                         done[0] = new
                     else:
-                        done.insert(0, i)
+                        done = [i, *done]
                 merged.append(done)
             return best, merged
         """),
@@ -281,7 +281,7 @@ WRONG = [
             ids, at = [], len(chunk)
             while at > 0:
                 start = next(i for i in range(at) if chunk[i:at] in vocab)
-                ids.insert(0, vocab.index(chunk[start:at]))
+                ids = [vocab.index(chunk[start:at]), *ids]
                 at = start
             return ids
         """),
