@@ -184,15 +184,10 @@ def trial_problem(
     return None
 
 
-def python() -> str:
-    """The program that starts a process of the course: this Python, or one that forks, in `course test`."""
-    return os.environ.get(PYTHON, sys.executable)
-
-
 def run_trial(folder: Path, modules: list[str], tests: list[Path]) -> tuple[dict, str]:
     """The trial's report, and all that it wrote. `import nanogpt` means the copy in `folder`, where it also works."""
     nonce, report, log = secrets.token_hex(8), folder / "report.json", folder / "log.txt"
-    script = [python(), str(Path(__file__).with_name("trial.py"))]
+    script = [os.environ.get(PYTHON, sys.executable), str(Path(__file__).with_name("trial.py"))]
     limits = [str(IMPORT_SECONDS), str(TEST_SECONDS)]
     with open(log, "wb") as out:
         process = subprocess.Popen(

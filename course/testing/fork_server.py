@@ -29,16 +29,13 @@ READ_AT_IMPORT = (
     "CUDA",
     "LD_",
 )
-# And these as processes begin to talk to each other: torchrun sets them for its ranks.
-READ_LATER = ("TORCHELASTIC_", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
 LONGEST = 1 << 20  # bytes of a request
 OWN_STREAMS = (0, 1, 2)
 
 
 def read_at_import(environment: dict[str, str]) -> dict[str, str]:
-    read = {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
-    return {name: value for name, value in read.items() if not name.startswith(READ_LATER)}
+    return {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
 
 
 # The server
@@ -154,8 +151,7 @@ def become(request: dict, streams: list[int], base: list[str]) -> None:
     for own, stream in zip(OWN_STREAMS, streams):
         os.dup2(stream, own)
         os.close(stream)
-    unbuffered = "PYTHONUNBUFFERED" in request["environment"] or request["words"][0] == "-u"
-    sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through=unbuffered)
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))
     for number in FORWARDED:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -174,10 +170,9 @@ def become(request: dict, streams: list[int], base: list[str]) -> None:
 
 
 def run(words: list[str]) -> None:
-    """As `python WORDS`: a module after -m, or a script; -u before them is obeyed by now."""
+    """As `python WORDS`: a module after -m, or a script."""
     import runpy
 
-    words = words[words[0] == "-u" :]
     safe = os.environ.get("PYTHONSAFEPATH")
     if words[0] == "-m":
         sys.argv = words[1:]

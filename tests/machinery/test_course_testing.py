@@ -238,11 +238,9 @@ def test_a_fork_is_as_a_new_process_with_a_folder_a_path_and_streams_of_its_own(
         assert fork == run(sys.executable, MINE="1")[:-1] and has_torch
         assert fork[-3:] == [[], "1", "said"], "something of the course is loaded, or it has not read"
         assert not run(program, OMP_NUM_THREADS="3")[-1], "PyTorch has read another number"
-        assert run(program, TORCHELASTIC_RUN_ID="7")[-1], "torchrun's ranks are forks"
         dies = tmp_path / "dies.py"
-        dies.write_text("import os\nprint(7)\nos.kill(os.getpid(), 9)\n")
-        done = subprocess.run([program, "-u", dies], env=forks.env, capture_output=True)
-        assert (done.returncode, done.stdout) == (-9, b"7\n")
+        dies.write_text("import os\nos.kill(os.getpid(), 9)\n")
+        assert subprocess.run([program, dies], env=forks.env).returncode == -9
         sleeps = tmp_path / "sleeps.py"
         sleeps.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
         for number in (signal.SIGINT, signal.SIGKILL):
