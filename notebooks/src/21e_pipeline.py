@@ -218,13 +218,13 @@ def idle(spans: list[list]) -> list[float]:
 
 
 # %%
-pictures = {f"{m} micro-batches": simulate([gpipe(s, STAGES, m) for s in range(STAGES)]) for m in (1, 4)}
+pictures = {f"micro-batches: {m}": simulate([gpipe(s, STAGES, m) for s in range(STAGES)]) for m in (1, 4)}
 alt = (
     "Two timetables of four stages: one micro-batch walks down and up alone; four follow each other closely."
 )
 show(figures.schedules(pictures), alt=alt)
 for name, spans in pictures.items():
-    print(f"{name:16} each stage is idle for {idle(spans)[0]:.1%} of the time")
+    print(f"{name}, and each stage is idle for {idle(spans)[0]:.1%} of the time")
 
 # %% [markdown]
 r"""
