@@ -21,6 +21,7 @@ SPEED = ("09", "14")  # the chapters that measure a GPU
 STARTS_FROM = {  # all others make what they miss
     "19_fine_tuning": ("07", "data/built/model"),
     "19b_rewards": ("07", "data/built/model"),
+    "19c_fine_tuning_runs": ("07", "data/built/model"),
 }
 NOT_HERE = {"jupyterlab"}  # Colab is the page
 ANSWER_SECONDS = 60

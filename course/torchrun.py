@@ -5,8 +5,10 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from course import kills
 from course.files import read_cells
 from course.notebook import RUN
 from course.package.as_of import Chapter
@@ -133,3 +135,20 @@ def so_far(number: str, *words: str) -> str:
         )
     print(done.stdout, end="")
     return done.stdout
+
+
+def so_far_killed(number: str, path: Path, lines: int, longer: float, *words: str) -> int:
+    """Start the command of so_far, and end it by `kill -9` some seconds after a file has so many lines; how many it has then."""
+    environment = os.environ | {"PYTHONPATH": str(package_so_far(number, RUN))}
+    print(f"$ python -m nanogpt {' '.join(words)}")
+    call, nowhere = [sys.executable, "-m", "nanogpt", *words], subprocess.DEVNULL
+    process, began = subprocess.Popen(call, env=environment, stdout=nowhere, stderr=nowhere), time.monotonic()
+    while process.poll() is None and kills.lines_in(path) < lines and time.monotonic() < began + SECONDS:
+        time.sleep(0.001)
+    time.sleep(longer)
+    ended = process.poll()
+    process.kill()
+    process.wait()
+    if ended is not None:
+        raise CourseError(f"{words[0]} had ended, with exit code {ended}, before it was killed")
+    return kills.lines_in(path)

@@ -41,6 +41,19 @@ def forgotten_at(level: float, recorded: dict, way: str, replay: float = 0.0) ->
     return float(np.interp(math.log(level), new, old, left=math.nan, right=math.nan))
 
 
+def forgotten_table(recorded: dict, levels: tuple[float, ...]) -> None:
+    """A line for each way: what is forgotten at each level of the new stories' loss; and the control, old stories alone."""
+    ways = list(dict.fromkeys((run["way"], run["replay"]) for run in recorded["runs"] if run["replay"] < 1))
+    head = "forgotten, with new stories above the floor by"
+    print(f"{head:46}", "".join(f"{level:7.2f}" for level in levels))
+    for way, replay in ways:
+        label = f"{way}, {replay:.0%} of the rows old" if replay else way
+        row = [forgotten_at(level, recorded, way, replay) for level in levels]
+        print(f"{label:46}", "".join("      –" if math.isnan(nats) else f"{nats:7.2f}" for nats in row))
+    control = [run["old"] for run in recorded["runs"] if run["replay"] == 1]
+    print(f"old stories alone: {max(control):.2f}, from {recorded['base']['old']:.2f} before")
+
+
 def published(held_out: dict[str, dict], in_training: dict[str, dict]):
     """Training losses, pale, and held-out losses of several runs against steps."""
     fig, ax = plt.subplots()

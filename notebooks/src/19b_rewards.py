@@ -14,7 +14,6 @@ not rewarded. We ask one question in this chapter: **what do rewards bring that 
 # %%
 #| default_exp run.rewards
 #| doc run.rewards: Learning from answers: the loss on an answer alone, rewards for right ones, and what keeps a model near where it began.
-#| doc text.answers: The loss on answers alone: which tokens belong to an answer, in training and in validation.
 import json
 import math
 from collections import Counter
@@ -26,7 +25,7 @@ from nanogpt.corpora.corpus import ensure_corpus, readings, stories
 from nanogpt.corpora.grammar import NUMBERS
 from nanogpt.device import pick_device, pick_scale
 from nanogpt.evals.excess import Floor
-from nanogpt.evals.losses import evaluate, token_losses
+from nanogpt.evals.losses import token_losses
 from nanogpt.gpt.train import train
 from nanogpt.gpt.weights import load_model
 from nanogpt.text.data import DocumentStream
@@ -732,197 +731,9 @@ give.
 
 # %% [markdown]
 r"""
-## Appendix: answers in the trainer
-
-This chapter made its batches from the grammar's own questions. Somebody who fine-tunes a model to answer has documents, each a question with its answer, and starts `python -m nanogpt train`. Then the text itself must say where an answer begins. We let
-the same words precede every answer, for example `Answer:`, and the answer goes on up to the end of its document. The `<|endoftext|>` behind it counts as well, or the model would never learn to stop.
-
-`in_answers` finds these tokens. For each place it compares two numbers: where the last marker ended, and where the last document ended. If the marker comes later, the token belongs to an answer.
-"""
-
-
-# %%
-#| export text.answers
-from collections.abc import Iterable
-
-import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
-from nanogpt.evals.losses import token_losses
-from nanogpt.gpt.model import GPT
-from nanogpt.text.data import BatchStream
-
-
-# %%
-#| export text.answers
-def in_answers(ids: Tensor, marker: list[int], eot: int) -> Tensor:
-    """Which of ids (B, T) belong to an answer, behind a marker up to and with the next eot: booleans (B, T)."""
-    T, n = ids.size(1), len(marker)
-    found = (ids.unfold(1, n, 1) == torch.tensor(marker, device=ids.device)).all(-1)  # a marker begins here
-    begins = F.pad(found, (n, 0))[:, :T]  # the place behind a marker
-    ends = F.pad(ids == eot, (1, 0))[:, :T]  # the place behind an eot
-    place = torch.arange(1, T + 1, device=ids.device)
-    return (begins * place).cummax(1).values > (ends * place).cummax(1).values
-
-
-# %%
-ids = torch.tensor([[9, 5, 6, 7, 8, 9, 5, 6, 5, 7, 9, 6]])
-print(ids[0].tolist(), "with the marker 7 and the eot 9:")
-print(torch.where(in_answers(ids, [7], 9), ids, -100)[0].tolist())
-
-# %% [markdown]
-r"""
-The 8 and the 9 behind the first 7 count, and so does the 9 behind the second one. `only_answers` hides the other targets in every batch of a stream. The stream's place in the data and its state in a checkpoint stay what they were. For validation, `answer_loss` takes the
-mean over the answers alone.
-"""
-
-
-# %%
-#| export text.answers
-def only_answers(stream: BatchStream, marker: list[int]) -> BatchStream:
-    """The stream, in whose batches y is -100 outside of answers from now on.
-
-    An answer whose marker is before its row does not count. ValueError if the first million tokens have none.
-    """
-    source = getattr(stream, "streams", [stream])[0]  # a mixture's first one
-    first, eot = torch.from_numpy(source.tokens[0][:1_000_000].astype(np.int64))[None], source.eot
-    if not in_answers(first, marker, eot).any():
-        raise ValueError("data.answers_after is nowhere in the training text; write it as it is there")
-    all_targets = stream.next_batch
-
-    def next_batch() -> tuple[Tensor, Tensor]:
-        x, y = all_targets()
-        ids = torch.cat([x[:, :1], y], 1)
-        y[~in_answers(ids, marker, eot)[:, 1:]] = -100
-        return x, y
-
-    stream.next_batch = next_batch
-    return stream
-
-
-# %%
-#| export text.answers
-def answer_loss(
-    model: GPT, shards: Iterable[np.ndarray], eot: int, precision="float32", *, marker: list[int]
-) -> float:
-    """Mean loss in nats per token over the answers of the shards. ValueError if they have none."""
-    nats = n = 0
-    for tokens in shards:
-        ids = torch.from_numpy(tokens.astype(np.int64))[None]
-        counted = in_answers(ids, marker, eot)[0, 1:].numpy()
-        nats += token_losses(model, tokens, eot, precision=precision)[counted].sum().item()
-        n += counted.sum().item()
-    if not n:
-        where = "nowhere in the validation text; raise eval.tokens, or set eval.every=0"
-        raise ValueError(f"data.answers_after is {where}")
-    return nats / n
-
-
-# %% [markdown]
-r"""
-Our stories have no questions. But many end with a sum, "So Max had three plums and Julia had seven plums.", so we take " So" as the words that precede an answer. The space belongs to it, because our tokenizer has it in the token.
-"""
-
-# %% tags=["nbval-ignore-output"]
-marker = tokenizer.encode(" So")
-stream = only_answers(DocumentStream(open_shards(BUILT / "stories", "train"), 4, T, device=device), marker)
-x, y = stream.next_batch()
-print(f"{(y != -100).sum().item()} of {y.numel()} targets count. In the first row that has some:")
-row = y[(y != -100).any(1)][0]
-print(tokenizer.decode(row[row != -100].tolist()))
-logits = base(x)[0].detach().requires_grad_()
-F.cross_entropy(logits.transpose(1, 2), y, ignore_index=-100).backward()
-assert not logits.grad[y == -100].any(), "a hidden target has a gradient"
-
-# %% [markdown]
-r"""
-No hidden target sends a gradient into the model. In the trainer this is one key, `data.answers_after`. `begun` of chapter 17d puts a run together and knows its tokenizer, so there the stream is given to `only_answers`. `validate` measures what is trained: with this key, the
-validation loss is the mean over the answers. The floor of the stories is for all tokens, so it is left out then. (If the run reads a mixture, the loss of each other folder is printed with the folder's name, and is in the step's line.)
-"""
-
-# %%
-from dataclasses import dataclass
-
-from nanogpt.device import seed_everything
-from nanogpt.gpt.precision import LossScaler
-from nanogpt.run.assemble import held_out, tokenizer_of
-from nanogpt.run.config import Config, Data
-from nanogpt.run.log import say
-from nanogpt.run.training import Training
-from nanogpt.text.shards import load_manifest
-
-
-# %%
-#| export run.config
-@dataclass(frozen=True)
-class Data(Data):
-    answers_after: str = ""  # what follows this text in a document alone counts in the loss; empty: all text
-
-
-# %%
-#| export run.assemble
-#| grows begun
-def begun(config: Config, manifest: dict, model: GPT, stepper, optimizer, stream: BatchStream) -> Training:
-    """A run of these parts, before its first step."""
-    c, tokenizer = config, tokenizer_of(config.data, manifest)
-    if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
-        raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
-    if c.data.answers_after:
-        stream = only_answers(stream, marker_of(c.data, tokenizer))
-    held = held_out(c.data.dir, c.eval.tokens) if c.eval.every else []
-    stepper = torch.compile(stepper) if c.train.compile else stepper
-    scaler = LossScaler() if c.train.dtype == "fp16" else None
-    seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
-    device = next(model.parameters()).device
-    return Training(c, device, tokenizer, (held, manifest["eot"]), model, stepper, optimizer, stream, scaler)
-
-
-def marker_of(data: Data, tokenizer: BPETokenizer | None) -> list[int]:
-    """The tokens that precede an answer. ValueError if the tokenizer of the shards is not known."""
-    if tokenizer is None:
-        raise ValueError(f"data.answers_after needs the tokenizer of {data.dir}; set data.tokenizer")
-    return tokenizer.encode(data.answers_after)
-
-
-# %%
-print(marker_of(Data(answers_after=" So"), tokenizer))
-
-
-# %%
-#| export run.looks
-#| grows validate
-from nanogpt.run.assemble import held_out
-
-
-def measured_loss(run: Training, model: GPT, evaluate: Callable) -> tuple[float, dict]:
-    """The validation loss, by `evaluate` or of answers alone; and for the step's line the floor, and the loss of each
-    other folder of a mixture. Answers alone have no floor.
-    """
-    data, (held, eot), how = run.config.data, run.held, {"precision": run.config.train.dtype}
-    found = {key: value for key, value in load_manifest(data.dir).items() if key == "floor"}
-    if data.answers_after:
-        how["marker"], evaluate, found = marker_of(data, run.tokenizer), answer_loss, {}
-    for folder in [folder for folder in data.mix or () if folder != data.dir]:
-        found[f"val_loss of {folder}"] = evaluate(model, held_out(folder, run.config.eval.tokens), eot, **how)
-        say(f"val loss {found[f'val_loss of {folder}']:.4f} of {folder}")
-    return evaluate(model, held, eot, **how), found
-
-
-def validate(run: Training, model: GPT) -> dict:
-    """The validation loss, and the floor where the data have one. Notes which step was the best."""
-    loss, more = measured_loss(run, model, evaluate)
-    if loss < run.best.get("val_loss", math.inf):
-        run.best = {"step": run.step, "val_loss": loss}
-    return {"val_loss": loss} | more  # for `plot`
-
-
-# %% [markdown]
-r"""
 ## Checkpoint
 
-Exports `rewards.py` and `answers.py`, imports them in a fresh process and runs the chapter's tests.
+Exports `rewards.py`, imports it in a fresh process and runs the chapter's tests. In chapter 19c the trainer learns to count answers alone.
 """
 
 # %% tags=["nbval-ignore-output"]

@@ -1115,7 +1115,7 @@ class Training(Training):
 
 # %% [markdown]
 r"""
-A run is assembled with `lay_out` in the place of DDP, and rows go to those who read different ones. A model in parts is made part by part. Only a model that a run begins with (`init_from`) is read in full, into the CPU's memory. Chapter 19's adapters and the mask of chapter 19b need a complete model, and are refused.
+A run is assembled with `lay_out` in the place of DDP, and rows go to those who read different ones. A model in parts is made part by part. Only a model that a run begins with (`init_from`) is read in full, into the CPU's memory. The adapters and the mask of chapter 19c need a complete model, and are refused.
 """
 
 # %%

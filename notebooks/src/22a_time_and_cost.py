@@ -817,7 +817,7 @@ r"""
 ## The dry run's time
 
 Chapter 17c's `--dry-run` prints two times of a step: a lower bound by the roofline, and a measurement. Both forget `parallel.recompute` (chapter 21d), with which each block is computed a second time. Now we can count these FLOPs, so the bound grows by them, and
-the measured model recomputes its blocks as well. `planned` of chapter 22 makes the planner's `Step` of a configuration, so the dry run and the command `plan` count the same FLOPs.
+the measured model recomputes its blocks as well. (`frozen` and `add_lora` are for a run with adapters, chapter 19c.) `planned` of chapter 22 makes the planner's `Step` of a configuration, so the dry run and the command `plan` count the same FLOPs.
 """
 
 # %%
@@ -827,7 +827,8 @@ from nanogpt.gpt import optim
 from nanogpt.gpt.precision import READS, LossScaler
 from nanogpt.gpt.train import train_step
 from nanogpt.run.config import Config, load_config
-from nanogpt.run.dryrun import planned
+from nanogpt.run.dryrun import frozen, planned
+from nanogpt.run.lora import add_lora
 from nanogpt.speed.roofline import Roofline, timings
 from nanogpt.speed.work import predict_step
 
@@ -840,7 +841,7 @@ def least_seconds(shape: GPTConfig, config: Config, roof: Roofline) -> float:
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
     name = READS.get(config.train.dtype, config.train.dtype)
     name = name if name in roof.flops else "float32"
-    parts = predict_step(shape, B, T, roof, name, fused=True)
+    parts = frozen(predict_step(shape, B, T, roof, name, fused=True), shape, config)
     update = parts["optimizer", "update"]
     again = recompute_flops(planned(shape, config)) / roof.flops[name]
     return (sum(parts.values()) - update + again) * n + update
@@ -852,7 +853,9 @@ def least_seconds(shape: GPTConfig, config: Config, roof: Roofline) -> float:
 def measured_seconds(shape: GPTConfig, config: Config, device: torch.device) -> float:
     """Of a step, measured with random tokens on at most two of its micro-batches, with blocks recomputed as configured."""
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
-    model, few = GPT(shape).to(device), min(n, 2)
+    model, few, lora = GPT(shape).to(device), min(n, 2), config.lora
+    if lora.rank:
+        add_lora(model, lora.rank, lora.alpha, lora.targets)
     if config.parallel.recompute:
         from nanogpt.parallel.fsdp import recompute_blocks  # here: its imports take a second
 

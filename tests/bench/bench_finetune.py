@@ -1,6 +1,6 @@
 """Chapter 19's trade-off, measured for many rates: `python tests/bench/bench_finetune.py` writes data/measurements/finetune.json.
 
-Runs the chapter's own cells up to its first training run, then `fine_tune` for each way, rate, share of old stories and
+Runs those of the chapter's own cells that train nothing, then its `fine_tune` for each way, rate, share of old stories and
 seed. Needs chapter 07's model. What is recorded for this model already is not run again, unless --anew. Some four
 minutes on two idle cores; `--steps 5` tries it out and writes nothing.
 """
@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from course.notebooks.source import notebook_from_source  # noqa: E402
+from nanogpt.gpt.weights import load_model  # noqa: E402
 from nanogpt.run.lora import add_lora, freeze  # noqa: E402
 from nanogpt.text.files import save_json  # noqa: E402
 
@@ -37,20 +38,50 @@ SWEEP = [  # way, share of old stories, rates
 LINE = "{way:14} replay {replay:3} lr {lr:6g} seed {seed}: new +{new:.3f}, old +{old:.3f}"
 
 
+CELLS = (  # of the chapter, by something that each contains: its sizes, its towns, its streams and its loop
+    *(
+        "from nanogpt.device",
+        "import json",
+        "SEED, RANKS",
+        "CHANGE = ",
+        "def hold_out",
+        "def excess",
+        "start = excess",
+    ),
+    *("new_folder = ", "def batches", "class Replay"),
+)
+
+
 def chapter() -> dict:
-    """The chapter's names, as they stand before its first training run."""
+    """The chapter's names, without those of its own training runs."""
     os.chdir(ROOT / "notebooks")
-    names = {"__name__": "chapter", "freeze": freeze, "add_lora": add_lora}
+    names = {"__name__": "chapter"}
     for cell in notebook_from_source(next((ROOT / "notebooks/src").glob("19_*.py"))).cells:
-        if cell.cell_type == "code" and "history = {0" in cell.source:
-            return names
-        if (
-            cell.cell_type == "code"
-            and "figures.published" not in cell.source
-            and "gpt2 =" not in cell.source
-        ):
+        if cell.cell_type == "code" and any(what in cell.source for what in CELLS):
             exec(compile(cell.source, "chapter 19", "exec"), names)
-    raise SystemExit("chapter 19 has no cell that starts its history")
+    return names
+
+
+def prepared(names: dict, way: str, seed: int):
+    """Chapter 07's model, ready to be trained: "all weights", a part of them, or "LoRA, rank r"."""
+    model = load_model(names["MODEL"], names["device"])
+    parts = {
+        "last block": (f".h.{model.config.n_layer - 1}.", ".ln_f"),
+        "embeddings": ("wte", "wpe"),
+        "all but embeddings": (".h.", ".ln_f"),
+    }
+    if way in parts:
+        return freeze(model, *parts[way])
+    if way.startswith("LoRA"):
+        generator = torch.Generator().manual_seed(seed)
+        return add_lora(model, int(way.split()[-1]), names["ALPHA"], generator=generator)
+    return model
+
+
+def stream_of(names: dict, replay: float, seed: int):
+    """New stories, of which a share of the rows is replaced by old ones."""
+    new, old = (names["batches"](names[folder], seed) for folder in ("new_folder", "old_folder"))
+    return names["Replay"](new, old, replay) if replay else new
 
 
 def main() -> int:
@@ -78,7 +109,8 @@ def main() -> int:
     for way, replay, rates in SWEEP:
         for lr, seed in itertools.product(rates, range(args.seeds)):
             if (way, replay, lr, seed) not in done:
-                found = names["excess"](names["fine_tune"](way, lr, replay, seed, steps))
+                model, stream = prepared(names, way, seed), stream_of(names, replay, seed)
+                found = names["excess"](names["fine_tune"](model, stream, lr, steps))
                 run = {"way": way, "replay": replay, "lr": lr, "seed": seed} | found
                 print(LINE.format(**run), flush=True)
                 record["runs"].append(run)

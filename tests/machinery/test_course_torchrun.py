@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course.paths import BUILT, CourseError, notebook_path
-from course.torchrun import package_so_far, ranks_device, so_far, told_by, torchrun
+from course.torchrun import package_so_far, ranks_device, so_far, so_far_killed, told_by, torchrun
 
 
 def test_a_cell_that_was_edited_and_run_is_what_the_ranks_get():
@@ -58,3 +58,8 @@ def test_a_command_of_the_chapter_so_far_says_why_it_failed():
         CourseError, match=r"sample ended with exit code 2(.|\n)*runs/is/nowhere is not there"
     ):
         so_far("19", "sample", "--checkpoint", "runs/is/nowhere")
+
+
+def test_a_command_that_ends_before_its_kill_is_no_kill(tmp_path):
+    with pytest.raises(CourseError, match="sample had ended, with exit code 2, before it was killed"):
+        so_far_killed("19", tmp_path / "log", 1, 0.0, "sample", "--checkpoint", "runs/is/nowhere")

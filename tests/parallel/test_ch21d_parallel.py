@@ -549,6 +549,19 @@ def test_the_trainer_refuses_before_anything_is_written(layout, batch, says, fol
     assert not list((tmp_path / "run").glob("step_*")), "a checkpoint of a run that was refused"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [Parallel(shard=True), Parallel(tp=2)], ids=["parts", "cuts"])
+def test_adapters_and_answers_in_a_model_in_parts_are_refused_in_one_line(layout, folder, tmp_path):
+    for changes in ({"lora_rank": 2}, {"data_answers_after": " saw"}):
+        config = replace(short(folder, tmp_path / "run", **changes), parallel=layout)
+        for error in in_ranks(fit, 2, config, seconds=None):
+            assert isinstance(error, ValueError), error
+            assert str(error) == (
+                "adapters and answers need a complete model; leave out parallel.shard, parallel.tp"
+            )
+    assert not list((tmp_path / "run").glob("step_*")), "a checkpoint of a run that was refused"
+
+
 # One process
 
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 
 import numpy as np
 import pytest
@@ -10,9 +9,10 @@ import torch
 
 from course.figures import fine_tuning as figures
 from course.notebooks.source import notebook_from_source
+from course.other_town import retold, swapped_rules
 from course.paths import SOURCES
-from nanogpt.corpora.corpus import ensure_corpus, entries, entropy, readings, stories
-from nanogpt.corpora.grammar import POOLS, alternatives, check, rules
+from nanogpt.corpora.corpus import ensure_corpus, entropy, readings, stories
+from nanogpt.corpora.grammar import POOLS
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.train import scale_init
 from nanogpt.gpt.weights import load_model, save_model
@@ -114,27 +114,19 @@ def test_a_model_that_is_not_there_is_said_in_one_sentence(corpus, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def town():
-    """The chapter's names for the other town: CHANGE and retold."""
-    names = {
-        "re": re,
-        "POOLS": POOLS,
-        "rules": rules,
-        "alternatives": alternatives,
-        "entries": entries,
-        "check": check,
-    }
-    exec("from contextlib import contextmanager", names)
+def change() -> dict[str, str]:
+    """The chapter's other town."""
+    names = {"swapped_rules": swapped_rules, "POOLS": POOLS}
     for cell in notebook_from_source(next(SOURCES.glob("19_*.py"))).cells:
-        if cell.source.startswith("SWAPPED") or "def retold" in cell.source:
-            exec(cell.source, names)
-    return names
+        if cell.source.startswith("CHANGE = "):
+            exec(cell.source.partition("print(")[0], names)
+    return names["CHANGE"]
 
 
-def test_the_floor_of_the_other_town_is_exact(town):
+def test_the_floor_of_the_other_town_is_exact(change):
     """Each story can be told in one way, whose choices give its probability; and in the old town in none."""
     old = list(stories(40, seed=3))
-    with town["retold"](town["CHANGE"]):
+    with retold(change):
         told = list(stories(40, seed=3))
         for story in told:
             (choices,) = readings(story.text)
@@ -143,23 +135,23 @@ def test_the_floor_of_the_other_town_is_exact(town):
     assert not any(readings(story.text) for story in told)
 
 
-def test_the_old_town_is_as_it_was_afterwards(town):
+def test_the_old_town_is_as_it_was_afterwards(change):
     before, nats = list(stories(20, seed=3)), entropy()
-    with pytest.raises(RuntimeError), town["retold"](town["CHANGE"]):
+    with pytest.raises(RuntimeError), retold(change):
         assert list(stories(20, seed=3)) != before
         raise RuntimeError("a cell was interrupted")
     assert list(stories(20, seed=3)) == before and entropy() == nats
 
 
 @pytest.mark.parametrize(
-    "change, word",
+    "wrong, word",
     [
         ({"gril": "Ann"}, "gril"),
         ({"girl": "Ann, Ann"}, "girl has an entry twice"),
         ({"feel": "{A} sang. | {A} sang."}, "is twice in feel"),
     ],
 )
-def test_a_change_that_cannot_be_is_said(town, change, word):
-    with pytest.raises(ValueError, match=word), town["retold"](change):
+def test_a_change_that_cannot_be_is_said(wrong, word):
+    with pytest.raises(ValueError, match=word), retold(wrong):
         list(stories(20, seed=3))
     assert list(stories(1, seed=3))

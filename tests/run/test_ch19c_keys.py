@@ -1,4 +1,4 @@
-"""Adapters in the trainer: the steps of chapter 19's loop, the base unmoved, a checkpoint of the adapter alone, resumed bit for bit."""
+"""Adapters, mixtures and answers in the trainer: the steps of a loop by hand, the base unmoved, a checkpoint of the adapter alone."""
 
 import hashlib
 import json
@@ -9,14 +9,20 @@ import torch
 from nanogpt.cli import main
 from nanogpt.corpora.corpus import ensure_corpus, stories
 from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.sample import load
-from nanogpt.gpt.train import scale_init, train
+from nanogpt.gpt.train import scale_init, train, train_step
 from nanogpt.gpt.weights import load_model, save_model
-from nanogpt.run import trainer
+from nanogpt.run import dryrun, trainer
 from nanogpt.run.assemble import compare
-from nanogpt.run.config import config_dict, load_config
+from nanogpt.run.config import Config, Lora, Model, Train, config_dict, load_config
+from nanogpt.run.dryrun import adapter_numbers, dry_run, frozen, of_adapters
 from nanogpt.run.lora import add_lora, load_adapter, lora_parameters, merge
+from nanogpt.speed.roofline import Roofline
+from nanogpt.speed.work import memory_by_category, predict_step, saved_bytes
+from nanogpt.text.answers import only_answers
 from nanogpt.text.data import DocumentStream
+from nanogpt.text.mixture import MixedStream
 from nanogpt.text.shards import open_shards
 from nanogpt.text.tokenizer import BPETokenizer
 
@@ -188,6 +194,35 @@ def test_a_mixture_has_exactly_its_shares(place, old, capsys):
     assert [sum(row in known for row in rows) for known in theirs] == [24, 8]
 
 
+def by_hand(place, old, keys: set[str]) -> list[float]:
+    """The losses of a loop outside of the trainer that does what these keys ask for."""
+    how = {"T": T, "seed": 0}
+    stream = DocumentStream(open_shards(place / "data", "train"), B, **how)
+    if "mix" in keys:
+        parts = [DocumentStream(open_shards(folder, "train"), 1, **how) for folder in (place / "data", old)]
+        stream = MixedStream(parts, [3, 1], B)
+    if "answers" in keys:
+        marker = BPETokenizer.load(place / "data/tokenizer.json").encode(" had")
+        only_answers(stream.streams[0] if "mix" in keys else stream, marker)
+    model = adapted(place) if "lora" in keys else load_model(place / "base")
+    return train(model, stream, STEPS, LR)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"mix"}, {"answers"}, {"lora", "mix"}, {"mix", "answers"}, {"lora", "mix", "answers"}], ids=str
+)
+def test_each_key_is_the_loop_by_hand_to_the_last_bit(place, old, keys):
+    name = " ".join(sorted(keys))
+    changes = {} if "lora" in keys else {"lora_rank": 0}
+    if "mix" in keys:
+        changes["data_mix"] = f"{{{place / 'data'}: 3, {old}: 1}}"
+    if "answers" in keys:
+        changes["data_answers_after"] = " had"
+    fitted(place, name, **changes)
+    assert losses(place, name) == by_hand(place, old, keys)
+    assert losses(place, name) != by_hand(place, old, set()), "the keys change nothing"
+
+
 def test_a_mixture_goes_on_bit_for_bit(place, old, monkeypatch):
     said, *overrides = mixed(place, old, "mixed whole")
     trainer.fit(load_config(said, overrides))
@@ -227,3 +262,79 @@ def test_a_mixture_without_the_folder_that_is_validated_or_of_two_vocabularies_i
     assert "was made with tokenizer" in capsys.readouterr().err
     assert main(["train", *mixed(place, place / "nowhere", "refused")]) == 2
     assert "nowhere/manifest.json does not exist" in capsys.readouterr().err
+
+
+# The dry run
+
+
+SHAPE = GPTConfig(block_size=64, vocab_size=500, n_layer=3, n_head=4, n_embd=64)
+
+
+def config_of(rank: int, **lora) -> Config:
+    sizes = {"model": Model(block_size=64), "train": Train(micro_batch=4, batch_tokens=256)}
+    return Config(**sizes, lora=Lora(rank=rank, **lora))
+
+
+def counted(rank: int) -> dict[str, int]:
+    """Bytes by category after a step of a model with these adapters."""
+    model = GPT(SHAPE, torch.Generator().manual_seed(0))
+    model = add_lora(model, rank) if rank else model
+    optimizer, ids = make_optimizer(model, 1e-3), torch.zeros(4, 65, dtype=torch.int64)
+    x, y = ids[:, :-1].clone(), ids[:, 1:].clone()
+    activations = saved_bytes(lambda: model(x, y), exclude=model.parameters())
+    train_step(model, optimizer, [(x, y)])
+    held = {"parameters": list(model.parameters()), "activations": []}
+    held["gradients"] = [p.grad for p in model.parameters() if p.grad is not None]
+    held["optimizer"] = [t for state in optimizer.state.values() for t in state.values()]
+    return {name: sum(t.nbytes for t in some) for name, some in held.items()} | {"activations": activations}
+
+
+@pytest.mark.parametrize("rank", [0, 2, 8])
+def test_the_memory_of_an_adapter_run_is_that_of_its_step(rank):
+    held = of_adapters(memory_by_category(SHAPE, 4, 64), SHAPE, config_of(rank))
+    there = counted(rank)
+    for name in ("parameters", "gradients"):
+        assert held[name] == pytest.approx(there[name]), name
+    assert held["optimizer"] == pytest.approx(there["optimizer"], rel=0.01, abs=200)
+    assert held["activations"] == pytest.approx(there["activations"], rel=0.1)
+    if rank:
+        assert held["optimizer"] < 0.2 * memory_by_category(SHAPE, 4, 64)["optimizer"]
+
+
+def test_adapters_are_counted_as_they_are_made_and_a_wrong_rank_is_refused():
+    model = add_lora(GPT(SHAPE), 3, targets=["c_fc"])
+    assert adapter_numbers(SHAPE, config_of(3, targets=("c_fc",))) == sum(
+        p.numel() for p in lora_parameters(model).values()
+    )
+    assert adapter_numbers(SHAPE, config_of(0)) == 0
+    with pytest.raises(ValueError, match="rank=65 must be an integer from 1 to 64"):
+        adapter_numbers(SHAPE, config_of(65))
+
+
+def test_a_frozen_model_has_a_smaller_bound_and_any_other_the_same():
+    parts = predict_step(SHAPE, 4, 64, Roofline("example", {"float32": 1e12}, 1e12), fused=True)
+    assert frozen(parts, SHAPE, config_of(0)) == parts
+    less = frozen(parts, SHAPE, config_of(4))
+    assert all(less[key] <= parts[key] for key in parts) and less.keys() == parts.keys()
+    assert less["mlp", "backward"] == parts["mlp", "backward"] / 2
+    assert less["mlp", "forward"] == parts["mlp", "forward"]
+    assert less["optimizer", "update"] < 0.2 * parts["optimizer", "update"]
+
+
+def test_a_dry_run_says_adapters_and_the_epochs_of_each_folder(place, old, capsys, monkeypatch):
+    monkeypatch.setattr(dryrun, "measure_roofline", lambda device: Roofline("cpu", {"float32": 1e9}, 1e9))
+    said, *overrides = mixed(place, old, "dry")
+    config = load_config(said, overrides)
+    dry_run(config)
+    told = capsys.readouterr().out
+    assert ", and 1,536 in adapters, which alone are trained" in told
+    rows = STEPS * B
+    for folder, share in ((place / "data", 3), (old, 1)):
+        documents = len(DocumentStream(open_shards(folder, "train"), 1, T).starts)
+        assert f"epochs      {rows * share / 4 / documents:.2f} of {documents} documents in {folder}" in told
+    assert not (place / "dry").exists(), "a dry run has written something"
+    dry_run(load_config(said, [*overrides, "lora.rank=0", "data.mix=null"]))
+    told = capsys.readouterr().out
+    assert "adapters" not in told and told.count("epochs") == 1
+    with pytest.raises(ValueError, match="rank=17 must be an integer from 1 to 16"):
+        dry_run(load_config(said, [*overrides, "lora.rank=17"]))

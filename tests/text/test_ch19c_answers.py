@@ -13,6 +13,7 @@ from nanogpt.evals.losses import evaluate, token_losses
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.train import train_step
 from nanogpt.run import trainer
+from nanogpt.run.assemble import resume
 from nanogpt.run.config import load_config
 from nanogpt.text.answers import answer_loss, in_answers, only_answers
 from nanogpt.text.data import BatchStream, DocumentStream
@@ -152,6 +153,23 @@ def test_a_run_trains_and_validates_on_answers_and_goes_on_bit_for_bit(data, mar
     assert lines(tmp_path / "all")[0]["loss"] != told[0]["loss"], "without the key all targets count"
 
 
+def test_in_a_mixture_the_other_folders_count_in_full(data, marker, tmp_path):
+    """They are there so that they are not forgotten; most of their documents have no answer."""
+    old = tmp_path / "old"
+    ensure_corpus(old, BPETokenizer.load(data / "tokenizer.json"), n=100, seed=5)
+    name, *keys = words(data, tmp_path / "run", data_mix=f"{{{old}: 1, {data}: 3}}")
+    stream = resume(load_config(name, keys)).stream
+    x, y = stream.next_batch()
+    rows = torch.cat([x[:, :1], y], 1)
+    theirs = {tuple(DocumentStream(open_shards(old, "train"), 1, T).next_batch()[0][0].tolist())}
+    full = [not (row == -100).any() for row in y]
+    assert full == [tuple(row.tolist()) in theirs for row in x] and sum(full) == 1
+    assert all(
+        (row == -100).any() and (row != -100).any() for row, all_of_it in zip(y, full) if not all_of_it
+    )
+    assert rows.shape == (B, T + 1)
+
+
 @pytest.mark.parametrize("after", ["", " had"])
 def test_each_folder_of_a_mixture_is_validated_under_its_name(data, marker, tmp_path, capsys, after):
     old = tmp_path / "old"
@@ -163,7 +181,7 @@ def test_each_folder_of_a_mixture_is_validated_under_its_name(data, marker, tmp_
     for key, folder in (("val_loss", data), (f"val_loss of {old}", old)):
         tokens, eot = read_shard(open_shards(folder, "val")[0])[:2000], run.held[1]
         expected = evaluate(run.model, [tokens], eot)
-        if after:
+        if after and folder == data:  # of the other folder all tokens count
             expected = answer_loss(run.model, [tokens], eot, marker=marker)
         assert last[key] == pytest.approx(expected, abs=1e-6), f"{key} is another text's"
     assert f"val loss {last[f'val_loss of {old}']:.4f} of {old}" in capsys.readouterr().out
