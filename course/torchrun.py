@@ -15,9 +15,12 @@ from course.package.as_of import Chapter
 from course.package.blank import TURN
 from course.package.cells import ExportedCell, exported_cell
 from course.package.directives import read_head
-from course.paths import BUILT, CourseError, notebook_path
+from course.paths import BUILT, NOTEBOOKS, PACKAGE, CourseError, notebook_path
 
 SECONDS = 300
+LAID_OUT: dict[
+    str, str
+] = {}  # what the folder of a chapter was made of, so that the next command need not make it again
 TURN_SAID = re.compile(rf"(?<!\"){TURN}.*")  # as an error says it, not as the line that raises it
 
 
@@ -50,9 +53,18 @@ def package_so_far(number: str, executed: list[str]) -> Path:
         ):
             place.source = found[-1]
     folder = BUILT / f"so-far-{number}"
-    shutil.rmtree(folder, ignore_errors=True)
-    Chapter(path, notebook).lay_out(folder)
+    made_of = str([cell.source for cell in notebook.cells] + newest_files())
+    if LAID_OUT.get(number) != made_of or not folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        Chapter(path, notebook).lay_out(folder)
+        LAID_OUT[number] = made_of
     return folder
+
+
+def newest_files() -> list[int]:
+    """When a notebook, and when a module, was written last: they may change while a kernel runs."""
+    folders = (NOTEBOOKS.glob("*.ipynb"), PACKAGE.rglob("*.py"))
+    return [max((path.stat().st_mtime_ns for path in paths), default=0) for paths in folders]
 
 
 def ranks_device(processes: int) -> str:

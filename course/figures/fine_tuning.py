@@ -50,8 +50,8 @@ def forgotten_table(recorded: dict, levels: tuple[float, ...]) -> None:
         label = f"{way}, {replay:.0%} of the rows old" if replay else way
         row = [forgotten_at(level, recorded, way, replay) for level in levels]
         print(f"{label:46}", "".join("      –" if math.isnan(nats) else f"{nats:7.2f}" for nats in row))
-    control = [run["old"] for run in recorded["runs"] if run["replay"] == 1]
-    print(f"old stories alone: {max(control):.2f}, from {recorded['base']['old']:.2f} before")
+    if control := [run["old"] for run in recorded["runs"] if run["replay"] == 1]:
+        print(f"old stories alone: {max(control):.2f}, from {recorded['base']['old']:.2f} before")
 
 
 def published(held_out: dict[str, dict], in_training: dict[str, dict]):

@@ -430,7 +430,7 @@ def mixed_rows(weights: list[int]) -> MixedStream:
     return MixedStream(parts, weights, B)
 
 
-print(f"{N} losses, at most {apart('mixture', by_hand(mixed_rows([6, 1]))):.0f} nats apart")
+print(f"{N} losses, at most {apart('mixture', by_hand(mixed_rows([6, 1]))):g} nats apart")
 
 # %% tags=["nbval-ignore-output"]
 look_at("mixture")
@@ -613,7 +613,7 @@ _ = so_far("19c", *command("all three", *KEYS))
 # %%
 stream = mixed_rows([SHARE, 1])
 only_answers(stream.streams[0], marker)
-print(f"{N} losses, at most {apart('all three', by_hand(stream)):.0f} nats apart")
+print(f"{N} losses, at most {apart('all three', by_hand(stream)):g} nats apart")
 
 # %% tags=["nbval-ignore-output"]
 look_at("all three")
@@ -965,6 +965,10 @@ checkpoint("19c")
 # %% [markdown]
 r"""
 ## Exercises
+
+`course exercises release 19` writes this one, and those of chapter 19, as a notebook to `released/`; `course check 19` runs their visible checks.
+
+- **19-3** The answer, and its end, 20 minutes: fix a loss that never learns to stop.
 
 To explore:
 

@@ -23,6 +23,15 @@ def test_a_cell_that_was_edited_and_run_is_what_the_ranks_get():
     assert '"B": 17' not in notebook_path("20").read_text(encoding="utf-8"), "the notebook itself was changed"
 
 
+def test_the_package_is_made_again_only_if_a_cell_has_changed():
+    mark = package_so_far("20", []) / "mark"
+    mark.touch()
+    package_so_far("20", [])
+    assert mark.exists(), "nothing has changed, and yet it was made again"
+    package_so_far("20", ["#| export\ndef my_rows(B: int, ranks: Ranks) -> dict:\n    return {}\n"])
+    assert not mark.exists(), "a cell has changed, and the package is the old one"
+
+
 def test_ranks_are_on_gpus_where_each_has_one_unless_somebody_says_otherwise(monkeypatch):
     monkeypatch.delenv("NANOGPT_DEVICE", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
