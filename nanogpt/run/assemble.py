@@ -1,7 +1,7 @@
 """From a configuration to a run: data, model and optimizer made, and a checkpoint gone on with.
 
-Exported from notebooks/17d_assembly.ipynb, grown by notebooks/19_fine_tuning.ipynb,
-notebooks/19b_rewards.ipynb, notebooks/20a_many_processes.ipynb and notebooks/21d_layouts.ipynb.
+Exported from notebooks/17d_assembly.ipynb, grown by notebooks/19c_fine_tuning_runs.ipynb,
+notebooks/20a_many_processes.ipynb and notebooks/21d_layouts.ipynb.
 """
 
 import shutil
@@ -117,7 +117,8 @@ def begun(config: Config, manifest: dict, model: GPT, stepper, optimizer, stream
     if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
         raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
     if c.data.answers_after:
-        stream = only_answers(stream, marker_of(c.data, tokenizer))
+        own = stream.streams[list(c.data.mix).index(c.data.dir)] if c.data.mix else stream
+        only_answers(own, marker_of(c.data, tokenizer))
     held = held_out(c.data.dir, c.eval.tokens) if c.eval.every else []
     stepper = torch.compile(stepper) if c.train.compile else stepper
     scaler = LossScaler() if c.train.dtype == "fp16" else None

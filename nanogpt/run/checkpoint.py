@@ -1,7 +1,7 @@
 """A checkpoint: a directory a step, whole or not there, proved by hashes.
 
 Exported from notebooks/17b_checkpoints.ipynb, grown by notebooks/17d_assembly.ipynb,
-notebooks/19_fine_tuning.ipynb and notebooks/21_sharding.ipynb.
+notebooks/19c_fine_tuning_runs.ipynb and notebooks/21_sharding.ipynb.
 """
 
 import json

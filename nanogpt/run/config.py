@@ -1,7 +1,7 @@
 """A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
 
-Exported from notebooks/17c_config.ipynb, grown by notebooks/19_fine_tuning.ipynb, notebooks/19b_rewards.ipynb
-and notebooks/21d_layouts.ipynb.
+Exported from notebooks/17c_config.ipynb, grown by notebooks/19c_fine_tuning_runs.ipynb and
+notebooks/21d_layouts.ipynb.
 """
 
 import json
@@ -72,7 +72,7 @@ class Data:
     paragraphs: bool = True  # a document of that text ends at a blank line
     overfit: bool = False  # every step reads the first batch again: a model must learn it by heart
     mix: dict[Name, Positive] | None = None  # a weight for each folder, dir among them; null: dir alone
-    answers_after: str = ""  # what follows this text in a document alone counts in the loss; empty: all text
+    answers_after: str = ""  # in dir's documents what follows this text alone counts in the loss; empty: all
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Lora:
-    """Adapters beside the frozen weights of init_from: chapter 19."""
+    """Adapters beside the frozen weights of init_from: chapters 19 and 19c."""
 
     __pydantic_config__ = STRICT
     rank: Count = 0  # of the adapters, which alone are trained; 0: none, and all weights are trained

@@ -1,7 +1,7 @@
 """What a run would take: parameters, memory, epochs, time.
 
-Exported from notebooks/17c_config.ipynb, grown by notebooks/22_planner.ipynb and
-notebooks/22a_time_and_cost.ipynb.
+Exported from notebooks/17c_config.ipynb, grown by notebooks/19c_fine_tuning_runs.ipynb,
+notebooks/22_planner.ipynb and notebooks/22a_time_and_cost.ipynb.
 """
 
 from functools import partial
@@ -19,6 +19,7 @@ from nanogpt.plan.budget import recompute_flops
 from nanogpt.plan.footprint import Step, footprint
 from nanogpt.run.checkpoint import latest
 from nanogpt.run.config import Config
+from nanogpt.run.lora import add_lora, lora_parameters
 from nanogpt.run.metrics import span
 from nanogpt.speed.roofline import Roofline, measure_roofline, timings
 from nanogpt.speed.work import predict_step
@@ -30,7 +31,7 @@ def least_seconds(shape: GPTConfig, config: Config, roof: Roofline) -> float:
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
     name = READS.get(config.train.dtype, config.train.dtype)
     name = name if name in roof.flops else "float32"
-    parts = predict_step(shape, B, T, roof, name, fused=True)
+    parts = frozen(predict_step(shape, B, T, roof, name, fused=True), shape, config)
     update = parts["optimizer", "update"]
     again = recompute_flops(planned(shape, config)) / roof.flops[name]
     return (sum(parts.values()) - update + again) * n + update
@@ -39,7 +40,9 @@ def least_seconds(shape: GPTConfig, config: Config, roof: Roofline) -> float:
 def measured_seconds(shape: GPTConfig, config: Config, device: torch.device) -> float:
     """Of a step, measured with random tokens on at most two of its micro-batches, with blocks recomputed as configured."""
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
-    model, few = GPT(shape).to(device), min(n, 2)
+    model, few, lora = GPT(shape).to(device), min(n, 2), config.lora
+    if lora.rank:
+        add_lora(model, lora.rank, lora.alpha, lora.targets)
     if config.parallel.recompute:
         from nanogpt.parallel.fsdp import recompute_blocks  # here: its imports take a second
 
@@ -72,7 +75,7 @@ def say_time(steps: int, least: float, measured: float | None) -> None:
 
 def say_memory(shape: GPTConfig, config: Config) -> None:
     """Print what a GPU keeps at the peak of a step, in the run's precision, by chapter 22's list."""
-    held = footprint(planned(shape, config))
+    held = of_adapters(footprint(planned(shape, config)), shape, config)
     text = ", ".join(f"{what} {n / 1e9:.3f}" for what, n in held.items())
     print(f"memory      {sum(held.values()) / 1e9:.3f} GB in {config.train.dtype}: {text}")
 
@@ -99,14 +102,58 @@ def dry_run(config: Config) -> None:
     shape = shape_of(c, manifest["vocab_size"])
     B, T, steps, tokens = c.train.micro_batch, c.model.block_size, c.train.max_steps, c.train.batch_tokens
     assumed = "" if known or shape.vocab_size != guess else f", if the vocabulary has {guess:,}"
-    print(f"parameters  {num_params(shape):,}{assumed}")
+    numbers = adapter_numbers(shape, c)
+    beside = f", and {numbers:,} in adapters, which alone are trained" if numbers else ""
+    print(f"parameters  {num_params(shape):,}{assumed}{beside}")
     say_memory(shape, c)
     print(f"steps       {steps:,} of {tokens:,} tokens: {c.micro_batches} × {B} rows of {T}")
-    if known:
-        train = manifest["splits"]["train"]
-        n, what = (train["documents"] * T, "documents") if c.data.documents else (train["tokens"], "tokens")
-        print(f"epochs      {steps * tokens / n:.2f} of {train[what]:,} {what}")
+    say_epochs(c)
     say_time(steps, *step_seconds(shape, c, device, measure_roofline(device)))
+
+
+def adapter_numbers(shape: GPTConfig, config: Config) -> int:
+    """How many numbers the adapters of a run have; 0 if it has none. ValueError for adapters that cannot be."""
+    lora = config.lora
+    if not lora.rank:
+        return 0
+    with torch.device("meta"):
+        model = add_lora(GPT(shape), lora.rank, lora.alpha, lora.targets)
+    return sum(p.numel() for p in lora_parameters(model).values())
+
+
+def of_adapters(held: dict[str, float], shape: GPTConfig, config: Config) -> dict[str, float]:
+    """Bytes by category, of all weights, corrected for a run that trains adapters alone: they have the gradients and averages."""
+    numbers, P = adapter_numbers(shape, config), num_params(shape)
+    if not numbers:
+        return held
+    states = [name for name in ("gradients", "optimizer", "moments", "masters") if name in held]
+    few = {name: held[name] * numbers / P for name in states}
+    return held | few | {"parameters": held["parameters"] * (P + numbers) / P}
+
+
+def frozen(parts: dict[tuple, float], shape: GPTConfig, config: Config) -> dict[tuple, float]:
+    """Seconds by part and phase, corrected for frozen matrices: they need no gradient, and no update."""
+    numbers, L = adapter_numbers(shape, config), shape.n_layer
+    if not numbers:
+        return parts
+    shares = {("qkv", "backward"): (L - 1) / (2 * L), ("embedding", "backward"): 0.0}
+    shares |= {(part, "backward"): 0.5 for part in ("proj", "mlp", "head")}
+    shares["optimizer", "update"] = numbers / num_params(shape)
+    return {key: seconds * shares.get(key, 1.0) for key, seconds in parts.items()}
+
+
+def say_epochs(config: Config) -> None:
+    """Print how often the run reads each of its folders whose shards are there."""
+    c, T = config, config.model.block_size
+    weights = c.data.mix or {c.data.dir: 1}
+    for folder, weight in weights.items():
+        if not Path(folder, "manifest.json").exists():
+            continue
+        tokens = c.train.max_steps * c.train.batch_tokens * weight / sum(weights.values())
+        train = load_manifest(folder)["splits"]["train"]
+        n, what = (train["documents"] * T, "documents") if c.data.documents else (train["tokens"], "tokens")
+        where = f" in {folder}" if c.data.mix else ""
+        print(f"epochs      {tokens / n:.2f} of {train[what]:,} {what}{where}")
 
 
 def planned(shape: GPTConfig, config: Config) -> Step:

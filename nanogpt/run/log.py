@@ -1,6 +1,6 @@
 """The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and what a run came to.
 
-Exported from notebooks/17e_long_run.ipynb, grown by notebooks/19_fine_tuning.ipynb and
+Exported from notebooks/17e_long_run.ipynb, grown by notebooks/19c_fine_tuning_runs.ipynb and
 notebooks/20a_many_processes.ipynb.
 """
 

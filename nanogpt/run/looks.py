@@ -1,7 +1,7 @@
 """What is measured and written on the way, which no later step notices.
 
 Exported from notebooks/17e_long_run.ipynb, grown by notebooks/18b_hellaswag.ipynb,
-notebooks/19b_rewards.ipynb, notebooks/20a_many_processes.ipynb and notebooks/21d_layouts.ipynb.
+notebooks/19c_fine_tuning_runs.ipynb, notebooks/20a_many_processes.ipynb and notebooks/21d_layouts.ipynb.
 """
 
 import math
@@ -77,11 +77,13 @@ def measured_loss(run: Training, model: GPT, evaluate: Callable) -> tuple[float,
     """The validation loss, by `evaluate` or of answers alone; and for the step's line the floor, and the loss of each
     other folder of a mixture. Answers alone have no floor.
     """
-    data, (held, eot), how = run.config.data, run.held, {"precision": run.config.train.dtype}
+    data, (held, eot), dtype = run.config.data, run.held, run.config.train.dtype
     found = {key: value for key, value in load_manifest(data.dir).items() if key == "floor"}
-    if data.answers_after:
-        how["marker"], evaluate, found = marker_of(data, run.tokenizer), answer_loss, {}
     for folder in [folder for folder in data.mix or () if folder != data.dir]:
-        found[f"val_loss of {folder}"] = evaluate(model, held_out(folder, run.config.eval.tokens), eot, **how)
-        say(f"val loss {found[f'val_loss of {folder}']:.4f} of {folder}")
-    return evaluate(model, held, eot, **how), found
+        loss = evaluate(model, held_out(folder, run.config.eval.tokens), eot, precision=dtype)
+        found[f"val_loss of {folder}"] = loss
+        say(f"val loss {loss:.4f} of {folder}")
+    if not data.answers_after:
+        return evaluate(model, held, eot, precision=dtype), found
+    found.pop("floor", None)
+    return answer_loss(model, held, eot, dtype, marker=marker_of(data, run.tokenizer)), found

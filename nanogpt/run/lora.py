@@ -1,6 +1,6 @@
 """Low-rank adaptation: small matrices beside frozen ones, merged or saved alone.
 
-Exported from notebooks/19_fine_tuning.ipynb.
+Exported from notebooks/19_fine_tuning.ipynb, grown by notebooks/19c_fine_tuning_runs.ipynb.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The loss on answers alone: which tokens belong to an answer, in training and in validation.
 
-Exported from notebooks/19b_rewards.ipynb.
+Exported from notebooks/19c_fine_tuning_runs.ipynb.
 """
 
 from collections.abc import Iterable
@@ -30,8 +30,7 @@ def only_answers(stream: BatchStream, marker: list[int]) -> BatchStream:
 
     An answer whose marker is before its row does not count. ValueError if the first million tokens have none.
     """
-    source = getattr(stream, "streams", [stream])[0]  # a mixture's first one
-    first, eot = torch.from_numpy(source.tokens[0][:1_000_000].astype(np.int64))[None], source.eot
+    first, eot = torch.from_numpy(stream.tokens[0][:1_000_000].astype(np.int64))[None], stream.eot
     if not in_answers(first, marker, eot).any():
         raise ValueError("data.answers_after is nowhere in the training text; write it as it is there")
     all_targets = stream.next_batch
