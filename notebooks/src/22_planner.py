@@ -818,7 +818,7 @@ def say_memory(shape: GPTConfig, config: Config) -> None:
 
 # %% [markdown]
 r"""
-We print it for the same run in float32, in bf16, and in bf16 with recomputed blocks. Below is the difference between the new `say_memory` and chapter 17c's.
+We print it for the same run in float32, in bf16, and in bf16 with recomputed blocks. Below is the difference between the new `say_memory` and the one before.
 """
 
 # %%
