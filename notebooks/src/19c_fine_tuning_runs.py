@@ -746,11 +746,13 @@ When a validation is due, the loop calls `validate` of chapter 17e. It asks `mea
 
 # %%
 #| export run.looks
-#| grows validate
 from nanogpt.run.assemble import held_out
 from nanogpt.run.log import say
 
 
+# %%
+#| export run.looks
+#| grows validate
 def measured_loss(run: Training, model: GPT, evaluate: Callable) -> tuple[float, dict]:
     """The validation loss, by `evaluate` or of answers alone; and for the step's line the floor, and the loss of each
     other folder of a mixture. Answers alone have no floor.
@@ -837,6 +839,8 @@ def adapter_numbers(shape: GPTConfig, config: Config) -> int:
     return sum(p.numel() for p in lora_parameters(model).values())
 
 
+# %%
+#| export run.dryrun
 def of_adapters(held: dict[str, float], shape: GPTConfig, config: Config) -> dict[str, float]:
     """Bytes by category, of all weights, corrected for a run that trains adapters alone: they have the gradients and averages."""
     numbers, P = adapter_numbers(shape, config), num_params(shape)

@@ -17,7 +17,6 @@ LINES = dict.fromkeys(source_chapters(), 330)
 LINES |= {
     "17e": 424,
     "18b": 283,
-    "19": 450,
     "20": 360,
     "20a": 338,
     "21": 380,
