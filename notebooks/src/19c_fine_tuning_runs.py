@@ -915,7 +915,6 @@ def measured_seconds(shape: GPTConfig, config: Config, device: torch.device) -> 
 
 # %%
 #| export run.dryrun
-#| grows dry_run
 def say_epochs(config: Config) -> None:
     """Print how often the run reads each of its folders whose shards are there."""
     c, T = config, config.model.block_size
@@ -930,6 +929,9 @@ def say_epochs(config: Config) -> None:
         print(f"epochs      {tokens / n:.2f} of {train[what]:,} {what}{where}")
 
 
+# %%
+#| export run.dryrun
+#| grows dry_run
 def dry_run(config: Config) -> None:
     """Print what a run would take; nothing is written, and data that are not there are not made."""
     c, device, known = config, pick_device(config.run.device), Path(config.data.dir, "manifest.json").exists()
