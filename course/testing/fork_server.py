@@ -178,7 +178,7 @@ def open_streams() -> None:
     for number, name in zip(OWN_STREAMS, ("stdin", "stdout", "stderr")):
         buffering = 0 if number and at_once else io.DEFAULT_BUFFER_SIZE
         stream = io.TextIOWrapper(
-            open(number, "wb" if number else "rb", buffering, closefd=False),
+            os.fdopen(number, "wb" if number else "rb", buffering, closefd=False),
             encoding=getattr(sys, name).encoding,
             errors="backslashreplace" if name == "stderr" else "strict",
             line_buffering=name == "stderr" or os.isatty(number),
