@@ -14,6 +14,7 @@ from course.notebook import RUN
 from course.package.as_of import Chapter
 from course.package.blank import TURN
 from course.package.cells import ExportedCell, exported_cell
+from course.package.checkpoint import python
 from course.package.directives import read_head
 from course.paths import BUILT, NOTEBOOKS, PACKAGE, CourseError, notebook_path
 
@@ -82,6 +83,7 @@ def environment_of(folder: Path, processes: int) -> dict[str, str]:
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if os.name == "nt":
         environment.setdefault("USE_LIBUV", "0")
+    environment["PYTHON_EXEC"] = python()  # with which torchrun starts its ranks
     return environment | {"NANOGPT_DEVICE": ranks_device(processes)}
 
 
@@ -102,7 +104,7 @@ def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> s
     folder = package_so_far(number, RUN)
     print(f"$ torchrun --standalone --nproc-per-node {processes} -m nanogpt {' '.join(words)}")
     command = [
-        sys.executable,
+        python(),
         "-m",
         "torch.distributed.run",
         "--standalone",
@@ -136,7 +138,7 @@ def so_far(number: str, *words: str) -> str:
     folder = package_so_far(number, RUN)
     print(f"$ python -m nanogpt {' '.join(words)}")
     done = subprocess.run(
-        [sys.executable, "-m", "nanogpt", *words],
+        [python(), "-m", "nanogpt", *words],
         env=os.environ | {"PYTHONPATH": str(folder)}, capture_output=True, text=True, encoding="utf-8", timeout=SECONDS,
     )  # fmt: skip
     if turn := TURN_SAID.search(done.stderr):  # it has called a function that is still blank
@@ -153,7 +155,8 @@ def so_far_killed(number: str, path: Path, lines: int, longer: float, *words: st
     """Start the command of so_far, and end it by `kill -9` some seconds after a file has so many lines; how many it has then."""
     environment = os.environ | {"PYTHONPATH": str(package_so_far(number, RUN))}
     print(f"$ python -m nanogpt {' '.join(words)}")
-    call, nowhere = [sys.executable, "-m", "nanogpt", *words], subprocess.DEVNULL
+    call = [sys.executable, "-m", "nanogpt", *words]  # a process of its own: a fork's client is not the run
+    nowhere = subprocess.DEVNULL
     process, began = subprocess.Popen(call, env=environment, stdout=nowhere, stderr=nowhere), time.monotonic()
     while process.poll() is None and kills.lines_in(path) < lines and time.monotonic() < began + SECONDS:
         time.sleep(0.001)
