@@ -413,7 +413,7 @@ def stream_of(config: Config, device: torch.device) -> BatchStream:
 # %%
 mix = {str(NEW): 6, str(OLD): 1}
 sevens = {"train": Train(micro_batch=7, batch_tokens=7 * T), "model": Model(block_size=T)}
-seven, _ = stream_of(Config(data=Data(dir=str(NEW), mix=mix), **sevens), device).next_batch()
+seven, _ = batches_of(Config(data=Data(dir=str(NEW), mix=mix), **sevens), device).next_batch()
 old_row = DocumentStream(open_shards(OLD, "train"), 1, T, seed=0, device=device).next_batch()[0][0]
 print("of seven rows, from the old stories:", (seven == old_row).all(1).sum().item())
 
