@@ -16,7 +16,6 @@ from course.site.chapters import CHAPTERS
 LINES = dict.fromkeys(source_chapters(), 330)
 LINES |= {
     "17e": 424,
-    "18b": 283,
     "20": 360,
     "20a": 338,
     "21": 380,
