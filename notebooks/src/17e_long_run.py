@@ -3,7 +3,7 @@ r"""
 # 17e · A long run: bad steps, evaluation, and a clean stop
 
 Chapter 17's trainer makes every step that it is told to make, and somebody watches it. Nobody watches a run at three in the morning. A batch of garbage may arrive. The loss may become NaN. Somebody may need the machine back in ten
-minutes. In each case the run must do what its operator would do.
+minutes. In each case the run must act as its operator would.
 
 This sitting builds a trainer that does this for a run from a file (17c, 17d). It answers three questions:
 
@@ -16,7 +16,7 @@ batch ─> loss and norm ─> judged ── usual ────> update ───
                              └──── unusual ──> kept, counted ──┘
 ```
 
-What happens to a run that is killed without being asked is the subject of the next sitting, 17f. Both are optional. At the end of this one there are appendices: code that prints, writes files or reads the command line. You may skip them.
+The next sitting, 17f, is about runs that are killed without being asked. Both sittings are optional. Sections called appendix have code that prints, writes files or reads the command line. You may skip them.
 """
 
 # %%
@@ -46,7 +46,7 @@ r"""
 ## A run to try it on
 
 All experiments of this sitting are short runs of the ready configuration `tiny`, on a small corpus, with dropout. Each run has a folder of its own. The function `tiny` makes their configurations: it loads the file and
-changes some of its keys. `resume` (17d) makes a run of a configuration. (The cell before it has the imports of the trainer's module.)
+changes some of its keys. `resume` (17d) makes a run from a configuration. (The first of the two cells has the imports of the trainer's module.)
 """
 
 
@@ -261,13 +261,13 @@ def one_step(run: Training) -> dict:
 
 
 # %% tags=["nbval-ignore-output"]
-print(one_step(run))
+print(one_step(resume(tiny("first"))))
 
 # %% [markdown]
 r"""
 ## Appendix: the line as text
 
-The functions of this appendix only print. Chapter 17's `step_line` makes a text of a line. It grows by the numbers that a long run has more of: z-scores, a loss that is not a number, a reason for a step that was left out. `say` prints a text at once, so that it is not lost in a buffer if the process ends.
+The functions of this appendix only print. Chapter 17's `step_line` makes a text of a line. For a long run it grows: it also prints the norm, the z-scores, a loss that is not a number, and the reason why a step was left out. `say` prints a text at once, so that it is not lost in a buffer if the process ends.
 On a terminal a step's line may be overwritten by the next one, so `say` first clears the line that is there.
 """
 
@@ -317,9 +317,9 @@ grown("step_line", "17e")
 
 # %% [markdown]
 r"""
-## Does it find bad batches?
+## Does the run find bad batches?
 
-We train on stories. After 128 steps the windows are full, and then we put in six batches of random ids, one in every second step. A person would see each of them in the curve. The limit `skip_spikes` is 6 deviations. `spoilt` makes the steps: it replaces the stream's
+We train on stories. After 128 steps the windows are full. Then we put in six batches of random ids, one in every second step. A person would see each of them in the curve. The limit `skip_spikes` is 6 deviations. `spoilt` makes the steps: it replaces the stream's
 `next_batch` in the steps that are to be bad.
 
 *Predict.* How many of the six are left out?
@@ -359,7 +359,7 @@ show(
 
 # %% [markdown]
 r"""
-Not all of them are left out, and the reason is arithmetic. The window takes in every value before it computes the value's score, also a bad one (llm.c's does the same). No value among n can be further from their mean than $\sqrt{n-1}$
+Not all of them are left out, and the reason is arithmetic. The window takes in every value before it computes the value's score, also a bad one. (The window of llm.c, from which ours is taken, does the same.) No value among n can be further from their mean than $\sqrt{n-1}$
 deviations (Samuelson 1968), which is 11.3 for 128. If k of the values are equal spikes, each of them is $\sqrt{(n-k)/k}$ deviations from the mean: 11.3 for one spike, 7.9 for two, 6.5 for three, and 5.6 for four. So the first spikes hide the
 later ones. With a limit of 6, a run can leave out at most three equal spikes in 128 steps. From the fourth on, the model learns the garbage, and its loss on garbage falls. If a run meets more bad batches than that, it has a
 problem that skipping does not solve.
@@ -380,9 +380,9 @@ The text is a sequence of random tokens, so here the cause is plain.
 
 ## Evaluating a run without changing it
 
-After every so many steps we want to validate the run, and to read a sample of its text. We call such a thing a *look*. A look must not change the run. But it can, without any error.
+From time to time we want to validate the run, and to read a sample of its text. We call this a *look*. A look must not change the run. But it can, and no error is raised.
 
-Suppose somebody saves time and validates on a random part of the validation text. `random_part` does this, and it draws the part from PyTorch's global generator. (The cell before it has the imports of the looks' module.) We make eight steps twice: once without a look, and once with this look after the third step.
+Suppose somebody wants to save time, and validates on a random part of the validation text. `random_part` below does this. It draws the part from PyTorch's global generator. We make eight steps twice: once without a look, and once with this look after the third step. (The cell before `random_part` has the imports of the module for looks.)
 
 *Predict.* Which is the first of the eight losses that differs? (0: none does.)
 """
@@ -429,9 +429,8 @@ alone = looked_at(lambda run: None)
 careless = looked_at(lambda run: random_part(run, run.model))
 for name, losses in (("alone", alone), ("careless", careless)):
     print(f"{name:8}", [round(loss, 4) for loss in losses])
-first = next((n for n, (x, y) in enumerate(zip(alone, careless), 1) if x != y), 0)
-answer("17e.2", first)
-assert first == 4, f"loss {first} is the first that differs; a look after step 3 should show in step 4"
+answer("17e.2", [x == y for x, y in zip(alone, careless)].index(False) + 1)
+assert alone[:3] == careless[:3] and alone[3] != careless[3], "a look after step 3 should show in loss 4"
 
 # %% [markdown]
 r"""
@@ -575,6 +574,8 @@ The process is still alive after the signal. It only knows now that it should st
 
 Now we put the parts together. `fit` makes the run of a configuration, or goes on with it where it was saved (`resume`). In a loop it makes a step, makes the looks that are due, writes the line into the file, and asks whether to stop. At the end it writes a checkpoint with
 17b's `save`, and says how to go on. `keep_config` writes the complete configuration into the run's folder, so that the folder alone is enough to go on.
+
+One detail needs care. When a run goes on, `resume` removes the line of the checkpoint's step from the file, because after a kill this line may be torn (17f). The checkpoint contains the same line (`run.record`). So `fit` begins by writing it again.
 """
 
 
@@ -599,12 +600,14 @@ def fit(config: Config, command: str = "the same call") -> Training:
     run, steps = resume(config), config.train.max_steps
     keep_config(run)
     with open(run.folder / "metrics.jsonl", "a") as metrics, asked_to_stop(run) as why:
+        if run.record:  # the line of the checkpoint's step
+            print(json.dumps(run.record), file=metrics)
         while run.step < steps and not run.stopped:
-            line = one_step(run)
-            line |= look(run, due_looks(run))
-            print(json.dumps(line), file=metrics, flush=True)
-            if due(config.run.log_every, run.step) or "val_loss" in line:
-                say(step_line(line, steps))
+            run.record = one_step(run)
+            run.record |= look(run, due_looks(run))
+            print(json.dumps(run.record), file=metrics, flush=True)
+            if due(config.run.log_every, run.step) or "val_loss" in run.record:
+                say(step_line(run.record, steps))
             run.stopped = why()
     save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
     if run.step < steps:
@@ -614,13 +617,12 @@ def fit(config: Config, command: str = "the same call") -> Training:
 
 # %% [markdown]
 r"""
-To see a run being stopped, we start a second thread that watches the run's file. As soon as the file has seven lines, the thread sends a SIGTERM.
+We want to see a run that is stopped. So we start a second thread, which watches the run's file. As soon as the file has seven lines, the thread sends a SIGTERM.
 """
 
 
 # %% tags=["nbval-ignore-output"]
 def ask_to_stop(run_dir: str, lines: int) -> None:
-    """Send this process a SIGTERM when the run in this folder has written so many lines."""
     while kills.lines_in(Path(run_dir, "metrics.jsonl")) < lines:
         time.sleep(0.001)
     signal.raise_signal(signal.SIGTERM)
@@ -634,7 +636,7 @@ run = fit(config, "python -m nanogpt train tiny")
 r"""
 The signal came within a step. This step was finished, its line was written, and the checkpoint has its number.
 
-*Predict.* A script runs `python -m nanogpt train tiny && python -m nanogpt eval runs/tiny`. The second command is made only if the first one ends with exit code 0. Our run has ended without an error. SIGTERM has the number 15. Which exit code should the process have?
+*Predict.* A script runs `python -m nanogpt train tiny && python -m nanogpt sample --checkpoint runs/tiny`. The shell runs the second command only if the first one ends with exit code 0. Our run has ended without an error. SIGTERM has the number 15. Which exit code should the process have?
 """
 
 # %%
@@ -656,7 +658,7 @@ answer("17e.3", exit_code(run))
 
 # %% [markdown]
 r"""
-It is 143, which is 128 plus 15. A shell gives the same code to a process that a signal has ended. So the script does not evaluate an unfinished run, and a loop over seeds ends, too. After Ctrl-C (signal 2) the code is 130. The file `stop` and the time limit give 0: whoever uses them has planned the stop.
+It is 143, which is 128 plus 15. A shell gives the same code to a process that a signal has ended. So the script does not sample from an unfinished run, and a script that trains one seed after the other can stop, too. After Ctrl-C (signal 2) the code is 130. The file `stop` and the time limit give 0, because such a stop is planned.
 
 The same call goes on with the run, and this time nobody stops it:
 """
@@ -671,14 +673,14 @@ print(f"{len(made)} lines; exit code {exit_code(run)}")
 
 # %% [markdown]
 r"""
-A run that is asked to stop loses nothing. But the only checkpoints are those that were asked for. If the power fails in step 59, the run begins again at step 1. Sitting 17f repairs this.
+A run that is asked to stop loses nothing. But it writes a checkpoint only at its end. If the power fails in step 59, the run begins again at step 1. 17f repairs this.
 """
 
 # %% [markdown]
 r"""
 ## Appendix: errors, the screen and the files
 
-The functions of the appendices from here on print and write what a person wants to know about a run. None of them changes the training. The loop of 17f calls them.
+The functions of this appendix tell the operator about a run, on the screen and in files. None of them changes the training. The loop of 17f will call them.
 
 Two errors end a run for good: too many losses in a row that are not finite, and a full disk. `naming_last_good` adds to their message the checkpoint from which the run can go on.
 """
@@ -791,7 +793,7 @@ r"""
 Each step's line goes into `metrics.jsonl`, at once and unbuffered, so that a kill loses no line that was written. The same line goes to the screen. It shows the tokens per second of this one step, because a moving mean would hide a slow-down. On a
 terminal every step is shown, each in the place of the one before. In a log file only each `run.log_every`-th step is shown. TensorBoard and wandb get the lines too if the configuration asks for it; only then are they imported.
 
-`writers` returns the functions that a line is given to. Here it has two, for the screen and for the file.
+`writers` returns a function for each place that gets the line. Here there are two, for the screen and for the file.
 """
 
 

@@ -2,7 +2,7 @@
 r"""
 # 17f · A killed run goes on
 
-A run can be asked to stop, and 17e showed how it then ends with a checkpoint. But a power cut does not ask. Linux does not ask either when the memory is full: it kills a process. The process ends at once, in the middle of whatever it does.
+A run can be asked to stop, and then it ends with a checkpoint (17e). But a power cut does not ask. Linux does not ask either when the memory is full: it kills a process. The process ends at once, in the middle of a step or of a file.
 
 In this sitting the trainer learns to survive that at any moment. The same command goes on, and the run ends with the same weights, to the last bit, as a run that was never killed. Most of what we need exists: a checkpoint that is complete or absent (17b), and a function that goes on from
 it (17d). What is missing is the order in which a loop does things.
@@ -150,9 +150,9 @@ def finish_step(run: Training, metrics) -> None:
 
 # %% [markdown]
 r"""
-There are four reasons for a checkpoint: it is time for one, a look is due, the run has been asked to stop, or this is the last step. No checkpoint is written while losses are not finite.
+There are four reasons for a checkpoint: the run has been asked to stop, this is the last step, a look is due, or it is time for one. (In the last case no checkpoint is written while losses are not finite.)
 
-We try it with an evaluation that fails. `patch.dict` puts `out_of_memory` into the table of looks while the block lasts.
+We try it with an evaluation that fails. `patch.dict` replaces the validation by `out_of_memory` while the block lasts. Nobody asks this run to stop, so we set `run.stopped` to None; later `asked_to_stop` of 17e does that.
 """
 
 
@@ -239,8 +239,8 @@ All 22 lines are there, and line 20 has its validation loss.
 
 ## Everything in its order
 
-Four more things belong to a run. `begin` does what comes before the first step. It notes the start, keeps the configuration, prints a header (17e's appendix), and makes the writers. It also calls `say_rate`, which prints a warning if the learning rate rises because the schedule has become longer; we will need it below. `say_end` prints how the run ended.
-And two blocks surround the loop in `fit`: `alone_in` (16b) makes sure that no other process trains in the same folder, and `naming_last_good` completes the message of an error that ends the run.
+Four more things belong to a run. `begin` does all the work before the first step. It notes the start, keeps the configuration, prints a header (17e's appendix), and makes the writers. It also calls `say_rate`, which prints a warning if the learning rate rises; the section "Longer than planned" needs it. `say_end` prints how the run ended.
+And two `with` statements surround the loop in `fit`: `alone_in` (16b) makes sure that no other process trains in the same folder, and `naming_last_good` completes the message of an error that ends the run.
 """
 
 
@@ -405,7 +405,7 @@ assert above["nothing"] == 0, "what is loaded is not what was saved"
 # %% [markdown]
 r"""
 No error is raised, and no single loss looks wrong. A forgotten place in the data can even look like progress, since batches that were seen before have a lower loss. Only the comparison with a run
-that was not stopped shows the mistake. This is why the tests make this comparison.
+that was not stopped shows the mistake. For this reason the tests make this comparison.
 
 ## Longer than planned
 
@@ -424,7 +424,7 @@ for schedule in ("cosine", "wsd"):
 r"""
 With the cosine, the two runs have different rates from the end of the warm-up on. So a run of 60 steps is never the first half of a run of 120. With wsd (chapter 15: warm up, stay, decay) both runs have the same rate until the shorter one begins to decay, after 70% of its steps.
 
-Our run used wsd. We ask for twice the steps, first from its end and then from the checkpoint in its middle. `say_rate` speaks if the rate rises:
+Our run used wsd. We ask for twice the steps, first from its end and then from the checkpoint in its middle. `say_rate` prints a line if the rate rises:
 """
 
 # %%
@@ -435,7 +435,7 @@ for name in ("whole", "half"):
 
 # %% [markdown]
 r"""
-From its end, the rate jumps from a low value to a high one, and the curve belongs to no schedule that anybody would plan. From the middle nothing jumps: the first 30 steps are those of a run of 120 steps. So keep a checkpoint from the constant part. To extend the run, go back to this checkpoint: move the later checkpoints away and start again with more steps.
+From its end, the rate jumps from a low value to a high one. No schedule has such a jump. From the middle nothing jumps: the first 30 steps are those of a run of 120 steps. So keep a checkpoint from the constant part. To extend the run, go back to this checkpoint: move the later checkpoints away and start again with more steps.
 No step of the constant part is wasted, and the decay happens only once, at the end.
 
 ## How often should a run be saved?
@@ -443,7 +443,7 @@ No step of the constant part is wasted, and the decay happens only once, at the 
 A checkpoint takes c seconds, and we write one every t seconds. So checkpoints take the share $c/t$ of the time. The machine fails every M seconds on average, and each failure costs the steps since the last checkpoint, which took t/2 seconds on average. This is a share of $t/2M$. The sum
 $c/t + t/2M$ is smallest where the two parts are equal: $t=\sqrt{2cM}$ (Young 1974).
 
-This run has measured c. M depends on the machine. Llama 3 was trained on 16,384 GPUs. They were
+Our run has measured c. M depends on the machine. Llama 3 was trained on 16,384 GPUs. They were
 interrupted unexpectedly 419 times in 54 days (Grattafiori et al. 2024, §3.3.4), which is every 3.1 hours. A single machine may run for months.
 
 *Predict.* We saved after every tenth step. If the machine fails once in 24 hours, how many steps should there be between two checkpoints of *this* run?
@@ -470,7 +470,7 @@ show(
 
 # %% [markdown]
 r"""
-Each line of the figure is a machine that fails more or less often, and its point is the best interval. The dashed line is our run. Every tenth step is far too often. We saved so often only because a kill in a short run should find a new checkpoint each time. But the valley is wide. At half or twice the best interval, the lost time is only a quarter larger than at best.
+Each curve of the figure is for a machine that fails with another frequency, and the point on it is the best interval. The dashed line is our run. Every tenth step is far too often. We saved so often only because a kill in a short run should find a new checkpoint each time. But the valley is wide. At half or twice the best interval, the lost time is only a quarter larger than at best.
 
 What does a checkpoint spend its c seconds on? One thinks of the disk first. But there are five parts. The tensors are copied, so that the next step cannot change them. The copies are joined into one block of bytes. The block is written to a file. It is read again for its hash. And at last the file is flushed to the disk. We measure each part for 80 MB, which is the size of AdamW's averages for ten million
 parameters:
