@@ -424,18 +424,19 @@ for schedule in ("cosine", "wsd"):
 r"""
 With the cosine, the two runs have different rates from the end of the warm-up on. So a run of 60 steps is never the first half of a run of 120. With wsd (chapter 15: warm up, stay, decay) both runs have the same rate until the shorter one begins to decay, after 70% of its steps.
 
-Our run used wsd. We ask for twice the steps, first from its end and then from the checkpoint in its middle. `say_rate` prints a line if the rate rises:
+Our run used wsd. We go on with copies of it, and ask for twice the steps: first from its last checkpoint, and then from the one in its middle. `say_rate` prints a line if the rate rises:
 """
 
 # %%
-for name in ("whole", "half"):
-    longer = resume(tiny(name, f"train.max_steps={2 * STEPS}"))
+for last in (STEPS, HALF):
+    shutil.copytree(unbroken.folder / f"step_{last:06d}", RUNS / f"longer_{last}/step_{last:06d}")
+    longer = resume(tiny(f"longer_{last}", f"train.max_steps={2 * STEPS}"))
     say_rate(longer)
     print(f"next step: {longer.step + 1}, with rate {learning_rate(longer.config, longer.updates):.1e}\n")
 
 # %% [markdown]
 r"""
-From its end, the rate jumps from a low value to a high one. No schedule has such a jump. From the middle nothing jumps: the first 30 steps are those of a run of 120 steps. So keep a checkpoint from the constant part. To extend the run, go back to this checkpoint: move the later checkpoints away and start again with more steps.
+From the end, the rate jumps from a low value to a high one. No schedule has such a jump. From the middle nothing jumps: the first 30 steps are those of a run of 120 steps. So keep a checkpoint from the constant part. To extend the run, go back to this checkpoint: move the later checkpoints away and start again with more steps.
 No step of the constant part is wasted, and the decay happens only once, at the end.
 
 ## How often should a run be saved?
