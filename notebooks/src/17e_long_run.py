@@ -39,6 +39,7 @@ from nanogpt.text.shards import read_shard
 # %%
 STEPS, BAD, STOP = 60, 6, 7  # of a run; batches of garbage; lines after which a run is asked to stop
 assert BAD > 0 and 0 < STOP < STEPS, f"BAD={BAD} must be above 0, and STOP={STOP} between 0 and STEPS={STEPS}"
+print(f"{STEPS} steps; {BAD} bad batches; asked to stop after line {STOP}")
 
 
 # %% [markdown]
@@ -81,7 +82,6 @@ def tiny(name: str, *changes: str) -> Config:
 torch.set_num_threads(1)  # sums in another order have other bits
 shutil.rmtree(RUNS := Path("../data/built/long_run"), ignore_errors=True)
 _ = ensure_corpus(RUNS / "stories", n=1000)
-print(len(resume(tiny("first")).tokenizer.tokens), "tokens; the run is at its beginning")
 
 
 # %% [markdown]
@@ -994,7 +994,7 @@ To explore:
    whose loss really has moved, for example after a change of the data?
 2. Train `tiny` with `train.skip_spikes=3`. Decode the files in `skipped/`. Check: are these batches unlike others, or is it chance? Of 1,600 normal
    deviates, how many exceed 3?
-3. Let `look` call `model.eval()` before the looks and forget `model.train()` after them. Check with `looked_at`: which losses differ, and which mechanism is off from then on?
+3. Remove `set_random_states` from `look`. Check with `looked_at`: with `random_part` the losses differ, and with `validate` alone they do not. Why?
 4. Give `tiny` the key `run.minutes=0.05`. Check: after which step does the run end, and how many seconds of the three are left?
 
 ## Further reading

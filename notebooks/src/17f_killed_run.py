@@ -49,7 +49,7 @@ r"""
 All experiments of this sitting are short runs of the ready configuration `tiny`, with dropout, each in a folder of its own. `tiny` makes their configurations.
 
 We begin with the simplest loop: make a step, make the looks that are due (17e: evaluation and samples), write the step's line into the file. `kills.at_line` runs it in a child process, and sends the child a `kill -9` as soon as its file has 14 lines. (Windows cannot fork a process, so there the notebook skips the kills.
-The first of the two cells has the imports of the trainer's module.)
+The first of the three cells has the imports of the trainer's module.)
 """
 
 
@@ -81,6 +81,12 @@ def tiny(name: str, *changes: str) -> Config:
     return load_config("tiny", [*here, *often, *steps, "model.dropout=0.1", *changes])
 
 
+torch.set_num_threads(1)  # sums in another order have other bits, and a forked child can have no more
+shutil.rmtree(RUNS := Path("../data/built/killed_run"), ignore_errors=True)
+_ = ensure_corpus(RUNS / "stories", n=1000)
+
+
+# %%
 def simple_loop(run: Training) -> None:
     """A step, the looks that are due, the line: until the last step."""
     run.folder.mkdir(parents=True, exist_ok=True)
@@ -93,9 +99,6 @@ def simple_loop(run: Training) -> None:
             metrics.write(json.dumps(line).encode() + b"\n")
 
 
-torch.set_num_threads(1)  # sums in another order have other bits, and a forked child can have no more
-shutil.rmtree(RUNS := Path("../data/built/killed_run"), ignore_errors=True)
-_ = ensure_corpus(RUNS / "stories", n=1000)
 if kills.POSSIBLE:
     _ = kills.at_line(lambda: simple_loop(resume(tiny("simple"))), RUNS / "simple/metrics.jsonl", 14)
 print(f"a new start begins at step {resume(tiny('simple')).step}")
