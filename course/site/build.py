@@ -17,7 +17,7 @@ from course.exercises.sets import folders, read
 from course.files import notebook_bytes, write_atomically
 from course.paths import NOTEBOOKS, ROOT, CourseError, module_path, modules, number_of, numbered, relative
 from course.site.chapters import CHAPTERS, OPTIONAL, PARTS, SHORT, part
-from course.site.pages import address, chapter_page, exercise_page, page, raw_files
+from course.site.pages import address, chapter_page, exercise_page, linked, page, raw_files
 
 SITE = ROOT / "build" / "site"
 ELSEWHERE = {  # files of the repository that are pages of another name
@@ -121,6 +121,7 @@ def staged() -> dict[str, bytes]:
         files[name] = notebook_bytes(exercise_page(made, chapters[made.number].stem, where))
     files |= {f"nanogpt/{name}.md": text.encode() for name, text in module_pages().items()}
     files |= {f"{name}.md": text.encode() for name, text in part_pages(chapters).items()}
+    files["keys.md"] = linked(keys_page(), "site/keys.md", "keys.md", where).encode()
     files["exercises/tasks.md"] += toctree("", [folder.name for folder in folders()]).encode()
     files["index.md"] += contents(chapters).encode()
     return files
@@ -131,7 +132,7 @@ def contents(chapters: dict[str, Path]) -> str:
     written = sorted(path.stem for path in (ROOT / "site").glob("*.md") if path.stem != "index")
     text = toctree("Chapters", list(part_pages(chapters)))
     text += toctree("Exercises", ["exercises/tasks", "exercises/instructors"])
-    return text + toctree("Beside the chapters", [*written, "nanogpt/index", "contributing"])
+    return text + toctree("Beside the chapters", [*written, "keys", "nanogpt/index", "contributing"])
 
 
 def part_pages(chapters: dict[str, Path]) -> dict[str, str]:
@@ -179,6 +180,27 @@ def toctree(caption: str, pages: list[str]) -> str:
             "",
         ]
     )
+
+
+def keys_page() -> str:
+    """Every key of a run's configuration, with its default and its meaning, as `python -m nanogpt train --help` has them."""
+    from nanogpt.run.config import Config  # here: a course without the package has a site, too
+    from nanogpt.run.configfile import key_lines
+
+    text = "# The keys of a run\n\nA run is a file of keys (chapter 17c). "
+    text += "On the command line a key is changed by `key=value`, as in `python -m nanogpt train tiny train.max_steps=100`. "
+    text += "The files in `configs/` are examples. A key that is not given has its default.\n"
+    section = None
+    for line in key_lines(Config):
+        key, _, rest = line.strip().partition("=")
+        default, _, meaning = rest.partition("  ")
+        if key.rpartition(".")[0] != section:
+            section = key.rpartition(".")[0]
+            text += (
+                f"\n## {section or 'Outside of the sections'}\n\n| key | default | meaning |\n|---|---|---|\n"
+            )
+        text += f"| `{key}` | `{default}` | {meaning.replace('|', '&#124;')} |\n"
+    return text
 
 
 def module_pages() -> dict[str, str]:

@@ -21,7 +21,7 @@ from course.package.checkpoint import PASSED
 from course.paths import ROOT, CourseError, relative
 from course.testing.forks import Forks
 from course.testing.law import CLONE, student_clone
-from course.testing.share import CLAIMS, COUNTED, FILLS, NOTEBOOKS_ENDED
+from course.testing.share import CLAIMS, COUNTED, FILLS, NOTEBOOKS_ENDED, QUIET
 
 # Every notebook is a test: its fresh outputs must be the committed ones, durations aside.
 NBVAL = [
@@ -82,7 +82,8 @@ class Both:
             [(self.env, tests)],
         ]
         if hasattr(os, "nice"):
-            self.rows.append([(self.env | {FILLS: "1"}, tests)])
+            rooms = [f"tests/{room}" for room in sorted(QUIET)]  # it need not collect the others
+            self.rows.append([(self.env | {FILLS: "1"}, [*tests[:-1], *rooms])])
         self.counts: dict[str, int] = {}
         self.lock, self.processes, self.stopped = threading.Lock(), [], False
 
@@ -168,7 +169,11 @@ def keep_seconds(folder: Path) -> None:
             seconds[name] = seconds.get(name, 0) + float(case.get("time"))
     lines = [f"{value:7.1f} s  {name}" for name, value in sorted(seconds.items(), key=lambda item: -item[1])]
     write_atomically(SECONDS, ("\n".join(lines) + "\n").encode())
-    print(f"seconds of each file: {relative(SECONDS)}")
+    used = os.times()
+    print(
+        f"seconds of each file: {relative(SECONDS)}; {used.children_user + used.children_system:.0f} s of"
+        f" processor time on {os.cpu_count()} cores"
+    )
 
 
 def closing(counts: dict[str, int], seconds: float) -> str:

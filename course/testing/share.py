@@ -13,7 +13,7 @@ from course.testing.counted import left_to_a_checkpoint, passed
 
 CLAIMS = "COURSE_TEST_CLAIMS"  # a folder in which a file stands for each that is taken
 FILLS = "COURSE_TEST_FILLS"  # set for a process that takes what the others leave of the cores
-QUIET = {"corpora", "evals", "gpt", "plan", "text"}  # the rooms that it takes them from
+QUIET = {"corpora", "evals", "gpt", "plan", "run", "text"}  # the rooms that it takes them from
 NOTEBOOKS_ENDED, COUNTED = "notebooks-ended", "counted.txt"  # in it; how many tests the checkpoints have run
 
 # Files that one process runs together: they share what takes long to make, or look at all processes of the machine. These
@@ -68,8 +68,9 @@ def mine(items: list) -> Iterator:
 
 
 def quiet(groups: dict[str, list]) -> dict[str, list]:
-    """The groups in which nobody waits for another process or looks at a clock, from the last on."""
-    return {name: found for name, found in reversed(groups.items()) if QUIET & set(found[0].path.parts)}
+    """The groups in which nobody looks at a clock or at the machine's other processes, from the last on."""
+    rooms = {name: set(found[0].path.parts) for name, found in groups.items() if name not in TOGETHER}
+    return {name: groups[name] for name in reversed(rooms) if QUIET & rooms[name]}
 
 
 def of_nobody(groups: dict[str, list]) -> Iterator:
@@ -78,7 +79,7 @@ def of_nobody(groups: dict[str, list]) -> Iterator:
 
 def pytest_configure(config) -> None:
     if FILLS in os.environ and hasattr(os, "nice"):
-        os.nice(10)
+        os.nice(5)
 
 
 def pytest_runtestloop(session) -> bool:

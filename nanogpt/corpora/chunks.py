@@ -87,7 +87,9 @@ def write_splits(folder: Path, encoded: Iterable[tuple]) -> dict:
     for split, ids, documents, size in encoded:
         held = splits.setdefault(split, Counter())
         with open(folder / f"{split}.bin", "ab") as file:
-            file.write(bytes(HEADER_BYTES * (not held)) + ids.tobytes())
+            if not held:  # the first portion: leave room for the header
+                file.write(bytes(HEADER_BYTES))
+            file.write(ids.tobytes())
         held.update(documents=documents, bytes=size, tokens=len(ids))
     for split, held in splits.items():
         path = folder / f"{split}.bin"

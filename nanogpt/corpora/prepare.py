@@ -33,10 +33,12 @@ def encode_spans(spans: list[Span], encoding, eot: int, val, test, block: int) -
         for begin, texts in blocks_in(span, block):
             held = defaultdict(list)
             for text in texts:
-                held[span.split or split_of(hashlib.sha256(text.encode()).digest(), val, test)].append(text)
+                split = span.split or split_of(hashlib.sha256(text.encode()).digest(), val, test)
+                held[split].append(text)
             for split, texts in held.items():
                 ids = encode_texts(texts, begin, encoding, eot).astype("<u2")
-                yield split, ids, begin * len(texts), sum(len(text.encode()) for text in texts)
+                documents = len(texts) if begin else 0
+                yield split, ids, documents, sum(len(text.encode()) for text in texts)
 
 
 def start_worker(work: Callable) -> None:
@@ -141,8 +143,8 @@ disk goes on where it was when the same command is given again. The shards are i
   python -m nanogpt prepare notes/ --tokenizer data/built/tokenizer.json
 
 Where one machine would take days: give the command with --part 1/16 ... --part 16/16, in any order, to machines that
-share the folder --out, or to a Slurm array (--part $SLURM_ARRAY_TASK_ID/16); those that failed again. Then the command
-without --part makes what is missing, and merges: the same bytes as from one run.
+share the folder --out, or to a Slurm array (--part $SLURM_ARRAY_TASK_ID/16). A part that failed is started once more.
+Then the command without --part makes what is missing, and merges: the same bytes as from one run.
 
 Shards of llm.c's or build-nanogpt's scripts need no second tokenizing: prepare --adopt FOLDER writes their manifest.
 """

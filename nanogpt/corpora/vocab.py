@@ -114,15 +114,16 @@ def cut_long_runs(text: str) -> list[str]:
 
 def encode_texts(texts: list[str], begin: bool, encoding, eot: int) -> np.ndarray:
     """Ids of texts, after `<|endoftext|>` if they begin. One call for all is faster than one for each."""
-    joined = "".join(EOT * begin + text for text in texts)
+    before, begun = (EOT, len(texts)) if begin else ("", 0)
+    joined = "".join(before + text for text in texts)
     apart = begin or len(texts) == 1  # else one text's end and the next one's beginning could make a token
-    if apart and joined.count(EOT) == begin * len(texts):  # else a document spells <|endoftext|> itself
+    if apart and joined.count(EOT) == begun:  # else a document spells <|endoftext|> itself
         try:
             return encoding.encode_to_numpy(joined, allowed_special={EOT}, disallowed_special=())
         except ValueError:
             pass  # a run of white space that is too long for it (tiktoken 0.12 and later say so, earlier ones panic)
     ids = []
     for text in texts:
-        ids.append(np.array([eot] * begin, np.uint32))
+        ids.append(np.array([eot] if begin else [], np.uint32))
         ids += [encoding.encode_to_numpy(part, disallowed_special=()) for part in cut_long_runs(text)]
     return np.concatenate(ids)

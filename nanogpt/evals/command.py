@@ -34,10 +34,8 @@ def data_of(args: Namespace) -> str:
 def val(model, tokenizer, args: Namespace) -> dict[str, float]:
     """Loss, its error, perplexity and bits per byte on the first --tokens of a split; a reading of test is recorded."""
     if args.split == "test" and not args.final:
-        why = "whoever looks at it twice has begun to fit it"
-        raise ValueError(
-            f"the test set is for the end of all choices, {why}; say --final, and it is recorded"
-        )
+        how = "with --final it is read, and the reading is recorded"
+        raise ValueError(f"the test set is read once, when all choices are made; {how}")
     paths, parts, left = open_shards(args.data, args.split, tokenizer.fingerprint), [], args.tokens
     for path in paths:
         parts.append(read_shard(path)[:left])

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -101,17 +101,20 @@ class SideBySide:
 
 def side_by_side(context: list[int], endings: list[list[int]]) -> Tensor:
     """(T, 3): the context's tokens, and those of the endings that another one follows: id, ending, place."""
-    n, inputs = len(context), [ids[:-1] for ids in endings]
-    row = [*context, *chain(*inputs)]
-    ending = [-1] * n + [e for e, ids in enumerate(inputs) for _ in ids]
-    place = [*range(n), *(n + i for ids in inputs for i in range(len(ids)))]
-    return torch.tensor([row, ending, place]).T
+    rows = [(token, -1, place) for place, token in enumerate(context)]
+    for number, ids in enumerate(endings):
+        for i, token in enumerate(ids[:-1]):
+            rows.append((token, number, len(context) + i))
+    return torch.tensor(rows)
 
 
 def predicted_at(context: list[int], endings: list[list[int]]) -> list[int]:
     """Where in that row each token of each ending is predicted: the first one at the context's end."""
-    starts = accumulate((len(ids) - 1 for ids in endings), initial=len(context))
-    return [i for s, ids in zip(starts, endings) for i in (len(context) - 1, *range(s, s + len(ids) - 1))]
+    places, start = [], len(context)
+    for ids in endings:
+        places += [len(context) - 1, *range(start, start + len(ids) - 1)]
+        start += len(ids) - 1
+    return places
 
 
 @torch.no_grad()

@@ -187,11 +187,11 @@ def take_weights(run: Training, folder: Path) -> None:
     load_parts(folder, run.model, run.optimizer)
 
 
-def clean(folder: Path, step: int) -> None:
-    """Remove what a kill has left: half a checkpoint, and lines after the step."""
+def clean(folder: Path, step: int) -> dict | None:
+    """Remove what a kill has left: half a checkpoint, and lines from the step on; the step's own line, if it was there."""
     for aside in folder.glob(".step_*.tmp"):
         shutil.rmtree(aside)
-    repair(folder / "metrics.jsonl", step)
+    return repair(folder / "metrics.jsonl", step)
 
 
 def resume(config: Config, ranks: Ranks | None = None) -> Training:
@@ -209,7 +209,7 @@ def resume(config: Config, ranks: Ranks | None = None) -> Training:
         run.kept = found
         print(f"going on after step {run.step}, from {found}")
     if ranks.rank == 0:
-        clean(folder, run.step)
+        run.record = clean(folder, run.step) or run.record
     return run
 
 

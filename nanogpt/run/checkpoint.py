@@ -46,7 +46,7 @@ def set_random_states(states: dict[str, torch.Tensor], device: torch.device) -> 
 def pack(value, name: str, tensors: dict[str, Tensor]):
     """The same nested dicts and lists for JSON: each tensor moves to `tensors`, and its name takes its place."""
     if isinstance(value, Tensor):
-        tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+        tensors[name] = value.detach().cpu().contiguous()  # no copy of what is on the CPU already
         return {"tensor": name}
     if isinstance(value, dict):
         return {str(key): pack(part, f"{name}.{key}", tensors) for key, part in value.items()}
@@ -153,17 +153,25 @@ def prune(folder: str | Path, keep: int, step: int, also: Collection[int] = ()) 
             shutil.rmtree(aside)
 
 
-def repair(path: Path, step: int) -> None:
-    """Keep the lines of metrics.jsonl before `step`, with which the run goes on. The last one may be incomplete."""
-    lines, good = path.read_bytes().splitlines(keepends=True) if path.exists() else [], []
+def repair(path: Path, step: int) -> dict | None:
+    """Keep the lines of metrics.jsonl before `step`, with which the run goes on. The last one may be incomplete.
+
+    Returns the line of `step` itself, if it was there and complete.
+    """
+    lines, good, own = path.read_bytes().splitlines(keepends=True) if path.exists() else [], [], None
     with suppress(ValueError):
-        for line in lines:
-            if not line.endswith(b"\n") or json.loads(line)["step"] >= step:
+        for text in lines:
+            line = json.loads(text)
+            if not text.endswith(b"\n"):
                 break
-            good.append(line)
+            if line["step"] >= step:
+                own = line if line["step"] == step else None
+                break
+            good.append(text)
     if len(good) < len(lines):
         with atomically(path) as file:
             file.writelines(good)
+    return own
 
 
 def chosen(place: str | Path) -> Path:

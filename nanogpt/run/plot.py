@@ -10,7 +10,7 @@ from statistics import fmean
 
 from nanogpt.run.metrics import column, read_metrics
 
-PANELS = dict(loss="loss [nats]", norm="norm of the gradient", lr="learning rate", tokens_per_s="tokens/s")
+PANELS = dict(loss="loss (nats)", norm="norm of the gradient", lr="learning rate", tokens_per_s="tokens/s")
 
 
 def draw_run(ax, name: str, lines: Sequence[dict], color: str, label: str) -> None:

@@ -155,10 +155,12 @@ def encode_spans(spans: list[Span], encoding, eot: int, val, test, block: int) -
         for begin, texts in blocks_in(span, block):
             held = defaultdict(list)
             for text in texts:
-                held[span.split or split_of(hashlib.sha256(text.encode()).digest(), val, test)].append(text)
+                split = span.split or split_of(hashlib.sha256(text.encode()).digest(), val, test)
+                held[split].append(text)
             for split, texts in held.items():
                 ids = encode_texts(texts, begin, encoding, eot).astype("<u2")
-                yield split, ids, begin * len(texts), sum(len(text.encode()) for text in texts)
+                documents = len(texts) if begin else 0
+                yield split, ids, documents, sum(len(text.encode()) for text in texts)
 
 
 # %%
@@ -245,7 +247,9 @@ def write_splits(folder: Path, encoded: Iterable[tuple]) -> dict:
     for split, ids, documents, size in encoded:
         held = splits.setdefault(split, Counter())
         with open(folder / f"{split}.bin", "ab") as file:
-            file.write(bytes(HEADER_BYTES * (not held)) + ids.tobytes())
+            if not held:  # the first portion: leave room for the header
+                file.write(bytes(HEADER_BYTES))
+            file.write(ids.tobytes())
         held.update(documents=documents, bytes=size, tokens=len(ids))
     for split, held in splits.items():
         path = folder / f"{split}.bin"
@@ -625,8 +629,8 @@ disk goes on where it was when the same command is given again. The shards are i
   python -m nanogpt prepare notes/ --tokenizer data/built/tokenizer.json
 
 Where one machine would take days: give the command with --part 1/16 ... --part 16/16, in any order, to machines that
-share the folder --out, or to a Slurm array (--part $SLURM_ARRAY_TASK_ID/16); those that failed again. Then the command
-without --part makes what is missing, and merges: the same bytes as from one run.
+share the folder --out, or to a Slurm array (--part $SLURM_ARRAY_TASK_ID/16). A part that failed is started once more.
+Then the command without --part makes what is missing, and merges: the same bytes as from one run.
 
 Shards of llm.c's or build-nanogpt's scripts need no second tokenizing: prepare --adopt FOLDER writes their manifest.
 """
@@ -758,7 +762,7 @@ print(f"never stopped: {seconds:.2f} s, {path.stat().st_size / 1e6 / seconds:.1f
 start = time.perf_counter()
 work("straight")
 known = time.perf_counter() - start
-print(f"to find that all is done and whole: {known:.3f} s")
+print(f"to find that all is done: {known:.3f} s")
 answer("16b.3", seconds / known)
 
 # %% [markdown]
@@ -780,7 +784,7 @@ for _ in range(KILLS if hasattr(os, "fork") else 0):  # Windows has none; the te
 work("killed")
 assert_same("killed")
 answer("16b.2", sum(len(before - after) for before, after in pairwise(done)))
-alt = "Chunks that are whole, from kill to kill: each run adds some, and none is lost"
+alt = "Complete chunks, from kill to kill: each run adds some, and none is lost"
 show(figures.kills([len(names) for names in done], len(chunks)), alt=alt)
 
 # %% [markdown]

@@ -19,6 +19,7 @@ A file can contain mistakes, though, and most programs do not notice them. So ha
 #| doc run.config: A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
 #| doc run.configfile: A YAML file as plain data: numbers as people write them, no key twice, each error one line.
 #| doc run.dryrun: What a run would take: parameters, memory, epochs, time.
+#| doc run.given: The model that a run begins with where one is given, and what is refused.
 import yaml
 
 from course.figures import config as figures
@@ -775,7 +776,7 @@ exist. An allocator needs some more, so a bar that just reaches a line will not 
 ## Before it begins: time
 
 The time of a step can be estimated in two ways. The first needs no model at all. Chapter 09's roofline takes the rates of one measured product and one measured copy, and with these rates all products and all memory traffic of a step need
-a certain time. A step cannot be faster. `least_seconds` adds up this time for the micro-batches of a step and for its one update.
+a certain time. If these rates are the highest that the machine reaches, a step cannot be faster. `least_seconds` adds up this time for the micro-batches of a step and for its one update.
 """
 
 
@@ -863,8 +864,26 @@ r"""
 ## Appendix: the dry run's lines
 
 `dry_run` prints all these numbers for a configuration: parameters, memory, steps, epochs and time. This is what `python -m nanogpt train gpt2-124M --dry-run` will print (chapter 17e). It writes nothing, and it does not make data that are not there. If the shards are not there yet, it assumes the size of
-their vocabulary. `shape_of` takes care of a run that begins with a trained model (`init_from`): it has that model's shape.
+their vocabulary. `shape_of` takes care of a run that begins with a trained model (`init_from`): it has that model's shape. If the file asks for another shape, `refuse_other_shape` says so.
 """
+
+
+# %%
+#| export run.given
+from nanogpt.gpt.model import GPTConfig
+
+
+# %%
+#| export run.given
+def refuse_other_shape(config: Config, shape: GPTConfig) -> None:
+    """ValueError if the model of init_from has another shape than the one that the configuration asks for."""
+    for name in ("n_layer", "n_head", "n_embd"):
+        given, has = getattr(config.model, name), getattr(shape, name)
+        if given not in (has, getattr(Model, name)):  # at its default nobody has asked for it
+            raise ValueError(f"init_from={config.init_from} has {name}={has}; leave out model.{name}={given}")
+    if shape.block_size < config.model.block_size:
+        needs = f"the run needs model.block_size={config.model.block_size}"
+        raise ValueError(f"init_from={config.init_from} has a context of {shape.block_size}; {needs}")
 
 
 # %%
@@ -877,7 +896,9 @@ def say_time(steps: int, least: float, measured: float | None) -> None:
     more = f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else ""
     print(f"time        at least {span(steps * least)} ({1000 * least:.4g} ms a step by the roofline){more}")
     if measured and measured < least:
-        print("            the model's products run faster here than the one that the roofline measured")
+        print(
+            "            the roofline was measured too low: on a busy machine, or with slower work than the model's"
+        )
 
 
 def say_memory(shape: GPTConfig, config: Config) -> None:
@@ -889,17 +910,27 @@ def say_memory(shape: GPTConfig, config: Config) -> None:
 
 # %%
 #| export run.dryrun
+def folder_of(init_from: str) -> Path:
+    """The folder of the model that a run begins with; of a run, its newest checkpoint."""
+    return latest(init_from) or Path(init_from)
+
+
 def shape_of(config: Config, vocab_size: int) -> GPTConfig:
     """The shape of the run's model, without dropout: that of init_from's folder, else the configuration's."""
-    folder = Path(config.init_from or "")
-    file = (latest(folder) or folder) / "config.json"
-    if config.init_from is None or not file.exists():  # a new model, or one from the hub
-        return GPTConfig(**vars(config.model) | {"dropout": 0.0}, vocab_size=vocab_size)
+    new = GPTConfig(**vars(config.model) | {"dropout": 0.0}, vocab_size=vocab_size)
+    if config.init_from is None:
+        return new
+    file = folder_of(config.init_from) / "config.json"
+    if not file.exists():  # a name on the hub
+        return new
     kept = read_json(file)
     if "model_type" in kept:
-        return config_from_hf(kept, str(file))
-    kept.pop("sha256")
-    return GPTConfig(**kept | {"dropout": 0.0})
+        shape = config_from_hf(kept, str(file))
+    else:
+        kept.pop("sha256")
+        shape = GPTConfig(**kept | {"dropout": 0.0})
+    refuse_other_shape(config, shape)
+    return shape
 
 
 # %%

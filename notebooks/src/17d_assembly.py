@@ -14,7 +14,6 @@ Everything here is one process. How several processes share a run is the subject
 # %%
 #| default_exp run.assemble
 #| doc run.assemble: From a configuration to a run: data, model and optimizer made, and a checkpoint gone on with.
-#| doc run.given: The model that a run begins with where one is given, and what is refused.
 #| doc run.training: A run in memory: its parts, all that its steps change, and both as a checkpoint has them.
 #| doc run.plot: Several runs in one figure: loss, norm, rate, throughput; the command `plot`.
 #| doc cli: `python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
@@ -28,6 +27,7 @@ from course.notebook import answer, checkpoint, grown, predict, predictions, sho
 from nanogpt.gpt.train import train_step
 from nanogpt.run.checkpoint import save
 from nanogpt.run.config import load_config
+from nanogpt.run.given import refuse_other_shape
 
 # %% [markdown]
 r"""
@@ -143,7 +143,7 @@ from nanogpt.gpt.pretrained import from_hf, read_json
 from nanogpt.gpt.train import scale_init
 from nanogpt.gpt.weights import load_model
 from nanogpt.run.checkpoint import latest, load as load_state, repair
-from nanogpt.run.config import Config, Data, Model, config_dict, keys
+from nanogpt.run.config import Config, Data, config_dict, keys
 from nanogpt.text.data import BatchStream, DocumentStream
 from nanogpt.text.shards import load_manifest, open_shards, read_shard
 from nanogpt.text.tokenizer import BPETokenizer
@@ -354,7 +354,8 @@ def begun(config: Config, manifest: dict, model: GPT, stepper, optimizer, stream
     """A run of these parts, before its first step."""
     c, tokenizer = config, tokenizer_of(config.data, manifest)
     if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
-        raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
+        remedy = "name it in data.tokenizer, or set eval.sample_every=0"
+        raise ValueError(f"samples need the tokenizer that made {c.data.dir}; {remedy}")
     held = held_out(c.data.dir, c.eval.tokens) if c.eval.every else []
     stepper = torch.compile(stepper) if c.train.compile else stepper
     scaler = LossScaler() if c.train.dtype == "fp16" else None
@@ -477,7 +478,8 @@ The first change is only announced. The other two are refused in one sentence th
 ## Going on
 
 `resume` does all of this in order. It finds the newest complete checkpoint (`latest`, chapter 17b), compares the configurations, assembles the run, and puts the state back. If there is no checkpoint, the run is at its beginning. At the end `clean` removes what a kill may have left in the folder: a
-checkpoint that is only half written, and lines of steps that will be made again.
+checkpoint that is only half written, and lines of steps that will be made again. A checkpoint is written before its step's line (chapter 17f). So the line of that step may be in the file already, with a validation that the checkpoint does not have. `clean` returns this line, and the run
+goes on with it.
 """
 
 
@@ -488,11 +490,11 @@ def take_weights(run: Training, folder: Path) -> None:
     run.model.load_state_dict(load_model(folder).state_dict())
 
 
-def clean(folder: Path, step: int) -> None:
-    """Remove what a kill has left: half a checkpoint, and lines after the step."""
+def clean(folder: Path, step: int) -> dict | None:
+    """Remove what a kill has left: half a checkpoint, and lines from the step on; the step's own line, if it was there."""
     for aside in folder.glob(".step_*.tmp"):
         shutil.rmtree(aside)
-    repair(folder / "metrics.jsonl", step)
+    return repair(folder / "metrics.jsonl", step)
 
 
 # %%
@@ -511,7 +513,7 @@ def resume(config: Config) -> Training:
         run.load_state_dict(state)
         run.kept = found
         print(f"going on after step {run.step}, from {found}")
-    clean(folder, run.step)
+    run.record = clean(folder, run.step) or run.record
     return run
 
 
@@ -638,9 +640,12 @@ r"""
 ## Appendix: beginning with a trained model
 
 A run may begin with a model that is already trained: one of ours, or one of Hugging Face's. Two mistakes would train without an error and give a useless model, so they are refused. If the model
-learned another vocabulary, every id means another word. And if the configuration asks for four layers and the model has two, the run would have two.
+learned another vocabulary, every id means another word. And if the configuration asks for four layers and the model has two, the run would have two. (Chapter 17c's `refuse_other_shape` refuses the second mistake, in a dry run as well.)
 
-`init_from` goes through `chosen` as well, so it may be a checkpoint, or the folder of a run.
+How can a run know what the model has learned? One of our folders has a tokenizer beside the weights, and its fingerprint must be that of the shards. In a folder of Hugging Face's only the number of tokens can be compared. It may be larger than that of the shards by some rows of
+padding (chapter 13).
+
+`init_from` goes through `chosen` as well, so it may be a checkpoint, or the folder of a run. The dry run finds its model in the same way.
 """
 
 
@@ -649,10 +654,10 @@ learned another vocabulary, every id means another word. And if the configuratio
 from dataclasses import replace
 from pathlib import Path
 
-from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.model import GPT
 from nanogpt.gpt.pretrained import from_hf, read_json
 from nanogpt.gpt.weights import load_model
-from nanogpt.run.config import Config, Model
+from nanogpt.run.config import Config
 from nanogpt.text.tokenizer import BPETokenizer
 
 
@@ -667,16 +672,11 @@ def refuse_other_words(config: Config, folder: Path, manifest: dict) -> None:
         raise ValueError(f"{made}, {learned}; set data.tokenizer={file} and a new data.dir")
 
 
-def refuse_other_shape(config: Config, shape: GPTConfig, vocab_size: int) -> None:
-    """ValueError if init_from's model is not what the configuration asks for, or too small for the data."""
-    for name in ("n_layer", "n_head", "n_embd"):
-        given, has = getattr(config.model, name), getattr(shape, name)
-        if given not in (has, getattr(Model, name)):  # at its default nobody has asked for it
-            raise ValueError(f"init_from={config.init_from} has {name}={has}; leave out model.{name}={given}")
-    if shape.vocab_size < vocab_size or shape.block_size < config.model.block_size:
-        has = f"{shape.vocab_size} tokens and a context of {shape.block_size}"
-        needs = f"{vocab_size} and model.block_size={config.model.block_size}"
-        raise ValueError(f"init_from={config.init_from} has {has}; the run needs {needs}")
+def refuse_other_size(config: Config, tokens: int, needed: int) -> None:
+    """ValueError if init_from's model has another number of tokens than the shards, up to 127 rows of padding."""
+    if not needed <= tokens < needed + 128:
+        two = f"init_from={config.init_from} has {tokens:,} tokens, {config.data.dir} {needed:,}"
+        raise ValueError(f"{two}; set data.tokenizer to the model's, and a new data.dir")
 
 
 # %%
@@ -689,10 +689,19 @@ def given_model(config: Config, manifest: dict) -> GPT:
     if ours:
         refuse_other_words(config, folder, manifest)
     there = load_model(folder) if ours else from_hf(config.init_from)
-    refuse_other_shape(config, there.config, manifest["vocab_size"])
+    refuse_other_shape(config, there.config)
+    refuse_other_size(config, there.config.vocab_size, manifest["vocab_size"])
     model = GPT(replace(there.config, dropout=config.model.dropout, flash=config.model.flash))
     model.load_state_dict(there.float().state_dict())
     return model
+
+
+# %%
+#| export run.dryrun
+#| grows folder_of
+def folder_of(init_from: str) -> Path:
+    """The folder of the model that a run begins with; of a run, its newest checkpoint, or its best as runs/x/best."""
+    return chosen(init_from)
 
 
 # %%
@@ -730,7 +739,7 @@ from statistics import fmean
 
 from nanogpt.run.metrics import read_metrics
 
-PANELS = dict(loss="loss [nats]", norm="norm of the gradient", lr="learning rate", tokens_per_s="tokens/s")
+PANELS = dict(loss="loss (nats)", norm="norm of the gradient", lr="learning rate", tokens_per_s="tokens/s")
 
 
 def draw_run(ax, name: str, lines: Sequence[dict], color: str, label: str) -> None:

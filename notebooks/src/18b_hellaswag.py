@@ -36,7 +36,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -280,17 +280,20 @@ class SideBySide:
 #| blank predicted_at: an ending's first token at the context's end, the others at the token before them
 def side_by_side(context: list[int], endings: list[list[int]]) -> Tensor:
     """(T, 3): the context's tokens, and those of the endings that another one follows: id, ending, place."""
-    n, inputs = len(context), [ids[:-1] for ids in endings]
-    row = [*context, *chain(*inputs)]
-    ending = [-1] * n + [e for e, ids in enumerate(inputs) for _ in ids]
-    place = [*range(n), *(n + i for ids in inputs for i in range(len(ids)))]
-    return torch.tensor([row, ending, place]).T
+    rows = [(token, -1, place) for place, token in enumerate(context)]
+    for number, ids in enumerate(endings):
+        for i, token in enumerate(ids[:-1]):
+            rows.append((token, number, len(context) + i))
+    return torch.tensor(rows)
 
 
 def predicted_at(context: list[int], endings: list[list[int]]) -> list[int]:
     """Where in that row each token of each ending is predicted: the first one at the context's end."""
-    starts = accumulate((len(ids) - 1 for ids in endings), initial=len(context))
-    return [i for s, ids in zip(starts, endings) for i in (len(context) - 1, *range(s, s + len(ids) - 1))]
+    places, start = [], len(context)
+    for ids in endings:
+        places += [len(context) - 1, *range(start, start + len(ids) - 1)]
+        start += len(ids) - 1
+    return places
 
 
 # %%
@@ -440,7 +443,9 @@ worst = max(abs(a - b) for x, y in zip(plain, fast) for a, b in zip(x, y))
 assert worst < 1e-2, f"a score differs by {worst:.1e} nats from one ending at a time"
 assert [np.argmin(x) for x in plain] == [np.argmin(x) for x in fast], "another ending was chosen"
 asked = [ids_of(item, tokenizer) for item in items]
-once, each = (sum(n * len(c) + sum(len(e) - 1 for e in ends) for c, ends in asked) for n in (1, 4))
+contexts = sum(len(context) for context, _ in asked)
+behind = sum(len(ending) - 1 for _, endings in asked for ending in endings)
+once, each = contexts + behind, 4 * contexts + behind
 print(f"the same scores and choices, with {each / once:.2f} times fewer tokens")
 answer("18b.1", round(each / once, 2))
 
@@ -599,10 +604,8 @@ def data_of(args: Namespace) -> str:
 def val(model, tokenizer, args: Namespace) -> dict[str, float]:
     """Loss, its error, perplexity and bits per byte on the first --tokens of a split; a reading of test is recorded."""
     if args.split == "test" and not args.final:
-        why = "whoever looks at it twice has begun to fit it"
-        raise ValueError(
-            f"the test set is for the end of all choices, {why}; say --final, and it is recorded"
-        )
+        how = "with --final it is read, and the reading is recorded"
+        raise ValueError(f"the test set is read once, when all choices are made; {how}")
     paths, parts, left = open_shards(args.data, args.split, tokenizer.fingerprint), [], args.tokens
     for path in paths:
         parts.append(read_shard(path)[:left])

@@ -424,7 +424,7 @@ def resume(config: Config, ranks: Ranks | None = None) -> Training:
         run.kept = found
         print(f"going on after step {run.step}, from {found}")
     if ranks.rank == 0:
-        clean(folder, run.step)
+        run.record = clean(folder, run.step) or run.record
     return run
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,6 +130,22 @@ def test_the_quotes_of_a_csv_file_are_counted_across_megabytes(tmp_path):
     texts = ['"' * (i % 5) + "line\n" * 60_000 for i in range(9)]
     path = write_csv(tmp_path / "a.csv", texts)
     assert documents_of([path], 700_000, 400_000) == texts
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
+    """Left out without a word, its documents would be missing from the training, and nobody would know."""
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "closed").mkdir()
+    scandir = os.scandir
+
+    def refusing(path):
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(PermissionError, match="closed"):
+        find_files(tmp_path)
 
 
 def test_a_folder_is_read_as_a_reader_expects(tmp_path, monkeypatch):

@@ -196,6 +196,33 @@ def test_the_standard_error_is_the_scatter_over_sets_of_documents():
     assert np.isnan(mean_and_error(nats[:1], tokens[:2], EOT)[1])
 
 
+def test_the_standard_error_of_two_documents_by_hand():
+    """With so few, the factor n / (n - 1) doubles the variance."""
+    tokens, nats = np.array([EOT, 1, EOT, 1, EOT]), np.array([1.0, 1.0, 3.0, 3.0])
+    mean, error = mean_and_error(
+        nats, tokens, EOT
+    )  # sums 2 and 6, each of two tokens; the mean expects 4 twice
+    assert mean == 2.0 and error == pytest.approx((((2 - 4) ** 2 + (6 - 4) ** 2) * 2 / 1) ** 0.5 / 4)
+
+
+class Halves(torch.nn.Module):
+    """Gives logits in bfloat16, as a model under autocast does."""
+
+    def __init__(self):
+        super().__init__()
+        self.config, self.unused = CONFIG, torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return torch.randn(*x.shape, 40, generator=torch.Generator().manual_seed(0)).bfloat16(), None
+
+
+def test_losses_are_computed_in_float32_whatever_the_logits_are():
+    tokens = documents([9])
+    logits = Halves()(torch.zeros(1, 9))[0][0].float()
+    expected = F.cross_entropy(logits, torch.from_numpy(tokens[1:].astype(np.int64)), reduction="none")
+    assert token_losses(Halves(), tokens, EOT) == pytest.approx(expected.numpy(), rel=1e-6)
+
+
 def megabyte() -> str:
     """A megabyte of UTF-8 from characters of one, two, three and four bytes, spaces and line breaks."""
     dice = random.Random(0)

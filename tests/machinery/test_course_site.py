@@ -20,6 +20,7 @@ from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, CourseError, modules
 from course.site import build as site
 from course.site import pages
 from course.site.reading import cells_to_read, code_to_read
+from nanogpt.run.config import keys
 
 FILES = {number_of(path): path for path in numbered(NOTEBOOKS, ".ipynb")}
 PLACES = site.places()
@@ -210,6 +211,13 @@ def test_every_module_has_a_page():
     names = {name.replace(".", "/") for name in modules()}
     assert set(made) == names | {"index"}
     assert all(f"({name}.md)" in made["index"] for name in names)
+
+
+def test_every_key_of_a_run_is_on_its_page_with_its_meaning():
+    rows = re.findall(r"^\| `(\S+)` \| `(.*?)` \| (.+) \|$", site.keys_page(), re.MULTILINE)
+    assert [key for key, _, _ in rows] == list(keys())
+    assert all(meaning.strip() for _, _, meaning in rows), "a key without a meaning"
+    assert "keys" in site.contents(FILES).splitlines(), "the page is in no table of contents"
 
 
 def test_without_sphinx_one_sentence_says_what_to_install(monkeypatch):

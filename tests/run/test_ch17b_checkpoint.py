@@ -184,21 +184,33 @@ def test_a_nest_of_tensors_comes_back_as_it_was():
     )
 
 
+def test_what_is_on_the_cpu_is_written_without_a_second_copy_in_memory():
+    """AdamW's averages are eight bytes a parameter; a copy of them would be as much again at the peak."""
+    averages, tensors = torch.ones(3, 2), {}
+    checkpoint.pack({"averages": averages, "turned": averages.T}, "n", tensors)
+    assert tensors["n.averages"].data_ptr() == averages.data_ptr(), "a tensor on the CPU is copied"
+    assert tensors["n.turned"].is_contiguous(), "safetensors takes no other"
+
+
 def test_a_torn_last_line_and_lines_after_the_checkpoint_are_cut_off(tmp_path):
     path = tmp_path / "metrics.jsonl"
     whole = b"".join(json.dumps({"step": step}).encode() + b"\n" for step in range(1, 8))
-    for written, step, kept in (
-        (whole, 99, 7),
-        (whole[:-4], 99, 6),
-        (whole[:-1], 99, 6),
-        (whole, 4, 3),
-        (whole[:10], 9, 0),
-        (b"", 1, 0),
+    for written, step, kept, own in (
+        (whole, 99, 7, None),
+        (whole[:-4], 99, 6, None),
+        (whole[:-1], 99, 6, None),
+        (whole[:-1], 7, 6, None),
+        (whole, 7, 6, {"step": 7}),
+        (whole, 4, 3, {"step": 4}),
+        (whole[:10], 9, 0, None),
+        (b"", 1, 0, None),
     ):
         path.write_bytes(written)
-        checkpoint.repair(path, step)
+        assert checkpoint.repair(path, step) == own, (
+            "the step's own line is lost, or a torn one is taken for it"
+        )
         assert path.read_bytes().count(b"\n") == kept == len(path.read_bytes().splitlines())
-    checkpoint.repair(tmp_path / "none.jsonl", 3)
+    assert checkpoint.repair(tmp_path / "none.jsonl", 3) is None
     assert not (tmp_path / "none.jsonl").exists()
 
 

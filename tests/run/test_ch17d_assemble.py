@@ -9,9 +9,11 @@ import pytest
 import torch
 from small_run import small, write_text
 
+from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.pretrained import to_hf
 from nanogpt.gpt.train import train_step
 from nanogpt.gpt.weights import load_model
-from nanogpt.run import assemble, checkpoint
+from nanogpt.run import assemble, checkpoint, dryrun
 from nanogpt.run.config import Model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -64,6 +66,21 @@ def test_a_resumed_run_is_the_one_that_was_saved(config, dtype):
     whole = assemble.assemble(config(train_dtype=dtype, run_dir="none"))
     assert steps(whole, 11)[3:] == after, "the resumed run has other losses than the one that went on"
     assert config().model.dropout > 0, "without dropout nothing is random, and this says nothing"
+
+
+def test_the_loss_scale_comes_back(config):
+    run = assemble.assemble(config(train_dtype="fp16"))
+    run.scaler.scale = 2.0**5  # as if it had been halved eleven times
+    checkpoint.save(run.folder, 1, run.model, run.state_dict(), run.tokenizer)
+    assert assemble.resume(config(train_dtype="fp16")).scaler.scale == 2.0**5, "the scale is looked for again"
+
+
+def test_a_tokenizer_is_the_shards_own_or_none(config):
+    """With another one of the same size every id would mean another word, and nothing would fail."""
+    manifest = assemble.ensure_data(config().data)
+    found = assemble.tokenizer_of(config().data, manifest)
+    assert found.fingerprint == manifest["fingerprint"]
+    assert assemble.tokenizer_of(config().data, manifest | {"fingerprint": "another"}) is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +139,7 @@ def test_init_from_begins_with_those_weights(config, tmp_path):
     assert all(map(torch.equal, newest.model.parameters(), other.parameters())), (
         "a run's folder is its newest"
     )
-    with pytest.raises(ValueError, match=r"context of 16; the run needs .* model.block_size=32"):
+    with pytest.raises(ValueError, match=r"context of 16; the run needs model.block_size=32"):
         assemble.assemble(
             replace(
                 config(train_micro_batch=2, model_block_size=32),
@@ -160,13 +177,52 @@ def test_init_from_brings_its_own_shape_and_another_one_that_was_asked_for_is_re
 
 
 def test_init_from_reads_hugging_face_checkpoints(config, tmp_path):
-    from nanogpt.gpt.model import GPT, GPTConfig
-    from nanogpt.gpt.pretrained import to_hf
-
-    model = GPT(GPTConfig(block_size=16, vocab_size=300, n_layer=1, n_head=2, n_embd=16))
-    to_hf(model, tmp_path / "hf")
-    run = assemble.assemble(replace(config(), init_from=str(tmp_path / "hf")))
+    model = of_hugging_face(tmp_path, 300)
+    run = assemble.assemble(replace(config(), init_from=str(tmp_path)))
     assert torch.equal(run.model.transformer.wte.weight, model.transformer.wte.weight), "other weights"
+
+
+def of_hugging_face(folder, tokens: int) -> GPT:
+    """A model in Hugging Face's form, which has no tokenizer of ours beside it."""
+    model = GPT(GPTConfig(block_size=16, vocab_size=tokens, n_layer=1, n_head=2, n_embd=16))
+    to_hf(model, folder)
+    return model
+
+
+@pytest.mark.parametrize("tokens, fits", [(279, False), (280, True), (407, True), (408, False)])
+def test_a_model_with_another_number_of_tokens_is_refused(config, tmp_path, tokens, fits):
+    """GPT-2's weights on shards of a small vocabulary would train without an error. Rows of padding are no other tokens."""
+    of_hugging_face(tmp_path, tokens)
+    begins = replace(config(), init_from=str(tmp_path))  # its shards have 280 tokens
+    if fits:
+        assert assemble.assemble(begins).model.config.vocab_size == tokens
+    else:
+        with pytest.raises(
+            ValueError, match=rf"has {tokens} tokens, .* 280; set data.tokenizer to the model's"
+        ):
+            assemble.assemble(begins)
+
+
+@pytest.mark.parametrize("place", ["", "best"])
+def test_a_dry_run_finds_the_model_as_the_run_does(config, place):
+    run = saved(config())
+    (run.folder / "metrics.jsonl").write_text('{"step": 3, "val_loss": 1.0}\n')
+    begins = replace(config(), model=Model(block_size=16), init_from=str(run.folder / place))
+    assert dryrun.shape_of(begins, 280).n_layer == 1, "not the shape of init_from"
+    with pytest.raises(ValueError, match=r"has n_layer=1; leave out model.n_layer=7"):
+        dryrun.shape_of(replace(begins, model=Model(n_layer=7, block_size=16)), 280)
+
+
+def test_the_line_of_the_last_step_keeps_its_validation(config):
+    """It is written after its checkpoint, which does not know of it."""
+    run, path = saved(config()), Path(config().run.dir) / "metrics.jsonl"
+    lines = [f'{{"step": {step}, "val_loss": {step}.5}}\n' for step in range(1, 6)]
+    path.write_text("".join(lines))
+    again = assemble.resume(config())
+    assert again.record == {"step": 3, "val_loss": 3.5}, "the validation after the last step is lost"
+    assert path.read_text() == "".join(lines[:2]), "the step's line would be there twice"
+    path.write_text("".join(lines[:2]) + lines[2][:-3])
+    assert assemble.resume(config()).record == run.record, "a torn line is taken for the step's"
 
 
 def test_what_is_missing_is_named(config, tmp_path):
