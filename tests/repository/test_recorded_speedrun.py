@@ -7,7 +7,7 @@ import pytest
 
 from course.figures.speedrun import equal_steps, rows
 from course.paths import ROOT
-from nanogpt.gpt.record import objections, share
+from nanogpt.gpt.record import TRACKS, objections, share
 from nanogpt.gpt.speedrun import OURS, Recipe
 from nanogpt.gpt.stories_race import NEAR
 
@@ -35,6 +35,20 @@ def test_every_record_keeps_the_rules_in_its_part_of_the_references_time(record)
     assert objections(record) == []
     assert share(record) < LIMITS[record["track"]]
     assert {"command", "date", "device", "torch"} <= record.keys()
+
+
+def test_the_stories_record_says_what_both_sides_pay_and_what_they_answer():
+    record = STORIES["record"]
+    assert record["reference"] == {"recipe": "chapter 07", "steps": 2400}
+    for more, loss in (
+        (record["more"], record["losses"][0]),
+        (record["reference_more"], record["reference_loss"]),
+    ):
+        assert {"copied", "computed"} <= more["answers"].keys()
+        a_story = (loss - TRACKS["stories"]["floor"]) * 229_660 / 2514
+        assert sum(more["excess"].values()) == pytest.approx(a_story, rel=0.25), (
+            "other stories, about the same excess"
+        )
 
 
 def test_the_board_is_in_order():
