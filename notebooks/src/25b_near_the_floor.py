@@ -291,8 +291,8 @@ answer("25b.1", 100 * share(record))
 # %% [markdown]
 r"""
 Both recipes got below the bar. The reference did it with its only run, at the end of its 2,400 steps, and five runs of ours are enough for rule 3. Our share
-of the time is much larger than on Shakespeare. There, tables of recent tokens took over most of the work. Here they can do the spelling too, but no table of
-three tokens knows who was given how many apples.
+of the time is much larger than on Shakespeare. There, the tables of recent tokens were worth most. Here such a table can
+spell as well, but no table of three tokens knows who was given how many apples.
 
 One thing is not settled by this record: both schedules were fixed before the run, and ours ends well below the bar. With fewer steps it would be faster.
 How many are enough is left to you.
@@ -325,8 +325,8 @@ answer("25b.2", max(ours_first["excess"], key=ours_first["excess"].get))
 # %% [markdown]
 r"""
 Chapter 07's recipe pays most for things that are mentioned again and for counts that have to be computed. This is recall and
-arithmetic. Our recipe has learned both almost completely. So it was not only faster: at the same distance from the floor
-it would be another model. What our recipe still pays most for is a name that comes again.
+arithmetic. Our recipe has learned both almost completely. So the two models
+have not learned the same things. What our recipe still pays most for is a name that comes again.
 
 This is one model of each side, so do not read too much into the small numbers. And nothing here says which idea has done it: for that, each would have to be left out
 in turn. The command below does this with `--table`.
