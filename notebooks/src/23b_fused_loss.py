@@ -509,6 +509,8 @@ that did not fit may fit with it. In chapter 14's `make_step` the rung is one li
 """
 
 # %%
+from collections.abc import Callable
+
 from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.precision import LossScaler
 from nanogpt.gpt.train import train_step
@@ -517,11 +519,12 @@ from nanogpt.text.data import to_device
 
 # %%
 #| export speed.rungs
-#| grows make_step
-from collections.abc import Callable
 from functools import partial
 
 
+# %%
+#| export speed.rungs
+#| grows make_step
 def make_step(config: GPTConfig, on: set[str], B: int, T: int, device: torch.device) -> tuple[GPT, Callable]:
     """A model, and a function that does one training step with the rungs in `on`.
 
