@@ -22,6 +22,7 @@ from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.precision import LossScaler, why_not
 from nanogpt.gpt.train import train_step
+from nanogpt.speed.fused_loss import chunked_head
 from nanogpt.speed.roofline import Roofline
 from nanogpt.text.data import to_device
 
@@ -161,8 +162,6 @@ def make_step(config: GPTConfig, on: set[str], B: int, T: int, device: torch.dev
     if "compile" in on:
         compile_in_place(model, device)
     if "chunked loss" in on:
-        from nanogpt.speed.fused_loss import chunked_head  # here: it needs a part of PyTorch's compiler
-
         model.head = partial(chunked_head, model)
     scaler = LossScaler() if precision == "fp16" else None
     batches = zipf_batches(config.vocab_size, B, T)

@@ -536,8 +536,6 @@ def make_step(config: GPTConfig, on: set[str], B: int, T: int, device: torch.dev
     if "compile" in on:
         compile_in_place(model, device)
     if "chunked loss" in on:
-        from nanogpt.speed.fused_loss import chunked_head  # here: it needs a part of PyTorch's compiler
-
         model.head = partial(chunked_head, model)
     scaler = LossScaler() if precision == "fp16" else None
     batches = zipf_batches(config.vocab_size, B, T)
