@@ -60,6 +60,7 @@ CHAPTERS = {
     "23d": "compiled kernels",
     "24": "llama",
     "25": "speedrun",
+    "25b": "near the floor",
 }
 
 # Sittings that a reader may leave out: the others can be read without them.
@@ -86,6 +87,7 @@ OPTIONAL = {
     "23d",
     "24",
     "25",
+    "25b",
 }
 
 SHORT = {  # where the word above is not what a reader looks for

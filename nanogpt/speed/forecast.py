@@ -1,6 +1,6 @@
 """The ladder before anything is run: the time and the memory of each rung, from bytes, FLOPs and a data sheet.
 
-Exported from notebooks/14_ladder.ipynb.
+Exported from notebooks/14_ladder.ipynb, grown by notebooks/23b_fused_loss.ipynb.
 """
 
 import csv
@@ -47,6 +47,8 @@ def work_seconds(config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline
     else:
         nbytes["attention"] += (SCORE_BYTES[way] - 19 * width) * config.n_layer * B * config.n_head * T * T
     nbytes["cross-entropy"] = LOGIT_BYTES[way] * B * T * config.vocab_rows
+    if "chunked loss" in on:
+        nbytes["cross-entropy"] = chunked_bytes(config, B * T)
     if "compile" in on:
         nbytes["residual"] *= 1 / 2 if roof.device == "cuda" else 3 / 4
     if "bf16 weights" in on:  # the stream has two bytes a number, elsewhere four
@@ -96,7 +98,10 @@ def predict(
     for part, moved in update_bytes(config, on).items():
         seconds[part] = moved / roof.bandwidth
     if "kept memory" not in on:
-        seconds["page faults"] = fault * fresh_bytes(for_rungs(config, on), B, T) / PAGE
+        fresh, logits = fresh_bytes(for_rungs(config, on), B, T), 4 * B * T * for_rungs(config, on).vocab_rows
+        if "chunked loss" in on and logits > LARGE:
+            fresh -= 4 * logits  # a chunk is small enough to be used again
+        seconds["page faults"] = fault * fresh / PAGE
     starts = start * kernels(config, on)
     if roof.device != "cpu":
         starts = max(0.0, starts - sum(seconds.values()))  # hidden while the GPU has work
@@ -109,10 +114,10 @@ SHEET = Fractions(1.0, 1.0)  # of the data sheet's rates: its limits
 def predict_ladder(sheet: Peak, config: GPTConfig, B: int, T: int, reached=SHEET, start: float = 0.0):
     """{rung: {part: seconds}} from a GPU's data sheet, for the rungs that it can do. reached: Fractions of its rates."""
     rates = {"float32": sheet.float32, "float16": sheet.half}
-    cannot = ("kept memory", "TF32", "bf16", "bf16 weights")
+    cannot = ("kept memory", "TF32", "bf16", "bf16 weights", "chunked loss")
     if sheet.tf32:
         rates |= {"tf32": sheet.tf32, "bfloat16": sheet.half}
-        cannot = ("kept memory", "fp16")
+        cannot = ("kept memory", "fp16", "chunked loss")
     roof = Roofline("cuda", {name: 1e12 * rate for name, rate in rates.items()}, 1e9 * sheet.bandwidth)
     roof, names = reached.of(roof), [name for name in RUNGS if name not in cannot]
     return {name: predict(config, rungs_up_to(name, cannot), B, T, roof, start=start) for name in names}
@@ -131,8 +136,10 @@ def step_memory(config: GPTConfig, on: set[str], B: int, T: int) -> int:
     casts = bool({"bf16", "fp16"} & on) and "bf16 weights" not in on
     channel, score, logit = SAVED["masters" if "bf16 weights" in on else "autocast" if casts else "float32"]
     scores = 0 if config.flash else B * config.n_head * T * T
-    kept = config.n_layer * (channel * N * config.n_embd + score * scores) + logit * N * config.vocab_rows
-    loss = 8 * N * config.vocab_rows  # gradients of log-probabilities and of logits
+    kept = config.n_layer * (channel * N * config.n_embd + score * scores)
+    loss = (logit + 8) * N * config.vocab_rows  # log-probabilities, their gradients and those of logits
+    if "chunked loss" in on:
+        loss = 4 * (64 * config.vocab_rows + (config.vocab_rows + N) * config.n_embd)
     state = 12 if precision_of(on) in ("float32", "tf32") else 14  # bytes a weight, without gradients
     update = 16 if {"fused AdamW", "bf16 weights"} & on else 20  # in pieces, AdamW makes temporaries
     return max(update * weights, state * weights + kept + loss)
@@ -192,3 +199,9 @@ def say_predicted(gpu: str, config: GPTConfig, B: int, T: int) -> None:
     fits = fitting_batch(gpu, config, B, T)
     if fits < B:
         print(f"! the first rung does not fit into {CARD_GB[gpu]} GB; batch {fits} does")
+
+
+def chunked_bytes(config: GPTConfig, N: int, rows: int = 64) -> int:
+    """What the loss of N tokens in chunks moves, if each chunk of logits stays in the cache: lm_head's weight, again and again."""
+    chunks = -(-N // rows)
+    return 16 * (chunks - 1) * config.vocab_rows * config.n_embd

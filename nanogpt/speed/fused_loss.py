@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch._inductor.runtime.triton_compat import tl, triton
 
+from nanogpt.gpt.model import GPT
 from nanogpt.speed.kernels import launch, power_of_two, wide
 
 
@@ -79,14 +80,16 @@ class ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, targets: Tensor, rows: int) -> Tensor:
-        total, dx, dweight = 0.0, torch.empty_like(x), torch.zeros_like(weight)
+        total, dx = 0.0, torch.empty_like(x)
+        dweight = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
         for start in range(0, len(x), rows):
             part = slice(start, start + rows)
-            loss, slope = loss_and_slope(x[part] @ weight.T, targets[part])  # slope (rows, V)
+            logits = (x[part] @ weight.T).to(dweight.dtype)
+            loss, slope = loss_and_slope(logits, targets[part])  # slope (rows, V)
             total = total + loss
-            dx[part] = slope @ weight
-            dweight.addmm_(slope.T, x[part])
-            del slope  # or two chunks would exist while the next one is made
+            dx[part] = slope.to(x.dtype) @ weight
+            dweight.addmm_(slope.T, x[part].to(dweight.dtype))
+            del logits, slope  # or two chunks would exist while the next one is made
         count = (targets != -100).sum()
         ctx.save_for_backward(dx.div_(count), dweight.div_(count))
         return total / count
@@ -100,7 +103,14 @@ class ChunkedLoss(torch.autograd.Function):
 def chunked_loss(x: Tensor, weight: Tensor, targets: Tensor, rows: int = 64) -> Tensor:
     """next_token_loss(x @ weight.T, targets) in memory for `rows` rows of logits. x (B, T, C), weight (V, C).
 
-    Computes in the dtype of x and weight, also under autocast; -100 does not count.
+    Multiplies in the dtype of x and weight, also under autocast, and adds up in float32 at least; -100 does not count.
     """
     with torch.autocast(x.device.type, enabled=False):
         return ChunkedLoss.apply(x.flatten(0, 1), weight, targets.flatten(), rows)
+
+
+def chunked_head(model: GPT, x: Tensor, targets: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
+    """GPT.head whose loss comes in chunks: (None, loss), or without targets (logits, None). x (B, T, C)."""
+    if targets is None:
+        return GPT.head(model, x)
+    return None, chunked_loss(model.transformer.ln_f(x), model.lm_head.weight, targets)

@@ -1,6 +1,7 @@
 """The speed-ups as rungs of a ladder: which of them a device can do, and what each changes in a training step.
 
-Exported from notebooks/13_nice_numbers.ipynb, grown by notebooks/14_ladder.ipynb.
+Exported from notebooks/13_nice_numbers.ipynb, grown by notebooks/14_ladder.ipynb and
+notebooks/23b_fused_loss.ipynb.
 """
 
 import ctypes
@@ -11,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,6 +22,7 @@ from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.optim import make_optimizer
 from nanogpt.gpt.precision import LossScaler, why_not
 from nanogpt.gpt.train import train_step
+from nanogpt.speed.fused_loss import chunked_head
 from nanogpt.speed.roofline import Roofline
 from nanogpt.text.data import to_device
 
@@ -46,6 +49,7 @@ RUNGS = {
     "nice numbers": "vocabulary padded to a multiple of 128 (chapter 13)",
     "fused AdamW": "the optimizer in one pass over memory",
     "bf16 weights": "weights and stream kept in bfloat16, float32 masters in the optimizer (chapter 10)",
+    "chunked loss": "never all logits: less memory, at a price in time; in float32 only (chapter 23b)",
 }
 
 
@@ -114,6 +118,9 @@ def obstacles(device: torch.device, roof: Roofline, skip=()) -> dict[str, str]:
         reasons.setdefault("fp16", f"the ladder tries float16 on CUDA only, not on {device.type}")
     elif "bf16" not in reasons:
         reasons.setdefault("fp16", "bf16 does the same and needs no scaler")
+    halves = [name for name in ("bf16", "fp16") if name not in reasons]
+    if halves:
+        reasons.setdefault("chunked loss", f"it is for steps in float32, and {halves[0]} is on")
     return take_along(reasons)
 
 
@@ -154,6 +161,8 @@ def make_step(config: GPTConfig, on: set[str], B: int, T: int, device: torch.dev
     optimizer = make_optimizer(model, 3e-4, precision, betas=(0.9, 0.95), weight_decay=0.1, **how)
     if "compile" in on:
         compile_in_place(model, device)
+    if "chunked loss" in on:
+        model.head = partial(chunked_head, model)
     scaler = LossScaler() if precision == "fp16" else None
     batches = zipf_batches(config.vocab_size, B, T)
 

@@ -74,7 +74,7 @@ class Multiprocessor:
     reserved: int  # shared memory that CUDA keeps for each program
 
 
-LIMITS = {  # CUDA C++ Programming Guide, technical specifications per compute capability
+LIMITS = {  # CUDA Programming Guide, tables 30 and 31; as code in CCCL, cuda/experimental/__device/arch_traits.cuh
     75: Multiprocessor(1024, 16, 65536, 64 * 1024, 64 * 1024, 0),
     80: Multiprocessor(2048, 32, 65536, 164 * 1024, 163 * 1024, 1024),
     90: Multiprocessor(2048, 32, 65536, 228 * 1024, 227 * 1024, 1024),

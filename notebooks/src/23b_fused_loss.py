@@ -20,11 +20,11 @@ from functools import partial
 
 from course.figures import kernels as figures
 from course.machine.triton_here import altered, skip_cells_without_triton, watch
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, checkpoint, grown, predict as guess, predictions, show
 from nanogpt.device import seed_everything
 from nanogpt.gpt.model import GPT, GPTConfig, next_token_loss
 from nanogpt.speed.kernels import guarded
-from nanogpt.speed.roofline import faster
+from nanogpt.speed.roofline import Roofline, faster
 from nanogpt.speed.work import memory_levels, peak_memory, saved_bytes
 
 g = seed_everything(0)
@@ -49,8 +49,8 @@ loss with its gradients need at the peak, if the usual way needs 1?
 """
 
 # %%
-predict("23b.1", "times that the loss kernel reads each logit", guess=None)
-predict("23b.2", "peak of the loss in chunks of 64 rows, all 512 at once = 1", guess=None)
+guess("23b.1", "times that the loss kernel reads each logit", guess=None)
+guess("23b.2", "peak of the loss in chunks of 64 rows, all 512 at once = 1", guess=None)
 
 # %% [markdown]
 r"""
@@ -132,7 +132,7 @@ def run_loss(kernel, logits, targets, block=16):
 
 
 N, V = 6, 50
-logits, targets = 5 * torch.randn(N, V, generator=g), torch.randint(V, (N,), generator=g)
+logits, targets = 2 * torch.randn(N, V, generator=g), torch.randint(V, (N,), generator=g)
 targets[2] = -100
 with watch() as seen:
     loss, lse = run_loss(loss_kernel, logits, targets)
@@ -172,15 +172,15 @@ def error_of(kernel, logits, targets):
     return "none" if seen.loaded == needed else "loads from a wrong place"
 
 
-kernels = {
+versions = {
     "the kernel": loss_kernel,
     "0 behind the row": altered(loss_kernel, 'V, other=-float("inf")', "V, other=0.0"),
     "old sum not scaled": altered(loss_kernel, "total * tl.exp(m - larger) +", "total +"),
     "target without mask": altered(loss_kernel, ", mask=target >= 0, other=0.0", ""),
 }
 easy = torch.linspace(5, -5, 48).expand(N, 48)
-found = {name: error_of(kernel, logits, targets) for name, kernel in kernels.items()}
-for name, kernel in kernels.items():
+found = {name: error_of(kernel, logits, targets) for name, kernel in versions.items()}
+for name, kernel in versions.items():
     print(f"{name:20} error: {error_of(kernel, easy, torch.arange(N))}, with the other input: {found[name]}")
 assert [error == "none" for error in found.values()] == [True, False, False, False], "the check is blind"
 
@@ -324,14 +324,16 @@ class ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, targets: Tensor, rows: int) -> Tensor:
-        total, dx, dweight = 0.0, torch.empty_like(x), torch.zeros_like(weight)
+        total, dx = 0.0, torch.empty_like(x)
+        dweight = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
         for start in range(0, len(x), rows):
             part = slice(start, start + rows)
-            loss, slope = loss_and_slope(x[part] @ weight.T, targets[part])  # slope (rows, V)
+            logits = (x[part] @ weight.T).to(dweight.dtype)
+            loss, slope = loss_and_slope(logits, targets[part])  # slope (rows, V)
             total = total + loss
-            dx[part] = slope @ weight
-            dweight.addmm_(slope.T, x[part])
-            del slope  # or two chunks would exist while the next one is made
+            dx[part] = slope.to(x.dtype) @ weight
+            dweight.addmm_(slope.T, x[part].to(dweight.dtype))
+            del logits, slope  # or two chunks would exist while the next one is made
         count = (targets != -100).sum()
         ctx.save_for_backward(dx.div_(count), dweight.div_(count))
         return total / count
@@ -347,7 +349,7 @@ class ChunkedLoss(torch.autograd.Function):
 def chunked_loss(x: Tensor, weight: Tensor, targets: Tensor, rows: int = 64) -> Tensor:
     """next_token_loss(x @ weight.T, targets) in memory for `rows` rows of logits. x (B, T, C), weight (V, C).
 
-    Computes in the dtype of x and weight, also under autocast; -100 does not count.
+    Multiplies in the dtype of x and weight, also under autocast, and adds up in float32 at least; -100 does not count.
     """
     with torch.autocast(x.device.type, enabled=False):
         return ChunkedLoss.apply(x.flatten(0, 1), weight, targets.flatten(), rows)
@@ -430,36 +432,316 @@ for rows in (16, 64, 256):
 
 # %% [markdown]
 r"""
-After each factor comes the interval that holds the true value in 95 of 100 cases. A factor of more than 1 means that the
-chunks are faster. Very small chunks have a price. For each chunk the loop reads the weight twice, and reads and writes its
-gradient. That is 32 MiB here, for a chunk of any size, and with 16 rows it happens 32 times.
-
 ## In the model
 
-The chunked loss needs the features before `lm_head`, and `lm_head`'s weight. In GPT-2 this weight is the token table as
-well, so autograd adds two gradients for it: one from the loss, and one from the embedding at the beginning.
-We compare with the model's own loss and with all of its gradients.
+The chunked loss needs the features before `lm_head`, and `lm_head`'s weight. In chapter 05 both come together in `GPT.head`. So a function
+with the same arguments can take its place. It gives no logits, because there never are any.
 """
 
 
 # %%
-def model_loss(model, idx, targets):
-    """The model's loss, without ever making all logits: its layers by hand, then the chunked loss."""
-    parts = model.transformer
-    h = parts.drop(parts.wte(idx) + parts.wpe(torch.arange(idx.size(1))))
-    for block in parts.h:
-        h = block(h)
-    return chunked_loss(parts.ln_f(h), model.lm_head.weight, targets, rows=16)
+#| export
+#| blank chunked_head: without targets GPT.head; with them no logits, and the chunked loss of ln_f(x) with lm_head's weight
+from nanogpt.gpt.model import GPT
 
 
+def chunked_head(model: GPT, x: Tensor, targets: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
+    """GPT.head whose loss comes in chunks: (None, loss), or without targets (logits, None). x (B, T, C)."""
+    if targets is None:
+        return GPT.head(model, x)
+    return None, chunked_loss(model.transformer.ln_f(x), model.lm_head.weight, targets)
+
+
+# %% [markdown]
+r"""
+In GPT-2 `lm_head`'s weight is the token table as well, so autograd adds two gradients for it: one from the loss, and one from the
+embedding at the beginning. We compare with the model's own loss and with all of its gradients.
+"""
+
+# %%
 g = seed_everything(0)  # the same numbers with and without Triton
-model = GPT(GPTConfig(n_layer=2, n_head=2, n_embd=32, block_size=32, vocab_size=256), g)
-idx, targets = torch.randint(256, (2, 2, 32), generator=g)
-losses = model_loss(model, idx, targets), model(idx, targets)[1]
-ours, theirs = (torch.autograd.grad(loss, list(model.parameters())) for loss in losses)
+model = GPT(GPTConfig(n_layer=2, n_head=2, n_embd=32, block_size=64, vocab_size=256), g)
+idx, targets = torch.randint(256, (2, 2, 64), generator=g)
+loss = model(idx, targets)[1]
+theirs = torch.autograd.grad(loss, list(model.parameters()))
+model.head = partial(chunked_head, model)
+chunked = model(idx, targets)[1]
+ours = torch.autograd.grad(chunked, list(model.parameters()))
 for a, b in zip(ours, theirs):
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
-print(f"loss {losses[0]:.3f} and {losses[1]:.3f}; all {len(ours)} gradients agree")
+print(f"loss {loss:.3f} and {chunked:.3f}; all {len(ours)} gradients agree")
+
+# %% [markdown]
+r"""
+## A rung for the ladder
+
+Chapter 14's ladder is a list of such changes, each with a forecast. The chunked loss becomes its last rung. What should the forecast say?
+
+**Memory.** At the peak of the loss, PyTorch has log-probabilities, their gradient and the gradient of the logits: 12 bytes for each of the N · V logits.
+The chunks need 4 bytes for each of 64 · V logits, 4 for each number of the weight's gradient, and 4 for each of x's.
+
+**Time.** Chapter 14 counts 24 bytes of traffic for each logit, forward and backward, or 16 if the loss is compiled. If a chunk stays in the
+processor's cache, none of them is left. But each chunk after the first one reads the weight twice more, and reads and writes its gradient: 16 bytes for
+each of C · V numbers. Which is more? For 64 rows the logits' traffic is 24 · 64 · V bytes, and the weight's is 16 · C · V. So the chunks move less
+only if C is below 1.5 · 64 = 96. GPT-2 is wider.
+"""
+
+
+# %%
+#| export speed.forecast
+def chunked_bytes(config: GPTConfig, N: int, rows: int = 64) -> int:
+    """What the loss of N tokens in chunks moves, if each chunk of logits stays in the cache: lm_head's weight, again and again."""
+    chunks = -(-N // rows)
+    return 16 * (chunks - 1) * config.vocab_rows * config.n_embd
+
+
+# %%
+for name, config, N in (("stories", GPTConfig(128, 1024, 2, 8, 64), 4096), ("GPT-2 124M", GPTConfig(), 4096)):
+    usual = 24 * N * config.vocab_rows
+    print(
+        f"{name:11} C={config.n_embd}: {usual / 1e9:6.2f} GB in one piece, {chunked_bytes(config, N) / 1e9:6.2f} GB in chunks"
+    )
+
+# %% [markdown]
+r"""
+So for GPT-2 the forecast is: much less memory, and some more time. A rung that costs time is new. It belongs on the ladder all the same, because a batch
+that did not fit may fit with it. In chapter 14's `make_step` the rung is one line more.
+"""
+
+# %%
+from collections.abc import Callable
+
+from nanogpt.gpt.optim import make_optimizer
+from nanogpt.gpt.precision import LossScaler
+from nanogpt.gpt.train import train_step
+from nanogpt.speed.rungs import compile_in_place, for_rungs, precision_of, zipf_batches
+from nanogpt.text.data import to_device
+
+# %%
+#| export speed.rungs
+from functools import partial
+
+
+# %%
+#| export speed.rungs
+#| grows make_step
+def make_step(config: GPTConfig, on: set[str], B: int, T: int, device: torch.device) -> tuple[GPT, Callable]:
+    """A model, and a function that does one training step with the rungs in `on`.
+
+    The function returns the loss, still on the device, and leaves the gradients until it is called again.
+    """
+    model, precision = GPT(for_rungs(config, on), seed_everything(0)).to(device), precision_of(on)
+    how = {"fused": "fused AdamW" in on or None, "compiled": "compile" in on}
+    optimizer = make_optimizer(model, 3e-4, precision, betas=(0.9, 0.95), weight_decay=0.1, **how)
+    if "compile" in on:
+        compile_in_place(model, device)
+    if "chunked loss" in on:
+        model.head = partial(chunked_head, model)
+    scaler = LossScaler() if precision == "fp16" else None
+    batches = zipf_batches(config.vocab_size, B, T)
+
+    def step() -> Tensor:
+        x, y = next(batches)
+        batch = to_device(x.numpy(), y.numpy(), device)
+        return train_step(model, optimizer, [batch], precision, scaler=scaler)
+
+    return model, step
+
+
+# %%
+grown("make_step")
+
+# %% [markdown]
+r"""
+## Appendix: the rung's entries
+
+The rung's name and its sentence, its forecast of time and of memory, and where it is left out. A rung that computes in float32 makes no
+sense above one that multiplies in 16 bits. There `obstacles` leaves it out, with the reason.
+"""
+
+# %%
+from nanogpt.gpt.model import num_params
+from nanogpt.gpt.precision import READS, why_not
+from nanogpt.speed.forecast import LARGE, LOGIT_BYTES, SAVED, SCORE_BYTES, SHEET
+from nanogpt.speed.forecast import flash_share, fresh_bytes, kernels, update_bytes, way_of
+from nanogpt.speed.roofline import PAGE, Peak
+from nanogpt.speed.rungs import rungs_up_to, take_along, why_not_compiled, why_not_kept
+from nanogpt.speed.work import PRODUCTS, step_work
+
+# %%
+#| export speed.rungs
+#| grows RUNGS
+RUNGS = {
+    "float32": "attention step by step, every sum and product in float32",
+    "kept memory": "the C library keeps what a step frees (Linux, on a CPU)",
+    "TF32": "float32 products on tensor cores, 10 bits of mantissa (chapter 10)",
+    "bf16": "autocast: products in bfloat16 (chapter 10)",
+    "fp16": "autocast in float16 with a loss scaler, on a GPU without bfloat16 (chapter 10)",
+    "compile": "torch.compile fuses what is between the products (chapter 11)",
+    "flash": "attention in one kernel, no T×T matrix (chapter 12)",
+    "nice numbers": "vocabulary padded to a multiple of 128 (chapter 13)",
+    "fused AdamW": "the optimizer in one pass over memory",
+    "bf16 weights": "weights and stream kept in bfloat16, float32 masters in the optimizer (chapter 10)",
+    "chunked loss": "never all logits: less memory, at a price in time; in float32 only (chapter 23b)",
+}
+
+
+# %%
+#| export speed.rungs
+#| grows obstacles
+def obstacles(device: torch.device, roof: Roofline, skip=()) -> dict[str, str]:
+    """Rungs that this device cannot do, or that are to be skipped, each with the reason."""
+    found = {"kept memory": why_not_kept(device), "TF32": why_not("tf32", device)}
+    found |= {"bf16": why_not("bf16", device), "compile": why_not_compiled(device)}
+    factor = roof.flops.get("bfloat16", 0) / roof.flops["float32"]
+    if not found["bf16"] and factor <= 1:
+        found["bf16"] = f"bfloat16 products are emulated here: {factor:.2f}× the rate of float32"
+    reasons = {n: why for n, why in found.items() if why} | dict.fromkeys(skip, "left out by --skip")
+    if device.type != "cuda":
+        reasons.setdefault("fp16", f"the ladder tries float16 on CUDA only, not on {device.type}")
+    elif "bf16" not in reasons:
+        reasons.setdefault("fp16", "bf16 does the same and needs no scaler")
+    halves = [name for name in ("bf16", "fp16") if name not in reasons]
+    if halves:
+        reasons.setdefault("chunked loss", f"it is for steps in float32, and {halves[0]} is on")
+    return take_along(reasons)
+
+
+# %%
+#| export speed.forecast
+#| grows work_seconds
+def work_seconds(config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline) -> dict[str, float]:
+    """Seconds by part of forward and backward on the roofline: chapter 09b's step_work, as the rungs in `on` change it."""
+    config, way, word = for_rungs(config, on), way_of(on, roof.device), precision_of(on)
+    width = 2 if {"bf16", "fp16"} & on else 4
+    flops, nbytes = {}, {}
+    for work in step_work(config, B, T, width):
+        if work.part != "optimizer":
+            flops[work.part] = flops.get(work.part, 0) + work.flops
+            nbytes[work.part] = nbytes.get(work.part, 0) + work.nbytes
+    if config.flash:
+        flops["attention"] *= flash_share(T)
+    else:
+        nbytes["attention"] += (SCORE_BYTES[way] - 19 * width) * config.n_layer * B * config.n_head * T * T
+    nbytes["cross-entropy"] = LOGIT_BYTES[way] * B * T * config.vocab_rows
+    if "chunked loss" in on:
+        nbytes["cross-entropy"] = chunked_bytes(config, B * T)
+    if "compile" in on:
+        nbytes["residual"] *= 1 / 2 if roof.device == "cuda" else 3 / 4
+    if "bf16 weights" in on:  # the stream has two bytes a number, elsewhere four
+        for part in ("embedding", "layer norm", "residual"):
+            nbytes[part] /= 2
+    rate = {part: READS.get(word, word) if part in PRODUCTS else "float32" for part in flops}
+    return {part: roof.seconds(flops[part], nbytes[part], rate[part]) for part in flops}
+
+
+# %%
+#| export speed.forecast
+#| grows step_memory
+def step_memory(config: GPTConfig, on: set[str], B: int, T: int) -> int:
+    """Bytes at the peak of a step with the rungs in `on`, on a GPU; compiled, it can be less."""
+    config, N, weights = for_rungs(config, on), B * T, num_params(for_rungs(config, on))
+    casts = bool({"bf16", "fp16"} & on) and "bf16 weights" not in on
+    channel, score, logit = SAVED["masters" if "bf16 weights" in on else "autocast" if casts else "float32"]
+    scores = 0 if config.flash else B * config.n_head * T * T
+    kept = config.n_layer * (channel * N * config.n_embd + score * scores)
+    loss = (logit + 8) * N * config.vocab_rows  # log-probabilities, their gradients and those of logits
+    if "chunked loss" in on:
+        loss = 4 * (64 * config.vocab_rows + (config.vocab_rows + N) * config.n_embd)
+    state = 12 if precision_of(on) in ("float32", "tf32") else 14  # bytes a weight, without gradients
+    update = 16 if {"fused AdamW", "bf16 weights"} & on else 20  # in pieces, AdamW makes temporaries
+    return max(update * weights, state * weights + kept + loss)
+
+
+# %%
+#| export speed.forecast
+#| grows predict
+def predict(
+    config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline, fault: float = 0.0, start: float = 0.0
+) -> dict[str, float]:
+    """Seconds of one step by part, before anything is run. fault: of a fresh page; start: of a kernel."""
+    seconds = work_seconds(config, on, B, T, roof)
+    for part, moved in update_bytes(config, on).items():
+        seconds[part] = moved / roof.bandwidth
+    if "kept memory" not in on:
+        fresh, logits = fresh_bytes(for_rungs(config, on), B, T), 4 * B * T * for_rungs(config, on).vocab_rows
+        if "chunked loss" in on and logits > LARGE:
+            fresh -= 4 * logits  # a chunk is small enough to be used again
+        seconds["page faults"] = fault * fresh / PAGE
+    starts = start * kernels(config, on)
+    if roof.device != "cpu":
+        starts = max(0.0, starts - sum(seconds.values()))  # hidden while the GPU has work
+    return seconds | {"starts": starts}
+
+
+# %%
+#| export speed.forecast
+#| grows predict_ladder
+def predict_ladder(sheet: Peak, config: GPTConfig, B: int, T: int, reached=SHEET, start: float = 0.0):
+    """{rung: {part: seconds}} from a GPU's data sheet, for the rungs that it can do. reached: Fractions of its rates."""
+    rates = {"float32": sheet.float32, "float16": sheet.half}
+    cannot = ("kept memory", "TF32", "bf16", "bf16 weights", "chunked loss")
+    if sheet.tf32:
+        rates |= {"tf32": sheet.tf32, "bfloat16": sheet.half}
+        cannot = ("kept memory", "fp16", "chunked loss")
+    roof = Roofline("cuda", {name: 1e12 * rate for name, rate in rates.items()}, 1e9 * sheet.bandwidth)
+    roof, names = reached.of(roof), [name for name in RUNGS if name not in cannot]
+    return {name: predict(config, rungs_up_to(name, cannot), B, T, roof, start=start) for name in names}
+
+
+# %% [markdown]
+r"""
+## The rung, climbed
+
+Now we ask for the forecast of two steps on a machine with round numbers, as chapter 14 did. The measurement comes after it.
+"""
+
+# %%
+from nanogpt.speed.rungs import keep_memory
+
+example = Roofline("cpu", {"float32": 1e11}, 20e9)
+small = GPTConfig(block_size=64, vocab_size=40960, n_layer=1, n_head=2, n_embd=128)
+skip = ["TF32", "bf16", "fp16", "compile", "bf16 weights"]
+for name, config, T in (("small", small, 64), ("GPT-2 124M", GPTConfig(), 1024)):
+    for kept in (True, False):
+        skipped = skip if kept else [*skip, "kept memory"]
+        below, above = (rungs_up_to(rung, skipped) for rung in ("fused AdamW", "chunked loss"))
+        usual, chunked = (sum(predict(config, on, 4, T, example, 0.5e-6).values()) for on in (below, above))
+        what = "kept" if kept else "given back"
+        print(f"{name:10} freed memory is {what}: the chunks are {usual / chunked:.2f}× as fast")
+    memory = [step_memory(config, on, 4, T) / 2**20 for on in (below, above)]
+    print(f"{name:10} peak of a step: {memory[0]:.0f} MiB, in chunks {memory[1]:.0f} MiB")
+
+# %% [markdown]
+r"""
+The lines with "given back" assume that a fresh page costs 0.5 µs. If the C library gives freed memory back, as it does by default, the logits of each
+step take fresh pages (chapter 13). A chunk is small enough to be used again. For the small model this makes the difference. GPT-2 is wide, and
+reads its weight again for each chunk, so there the chunks should cost time either way.
+
+Now the measurement, with the small model, as pairs of whole steps. First the memory goes back, then it is kept, where this
+machine's C library can do that.
+"""
+
+# %% tags=["nbval-ignore-output"]
+device = torch.device("cpu")
+below, above = (make_step(small, rungs_up_to(n, [*skip, "kept memory"]), 4, 64, device)[1]
+                for n in ("fused AdamW", "chunked loss"))  # fmt: skip
+peaks = [peak_memory(step, device) / 2**20 for step in (below, above)]
+print(f"above the weights at the peak of a step: {peaks[0]:.0f} MiB, in chunks {peaks[1]:.0f} MiB")
+print(f"freed memory goes back: the chunks are {faster(below, above, device, pairs=6, warmup=1)} as fast")
+if why_not_kept(device) is None:
+    keep_memory()
+    print(f"freed memory is kept: the chunks are {faster(below, above, device, pairs=6, warmup=1)} as fast")
+
+# %% [markdown]
+r"""
+So the chunked loss saves memory in any case. What it does to the time is in the two factors. If the first one is larger, the difference is the price of
+fresh pages: the loss in one piece pays it in each step, and the chunks do not.
+
+From now on `python -m nanogpt ladder` takes this rung on every machine that trains in float32. Elsewhere you can ask for it with
+`--skip bf16 fp16`. The forecast prints the memory of each rung, and `--out` writes the peak that was measured.
+
+"""
 
 # %% [markdown]
 r"""
@@ -488,8 +770,8 @@ r"""
 To explore:
 
 1. Replace the inside of the loop of `ChunkedLoss` by the two kernels. *Check:* gradients as before.
-2. The gradient of the weight is added up over all chunks. In bfloat16 this sum would lose small terms (chapter 10). Write a
-   version that takes x and weight in bfloat16 and adds up in float32. *Predict* its peak first.
+2. The gradient of the weight is added up over all chunks, in float32 also for x and weight in bfloat16. Let `dweight` be in bfloat16 and take
+   chunks of one row. After how many rows is the gradient wrong by 1%? *Predict* it from the 8 bits of chapter 10 first.
 3. *Predict* from the sizes alone which number of rows gives the smallest peak for GPT-2 (C = 768, V = 50,304, 8,192 rows).
 
 ## Further reading

@@ -250,8 +250,8 @@ the compiler spills thousands of bytes. With 8 warps twice as many threads share
 
 How many programs have room on a multiprocessor at the same time? This number matters, because while one program waits for
 memory, another can compute. Four limits decide it: threads, registers, shared memory, and a highest number of programs. NVIDIA
-publishes them for each compute capability (CUDA C++ Programming Guide, table "Technical specifications per compute
-capability").
+publishes them for each compute capability, in tables 30 and 31 of the CUDA Programming Guide (section 5.1). From compute
+capability 8.0 on, CUDA keeps 1 KiB of shared memory for each program. So one program can have 163 of the 164 KiB of an A100.
 """
 
 
@@ -269,7 +269,7 @@ class Multiprocessor:
     reserved: int  # shared memory that CUDA keeps for each program
 
 
-LIMITS = {  # CUDA C++ Programming Guide, technical specifications per compute capability
+LIMITS = {  # CUDA Programming Guide, tables 30 and 31; as code in CCCL, cuda/experimental/__device/arch_traits.cuh
     75: Multiprocessor(1024, 16, 65536, 64 * 1024, 64 * 1024, 0),
     80: Multiprocessor(2048, 32, 65536, 164 * 1024, 163 * 1024, 1024),
     90: Multiprocessor(2048, 32, 65536, 228 * 1024, 227 * 1024, 1024),
@@ -416,7 +416,8 @@ To explore:
 ## Further reading
 
 - NVIDIA, *Parallel Thread Execution ISA*: `mma.sync`, `wgmma.mma_async`, `ex2`.
-- NVIDIA, *CUDA C++ Programming Guide*: technical specifications per compute capability.
+- NVIDIA, *CUDA Programming Guide*, §5.1, tables 30 and 31: the limits of a multiprocessor by compute capability. NVIDIA's
+  library CCCL has the same numbers as code, in `arch_traits.cuh`.
 - S. Williams, A. Waterman, D. Patterson, *Roofline*, CACM 52(4), 2009.
 - Triton's documentation: `triton.autotune`, `triton.Config`.
 """

@@ -822,7 +822,7 @@ for changes in ({"seeds": [0], "losses": [1.7], "seconds": [9]}, {"context": 256
 r"""
 To race yourself, change `OURS` in this notebook, run `course checkpoint 25`, and then
 `python tests/bench/bench_speedrun.py --out data/built/mine.json --board data/leaderboard.json`. It puts the record on
-the board if it keeps the rules.
+the board if it keeps the rules. Chapter 25b has a second race on the same board: on the stories, to within 5% of the floor.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -842,6 +842,15 @@ checkpoint("25")
 # %% [markdown]
 r"""
 ## Exercises
+
+`course exercises release 25` writes these as a notebook to `released/`; `course check 25` runs their visible checks. Nothing is trained in them.
+
+- **25-1** How sure is a record? 20 minutes: the number of runs, the margin of five, and the luck of many.
+- **25-2** No step at rate zero, 20 minutes: a schedule with a warm-up and a short linear decay.
+- **25-3** Normalized along the wrong axis, 20 minutes: repair QK-norm that looks into the future.
+- **25-4** Half of the pairs turn, 25 minutes: modded-nanogpt's rotary positions.
+- **25-5** Backward through a squared ReLU, 25 minutes: the gradients by hand.
+- **25-6** A referee for evaluations, 30 minutes: write the check that finds a longer context, a missing target, one that counts twice.
 
 To explore:
 

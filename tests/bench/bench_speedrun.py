@@ -1,17 +1,21 @@
-"""Chapter 25: our recipe against nanoGPT's on the characters of Shakespeare, on this machine, in turns.
+"""Chapter 25's recipe against nanoGPT's on Shakespeare, and 25b's against chapter 07's on the stories, on this machine, in turns.
 
-    python tests/bench/bench_speedrun.py [--seeds 5] [--table] [--quick] [--out data/measurements/speedrun.json]
+    python tests/bench/bench_speedrun.py [--track stories] [--seeds 5] [--table] [--quick] [--out data/measurements/speedrun.json]
 
-The reference is nanoGPT's configuration for a CPU: its README, "I only have a macbook", with config/train_shakespeare_char.py and
+Shakespeare: the reference is nanoGPT's configuration for a CPU: its README, "I only have a macbook", with config/train_shakespeare_char.py and
 the defaults of train.py and model.py (no biases, betas 0.9 and 0.99, weight decay 0.1, clipping at 1, float32, eager). Its loss
 there is 1.88. It is built of this package's parts; its AdamW is fused, which nanoGPT's is on a GPU only, and which helps it.
+The loss is that of the complete validation split, each character a target once, after at most 64.
+
+Stories: the reference is chapter 07's recipe with REFERENCE_STEPS. The bar is 5% above the floor. The loss is that of all held-out stories, each
+read from its beginning.
 
 The reference and our runs take turns in one process, a fifth of the reference before each of our runs. The time is that of the training steps:
-drawing the batch, forward, backward, update. Evaluation and compilation do not count, for either side. The loss is that of the complete
-validation split, each character a target once, after at most 64.
+drawing the batch, forward, backward, update. Evaluation and compilation do not count, for either side.
 
---table: what each ingredient is worth, one left out at a time, with three seeds. Losses do not depend on how busy the
+--table: what each ingredient is worth, one left out at a time, with three seeds (two on the stories). Losses do not depend on how busy the
 machine is; the times of a step are measured in turns. Without --table, the table of the file that --out names is kept.
+--only-table: no race; the record of the file that --out names is kept.
 --quick: a hundredth of the work, to see that everything runs; its numbers mean nothing.
 """
 
@@ -27,16 +31,30 @@ from itertools import islice, pairwise
 from pathlib import Path
 from statistics import fmean, median
 
+import numpy as np
 import torch
 
 from course.figures.speedrun import rows
 from course.paths import ROOT
+from nanogpt.corpora.corpus import ensure_corpus, stories
+from nanogpt.evals.excess import KINDS, Floor
+from nanogpt.evals.losses import answer_accuracy, evaluate, token_losses
 from nanogpt.gpt.record import TRACKS, join, objections, share
 from nanogpt.gpt.speedrun import OURS, Recipe, race, validation_loss, windows_at_random
+from nanogpt.gpt.stories_race import CONTEXT, NEAR, chapter_07, story_batches, story_loss, text_of
+from nanogpt.text.shards import read_shard
+from nanogpt.text.tokenizer import BPETokenizer
 
 PLACES = [ROOT / "data/downloads/tinyshakespeare.txt", ROOT.parent / "shared/data/tinyshakespeare.txt"]
-REFERENCE = Recipe()
-CHANGED = {  # the recipe with one thing changed
+REFERENCE_STEPS = 2400  # of chapter 07's recipe, half as many again as in chapter 07
+PART = 60_000  # tokens of held-out stories, for the rows of the table
+SAME_STEP = {"decay", "rate", "scaled"}  # what does not change the work of a step
+ONLY_FASTER = {
+    "bf16": {"precision": "bf16"}
+}  # of these the times of a step, and with --compile of "compiled"
+
+
+ON_SHAKESPEARE = {  # the recipe with one thing changed
     "nothing": {},
     "GELU, not squared ReLU": {"relu_squared": False},
     "a table of positions, not rotary": {"rotary": False},
@@ -53,64 +71,158 @@ CHANGED = {  # the recipe with one thing changed
     "no table of four tokens": {"recent": 3},
     "twice the rate": {"rate": 2 * OURS.rate},
 }
-SAME_STEP = {"decay", "rate", "scaled"}  # what does not change the work of a step
-ONLY_FASTER = {
-    "bf16": {"precision": "bf16"}
-}  # of these the times of a step, and with --compile of "compiled"
-CURVE = (0.1, 0.3, 0.6, 1.5)  # shares of the recipe's steps: on the way to its loss, and beyond
+ON_STORIES = {
+    "nothing": {},
+    "GELU, not squared ReLU": {"relu_squared": False},
+    "a table of positions, not rotary": {"rotary": False},
+    "queries and keys not normalized": {"normalized": False},
+    "no tables of recent tokens": {"recent": 1},
+    "two layers": {"n_layer": 2},
+    "two layers, no tables": {"n_layer": 2, "recent": 1},
+    "AdamW at half the rate, not Muon": {"muon": False, "rate": NEAR.rate / 2},
+    "AdamW at a quarter of the rate": {"muon": False, "rate": NEAR.rate / 4},
+    "half the rate": {"rate": NEAR.rate / 2},
+    "initialization not scaled": {"scaled": False},
+}
 
 
-class Text:
+class Shakespeare:
     """The characters as ids, and the two splits, as nanoGPT's data/shakespeare_char/prepare.py makes them."""
 
-    def __init__(self, path: Path):
+    name, context, ours, table_seeds = "shakespeare", 64, OURS, 3
+    changed = ON_SHAKESPEARE
+    curve = (0.1, 0.3, 0.6, 1.5)  # shares of the recipe's steps: on the way to its loss, and beyond
+
+    def __init__(self, path: Path | None):
+        path = next((place for place in [path, *PLACES] if place and place.exists()), None)
+        if path is None:
+            sys.exit("TinyShakespeare is not here: `course data tinyshakespeare` downloads it (1.1 MB)")
         raw = path.read_bytes()
         text = raw.decode()
         letters = sorted(set(text))
         ids = torch.tensor([letters.index(letter) for letter in text])
         self.sha256, self.vocab_size = hashlib.sha256(raw).hexdigest(), len(letters)
         self.train, self.held = ids[: int(0.9 * len(ids))], ids[int(0.9 * len(ids)) :]
+        self.reference_recipe = Recipe()
+        self.reference_settings = asdict(self.reference_recipe)
+
+    def shorten(self) -> None:
+        """For --quick."""
+        self.reference_recipe = replace(self.reference_recipe, steps=20)
+        self.held = self.held[:5000]
+
+    def deal(self, seed: int):
+        return windows_at_random(self.train, 64, seed)
+
+    def loss(self, model, part: bool = False) -> tuple[float, int]:
+        return validation_loss(model, self.held, 64)
+
+    def more(self, model) -> dict:
+        return {}
+
+    def reference(self, steps: int | None = None):
+        recipe = self.reference_recipe if steps is None else replace(self.reference_recipe, steps=steps)
+        return race(recipe, self.vocab_size, 64, self.deal(1337), 1337)
+
+    @property
+    def reference_steps(self) -> int:
+        return self.reference_recipe.steps
 
 
-def runner(recipe: Recipe, text: Text, seed: int):
-    """A race of chapter 25 on this text."""
-    return race(recipe, text.vocab_size, 64, windows_at_random(text.train, 64, seed), seed)
+class Stories:
+    """Chapter 03's shards of 50,000 stories."""
+
+    name, context, ours, table_seeds = "stories", CONTEXT, NEAR, 2
+    changed = ON_STORIES
+    curve = (0.5, 0.75, 1.4)
+
+    def __init__(self, folder: Path | None):
+        self.folder = folder or ROOT / "data/built/stories"
+        manifest = ensure_corpus(self.folder)
+        self.sha256, self.vocab_size, self.floor = (
+            text_of(self.folder),
+            manifest["vocab_size"],
+            manifest["floor"],
+        )
+        self.tokenizer = BPETokenizer.load(self.folder / "tokenizer.json")
+        self.asked = list(stories(300, seed=1))  # chapter 07's, another seed than the shards'
+        self.understood = Floor.of((story.text for story in self.asked[:100]), self.tokenizer)
+        self.reference_steps, self.eot = REFERENCE_STEPS, manifest["eot"]
+        self.reference_settings = {"recipe": "chapter 07", "steps": self.reference_steps}
+
+    def shorten(self) -> None:
+        self.reference_steps, self.asked = 20, self.asked[:10]
+
+    def deal(self, seed: int):
+        return story_batches(self.folder, seed)
+
+    def loss(self, model, part: bool = False) -> tuple[float, int]:
+        """part: of the first stories only, for the table; its rows are compared with each other."""
+        if not part:
+            return story_loss(model, self.folder)
+        tokens = read_shard(self.folder / "val_000000.bin")[:PART]
+        return evaluate(model, [tokens], self.eot), len(tokens) - 1
+
+    def more(self, model) -> dict:
+        """On stories of another seed: what the model pays above the floor by kind, in nats a story, and its right answers."""
+        paid = token_losses(model, self.understood.ids, self.eot) - self.understood.nats
+        sums = (
+            np.bincount(self.understood.kinds, weights=paid, minlength=len(KINDS)) / self.understood.stories
+        )
+        answers = answer_accuracy(model, self.asked, self.tokenizer)
+        return {"answers": answers, "excess": dict(zip(KINDS, sums.tolist()))}
+
+    def reference(self, steps: int | None = None):
+        return chapter_07(self.vocab_size, self.deal(0), steps or self.reference_steps, seed=0)
 
 
-def finished(recipe: Recipe, text: Text, seed: int) -> tuple[float, float]:
-    """Loss and seconds of a complete run."""
-    *_, (model, seconds) = runner(recipe, text, seed)
-    return validation_loss(model, text.held, 64)[0], seconds
+TRACK = {track.name: track for track in (Shakespeare, Stories)}
 
 
-def in_turns(reference: Recipe, ours: Recipe, text: Text, seeds: list[int]) -> dict:
+def runner(track, recipe: Recipe, seed: int):
+    """A race of chapter 25 on this track."""
+    return race(recipe, track.vocab_size, track.context, track.deal(seed), seed)
+
+
+def finished(track, recipe: Recipe, seed: int) -> tuple[torch.nn.Module, float]:
+    """The model and the seconds of a complete run."""
+    *_, (model, seconds) = runner(track, recipe, seed)
+    return model, seconds
+
+
+def in_turns(track, ours: Recipe, seeds: list[int]) -> dict:
     """Losses and seconds of the reference and of our runs; before each of ours, an equal part of the reference."""
-    slow, losses, times, parts = runner(reference, text, 1337), [], [], [0.0]
+    slow, losses, times, parts, more = track.reference(), [], [], [0.0], {}
     for i, seed in enumerate(seeds):
-        here, there = (reference.steps * n // len(seeds) for n in (i, i + 1))
+        here, there = (track.reference_steps * n // len(seeds) for n in (i, i + 1))
         *_, (model, seconds) = islice(slow, there - here)
         parts.append(seconds)
-        loss, ours_took = finished(ours, text, seed)
-        losses.append(loss)
+        our_model, ours_took = finished(track, ours, seed)
+        losses.append(track.loss(our_model)[0])
+        more = more or track.more(our_model)  # of the first seed
         times.append(ours_took)
         print(
-            f"reference {seconds:6.1f} s for {there} steps; ours, seed {seed}: {ours_took:5.1f} s, {loss:.4f}",
+            f"reference {seconds:6.1f} s for {there} steps; ours, seed {seed}: {ours_took:5.1f} s, {losses[-1]:.4f}",
             flush=True,
         )
-    reference_loss, targets = validation_loss(model, text.held, 64)
-    return {
+    reference_loss, targets = track.loss(model)
+    record = {
         "seeds": seeds, "losses": losses, "seconds": times, "targets": targets, "reference_loss": reference_loss,
         "reference_seconds": seconds, "reference_parts": [b - a for a, b in pairwise(parts)],
     }  # fmt: skip
+    if more:
+        record |= {"more": more, "reference_more": track.more(model)}
+    return record
 
 
-def step_times(recipes: dict[str, Recipe], text: Text, rounds: int) -> dict[str, float]:
-    """Seconds of a step of each. In each round every recipe makes one step in turn, so that all see the same machine.
+def step_times(track, recipes: dict[str, Recipe], rounds: int) -> dict[str, float]:
+    """Seconds of a step of each, and of the reference. In each round all make one step in turn, so that all see the same machine.
 
     The median of the first half of the rounds and that of the second, averaged: a batch may grow in between.
     """
     warm = 2
-    runs = {name: runner(replace(r, steps=rounds + warm), text, 0) for name, r in recipes.items()}
+    runs = {"reference": track.reference(rounds + warm)}
+    runs |= {name: runner(track, replace(r, steps=rounds + warm), 0) for name, r in recipes.items()}
     before, taken = dict.fromkeys(runs, 0.0), {name: [] for name in runs}
     for _ in range(rounds + warm):
         for name, run in runs.items():
@@ -121,16 +233,20 @@ def step_times(recipes: dict[str, Recipe], text: Text, rounds: int) -> dict[str,
     return {name: (median(times[warm:half]) + median(times[half:])) / 2 for name, times in taken.items()}
 
 
-def table(ours: Recipe, text: Text, seeds: range) -> dict:
-    """Losses of the recipe with one thing changed, and of the recipe in shorter runs."""
-    losses, curve = {}, {}
+def table(track, ours: Recipe, seeds: range) -> dict:
+    """Losses of the recipe with one thing changed, and of the recipe in shorter and longer runs."""
     ours = replace(ours, compiled=False)  # the same numbers, and nothing to compile for each row
-    for name, changes in CHANGED.items():
-        losses[name] = [finished(replace(ours, **changes), text, seed)[0] for seed in seeds]
+
+    def losses_of(recipe: Recipe) -> list[float]:
+        return [track.loss(finished(track, recipe, seed)[0], part=True)[0] for seed in seeds]
+
+    losses, curve = {}, {}
+    for name, changes in track.changed.items():
+        losses[name] = losses_of(replace(ours, **changes))
         print(f"{name:40}", *(f"{loss:.4f}" for loss in losses[name]), flush=True)
-    for part in CURVE:
+    for part in track.curve:
         steps = round(part * ours.steps)
-        curve[steps] = [finished(replace(ours, steps=steps), text, seed)[0] for seed in seeds]
+        curve[steps] = losses_of(replace(ours, steps=steps))
         print(f"{steps} steps", *(f"{loss:.4f}" for loss in curve[steps]), flush=True)
     return {"seeds": list(seeds), "losses": losses, "curve": curve | {ours.steps: losses["nothing"]}}
 
@@ -139,45 +255,53 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--track", choices=TRACK, default="shakespeare")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--only-table", action="store_true")
     parser.add_argument("--compile", action="store_true", help="time a step of the compiled model, too")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--text", type=Path, help="tinyshakespeare.txt, if it is elsewhere")
+    parser.add_argument(
+        "--text", type=Path, help="tinyshakespeare.txt, or the folder of the stories, if it is elsewhere"
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--board", type=Path, help="the board that the record joins, if it keeps the rules")
     args = parser.parse_args()
-    path = next((place for place in [args.text, *PLACES] if place and place.exists()), None)
-    if path is None:
-        sys.exit("TinyShakespeare is not here: `course data tinyshakespeare` downloads it (1.1 MB)")
-    text, reference, ours, rounds = Text(path), REFERENCE, OURS, 30
+    track, rounds = TRACK[args.track](args.text), 20
+    ours = track.ours
     if args.quick:
-        reference, ours, rounds = replace(reference, steps=20), replace(ours, steps=10), 4
-        text.held = text.held[:5000]
+        track.shorten()
+        ours, rounds = replace(ours, steps=10), 4
     old = json.loads(args.out.read_text(encoding="utf-8")) if args.out and args.out.exists() else {}
-    losses = table(ours, text, range(1 if args.quick else 3)) if args.table else old.get("table")
-    record = in_turns(reference, ours, text, list(range(args.seeds)))
-    record |= {
-        "track": "shakespeare",
-        "text": text.sha256,
-        "context": 64,
-        "command": shlex.join(["python", "tests/bench/bench_speedrun.py", *sys.argv[1:]]),
-        "date": f"{date.today()}",
-        "device": f"CPU, {platform.machine()}, threads: {torch.get_num_threads()}",
-        "torch": torch.__version__,
-        "recipe": asdict(ours),
-        "reference": asdict(reference),
-    }
-    changed = CHANGED if args.quick else CHANGED | ONLY_FASTER
+    command = shlex.join(["python", "tests/bench/bench_speedrun.py", *sys.argv[1:]])
+    losses = old.get("table")
+    if args.table or args.only_table:
+        losses = table(track, ours, range(1 if args.quick else track.table_seeds)) | {"command": command}
+    if args.only_table:
+        record = old["record"]
+    else:
+        record = in_turns(track, ours, list(range(args.seeds)))
+        record |= {
+            "track": track.name,
+            "text": track.sha256,
+            "context": track.context,
+            "command": command,
+            "date": f"{date.today()}",
+            "device": f"CPU, {platform.machine()}, threads: {torch.get_num_threads()}",
+            "torch": torch.__version__,
+            "recipe": asdict(ours),
+            "reference": track.reference_settings,
+        }
+    changed = track.changed if args.quick else track.changed | ONLY_FASTER
     changed = changed | {"compiled": {"compiled": True}} if args.compile else changed
     other = {
         name: replace(ours, **changes) for name, changes in changed.items() if not changes.keys() <= SAME_STEP
     }
-    took = step_times({"reference": reference, "nothing": ours} | other, text, rounds)
-    took |= {name: took["nothing"] for name in CHANGED if name not in took}
+    took = step_times(track, {"nothing": ours} | other, rounds)
+    took |= {name: took["nothing"] for name in track.changed if name not in took}
     contents = {"record": record, "table": losses, "step_seconds": took}
     say(contents)
-    if args.board:
+    if args.board and not args.only_table:
         print(f"place {join(record, args.board)} on {args.board.name}")
     if args.out:
         args.out.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
@@ -185,7 +309,8 @@ def main() -> None:
 
 def say(contents: dict) -> None:
     """The race, whether it keeps the rules, and the table."""
-    record, bar = contents["record"], TRACKS["shakespeare"]["bar"]
+    record = contents["record"]
+    bar = TRACKS[record["track"]]["bar"]
     print(f"reference: {record['reference_seconds']:.1f} s, loss {record['reference_loss']:.4f}")
     print(
         f"ours: {fmean(record['seconds']):.1f} s, loss {fmean(record['losses']):.4f}, bar {bar}: {share(record):.1%} of the time"

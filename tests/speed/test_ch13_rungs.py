@@ -46,11 +46,14 @@ def cuda(monkeypatch, capability, triton=True, compiler=True):
     return torch.device("cuda")
 
 
+def left_out(device, roof, **options) -> set[str]:
+    """The rungs of this chapter that are left out; chapter 23b adds one, and tests it there."""
+    return set(obstacles(device, roof, **options)) - {"chunked loss"}
+
+
 def test_a_cpu_says_what_it_lacks(monkeypatch):
     assert (
-        {"TF32", "fp16"}
-        <= set(obstacles(CPU, ROOF))
-        <= {"kept memory", "TF32", "fp16", "compile", "bf16 weights"}
+        {"TF32", "fp16"} <= left_out(CPU, ROOF) <= {"kept memory", "TF32", "fp16", "compile", "bf16 weights"}
     )
     emulated = replace(ROOF, flops={"float32": 2e11, "bfloat16": 0.5e11})
     reasons = obstacles(CPU, emulated)
@@ -65,15 +68,15 @@ def test_a_cpu_says_what_it_lacks(monkeypatch):
 
 def test_a_t4_climbs_with_fp16(monkeypatch):
     t4 = cuda(monkeypatch, (7, 5))
-    assert set(obstacles(t4, replace(ROOF, flops={"float32": 8e12, "float16": 65e12}))) == {
+    assert left_out(t4, replace(ROOF, flops={"float32": 8e12, "float16": 65e12})) == {
         "kept memory", "TF32", "bf16", "bf16 weights",
     }  # fmt: skip
 
 
 def test_an_h100_needs_no_scaler(monkeypatch):
     h100 = cuda(monkeypatch, (9, 0))
-    assert set(obstacles(h100, ROOF)) == {"kept memory", "fp16"}
-    assert set(obstacles(h100, ROOF, skip=["bf16"])) == {"kept memory", "bf16", "bf16 weights"}
+    assert left_out(h100, ROOF) == {"kept memory", "fp16"}
+    assert left_out(h100, ROOF, skip=["bf16"]) == {"kept memory", "bf16", "bf16 weights"}
 
 
 @pytest.mark.parametrize("lacks, word", [({"triton": False}, "Windows"), ({"compiler": False}, "C compiler")])

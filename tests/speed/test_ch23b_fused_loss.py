@@ -1,6 +1,7 @@
 """Laws of the fused losses: PyTorch's loss and gradients, -100 does not count, little memory, no number from outside."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -8,9 +9,12 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanogpt.gpt.model import next_token_loss
-from nanogpt.speed.fused_loss import CrossEntropy, chunked_loss, loss_and_slope, loss_kernel
+from nanogpt.gpt.model import GPT, GPTConfig, next_token_loss, num_params
+from nanogpt.speed.forecast import chunked_bytes, predict, predict_ladder, step_memory, work_seconds
+from nanogpt.speed.fused_loss import CrossEntropy, chunked_head, chunked_loss, loss_and_slope, loss_kernel
 from nanogpt.speed.kernels import GUARD, guarded, interpret
+from nanogpt.speed.roofline import PAGE, Roofline, peak_of
+from nanogpt.speed.rungs import make_step, obstacles, rungs_up_to
 from nanogpt.speed.work import peak_memory, saved_bytes
 
 CPU = torch.device("cpu")
@@ -78,6 +82,104 @@ def test_under_autocast_the_chunks_stay_in_float32():
     with torch.autocast("cpu", torch.bfloat16):
         loss = chunked_loss(x, weight, targets, 4)
     torch.testing.assert_close(loss, next_token_loss(x @ weight.T, targets))
+
+
+def test_16_bit_gradients_of_the_weight_are_added_up_in_float32():
+    """The exact sum, rounded once. Added in bfloat16, a chunk a row, the last of many terms are lost."""
+    g = torch.Generator().manual_seed(0)
+    x, weight = torch.rand(1, 200, 4, generator=g), torch.randn(6, 4, generator=g)
+    targets = torch.randint(6, (1, 200), generator=g)
+    half = [z.to(torch.bfloat16).requires_grad_() for z in (x, weight)]
+    ours = torch.autograd.grad(chunked_loss(*half, targets, 1), half[1])[0]
+    full = half[1].detach().float().requires_grad_()
+    theirs = torch.autograd.grad(next_token_loss(half[0].detach().float() @ full.T, targets), full)[0]
+    assert ours.dtype == torch.bfloat16
+    torch.testing.assert_close(ours.float(), theirs, rtol=0.02, atol=1e-3)
+
+
+# The head, and the rung
+
+SMALL = GPTConfig(block_size=16, vocab_size=128, n_layer=1, n_head=2, n_embd=16)
+WITHOUT_16_BITS = ["TF32", "bf16", "fp16", "compile", "bf16 weights"]
+
+
+def test_a_model_with_the_chunked_head_learns_the_same_and_answers_as_before():
+    model, g = GPT(SMALL, torch.Generator().manual_seed(0)), torch.Generator().manual_seed(1)
+    idx, targets = torch.randint(128, (2, 3, 16), generator=g)
+    logits, loss = model(idx, targets)
+    theirs = torch.autograd.grad(loss, list(model.parameters()))
+    model.head = partial(chunked_head, model)
+    none, chunked = model(idx, targets)
+    ours = torch.autograd.grad(chunked, list(model.parameters()))
+    assert none is None, "the logits are never there"
+    for a, b in zip([chunked, *ours], [loss, *theirs], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+    assert torch.equal(model(idx)[0], logits), "without targets the logits are what is asked for"
+
+
+def test_the_rung_takes_the_steps_of_the_one_below():
+    losses = {}
+    for name in ("fused AdamW", "chunked loss"):
+        model, step = make_step(SMALL, rungs_up_to(name, WITHOUT_16_BITS), 8, 16, CPU)
+        losses[name] = torch.stack([step() for _ in range(6)])
+        assert (model.head.__name__ == "head") if name != "chunked loss" else model.head.func is chunked_head
+    torch.testing.assert_close(*losses.values(), rtol=1e-4, atol=1e-4)
+    assert losses["chunked loss"][0] - losses["chunked loss"][-1] > 0.005
+
+
+@pytest.mark.parametrize(
+    ("flops", "skip", "out"),
+    [
+        ({"float32": 1e11}, [], False),  # bfloat16 is emulated: skipped, and the rung stays
+        ({"float32": 1e11, "bfloat16": 4e11}, [], True),
+        ({"float32": 1e11, "bfloat16": 4e11}, ["bf16"], False),
+        ({"float32": 1e11}, ["chunked loss"], True),
+    ],
+)
+def test_the_rung_is_left_out_where_a_step_has_16_bits(flops, skip, out):
+    reasons = obstacles(CPU, Roofline("cpu", flops, 2e10), skip)
+    assert ("chunked loss" in reasons) == out, reasons
+    if out:
+        assert reasons["chunked loss"].startswith("left out" if skip else "it is for steps in float32")
+
+
+def test_the_forecast_of_the_rung_is_of_its_bytes():
+    below, above = (rungs_up_to(name, WITHOUT_16_BITS) for name in ("fused AdamW", "chunked loss"))
+    config, roof = GPTConfig(), Roofline("cpu", {"float32": 1e15}, 1e9)  # bytes decide
+    change = [work_seconds(config, on, 4, 1024, roof)["cross-entropy"] for on in (below, above)]
+    assert change[0] == pytest.approx(24 * 4096 * 50304 / 1e9), "six passes over the logits"
+    assert change[1] == pytest.approx(16 * 63 * 50304 * 768 / 1e9), (
+        "four over the weight, for each chunk but the first"
+    )
+    assert chunked_bytes(config, 64) == 0 and chunked_bytes(config, 65) == 16 * 50257 * 768
+    memory = [step_memory(config, on, 4, 1024) for on in (below, above)]
+    assert memory[0] - memory[1] == 12 * 4096 * 50304 - 4 * (64 * 50304 + (50304 + 4096) * 768)
+    pages = [
+        predict(config, on - {"kept memory"}, 4, 1024, roof, fault=1.0)["page faults"]
+        for on in (below, above)
+    ]
+    assert pages[0] - pages[1] == pytest.approx(4 * 4 * 4096 * 50304 / PAGE), "four tensors like the logits"
+    small = [
+        predict(config, on - {"kept memory"}, 1, 32, roof, fault=1.0)["page faults"] for on in (below, above)
+    ]
+    assert small[0] == small[1], "logits below 32 MiB were no fresh pages"
+    for gpu in ("T4", "A100-80GB"):
+        assert "chunked loss" not in predict_ladder(peak_of(gpu), config, 16, 1024)
+
+
+def test_the_memory_that_is_forecast_is_what_a_step_takes():
+    config = GPTConfig(block_size=128, vocab_size=8192, n_layer=1, n_head=2, n_embd=64)
+    saved = []
+    for name in ("fused AdamW", "chunked loss"):
+        on = rungs_up_to(name, [*WITHOUT_16_BITS, "kept memory"])
+        model, step = make_step(config, on, 8, 128, CPU)
+        step()
+        model.zero_grad()
+        saved.append((peak_memory(step, CPU), step_memory(config, on, 8, 128) - 12 * num_params(config)))
+    (measured, forecast), (chunked, told) = saved
+    assert forecast < 1.4 * measured and measured < 1.4 * forecast
+    assert chunked < 0.4 * measured and told < 0.4 * forecast
+    assert measured - chunked == pytest.approx(forecast - told, rel=0.3)
 
 
 class TestKernel:
