@@ -658,7 +658,7 @@ answer("17e.3", exit_code(run))
 
 # %% [markdown]
 r"""
-It is 143, which is 128 plus 15. A shell gives the same code to a process that a signal has ended. So the script does not sample from an unfinished run, and a script that trains one seed after the other can stop, too. After Ctrl-C (signal 2) the code is 130. The file `stop` and the time limit give 0, because such a stop is planned.
+It is 143, which is 128 plus 15. A shell gives the same code to a process that a signal has ended. So the script does not sample from an unfinished run, and a script that trains one seed after the other can stop, too. After Ctrl-C (signal 2) the code is 130. The file `stop` and the time limit give 0: somebody planned this stop, and a program that starts a run on many processes would take any other code for a failure and start it again at once. A script that plans such stops can see in the last line of `metrics.jsonl` whether the run is finished.
 
 The same call goes on with the run, and this time nobody stops it:
 """
@@ -750,7 +750,8 @@ def introduce(training: Training) -> None:
     c, train = training.config, training.config.train
     tokens = f"{train.max_steps:,} steps of {train.batch_tokens:,} tokens, {train.max_steps * train.batch_tokens:,} in all"
     what = f"{num_params(training.model.config):,} parameters in {train.dtype} on {training.device}"
-    say(f"{c.run.dir}: {what}; {tokens}, from {c.data.dir}")
+    began = f"goes on after step {training.step}" if training.step else "a new run"
+    say(f"{c.run.dir}: {began}; {what}; {tokens}, from {c.data.dir}")
 
 
 # %%
@@ -915,7 +916,7 @@ HELP = """Start a run, or go on with it where its newest checkpoint is: the same
   python -m nanogpt train runs/tiny                              go on with the run in this folder
 
 Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint. After
-Ctrl-C the exit code is 130, after SIGTERM 143.
+Ctrl-C the exit code is 130, after SIGTERM 143, after the other two 0.
 """
 
 

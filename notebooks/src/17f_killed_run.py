@@ -476,7 +476,7 @@ show(
 r"""
 Each curve of the figure is for a machine that fails with another frequency, and the point on it is the best interval. The dashed line is our run. Every tenth step is far too often. We saved so often only because a kill in a short run should find a new checkpoint each time. But the valley is wide. At half or twice the best interval, the lost time is only a quarter larger than at best.
 
-What does a checkpoint spend its c seconds on? One thinks of the disk first. But there are five parts. The tensors are copied, so that the next step cannot change them. The copies are joined into one block of bytes. The block is written to a file. It is read again for its hash. And at last the file is flushed to the disk. We measure each part for 80 MB, which is the size of AdamW's averages for ten million
+What does a checkpoint spend its c seconds on? One thinks of the disk first. But there are five parts. The tensors of a GPU are copied to the CPU; here they are there already, so this part costs nothing. The tensors are joined into one block of bytes. The block is written to a file. It is read again for its hash. And at last the file is flushed to the disk. We measure each part for 80 MB, which is the size of AdamW's averages for ten million
 parameters:
 """
 
@@ -508,7 +508,7 @@ block.unlink()
 
 # %% [markdown]
 r"""
-Each part grows with the model. A checkpoint of 124 million parameters has 1.5 GB, which go through all five of them. In runs on many machines, people only wait for the copies. The run goes on, and the other parts happen in the background.
+Each part grows with the model. A checkpoint of 124 million parameters has 1.5 GB, which go through all five of them. In runs on many machines, people only wait for the copy to the CPU. The run goes on, and the other parts happen in the background.
 """
 
 # %% [markdown]

@@ -552,8 +552,9 @@ predict("19.5", "as well adapted, rank 16 has forgotten less than all weights", 
 
 # %% tags=["nbval-ignore-output"]
 recorded = json.loads(Path("../data/measurements/finetune.json").read_text())
-# Another experiment is not drawn beside these, nor one in another town.
-alike = [recorded[key] for key in ("steps", "rows", "alpha", "held_out_stories")] == [STEPS, B, ALPHA, HELD]
+# Another experiment is not drawn beside these, nor one in another town or of another model.
+keys = "steps", "rows", "alpha", "held_out_stories", "town"
+alike = [recorded[key] for key in keys] == [STEPS, B, ALPHA, HELD, new_folder.name]
 alike &= abs(start["new"] / recorded["base"]["new"] - 1) < 0.1
 alone = [run for run in recorded["runs"] if not run["replay"]]
 show(
@@ -627,8 +628,9 @@ runs = {"replay": excess(fine_tune(load_model(MODEL, device), mixed, FULL))}
 shares = {"new": 1 - REPLAY, "old": REPLAY}
 star = {town: -math.log(p) * HELD / (len(held[town][1]) - 1) for town, p in shares.items()}
 with_replay = [run for run in recorded["runs"] if run["way"] in ("all weights", "LoRA, rank 16")]
+as_recorded = REPLAY in [run["replay"] for run in with_replay]
 show(
-    figures.trade_off(with_replay, runs if alike else {}, recorded["base"], star),
+    figures.trade_off(with_replay, runs if alike and as_recorded else {}, recorded["base"], star),
     alt="Old against new excess loss: the dashed lines with replay lie far below the lines of the same way without.",
 )
 for way, found in (runs | {"knows both": star}).items():
@@ -831,7 +833,7 @@ for rank in RANKS:
 for way, rank in zip(counted, (0, *RANKS)):
     formula = memory(base.config, B, T, rank)
     wrong = [part for part in formula if formula[part] != counted[way][part]]
-    assert device.type != "cpu" or not wrong, f"{way}: {wrong} are not as the formula says"
+    assert device.type != "cpu" or not wrong, f"{way}: {wrong} are not as the formula for adapters in all products says"
     print(f"{way:14} {sum(counted[way].values()):,} bytes")
 last = freeze(load_model(MODEL, device), f".h.{base.config.n_layer - 1}.", ".ln_f")
 counted["last block"] = measured(last.train())

@@ -518,7 +518,8 @@ def begun(config: Config, manifest: dict, model: GPT, stepper, optimizer, stream
     """A run of these parts, before its first step."""
     c, tokenizer = config, tokenizer_of(config.data, manifest)
     if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
-        raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
+        remedy = "name it in data.tokenizer, or set eval.sample_every=0"
+        raise ValueError(f"samples need the tokenizer that made {c.data.dir}; {remedy}")
     if c.data.answers_after:
         own = stream.streams[list(c.data.mix).index(c.data.dir)] if c.data.mix else stream
         only_answers(own, marker_of(c.data, tokenizer))
@@ -812,7 +813,8 @@ def introduce(training: Training) -> None:
     what = f"{num_params(training.model.config):,} parameters in {train.dtype} on {training.device}"
     if adapters := lora_parameters(training.model):
         what = f"{sum(p.numel() for p in adapters.values()):,} in adapters beside {what}"
-    say(f"{c.run.dir}: {what}; {tokens}, from {c.data.mix or c.data.dir}")
+    began = f"goes on after step {training.step}" if training.step else "a new run"
+    say(f"{c.run.dir}: {began}; {what}; {tokens}, from {c.data.mix or c.data.dir}")
 
 
 # %% [markdown]

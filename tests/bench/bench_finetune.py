@@ -102,6 +102,7 @@ def main() -> int:
     }
     record |= {"torch": torch.__version__, "device": str(names["device"]), "steps": steps, "rows": names["B"]}
     record |= {"held_out_stories": names["HELD"], "alpha": names["ALPHA"], "base": names["start"], "runs": []}
+    record["town"] = names["new_folder"].name
     if path.exists() and not args.anew:
         found = json.loads(path.read_text())
         record["runs"] = found["runs"] if found["base"] == record["base"] and found["steps"] == steps else []

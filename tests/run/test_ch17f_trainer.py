@@ -240,7 +240,9 @@ def test_a_run_says_what_it_is_and_how_long_it_will_take(config, capsys):
     run = trainer.fit(config(run_log_every=4))
     first, *steps = capsys.readouterr().out.splitlines()
     n = sum(p.numel() for p in run.model.parameters())
-    assert f"{n:,} parameters in float32 on cpu; 12 steps of 192 tokens, 2,304 in all" in first, first
+    assert f": a new run; {n:,} parameters in float32 on cpu; 12 steps of 192 tokens, 2,304 in all" in first
+    trainer.fit(config(train_max_steps=13))
+    assert ": goes on after step 12; " in capsys.readouterr().out
     assert [bool(re.search(r"\| \d+\.\d (s|min) left$", line)) for line in steps[:3]] == [
         True,
         True,
