@@ -57,6 +57,7 @@ CHAPTERS = {
     "23c": "flash kernels",
     "23d": "compiled kernels",
     "24": "llama",
+    "24b": "llama runs",
     "25": "speedrun",
 }
 
@@ -80,6 +81,7 @@ OPTIONAL = {
     "23c",
     "23d",
     "24",
+    "24b",
     "25",
 }
 
