@@ -58,6 +58,7 @@ CHAPTERS = {
     "23d": "compiled kernels",
     "24": "llama",
     "24b": "llama runs",
+    "24c": "sentencepiece",
     "25": "speedrun",
 }
 
@@ -82,6 +83,7 @@ OPTIONAL = {
     "23d",
     "24",
     "24b",
+    "24c",
     "25",
 }
 
