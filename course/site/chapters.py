@@ -59,6 +59,7 @@ CHAPTERS = {
     "24": "llama",
     "24b": "llama runs",
     "24c": "sentencepiece",
+    "24d": "bert",
     "25": "speedrun",
 }
 
@@ -84,6 +85,7 @@ OPTIONAL = {
     "24",
     "24b",
     "24c",
+    "24d",
     "25",
 }
 
