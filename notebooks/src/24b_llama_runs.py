@@ -13,7 +13,7 @@ folder must see what is in it. At the end of this sitting the following line sta
 know about runs holds for it:
 
 ```
-python -m nanogpt train tiny model.family=llama llama.n_kv_head=4 run.dir=runs/llama
+python -m nanogpt train tiny family=llama llama.n_kv_head=4 run.dir=runs/llama
 ```
 """
 
@@ -42,7 +42,9 @@ r"""
 
 A model's folder has a `config.json` with the fields of its shape. Both families can be distinguished by their fields:
 only a Llama has `n_kv_head`. So `shape_from` needs no new entry in the file, and folders that were written before
-this chapter stay readable. `model_of` then makes the model that belongs to a shape.
+this chapter stay readable. `model_of` then makes the model that belongs to a shape. These two functions are the only
+ones in the package that choose between the classes. Everybody else calls them. If a third family came, for example one with experts in
+place of the MLP, only these would have to know its name.
 """
 
 # %%
@@ -218,11 +220,12 @@ r"""
 ## The keys of a run
 
 A run is a YAML file with a section `model` (chapter 17c). The sizes that both families have stay there: layers, heads,
-width and context. One key is new there, `family`. What only a Llama has gets a section of its own, so
-that a reader of the file sees at once what belongs to whom:
+width and context. What only a Llama has gets a section of its own, so
+that a reader of the file sees at once what belongs to whom. One word at the top, `family`, says which model is meant:
 
 ```yaml
-model: {family: llama, n_layer: 2, n_head: 8, n_embd: 128, block_size: 128}
+family: llama
+model: {n_layer: 2, n_head: 8, n_embd: 128, block_size: 128}
 llama: {n_kv_head: 4}
 ```
 
@@ -269,16 +272,15 @@ are slow (chapter 13).
 
 # %%
 #| export run.family
-#| blank new_shape: of a GPT all keys of model but family; of a Llama the keys of both sections, with the two defaults filled in
+#| blank new_shape: of a GPT all keys of model; of a Llama the keys of both sections, with the two defaults filled in
 def new_shape(config, vocab_size: int):
     """The shape of a new model, as the sections `model` and `llama` ask for it: a GPTConfig or a LlamaConfig."""
     from nanogpt.gpt.llama import LlamaConfig  # here: it imports torch, and a command's --help needs none
     from nanogpt.gpt.model import GPTConfig
 
     m, own = config.model, config.llama
-    if m.family == "gpt":
-        given = {name: value for name, value in vars(m).items() if name != "family"}
-        return GPTConfig(**given, vocab_size=vocab_size)
+    if config.family == "gpt":
+        return GPTConfig(**vars(m), vocab_size=vocab_size)
     size = {name: getattr(m, name) for name in ("block_size", "n_layer", "n_head", "n_embd")}
     size["n_kv_head"] = own.n_kv_head or m.n_head
     size["n_hidden"] = own.n_hidden or 16 * math.ceil(8 * m.n_embd / 3 / 16)
@@ -295,12 +297,9 @@ from nanogpt.run.config import Model
 
 def asked(family: str, parallel=None, llama=None, **sizes) -> SimpleNamespace:
     """The sections of a configuration that decide about the model."""
-    model = vars(Model(**{"n_layer": 2, "n_head": 8, "n_embd": 128, "block_size": 128} | sizes))
-    return SimpleNamespace(
-        model=SimpleNamespace(**model | {"family": family}),
-        llama=LlamaKeys(**llama or {}),
-        parallel=parallel or Parallel(),
-    )
+    model = Model(**{"n_layer": 2, "n_head": 8, "n_embd": 128, "block_size": 128} | sizes)
+    sections = {"model": model, "llama": LlamaKeys(**llama or {}), "parallel": parallel or Parallel()}
+    return SimpleNamespace(family=family, **sections)
 
 
 print(new_shape(asked("llama", llama={"n_kv_head": 4}), vocab_size=1024))
@@ -321,10 +320,10 @@ work, because DDP asks nothing about the layers.
 def check_family(config) -> None:
     """ValueError, naming the key, for what the other family has, and for a layout or a shape that no Llama can have."""
     model, own, layout = config.model, config.llama, config.parallel
-    if model.family == "gpt":
+    if config.family == "gpt":
         for f in fields(LlamaKeys):
             if getattr(own, f.name) != f.default:
-                raise ValueError(f"llama.{f.name}={getattr(own, f.name)} needs model.family=llama, not gpt")
+                raise ValueError(f"llama.{f.name}={getattr(own, f.name)} needs family=llama, not gpt")
         return
     for name, none in {"dropout": 0.0, "flash": True, "padded_vocab_size": None}.items():
         if (value := getattr(model, name)) != none:
@@ -366,7 +365,8 @@ answer("24b.2", can)
 
 # %% [markdown]
 r"""
-The last wish has 128 heads in a width of 128, so a head has one number. Rotation needs pairs, and a single number has no
+Two of the seven can be run: the plain Llama and the one with copies. Each of the other lines says which key is wrong. Notice that nothing has been started so far: no
+data were read and no model was made. A command that will run for days should fail in its first second if it fails at all. The last wish has 128 heads in a width of 128, so a head has one number. Rotation needs pairs, and a single number has no
 partner.
 
 ## A folder that knows its family
@@ -447,7 +447,7 @@ made it until here. We begin with the dry run, which only says what the run woul
 """
 
 # %%
-keys = {"model.family": "llama", "llama.n_kv_head": 4, "data.dir": DATA, "train.max_steps": STEPS}
+keys = {"family": "llama", "llama.n_kv_head": 4, "data.dir": DATA, "train.max_steps": STEPS}
 keys |= {"optim.schedule": "constant", "eval.every": STEPS // 2, "run.checkpoint_every": STEPS // 2}
 keys |= {"run.device": "cpu", "run.log_every": STEPS // 4}
 
@@ -467,7 +467,7 @@ The number of parameters comes from our formula. For the memory, the dry run kno
 16 bytes for each parameter (weight, gradient and Adam's two moments, 4 bytes each) and says that this is a lower limit. Chapter 22's list of what forward keeps for
 backward was checked for GPT-2 only, and we do not guess.
 
-Now the run itself:
+Now the run itself. The data, the optimizer, the schedule and the log are those of `tiny`; only two keys of the model are others.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -478,6 +478,9 @@ _ = so_far("24b", *words("one"))
 r"""
 The lines are those of any run: loss, norm, rate, a validation, and at the end how to sample. Is it as good as a GPT? One
 run cannot tell. Chapter 24's record compares both over three seeds.
+
+Two processes can share such a run, as in chapter 20: `torchrun --nproc-per-node 2 -m nanogpt train …` with the same words. DDP wraps the
+model and averages gradients, whatever the layers are. A test of this sitting does it and compares with one process.
 
 ## Stopped and resumed
 
@@ -638,12 +641,8 @@ from nanogpt.run.config import Config, check_together
 #| export run.config
 #| grows Config.__post_init__
 @dataclass(frozen=True)
-class Model(Model):
-    family: Literal["gpt", "llama"] = "gpt"  # GPT-2's blocks, or those of chapter 24: gpt, llama
-
-
-@dataclass(frozen=True)
 class Config(Config):
+    family: Literal["gpt", "llama"] = "gpt"  # GPT-2's blocks, or those of chapter 24
     llama: LlamaKeys = field(default_factory=LlamaKeys)  # what only a Llama has: chapter 24b
 
     def __post_init__(self):
@@ -675,9 +674,9 @@ from nanogpt.gpt.model import GPTConfig
 def refuse_other_shape(config: Config, shape: GPTConfig | LlamaConfig, vocab_size: int) -> None:
     """ValueError if init_from's model is not what the configuration asks for, or too small for the data."""
     family = "llama" if isinstance(shape, LlamaConfig) else "gpt"
-    if config.model.family != family:
+    if config.family != family:
         raise ValueError(
-            f"init_from={config.init_from} is a {family}, not a {config.model.family}; set model.family={family}"
+            f"init_from={config.init_from} is a {family}, not a {config.family}; set family={family}"
         )
     asked = [("model", Model, name) for name in ("n_layer", "n_head", "n_embd")]
     asked += [("llama", LlamaKeys, name) for name in vars(config.llama) if family == "llama"]

@@ -216,7 +216,7 @@ print("both sides < left side < a guess by frequency")
 # %% [markdown]
 r"""
 A model that guesses by frequency sets the upper end. The control is better than this. The right side takes away a
-further part, since a word often follows from what comes after it. The comparison with the control is fair in all but one respect: it is one seed and one learning rate.
+further part, since a word often follows from what comes after it. Only the mask differs between the two. But it is one seed and one learning rate, so take the difference as large or small, and not as exact.
 
 Now compare with the ordinary GPT. It sees only the left side, too, but it has had seven times as many targets and nothing was
 hidden from it. This is the price of BERT's task: from each text it learns 15% of what is there to be
@@ -262,7 +262,7 @@ more easily.
 4. Before the token table is used as the head, there is one more layer with GELU and norm, and the head has a bias.
 5. The norms add 10⁻¹² instead of 10⁻⁵.
 
-The block inherits its layers from chapter 05.
+The block inherits its layers from chapter 05. After it, a line shows the first point: whatever comes in, the stream has the size 1 behind a block.
 """
 
 
@@ -291,7 +291,6 @@ print("however large the input, the stream has the size", y.detach().pow(2).mean
 
 # %%
 #| export
-#| blank Bert.forward: sum the three tables, normalize; run the blocks; dense, GELU, norm; the token table and a bias
 class Bert(nn.Module):
     """BERT with its masked-token head (Devlin et al. 2018, §3), as BertForMaskedLM of transformers."""
 
@@ -308,6 +307,11 @@ class Bert(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(p)
 
+
+# %%
+#| export
+#| blank Bert.forward: sum the three tables, normalize; run the blocks; dense, GELU, norm; the token table and a bias
+class Bert(Bert):
     def forward(self, idx: Tensor, targets: Tensor | None = None, keep=None, sentence=None):
         """Logits (B, T, vocab_size), and the loss of targets that are not -100. sentence (B, T): 0 or 1, None: all 0."""
         places = torch.arange(idx.size(1), device=idx.device)

@@ -7,8 +7,9 @@ from functools import partial
 
 import pytest
 import torch
+import yaml
 from ranks import in_ranks
-from small_run import lines, run_in_child, small, weights, write_config, write_text
+from small_run import lines, run_in_child, small, weights, write_text
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -21,7 +22,7 @@ from nanogpt.gpt.pretrained import to_hf
 from nanogpt.gpt.weights import load_model, save_model
 from nanogpt.run import trainer
 from nanogpt.run.assemble import compare, first_model
-from nanogpt.run.config import Config, Model, config_dict, load_config
+from nanogpt.run.config import Config, config_dict, load_config
 from nanogpt.run.dryrun import dry_run
 from nanogpt.run.family import LlamaKeys, check_family, new_shape
 from nanogpt.run.lora import add_lora, lora_parameters, merge
@@ -123,7 +124,7 @@ def test_a_folder_of_others_is_read_as_its_family(tmp_path):
 
 
 def test_null_follows_from_the_other_keys():
-    config = load_config("tiny", ["model.family=llama"])
+    config = load_config("tiny", ["family=llama"])
     assert new_shape(config, 1024) == LlamaConfig(
         128, 1024, n_layer=2, n_head=8, n_kv_head=8, n_embd=128, n_hidden=352, head_size=16, rope_theta=10_000.0, tied=True
     )  # fmt: skip
@@ -134,7 +135,7 @@ def test_null_follows_from_the_other_keys():
         "llama.qk_norm=true",
         "llama.tied=false",
     ]
-    shape = new_shape(load_config("tiny", ["model.family=llama", *said]), 1024)
+    shape = new_shape(load_config("tiny", ["family=llama", *said]), 1024)
     assert (shape.n_kv_head, shape.n_hidden, shape.rope_theta) == (2, 100, 500.0)
     assert shape.qk_norm and not shape.tied
 
@@ -148,19 +149,19 @@ def test_a_gpt_keeps_all_its_keys():
 @pytest.mark.parametrize(
     "words, says",
     [
-        ("model.family=lama", "model.family="),
-        ("llama.n_kv_head=4", "llama.n_kv_head=4 needs model.family=llama, not gpt"),
-        ("llama.tied=false", "llama.tied=False needs model.family=llama, not gpt"),
-        ("model.family=llama llama.n_kv_head=3", "n_head=8, n_kv_head=3, head_size=16: n_kv_head must divide"),
-        ("model.family=llama llama.n_kv_head=0", "llama.n_kv_head=0 must be greater than 0"),
-        ("model.family=llama llama.n_kv_head=2.5", "llama.n_kv_head=2.5 must be a valid integer"),
-        ("model.family=llama llama.n_kv_heads=4", "there is no key llama.n_kv_heads; did you mean llama.n_kv_head?"),
-        ("model.family=llama model.n_head=128", "head_size must be even"),
-        ("model.family=llama model.dropout=0.1", "model.dropout=0.1 is GPT-2's, and a Llama has no such thing"),
-        ("model.family=llama model.flash=false", "model.flash=False is GPT-2's"),
-        ("model.family=llama model.padded_vocab_size=2048", "model.padded_vocab_size=2048 is GPT-2's"),
-        ("model.family=llama parallel.shard=true", "know a GPT's layers only; a Llama runs as copies, parallel.dp"),
-        ("model.family=llama parallel.tp=2", "know a GPT's layers only"),
+        ("family=lama", "family="),
+        ("llama.n_kv_head=4", "llama.n_kv_head=4 needs family=llama, not gpt"),
+        ("llama.tied=false", "llama.tied=False needs family=llama, not gpt"),
+        ("family=llama llama.n_kv_head=3", "n_head=8, n_kv_head=3, head_size=16: n_kv_head must divide"),
+        ("family=llama llama.n_kv_head=0", "llama.n_kv_head=0 must be greater than 0"),
+        ("family=llama llama.n_kv_head=2.5", "llama.n_kv_head=2.5 must be a valid integer"),
+        ("family=llama llama.n_kv_heads=4", "there is no key llama.n_kv_heads; did you mean llama.n_kv_head?"),
+        ("family=llama model.n_head=128", "head_size must be even"),
+        ("family=llama model.dropout=0.1", "model.dropout=0.1 is GPT-2's, and a Llama has no such thing"),
+        ("family=llama model.flash=false", "model.flash=False is GPT-2's"),
+        ("family=llama model.padded_vocab_size=2048", "model.padded_vocab_size=2048 is GPT-2's"),
+        ("family=llama parallel.shard=true", "know a GPT's layers only; a Llama runs as copies, parallel.dp"),
+        ("family=llama parallel.tp=2", "know a GPT's layers only"),
         ("llama=4", "llama is a section and takes keys of its own: llama.n_kv_head"),
     ],
 )  # fmt: skip
@@ -175,32 +176,36 @@ def test_every_key_of_the_section_is_refused_for_a_gpt():
     other = {"n_kv_head": 2, "n_hidden": 64, "rope_theta": 5.0, "qk_norm": True, "tied": False}
     assert other.keys() == vars(LlamaKeys()).keys()
     for name, value in other.items():
-        config = replace(Config(), model=Model(family="llama"), llama=LlamaKeys(**{name: value}))
+        config = replace(Config(), family="llama", llama=LlamaKeys(**{name: value}))
         check_family(config)
         with pytest.raises(ValueError, match=rf"llama\.{name}="):
-            replace(config, model=Model())
+            replace(config, family="gpt")
 
 
 def test_a_run_that_is_older_than_the_keys_goes_on(capsys):
     config = load_config("tiny")
     saved = config_dict(config)
-    del saved["llama"], saved["model"]["family"]
+    del saved["llama"], saved["family"]
     compare(config, saved)
     assert not capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"cannot go on with model.family=llama \(was gpt\)"):
-        compare(load_config("tiny", ["model.family=llama"]), saved)
+    with pytest.raises(ValueError, match=r"cannot go on with family=llama \(was gpt\)"):
+        compare(load_config("tiny", ["family=llama"]), saved)
 
 
 def test_the_command_names_the_keys(capsys):
     assert main(["train", "--help"]) == 0
     said = capsys.readouterr().out
-    assert 'model.family="gpt"  GPT-2\'s blocks' in said and "llama.n_kv_head=null  heads of keys" in said
+    assert 'family="gpt"  GPT-2\'s blocks' in said and "llama.n_kv_head=null  heads of keys" in said
 
 
 # A run
 
 
-LLAMA = {"model_dropout": 0.0, "model_family": "llama", "model_n_layer": 2, "llama_n_kv_head": 1}
+def llama_run(folder, family="llama", own=None, **changes) -> Config:
+    """A run of 20 steps of a small Llama; own: keys of its section."""
+    said = {"model_dropout": 0.0, "model_n_layer": 2, "train_max_steps": 20, "eval_sample_every": 0}
+    config = small(folder, **said | changes)
+    return replace(config, family=family, llama=LlamaKeys(**{"n_kv_head": 1} | (own or {})))
 
 
 @pytest.fixture(scope="module")
@@ -212,8 +217,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def config(folder):
-    """A run of 20 steps, two of whose keys are a Llama's."""
-    return partial(small, folder, **LLAMA | {"train_max_steps": 20, "eval_sample_every": 0})
+    return partial(llama_run, folder)
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +284,7 @@ def test_two_processes_make_the_run_of_one(config, folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"parallel_recompute": True}, {"llama_tied": False}, {"llama_qk_norm": True}]
+    "change", [{"parallel_recompute": True}, {"own": {"tied": False}}, {"own": {"qk_norm": True}}]
 )
 def test_other_keys_run_too(change, config, tmp_path, whole):
     run = trainer.fit(config(run_dir=str(tmp_path / "run"), train_max_steps=4, **change))
@@ -345,9 +349,9 @@ def test_weights_of_others_are_where_a_run_begins(whole, config, tmp_path):
 @pytest.mark.parametrize(
     "changes, says",
     [
-        ({"model_family": "gpt", "llama_n_kv_head": None}, "is a llama, not a gpt; set model.family=llama"),
-        ({"llama_n_kv_head": 2}, "has n_kv_head=1; leave out llama.n_kv_head=2"),
-        ({"llama_n_hidden": 64}, "has n_hidden=48; leave out llama.n_hidden=64"),
+        ({"family": "gpt", "own": {"n_kv_head": None}}, "is a llama, not a gpt; set family=llama"),
+        ({"own": {"n_kv_head": 2}}, "has n_kv_head=1; leave out llama.n_kv_head=2"),
+        ({"own": {"n_hidden": 64}}, "has n_hidden=48; leave out llama.n_hidden=64"),
         ({"model_n_layer": 3}, "has n_layer=2; leave out model.n_layer=3"),
     ],
 )
@@ -360,14 +364,14 @@ def test_a_given_model_that_is_not_the_runs_is_refused(changes, says, whole, con
 def test_a_gpt_is_refused_for_a_llamas_run(config, folder, whole, tmp_path):
     vocabulary = whole.model.config.vocab_size
     save_model(GPT(GPTConfig(16, vocabulary, n_layer=2, n_head=2, n_embd=16)), tmp_path / "gpt")
-    with pytest.raises(ValueError, match=r"is a gpt, not a llama; set model\.family=gpt"):
+    with pytest.raises(ValueError, match=r"is a gpt, not a llama; set family=gpt"):
         trainer.fit(replace(config(run_dir=str(tmp_path / "run")), init_from=str(tmp_path / "gpt")))
 
 
 @pytest.mark.slow
 def test_the_command_is_the_same_run(folder, whole, tmp_path):
-    changes = LLAMA | {"train_max_steps": 20, "run_dir": str(tmp_path / "run")}
-    path = write_config(folder, "as-a-file", **{k: v for k, v in changes.items() if k != "run_dir"})
+    path = tmp_path / "llama.yaml"
+    path.write_text(yaml.safe_dump(config_dict(llama_run(folder))))
     assert main(["train", str(path), f"run.dir={tmp_path / 'run'}"]) == 0
     theirs = [line["loss"] for line in lines(whole.folder)]
     assert [line["loss"] for line in lines(tmp_path / "run")] == theirs
