@@ -1,6 +1,6 @@
 """GPT-2: the model, its initialisation, and counts of its parameters and FLOPs.
 
-Exported from notebooks/05_gpt.ipynb, grown by notebooks/21d_layouts.ipynb.
+Exported from notebooks/05_gpt.ipynb, grown by notebooks/21d_layouts.ipynb and notebooks/24b_llama_runs.ipynb.
 """
 
 import math
@@ -174,7 +174,11 @@ class GPT(nn.Module):
 
 
 def params_by_part(config: GPTConfig) -> dict[str, int]:
-    """Number of parameters by part, from the shape alone."""
+    """Number of parameters by part, from the shape alone; of a Llama, too (chapter 24b)."""
+    if hasattr(config, "n_kv_head"):
+        from nanogpt.gpt.families import llama_params  # here: it needs this module
+
+        return llama_params(config)
     C, L, bias = config.n_embd, config.n_layer, int(config.bias)
     return {
         "wte": config.vocab_rows * C,
@@ -194,8 +198,12 @@ def flops_by_part(config: GPTConfig, T: int | None = None) -> dict[str, int]:
     """Forward FLOPs per token by part, in a context of T tokens (default: block_size).
 
     Counts matrix products, 2 FLOPs for each multiply and add, and attention's T×T in full, although half of it
-    is masked. Does not count biases, LayerNorm, GELU, softmax, sums and look-ups.
+    is masked. Does not count biases, norms, GELU, softmax, sums and look-ups. Of a Llama, too (chapter 24b).
     """
+    if hasattr(config, "n_kv_head"):
+        from nanogpt.gpt.families import llama_flops  # here: it needs this module
+
+        return llama_flops(config, T)
     C, L, T = config.n_embd, config.n_layer, T or config.block_size
     return {
         "attention, linear": L * 2 * 4 * C * C,

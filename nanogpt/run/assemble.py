@@ -1,7 +1,8 @@
 """From a configuration to a run: data, model and optimizer made, and a checkpoint gone on with.
 
 Exported from notebooks/17d_assembly.ipynb, grown by notebooks/19_fine_tuning.ipynb,
-notebooks/19b_rewards.ipynb, notebooks/20a_many_processes.ipynb and notebooks/21d_layouts.ipynb.
+notebooks/19b_rewards.ipynb, notebooks/20a_many_processes.ipynb, notebooks/21d_layouts.ipynb and
+notebooks/24b_llama_runs.ipynb.
 """
 
 import shutil
@@ -15,7 +16,8 @@ from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.corpora.prepare import prepare
 from nanogpt.corpora.sources import blocks_in, cut_files, find_files
 from nanogpt.device import pick_device, seed_everything
-from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.gpt.families import model_of
+from nanogpt.gpt.model import GPT
 from nanogpt.gpt.precision import LossScaler, why_not
 from nanogpt.gpt.train import scale_init
 from nanogpt.parallel.distributed import Ranks
@@ -32,6 +34,7 @@ from nanogpt.parallel.laid_out import (
 from nanogpt.run.checkpoint import is_in_parts, latest, repair
 from nanogpt.run.checkpoint import load as load_state
 from nanogpt.run.config import Config, Data, config_dict, keys
+from nanogpt.run.family import new_shape
 from nanogpt.run.given import given_model
 from nanogpt.run.lora import add_lora, lora_parameters, take_adapter
 from nanogpt.run.together import first_alone, refuse_other_runs
@@ -100,8 +103,7 @@ def first_model(config: Config, manifest: dict) -> GPT:
         return add_lora(model, lora.rank, lora.alpha, lora.targets, generator) if lora.rank else model
     if lora.rank:
         raise ValueError(f"lora.rank={lora.rank} adapts trained weights; set init_from to their folder")
-    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
-    return scale_init(GPT(shape, generator))
+    return scale_init(model_of(new_shape(config, manifest["vocab_size"]), generator))
 
 
 def optimizer_of(config: Config, model: GPT) -> torch.optim.Optimizer:
@@ -241,7 +243,7 @@ def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Rank
     if config.init_from is not None:
         given = given_model(config, manifest)
         return made_in_parts(given.config, given.named_parameters(), config, ranks)
-    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
+    shape = new_shape(config, manifest["vocab_size"])
     weights = first_weights(shape, torch.Generator().manual_seed(config.run.seed))
     model, readers = made_in_parts(shape, weights, config, ranks)
     return scale_init(model), readers
