@@ -42,9 +42,8 @@ r"""
 
 A model's folder has a `config.json` with the fields of its shape. Both families can be distinguished by their fields:
 only a Llama has `n_kv_head`. So `shape_from` needs no new entry in the file, and folders that were written before
-this chapter stay readable. `model_of` then makes the model that belongs to a shape. These two functions are the only
-ones in the package that choose between the classes. Everybody else calls them. If a third family came, for example one with experts in
-place of the MLP, only these would have to know its name.
+this chapter stay readable. `model_of` then makes the model that belongs to a shape. Where the package made a `GPT` so far,
+it will call these two. If a third family came, for example one with experts in place of the MLP, this is the place where it would be added.
 """
 
 # %%
@@ -442,7 +441,7 @@ for shape in (shape_from(common), small, replace(small, tied=False)):
 r"""
 ## A run
 
-The appendix puts these functions into the trainer, in seven places. Now the command works. `so_far` runs it on the package as this notebook has
+The appendix puts these functions into six modules of the trainer. Now the command works. `so_far` runs it on the package as this notebook has
 made it until here. We begin with the dry run, which only says what the run would take.
 """
 
@@ -606,7 +605,7 @@ _ = so_far("24b", *words("adapted", **tuning))
 
 # %% [markdown]
 r"""
-The first line of the run has the same number. Its validation loss begins where the first run has ended. The folder holds only the adapters and the name of
+The first line of the run has the same number. The folder holds only the adapters and the name of
 their base. `python -m nanogpt sample` and `eval` put the two together, as they do for a GPT, because `load` has grown as well:
 """
 
@@ -624,7 +623,7 @@ _ = so_far(
 
 # %% [markdown]
 r"""
-## Appendix: seven places in the trainer
+## Appendix: the family in the trainer
 
 Here the functions go to where they are needed. First the configuration gets the key and the section.
 """

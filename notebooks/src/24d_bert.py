@@ -218,9 +218,8 @@ r"""
 A model that guesses by frequency sets the upper end. The control is better than this. The right side takes away a
 further part, since a word often follows from what comes after it. Only the mask differs between the two. But it is one seed and one learning rate, so take the difference as large or small, and not as exact.
 
-Now compare with the ordinary GPT. It sees only the left side, too, but it has had seven times as many targets and nothing was
-hidden from it. This is the price of BERT's task: from each text it learns 15% of what is there to be
-learned.
+Now compare with the ordinary GPT. It sees only the left side, too, but it has had seven times as many targets, and nothing was
+hidden from it. Compare its loss with that of *left side*. The difference is the price of BERT's task: each text gives only 15% as many targets.
 
 ## Filling a gap
 
@@ -252,8 +251,8 @@ story.
 
 ## The published BERT
 
-BERT of 2018 differs from our GPT without a mask in five details. GPT-2's authors changed some of them, and this is why deep GPTs train
-more easily.
+BERT of 2018 differs from our GPT without a mask in five details. The first one matters most: Xiong et al. (2020) found that models with the norm in
+front train without a warm-up, and that models with the norm after the sum need one.
 
 1. The norm comes *after* the sum: x = norm(x + attention(x)). GPT-2 moved it to the front, inside the branch. With the norm on the stream
    itself, no number can pass unchanged from the embeddings to the top.
