@@ -411,7 +411,8 @@ def call_release(args) -> int:
     if args.all and args.chapters:
         raise CourseError(f"--all is every set; leave out {' '.join(args.chapters)}, or --all")
     from course.exercises.papers import release_paper
-    from course.exercises.release import RELEASED, release
+    from course.exercises.release import release
+    from course.exercises.sets import RELEASED
 
     papers, numbers = chosen_papers(args.chapters)
     for name in papers:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 COMMANDS = {
     "prepare": ("nanogpt.corpora.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)"),
-    "plot": ("nanogpt.run.plot", "draw loss, norm, rate and throughput of runs together (chapter 17e)"),
-    "compare": ("nanogpt.run.compare", "where two runs part, and by how much (chapter 17e)"),
+    "plot": ("nanogpt.run.plot", "draw loss, norm, rate and throughput of runs together (chapter 17d)"),
+    "compare": ("nanogpt.run.compare", "where two runs part, and by how much (chapter 17f)"),
     "train": ("nanogpt.run.trainer", "a run from a YAML file, started or gone on with (chapter 17e)"),
     "sample": ("nanogpt.gpt.sample", "continue a prompt with a trained model (chapter 08)"),
     "ladder": ("nanogpt.speed.ladder", "every speed-up on this machine, one on the other (chapter 14)"),

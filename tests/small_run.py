@@ -1,4 +1,4 @@
-"""A run so small that a step takes milliseconds, for the tests of chapters 17b to 17e; and a child process that ends where it is told."""
+"""A run so small that a step takes milliseconds, for the tests of chapters 17b to 17f; and a child process that ends where it is told."""
 
 import contextlib
 import json
@@ -146,3 +146,48 @@ def run_in_child(config: Config, die_at: int = 0, among: tuple[str, ...] = ()) -
             said.update([here.recv()])
     process.join()
     return process.exitcode, said
+
+
+def losses(run: str | Path) -> list[float]:
+    return [line["loss"] for line in lines(run)]
+
+
+def stopped_after(config: Config, step: int, monkeypatch) -> None:
+    """Train, and stop after a step, as by a file `stop`."""
+    from nanogpt.run import trainer
+
+    one_step = trainer.one_step
+
+    def stopping(run):
+        if run.step == step - 1:
+            (run.folder / "stop").touch()
+        return one_step(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "one_step", stopping)
+        assert trainer.fit(config).step == step, "the run did not stop"
+
+
+class Poisoned(torch.nn.Module):
+    """A model whose loss, and with it every gradient, is so many times too large."""
+
+    def __init__(self, model, factor: float):
+        super().__init__()
+        self.model, self.factor = model, factor
+
+    def forward(self, x, y):
+        logits, loss = self.model(x, y)
+        return logits, loss * self.factor
+
+
+def poisoned_steps(monkeypatch, factors: dict[int, float]) -> None:
+    """{5: math.nan}: the fifth step that the process makes has such a loss."""
+    from nanogpt.run import trainer
+
+    step, made = trainer.train_step, []
+
+    def poisoned(model, *rest, **named):
+        made.append(1)
+        return step(Poisoned(model, factors.get(len(made), 1.0)), *rest, **named)
+
+    monkeypatch.setattr(trainer, "train_step", poisoned)

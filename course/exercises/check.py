@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from course.exercises.release import RELEASED
-from course.exercises.sets import HEADING
+from course.exercises.sets import HEADING, RELEASED
 from course.exercises.without import found
 from course.files import write_atomically
 from course.paths import BUILT, ROOT, CourseError, relative, two_digits

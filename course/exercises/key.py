@@ -5,8 +5,8 @@ from pathlib import Path
 import nbformat
 
 from course.exercises.checks import CheckOfCheck
-from course.exercises.release import RELEASED, code, markdown, without_answer
-from course.exercises.sets import BEGIN, END, ExerciseSet, reference
+from course.exercises.release import code, markdown, without_answer
+from course.exercises.sets import BEGIN, END, RELEASED, ExerciseSet, reference
 from course.files import notebook_bytes, write_atomically
 from course.notebooks.source import METADATA
 from course.paths import ROOT, CourseError, relative

@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 from course.exercises.key import KEYS
-from course.exercises.release import RELEASED
-from course.exercises.sets import BEGIN, END, SOLUTION, WITHOUT
+from course.exercises.sets import BEGIN, END, RELEASED, SOLUTION, WITHOUT
 from course.files import write_atomically
 from course.paths import ROOT, CourseError, relative
 

@@ -16,12 +16,11 @@ from pathlib import Path
 import nbformat
 
 from course.exercises.checks import CheckOfCheck
-from course.exercises.sets import BEGIN, END, SOLUTION, Cell, ExerciseSet, stub
+from course.exercises.sets import BEGIN, END, RELEASED, SOLUTION, Cell, ExerciseSet, stub
 from course.files import keep_beside, notebook_bytes, read_notebook, write_atomically
 from course.notebooks.source import METADATA, cell_lines
-from course.paths import ROOT, CourseError, relative
+from course.paths import CourseError, relative
 
-RELEASED = ROOT / "released"
 ANSWER = "*Your answer here.*"
 CONFIG = """\
 # Made by `course exercises release --nbgrader`. Run nbgrader's commands, and JupyterLab for formgrader, in this folder.

@@ -20,6 +20,7 @@ from pathlib import Path
 from course.paths import ROOT, CourseError, number_of, relative, two_digits
 
 EXERCISES = ROOT / "exercises"
+RELEASED = ROOT / "released"  # as students get them
 FORBIDS = re.compile(r"#\| forbids (\S+(?: in \w+)?)\n")
 DIRECTIVE = re.compile(r"#\| (solution|check|manual|show)(?: (\d\d[a-z]?-\d|student))?$")
 HEADING = re.compile(

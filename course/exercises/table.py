@@ -17,7 +17,7 @@ SYLLABI = {
     ),
     "a quarter": (None, 1),
 }
-# The quarter, week by week. Letters belong to their number: 17 is 17 and 17b to 17e.
+# The quarter, week by week. Letters belong to their number: 17 is 17 and 17b to 17f.
 WEEKS = [
     "00 01", "02 03", "04", "05 06", "07 08", "09 10", "11 12", "13 14", "15 16", "17", "18 19", "20", "21", "22",
     "23 24",
@@ -55,7 +55,7 @@ def aligned(rows: list[list[str]]) -> str:
     return "\n".join(lines)
 
 
-def syllabi(sets: list[ExerciseSet]) -> str:
+def syllabi(sets: list[ExerciseSet], planned: dict[str, int]) -> str:
     """Chapters, tasks and hours of each syllabus, then its tasks by chapter."""
     there = [number_of(path) for path in numbered(SOURCES, ".py")]
     rows, parts = [["syllabus", "chapters", "tasks", "points", "hours of chapters", "hours of tasks"]], []
@@ -69,7 +69,7 @@ def syllabi(sets: list[ExerciseSet]) -> str:
         ]
         points = sum(made.points(task.id) for made, task in chosen)
         rows.append([name, str(len(wanted)), str(len(chosen)), f"{points:g}"])
-        rows[-1] += [hours_of(wanted), f"{sum(task.minutes for _, task in chosen) / 60:.1f}"]
+        rows[-1] += [hours_of(wanted, planned), f"{sum(task.minutes for _, task in chosen) / 60:.1f}"]
         if chapters:
             parts.append(
                 f"**{name}**: chapters {', '.join(wanted)}; tasks {', '.join(t.id for _, t in chosen)}."
@@ -79,7 +79,7 @@ def syllabi(sets: list[ExerciseSet]) -> str:
     return "\n\n".join([aligned(rows), *parts])
 
 
-def weeks(sets: list[ExerciseSet]) -> str:
+def weeks(sets: list[ExerciseSet], planned: dict[str, int]) -> str:
     """What a quarter asks of a student, week by week: sittings, tasks and hours."""
     there = [number_of(path) for path in numbered(SOURCES, ".py")]
     rows = [["week", "chapters", "tasks", "points", "hours of chapters", "hours of tasks"]]
@@ -89,23 +89,22 @@ def weeks(sets: list[ExerciseSet]) -> str:
         tasks = [task for made in chosen for task in made.tasks.values()]
         points = sum(made.points(task) for made in chosen for task in made.tasks)
         rows.append([str(week), " ".join(sittings), str(len(tasks)), f"{points:g}"])
-        rows[-1] += [hours_of(sittings), f"{sum(t.minutes for t in tasks) / 60:.1f}"]
+        rows[-1] += [hours_of(sittings, planned), f"{sum(t.minutes for t in tasks) / 60:.1f}"]
     return aligned(rows)
 
 
-def hours_of(sittings: list[str]) -> str:
+def hours_of(sittings: list[str], planned: dict[str, int]) -> str:
     """What these sittings together are planned for."""
-    planned = minutes()
     return f"{sum(planned.get(chapter, 0) for chapter in sittings) / 60:.1f}"
 
 
 def page() -> str:
-    sets = [read(folder) for folder in folders()]
+    sets, planned = [read(folder) for folder in folders()], minutes()
     return (
         "# All tasks\n\nThree ways through the course come first, then every task. Difficulty and importance go from 1 to 5."
         " The last column\ncounts the wrong solutions that the checks are known to recognise.\n\n## Three syllabi\n\n"
         "The hours of a chapter are an estimate, from its words, lines of code, cells and predictions; those of the tasks are what\n"
-        f"each task states.\n\n{syllabi(sets)}\n\n### The quarter, week by week\n\n{weeks(sets)}\n\n"
+        f"each task states.\n\n{syllabi(sets, planned)}\n\n### The quarter, week by week\n\n{weeks(sets, planned)}\n\n"
         f"## Every task\n\n{table(sets)}\n"
     )
 

@@ -1,4 +1,4 @@
-"""Chapter 17e's figures: each function takes data and returns a figure."""
+"""The figures of chapters 17e and 17f: each function takes data and returns a figure."""
 
 import matplotlib.pyplot as plt
 

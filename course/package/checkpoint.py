@@ -187,7 +187,7 @@ def trial_problem(
 def run_trial(folder: Path, modules: list[str], tests: list[Path]) -> tuple[dict, str]:
     """The trial's report, and all that it wrote. `import nanogpt` means the copy in `folder`, where it also works."""
     nonce, report, log = secrets.token_hex(8), folder / "report.json", folder / "log.txt"
-    script = [os.environ.get(PYTHON, sys.executable), str(Path(__file__).with_name("trial.py"))]
+    script = [python(), str(Path(__file__).with_name("trial.py"))]
     limits = [str(IMPORT_SECONDS), str(TEST_SECONDS)]
     with open(log, "wb") as out:
         process = subprocess.Popen(
@@ -211,6 +211,11 @@ def run_trial(folder: Path, modules: list[str], tests: list[Path]) -> tuple[dict
     except (OSError, ValueError):
         found = {}
     return (found if found.get("nonce") == nonce else {"imported": [], "finished": False}), said
+
+
+def python() -> str:
+    """The Python that is started: this one, or in `course test` a program that forks one (course/testing/forks.py)."""
+    return os.environ.get(PYTHON, sys.executable)
 
 
 def trial_environment(folder: Path) -> dict[str, str]:

@@ -163,7 +163,7 @@ def asked() -> str:
 
 
 def syllabus(name: str, sets: list) -> int:
-    line = next(line for line in tasks.syllabi(sets).splitlines() if line.startswith(f"| {name} "))
+    line = next(line for line in tasks.syllabi(sets, minutes()).splitlines() if line.startswith(f"| {name} "))
     return round(sum(float(cell) for cell in line.strip("| ").split("|")[-2:]))
 
 

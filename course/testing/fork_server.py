@@ -8,6 +8,7 @@ Run as a script: nothing of the course is loaded in it, so a fork finds the cour
 
 import array
 import contextlib
+import io
 import json
 import os
 import selectors
@@ -32,10 +33,12 @@ READ_AT_IMPORT = (
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
 LONGEST = 1 << 20  # bytes of a request
 OWN_STREAMS = (0, 1, 2)
+READ_LATER = "TORCHELASTIC_"  # torchrun's, for a rank: read when it joins the others
 
 
 def read_at_import(environment: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
+    found = {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
+    return {name: value for name, value in found.items() if not name.startswith(READ_LATER)}
 
 
 # The server
@@ -151,7 +154,6 @@ def become(request: dict, streams: list[int], base: list[str]) -> None:
     for own, stream in zip(OWN_STREAMS, streams):
         os.dup2(stream, own)
         os.close(stream)
-    sys.stdout.reconfigure(line_buffering=os.isatty(1))
     for number in FORWARDED:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -159,6 +161,7 @@ def become(request: dict, streams: list[int], base: list[str]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.environ.pop("JPY_PARENT_PID", None)  # a kernel's parent is the server
+    open_streams()
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     named = os.environ.get("PYTHONPATH", "")
     sys.path[:] = [*(named.split(os.pathsep) if named else []), *base]
@@ -167,6 +170,22 @@ def become(request: dict, streams: list[int], base: list[str]) -> None:
             sys.modules.pop("sitecustomize", None)
             __import__("sitecustomize")
             break
+
+
+def open_streams() -> None:
+    """New objects for the three streams: the server's were made for its own, which may be files where these are pipes."""
+    at_once = bool(os.environ.get("PYTHONUNBUFFERED"))
+    for number, name in zip(OWN_STREAMS, ("stdin", "stdout", "stderr")):
+        buffering = 0 if number and at_once else io.DEFAULT_BUFFER_SIZE
+        stream = io.TextIOWrapper(
+            os.fdopen(number, "wb" if number else "rb", buffering, closefd=False),
+            encoding=getattr(sys, name).encoding,
+            errors="backslashreplace" if name == "stderr" else "strict",
+            line_buffering=name == "stderr" or os.isatty(number),
+            write_through=at_once,
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
 
 
 def run(words: list[str]) -> None:

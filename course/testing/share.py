@@ -24,7 +24,7 @@ TOGETHER = {
     "distributed": "test_distributed_",
     "lab": "test_browser_lab",
     "compile": "test_ch11_compile",
-    "faults": "test_ch17e_faults",
+    "faults": "test_ch17f_faults",
     "exercises": "test_exercises",
     "machines": "test_repository_machines",
 }

@@ -2,7 +2,7 @@
 r"""
 # Exercises 17 · The trainer
 
-Chapters 17 to 17e: what a run must remember, what can be wrong in its file, and what it meets while nobody looks. No task
+Chapters 17 to 17f: what a run must remember, what can be wrong in its file, and what it meets while nobody looks. No task
 needs another one's solution. `course check 17` runs the visible checks. Grading runs more of them, with inputs of your own.
 """
 

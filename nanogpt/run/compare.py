@@ -1,6 +1,6 @@
 """Where two runs part; the command `compare`.
 
-Exported from notebooks/17e_long_run.ipynb.
+Exported from notebooks/17f_killed_run.ipynb.
 """
 
 import argparse

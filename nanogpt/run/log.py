@@ -1,7 +1,7 @@
-"""The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and what a run came to.
+"""The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and the run's results.
 
-Exported from notebooks/17e_long_run.ipynb, grown by notebooks/19_fine_tuning.ipynb and
-notebooks/20a_many_processes.ipynb.
+Exported from notebooks/17e_long_run.ipynb, grown by notebooks/17f_killed_run.ipynb,
+notebooks/19_fine_tuning.ipynb and notebooks/20a_many_processes.ipynb.
 """
 
 import json
@@ -29,13 +29,6 @@ from nanogpt.speed.work import mfu, step_flops
 from nanogpt.text.files import atomically
 
 
-def peak_flops(device: torch.device, precision: str) -> float | None:
-    """FLOP/s by the GPU's data sheet, where there is one."""
-    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-    rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
-    return rate and 1e12 * rate
-
-
 def pace(run: Training, seconds: float) -> dict:
     """Of a step that took so long: milliseconds, tokens a second, and MFU where the device's peak is known."""
     tokens, T = run.config.train.batch_tokens, run.config.model.block_size
@@ -50,6 +43,12 @@ def say(text: str, end: str = "\n") -> None:
     print(("\r\033[K" if sys.stdout.isatty() else "") + text, end=end, flush=True)
 
 
+def keep_config(training: Training) -> None:
+    """Write config.yaml into the run's folder: `train FOLDER` goes on with it."""
+    with atomically(training.folder / "config.yaml") as file:
+        file.write(yaml.safe_dump(config_dict(training.config), sort_keys=False).encode())
+
+
 def introduce(training: Training) -> None:
     """One line: what is about to run, on what, and where it is kept."""
     c, train = training.config, training.config.train
@@ -58,12 +57,6 @@ def introduce(training: Training) -> None:
     if adapters := lora_parameters(training.model):
         what = f"{sum(p.numel() for p in adapters.values()):,} in adapters beside {what}"
     say(f"{c.run.dir}: {what}; {tokens}, from {c.data.mix or c.data.dir}")
-
-
-def keep_config(training: Training) -> None:
-    """Write config.yaml into the run's folder: `train FOLDER` goes on with it."""
-    with atomically(training.folder / "config.yaml") as file:
-        file.write(yaml.safe_dump(config_dict(training.config), sort_keys=False).encode())
 
 
 def note_start(training: Training, command: str) -> None:
@@ -77,29 +70,6 @@ def note_start(training: Training, command: str) -> None:
     line |= {"python": platform.python_version(), "commit": commit, "command": command}
     with open(training.folder / "started.jsonl", "a", encoding="utf-8") as file:
         print(json.dumps(line), file=file)
-
-
-def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], object]]:
-    """What is called with each step's line, from `step` on: for the screen, metrics.jsonl, TensorBoard, wandb."""
-    options, steps, began = config.run, config.train.max_steps, time.monotonic()
-
-    def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
-        done, left = line["step"] - step, steps - line["step"]
-        stays = not left or line["step"] % options.log_every == 0 or "val_loss" in line or "skipped" in line
-        text = step_line(line, steps)
-        if done and left:
-            text += f" | {span(left * (time.monotonic() - began) / done)} left"
-        if stays or sys.stdout.isatty():
-            say(text, end="\n" if stays else "")
-
-    def append(line: dict) -> None:
-        metrics.write(json.dumps(line).encode() + b"\n")  # unbuffered: what is written survives the process
-
-    yield from (show, append)
-    if options.tensorboard:
-        yield tensorboard(Path(options.dir), step)
-    if options.wandb:
-        yield wandb(config)
 
 
 def report(training: Training) -> None:
@@ -144,3 +114,33 @@ def wandb(config: Config) -> Callable[[dict], object]:
     options = {"id": file.read_text(), "name": folder.resolve().name, "resume": "allow"}
     wandb.init(project="nanogpt", dir=config.run.dir, config=config_dict(config), **options)
     return lambda line: wandb.log(numbers(line), step=line["step"])
+
+
+def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], object]]:
+    """What is called with each step's line, from `step` on: for the screen, metrics.jsonl, TensorBoard, wandb."""
+    options, steps, began = config.run, config.train.max_steps, time.monotonic()
+
+    def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
+        done, left = line["step"] - step, steps - line["step"]
+        stays = not left or line["step"] % options.log_every == 0 or "val_loss" in line or "skipped" in line
+        text = step_line(line, steps)
+        if done and left:
+            text += f" | {span(left * (time.monotonic() - began) / done)} left"
+        if stays or sys.stdout.isatty():
+            say(text, end="\n" if stays else "")
+
+    def append(line: dict) -> None:
+        metrics.write(json.dumps(line).encode() + b"\n")  # unbuffered: what is written survives the process
+
+    yield from (show, append)
+    if options.tensorboard:
+        yield tensorboard(Path(options.dir), step)
+    if options.wandb:
+        yield wandb(config)
+
+
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """FLOP/s by the GPU's data sheet, where there is one."""
+    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
+    return rate and 1e12 * rate

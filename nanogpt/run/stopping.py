@@ -3,7 +3,6 @@
 Exported from notebooks/17e_long_run.ipynb.
 """
 
-import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -17,10 +16,21 @@ def last_good(training: Training) -> str:
     return f"the last good checkpoint is {training.kept}" if training.kept else "there is no checkpoint yet"
 
 
+def limit_reached(training: Training, seconds: float) -> str | None:
+    """A reason to end without a signal: a file `stop`, which is removed, or no time for another step in run.minutes."""
+    minutes, file = training.config.run.minutes, training.folder / "stop"
+    if file.exists():
+        file.unlink(missing_ok=True)
+        return f"the file {file}"
+    reserve = 1.5 * sum(training.longest.values())  # a step, a checkpoint, an evaluation
+    if minutes and seconds + reserve > 60 * minutes:
+        return f"run.minutes={minutes:g}"
+
+
 @contextmanager
 def asked_to_stop(training: Training) -> Iterator[Callable[[], str | None]]:
     """A function that says why the run should end after this step, if it should: a signal, a file, the time limit."""
-    began, minutes, noted, file = time.monotonic(), training.config.run.minutes, [], training.folder / "stop"
+    began, noted = time.monotonic(), []
     training.stopped = None  # what ends it before its last step
 
     def note(number, frame):
@@ -29,18 +39,20 @@ def asked_to_stop(training: Training) -> Iterator[Callable[[], str | None]]:
         noted.append(signal.Signals(number).name)
 
     def reason() -> str | None:
-        if file.exists():
-            file.unlink(missing_ok=True)
-            noted.append(f"the file {file}")
-        reserve = 1.5 * sum(training.longest.values())  # a step, a checkpoint, an evaluation
-        if time.monotonic() - began + reserve > 60 * (minutes or math.inf):
-            noted.append(f"run.minutes={minutes:g}")
-        return noted[0] if noted else None
+        limit = limit_reached(training, time.monotonic() - began)
+        return noted[0] if noted else limit
 
     with ExitStack() as at_the_end:
         for number in (signal.SIGINT, signal.SIGTERM):
             at_the_end.callback(signal.signal, number, signal.signal(number, note))
         yield reason
+
+
+def exit_code(training: Training) -> int:
+    """For the shell: 128 plus the signal's number if a signal stopped the run before its last step, else 0."""
+    if training.step < training.config.train.max_steps and training.stopped in ("SIGINT", "SIGTERM"):
+        return 128 + signal.Signals[training.stopped]
+    return 0
 
 
 @contextmanager

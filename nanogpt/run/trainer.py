@@ -1,14 +1,13 @@
 """The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
 
-Exported from notebooks/17e_long_run.ipynb, grown by notebooks/20a_many_processes.ipynb and
-notebooks/21d_layouts.ipynb.
+Exported from notebooks/17e_long_run.ipynb, grown by notebooks/17f_killed_run.ipynb,
+notebooks/20a_many_processes.ipynb and notebooks/21d_layouts.ipynb.
 """
 
 import argparse
 import math
 import os
 import shlex
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,7 @@ from nanogpt.run.dryrun import dry_run
 from nanogpt.run.log import introduce, keep_config, note_start, pace, report, say, writers
 from nanogpt.run.looks import due_looks, look
 from nanogpt.run.simple import due
-from nanogpt.run.stopping import asked_to_stop, naming_last_good
+from nanogpt.run.stopping import asked_to_stop, exit_code, naming_last_good
 from nanogpt.run.together import one_run, seed_step
 from nanogpt.run.training import Training
 from nanogpt.speed.roofline import synchronize
@@ -48,10 +47,11 @@ def judged(run: Training, loss: float, norm: float) -> dict:
     """The norm and both z-scores, for the step's line; with "skipped" if the update must not be made."""
     if not math.isfinite(loss + norm):
         return {"norm": norm, "skipped": "not finite"}
-    z = {"loss_z": run.windows["loss"].z(loss), "norm_z": run.windows["norm"].z(norm)}
-    limit = run.config.train.skip_spikes
-    spike = limit and max(value or 0 for value in z.values()) > limit
-    return {"norm": norm} | z | ({"skipped": "spike"} if spike else {})
+    line = {"norm": norm, "loss_z": run.windows["loss"].z(loss), "norm_z": run.windows["norm"].z(norm)}
+    limit, highest = run.config.train.skip_spikes, max(line["loss_z"] or 0, line["norm_z"] or 0)
+    if limit and highest > limit:
+        line["skipped"] = "spike"
+    return line
 
 
 def update(run: Training) -> tuple[float, dict, list]:
@@ -108,78 +108,6 @@ def one_step(run: Training) -> dict:
         keep_batch(run, batches)
     line = {"step": run.step, "loss": loss} | said | pace(run, seconds)
     return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
-
-
-def keep_run(run: Training, metrics) -> None:
-    """Write a checkpoint of this step, if there is none yet, and flush the lines before it. All ranks call it."""
-    folder = run.folder / f"step_{run.step:06d}"
-    if run.kept == folder:
-        return
-    model, state, parts = written_by(run)
-    if run.ranks.rank == 0:
-        os.fsync(metrics.fileno())
-        save(run.folder, run.step, model, state, run.tokenizer, parts)
-    run.kept = folder
-
-
-def tidy(run: Training) -> None:
-    """Remove old checkpoints, but for the newest ones and the best. Rank 0 does."""
-    if run.ranks.rank == 0:
-        prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
-
-
-def finish_step(run: Training, metrics) -> None:
-    """Do everything that is due after a step. The checkpoint comes first: an evaluation may run out of memory."""
-    last = run.step >= run.config.train.max_steps
-    looks = [] if run.stopped else due_looks(run)
-    often = due(run.config.run.checkpoint_every, run.step) and not run.bad
-    if run.stopped or last or looks or often:
-        with run.timed("checkpoints"):
-            keep_run(run, metrics)
-    if looks:
-        with run.timed("evaluation"):
-            run.record |= look(run, looks)
-    tidy(run)
-
-
-def say_rate(run: Training) -> None:
-    """Say that the learning rate rises: behind the warm-up no schedule does, so the run has another one than before."""
-    before, now = run.optimizer.param_groups[0]["lr"], learning_rate(run.config, run.updates)
-    if run.updates > run.config.optim.warmup and now > 1.01 * before:
-        say(
-            f"the learning rate was {before:.2e} and is {now:.2e} from here on: the schedule has become longer"
-        )
-
-
-def make_steps(run: Training, metrics, why: Callable, write: list[Callable]) -> None:
-    """Make steps up to the last one, or until why() gives a reason to stop. FloatingPointError if too many are not finite."""
-    steps, bad = run.config.train.max_steps, run.config.train.bad_steps
-    while (run.step < steps and not run.stopped) or run.record:
-        run.record = run.record or one_step(run)
-        run.stopped = why()
-        finish_step(run, metrics)
-        for each in write:
-            each(run.record)
-        run.record = None
-        if run.bad >= bad:
-            raise FloatingPointError(f"loss or gradient were not finite {run.bad} times in a row")
-
-
-def begin(run: Training, metrics, command: str) -> list[Callable]:
-    """Print and write down what is about to run; return the functions that take each step's line."""
-    note_start(run, command)
-    keep_config(run)
-    introduce(run)
-    say_rate(run)
-    return list(writers(run.config, metrics, run.step))
-
-
-def say_end(run: Training, command: str) -> None:
-    """Why it stopped and how to go on, or what it came to."""
-    if run.step < run.config.train.max_steps:
-        say(f"stopped by {run.stopped} after step {run.step}; to go on: {command}")
-    else:
-        report(run)
 
 
 def fit(config: Config, command: str = "the same call") -> Training:
@@ -240,5 +168,77 @@ def run(args: argparse.Namespace) -> None:
         return dry_run(config)
     depth = [] if args.depth is None else ["--depth", str(args.depth)]
     done = fit(config, f"python -m nanogpt train {shlex.join([args.config, *args.overrides, *depth])}")
-    if done.step < config.train.max_steps and done.stopped in ("SIGINT", "SIGTERM"):
-        raise SystemExit(128 + signal.Signals[done.stopped])
+    if exit_code(done):
+        raise SystemExit(exit_code(done))
+
+
+def keep_run(run: Training, metrics) -> None:
+    """Write a checkpoint of this step, if there is none yet, and flush the lines before it. All ranks call it."""
+    folder = run.folder / f"step_{run.step:06d}"
+    if run.kept == folder:
+        return
+    model, state, parts = written_by(run)
+    if run.ranks.rank == 0:
+        os.fsync(metrics.fileno())
+        save(run.folder, run.step, model, state, run.tokenizer, parts)
+    run.kept = folder
+
+
+def tidy(run: Training) -> None:
+    """Remove old checkpoints, but for the newest ones and the best. Rank 0 does."""
+    if run.ranks.rank == 0:
+        prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
+
+
+def finish_step(run: Training, metrics) -> None:
+    """Do everything that is due after a step. The checkpoint comes first: an evaluation may run out of memory."""
+    last = run.step >= run.config.train.max_steps
+    looks = [] if run.stopped else due_looks(run)
+    often = due(run.config.run.checkpoint_every, run.step) and not run.bad
+    if run.stopped or last or looks or often:
+        with run.timed("checkpoints"):
+            keep_run(run, metrics)
+    if looks:
+        with run.timed("evaluation"):
+            run.record |= look(run, looks)
+    tidy(run)
+
+
+def make_steps(run: Training, metrics, why: Callable, write: list[Callable]) -> None:
+    """Make steps up to the last one, or until why() gives a reason to stop. FloatingPointError if too many are not finite."""
+    steps, bad = run.config.train.max_steps, run.config.train.bad_steps
+    while (run.step < steps and not run.stopped) or run.record:
+        run.record = run.record or one_step(run)
+        run.stopped = why()
+        finish_step(run, metrics)
+        for each in write:
+            each(run.record)
+        run.record = None
+        if run.bad >= bad:
+            raise FloatingPointError(f"loss or gradient were not finite {run.bad} times in a row")
+
+
+def say_rate(run: Training) -> None:
+    """Say that the learning rate rises: behind the warm-up no schedule does, so the run has another one than before."""
+    before, now = run.optimizer.param_groups[0]["lr"], learning_rate(run.config, run.updates)
+    if run.updates > run.config.optim.warmup and now > 1.01 * before:
+        say(
+            f"the learning rate was {before:.2e} and is {now:.2e} from here on: the schedule has become longer"
+        )
+
+
+def begin(run: Training, metrics, command: str) -> list[Callable]:
+    """Print and write down what is about to run; return the functions that take each step's line."""
+    note_start(run, command)
+    keep_config(run)
+    introduce(run)
+    say_rate(run)
+    return list(writers(run.config, metrics, run.step))
+
+
+def say_end(run: Training, command: str) -> None:
+    """Why it stopped and how to go on, or what it came to."""
+    if run.step < run.config.train.max_steps:
+        say(f"stopped by {run.stopped} after step {run.step}; to go on: {command}")
+    else:
+        report(run)

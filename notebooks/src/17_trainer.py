@@ -9,8 +9,8 @@ This sitting adds these things to the loop, one at a time: a line for each step 
 model was not trained on, and a file from which the run goes on. There is no configuration file, no second process and no
 command yet. The result is short enough to know by heart, and it is a real trainer: it finishes what it began.
 
-Three sittings then make it fit for days: 17b asks what our simple file forgets and what a power cut leaves of it, 17c puts a run's numbers
-into a file, and 17e looks after a run at night. (17d connects the parts, and may be skipped.)
+The next sittings make it fit for days: 17b asks what our simple file forgets and what a power cut leaves of it, 17c puts a run's numbers
+into a file, and 17e and 17f look after a run at night. (17d connects the parts. It may be skipped, like 17e and 17f.)
 """
 
 # %%
@@ -504,7 +504,7 @@ You know each of these lines. Here is what the trainer still lacks, in the order
 
 - A kill while `torch.save` writes leaves half a file, and the old one is already overwritten. And with dropout the law breaks, because there is one more thing that a step changes (17b).
 - The sizes are constants in a notebook. Yesterday's run had others, and nobody knows which (17c).
-- Nobody stops the run when its loss becomes NaN. And when the operating system asks the process to end (the signal SIGTERM), it ends in the middle of a step (17e).
+- Nobody stops the run when its loss becomes NaN. And when the operating system asks the process to end (the signal SIGTERM), it ends in the middle of a step (17e). When it is killed, nobody knows what is left (17f).
 - Several processes that train together: part V of the course.
 
 ## Checkpoint
@@ -520,7 +520,7 @@ checkpoint("17")
 r"""
 ## Exercises
 
-`course exercises release 17` writes the exercises of 17 to 17e as a notebook to `released/`; `course check 17` runs their visible checks. To explore here:
+`course exercises release 17` writes the exercises of 17 to 17f as a notebook to `released/`; `course check 17` runs their visible checks. To explore here:
 
 1. Leave the stream out of `keep_run`. Does the resumed run fail? Does its loss look wrong? Check: at which step does the assertion on `apart` see it first?
 2. Leave the optimizer out. Check: how far are the losses apart right after the break, and 50 steps later? What does AdamW have to learn again?

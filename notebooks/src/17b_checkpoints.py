@@ -224,7 +224,7 @@ mistakes raises an error. The table lists everything that a long run must save:
 | what a step changes | its size | what happens if it is forgotten |
 |---|---|---|
 | the weights | 4 bytes a parameter | the run begins again |
-| AdamW's two averages, and its count of steps | 8 bytes a parameter | the loss is too high for a while: chapter 17e measures it |
+| AdamW's two averages, and its count of steps | 8 bytes a parameter | the loss is too high for a while: chapter 17f measures it |
 | the place in the data | a few numbers | the run reads the first part twice and the last part never |
 | the generator that dropout draws from | 5 kB | dropout repeats its random numbers |
 | the number of the step | one number | the learning rate is wrong |
@@ -782,7 +782,7 @@ The trainer can now stop at any moment and go on. Its sizes are still constants 
 
 ## Exercises
 
-`course exercises release 17` writes these, and those of 17c to 17e, as a notebook to `released/`; `course check 17` runs their visible checks.
+`course exercises release 17` writes these, and those of 17c to 17f, as a notebook to `released/`; `course check 17` runs their visible checks.
 
 - **17-2** Old or new, and nothing between, 25 minutes: order four calls so that no crash tears a file.
 - **17-3** What a run must remember, 30 minutes: repair a resume whose losses differ.

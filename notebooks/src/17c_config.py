@@ -8,7 +8,7 @@ shell's history. If they are constants in a script, the script of yesterday's ru
 ```
 tiny.yaml ───┐                                                                     ┌─> --dry-run: what would it take?
 key=value ───┼─> keys and values ──> six sections ────────> together ──> Config ───┤
---depth 4 ───┘   known? once?        type? possible?        divisible?             └─> a run (17d, 17e)
+--depth 4 ───┘   known? once?        type? possible?        divisible?             └─> a run (17d to 17f)
 ```
 
 A file can contain mistakes, though, and most programs do not notice them. So half of this sitting is about reading a file in such a way that no mistake gets through. The other half asks what a run will take, before it starts.
@@ -941,7 +941,7 @@ checkpoint("17c")
 
 # %% [markdown]
 r"""
-Now the package reads runs, and says what they would take. Chapter 17e makes them; 17d, which may be skipped, connects the parts.
+Now the package reads runs, and says what they would take. Chapters 17d to 17f, which may be skipped, make them.
 
 ## Exercises
 

@@ -5,7 +5,7 @@ r"""
 Chapter 17 built its run by hand: a model, an optimizer, a stream. Chapter 17c turned the sizes into a file. This sitting connects the two. At its end, one call makes a run
 from a configuration, and the same call goes on with a run that was interrupted.
 
-Much of this is plumbing. The long run of chapter 17e needs it, but you may skip it when you read. Two ideas are worth your time. First, how can a program know that a loss is
+Much of this is plumbing. The long run of chapters 17e and 17f needs it, but you may skip it when you read. Two ideas are worth your time. First, how can a program know that a loss is
 unusual, if good losses change during the run? Second, which numbers of a configuration may change while a run is on its way, and which may not?
 
 Everything here is one process. How several processes share a run is the subject of part V, and chapter 20a lets these functions grow for it.
@@ -339,7 +339,7 @@ print("begins empty, and changes on the way:", *changing)
 
 # %% [markdown]
 r"""
-You will meet each of these fields in chapter 17e. For now it is enough to see that all of them have to be in a checkpoint, except for the last two, which are only used while the process runs.
+You will meet each of these fields in chapters 17e and 17f. For now it is enough to see that all of them have to be in a checkpoint, except for the last two, which are only used while the process runs.
 
 `assemble` makes the parts, and `begun` puts them together. Two mistakes are refused here in one sentence: a precision that the device does not have, and samples without a tokenizer.
 
@@ -426,7 +426,7 @@ The same command starts a run and goes on with it. So the second call may have a
 Some keys belong to the run's identity: the model's shape, the learning rate, the seed. A loss curve whose first half has one learning rate and whose second half has another is the curve of no run that anybody can
 repeat. Such a change is refused. Other keys do not touch the training: where the run is stored, how often it is validated. They may change, and the run prints that they did.
 
-One key is in between. The number of steps may change, because a run that goes well is often extended. But a schedule that falls towards the last step then has another rate from here on. Chapter 17e's trainer prints both
+One key is in between. The number of steps may change, because a run that goes well is often extended. But a schedule that falls towards the last step then has another rate from here on. Chapter 17f's trainer prints both
 rates if the rate rises.
 
 `compare` follows two lists. A key may change if it begins with one of the words in `FREE` and is not in `FIXED`. The two configurations are compared key by key; `value_of` looks a key such as `optim.lr` up in the nested dictionaries. We try one change that is
@@ -826,8 +826,8 @@ from pathlib import Path
 #| export cli
 COMMANDS = {
     "prepare": ("nanogpt.corpora.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)"),
-    "plot": ("nanogpt.run.plot", "draw loss, norm, rate and throughput of runs together (chapter 17e)"),
-    "compare": ("nanogpt.run.compare", "where two runs part, and by how much (chapter 17e)"),
+    "plot": ("nanogpt.run.plot", "draw loss, norm, rate and throughput of runs together (chapter 17d)"),
+    "compare": ("nanogpt.run.compare", "where two runs part, and by how much (chapter 17f)"),
     "train": ("nanogpt.run.trainer", "a run from a YAML file, started or gone on with (chapter 17e)"),
     "sample": ("nanogpt.gpt.sample", "continue a prompt with a trained model (chapter 08)"),
     "ladder": ("nanogpt.speed.ladder", "every speed-up on this machine, one on the other (chapter 14)"),

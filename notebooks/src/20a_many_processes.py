@@ -3,7 +3,7 @@ r"""
 # 20a · Many processes: one run
 
 Chapter 20 made one *step* of many processes: each of them computes the gradient of its own rows, DDP averages the gradients, and all make the same update. A *run* is more than steps. It has one folder, one log and one checkpoint, it
-is validated, somebody stops it, and next week it goes on with another number of GPUs. The trainer of chapter 17e does all of this for one process.
+is validated, somebody stops it, and next week it goes on with another number of GPUs. The trainer of chapters 17e and 17f does all of this for one process.
 
 What does it take to let it do the same for many? Less than one might fear: the loop stays as it is, and about ten of its functions grow by a line or two. But each of these lines is there because something goes wrong
 without it. So we begin by letting it go wrong.
@@ -666,7 +666,7 @@ answer("20a.2", apart)
 
 # %% [markdown]
 r"""
-(The rate is constant here, because a cosine over 20 steps is another schedule than one over 40; chapter 17e has met this problem.)
+(The rate is constant here, because a cosine over 20 steps is another schedule than one over 40; chapter 17f has met this problem.)
 
 That is all that many processes need in the trainer. When something goes wrong between them, a rank that dies or a group that waits for ever, chapter 20b finds out what it was. And a model that does not fit into one GPU needs more than copies: chapter 21.
 

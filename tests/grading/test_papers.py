@@ -10,8 +10,7 @@ import torch
 from course.cli import main
 from course.exercises.papers import PAGES, PAPERS, release_paper, text_of, write_paper_key
 from course.exercises.public import KEPT_BACK
-from course.exercises.release import RELEASED
-from course.exercises.sets import SOLUTION
+from course.exercises.sets import RELEASED, SOLUTION
 from course.exercises.table import WEEKS
 from course.paths import CourseError
 from nanogpt.gpt.attention import attention_weights

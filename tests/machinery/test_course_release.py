@@ -16,8 +16,8 @@ from small_set import small_set
 from course.cli import main
 from course.exercises import hours
 from course.exercises.hours import minutes
-from course.exercises.release import RELEASED, agents_text, leaked, release, secret_lines, source_notebook
-from course.exercises.sets import SOLUTION, folders, read
+from course.exercises.release import agents_text, leaked, release, secret_lines, source_notebook
+from course.exercises.sets import RELEASED, SOLUTION, folders, read
 from course.exercises.table import SYLLABI, TABLE, page, syllabi, wrong_ones
 from course.paths import CourseError
 
@@ -221,7 +221,7 @@ def test_the_table_of_tasks_is_true():
 def test_the_syllabi_sum_what_the_sets_say():
     """Summed here by hand, from the sets."""
     sets = list(map(the, NAMES))
-    lines = syllabi(sets).splitlines()
+    lines = syllabi(sets, minutes()).splitlines()
     for name, (chapters, importance) in SYLLABI.items():
         tasks = [
             t

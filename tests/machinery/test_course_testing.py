@@ -207,6 +207,8 @@ def test_what_a_later_chapter_grows_is_tested_again():
 FORK = """
 import json, os, sys
 
+sys.stderr.reconfigure(encoding="utf-8")  # fails where stderr is taken for a file and is a pipe
+
 loaded = [name for name in sys.modules if name.partition(".")[0] in ("course", "nanogpt")]
 seen = [sys.argv, sys.path, os.getcwd(), loaded, os.environ.get("MINE"), sys.stdin.read()]
 json.dump([*seen, "torch._dynamo" in sys.modules], sys.stdout)
@@ -238,6 +240,7 @@ def test_a_fork_is_as_a_new_process_with_a_folder_a_path_and_streams_of_its_own(
         assert fork == run(sys.executable, MINE="1")[:-1] and has_torch
         assert fork[-3:] == [[], "1", "said"], "something of the course is loaded, or it has not read"
         assert not run(program, OMP_NUM_THREADS="3")[-1], "PyTorch has read another number"
+        assert run(program, TORCHELASTIC_RUN_ID="none")[-1], "a rank of torchrun's is a fork"
         dies = tmp_path / "dies.py"
         dies.write_text("import os\nos.kill(os.getpid(), 9)\n")
         assert subprocess.run([program, dies], env=forks.env).returncode == -9

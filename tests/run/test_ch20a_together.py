@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import in_ranks
-from small_run import lines, small, weights, write_text
+from small_run import Poisoned, lines, small, weights, write_text
 
 from nanogpt.cli import main
 from nanogpt.evals.losses import evaluate
@@ -141,8 +141,6 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(who, config):
 
 def nan_on_rank_1(ranks: Ranks, config) -> tuple:
     """Rank 1's loss is NaN in step 5."""
-    from test_ch17e_trainer import Poisoned
-
     step, made = trainer.train_step, []
 
     def poisoned(model, *rest, **named):

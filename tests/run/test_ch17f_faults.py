@@ -178,49 +178,6 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_good_checkpoint(folder, tm
 # Asked to end
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_a_signal_lets_the_step_end_and_saves_it(folder, tmp_path, number, monkeypatch, capsys):
-    config = small(folder, run_dir=str(tmp_path / "run"), train_max_steps=12)
-    one_step, handler = trainer.one_step, signal.getsignal(number)
-    monkeypatch.setattr(
-        trainer, "one_step", lambda run: (run.step == 6 and signal.raise_signal(number)) or one_step(run)
-    )
-    run = trainer.fit(config, "python -m nanogpt train x")
-    said = capsys.readouterr().out
-    assert run.step == 7 and (tmp_path / "run/step_000007").is_dir(), "the step was not ended and saved"
-    assert f"stopped by {number.name} after step 7; to go on: python -m nanogpt train x" in said, said
-    assert signal.getsignal(number) is handler, "the handler is not put back"
-    monkeypatch.undo()
-    trainer.fit(config)
-    trainer.fit(whole := small(folder, run_dir=str(tmp_path / "whole"), train_max_steps=12))
-    assert lines(config.run.dir) == lines(whole.run.dir), "the run that was stopped ends otherwise"
-
-
-def test_a_second_signal_ends_the_run_at_once(folder, tmp_path, monkeypatch):
-    def twice(run):
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(trainer, "one_step", twice)
-    with pytest.raises(KeyboardInterrupt, match="there is no checkpoint yet"):
-        trainer.fit(small(folder, run_dir=str(tmp_path / "run")))
-
-
-def test_the_time_limit_ends_the_run_with_a_checkpoint(folder, tmp_path, capsys):
-    config = small(
-        folder, run_dir=str(tmp_path / "run"), run_minutes=0.01, train_max_steps=100_000, eval_every=0
-    )
-    began = time.monotonic()
-    run = trainer.fit(config)
-    assert time.monotonic() - began < 20 and 0 < run.step < 100_000, "it does not end in time"
-    assert "stopped by run.minutes=0.01" in capsys.readouterr().out
-    assert checkpoint.latest(run.folder).name == f"step_{run.step:06d}", "its last step is not saved"
-
-
-def test_a_stop_file_that_was_obeyed_is_gone(half):
-    assert not (half / "stop").exists(), "the same command would stop again after a step"
-
-
 def test_two_trainers_in_one_folder_are_refused(folder, tmp_path):
     with (
         alone_in(tmp_path / "run", "trainer"),

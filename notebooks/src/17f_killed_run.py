@@ -1,0 +1,630 @@
+# %% [markdown]
+r"""
+# 17f · A killed run goes on
+
+A run can be asked to stop, and then it ends with a checkpoint (17e). But a power cut does not ask. Linux does not ask either when the memory is full: it kills a process. The process ends at once, in the middle of a step or of a file.
+
+In this sitting the trainer learns to survive that at any moment. The same command goes on, and the run ends with the same weights, to the last bit, as a run that was never killed. Most of what we need exists: a checkpoint that is complete or absent (17b), and a function that goes on from
+it (17d). What is missing is the order in which a loop does things.
+
+```
+step ─> checkpoint, if due ─> evaluation, samples ─> the step's line ─> next step
+             kill -9 at any place: the same command goes on, to the same bits
+```
+
+Then we ask three questions about such runs. How large is the damage if a checkpoint forgets something? May a run become longer than planned? And how often should it be saved? This sitting is optional.
+"""
+
+# %%
+#| default_exp run.compare
+#| doc run.compare: Where two runs part; the command `compare`.
+import contextlib
+import io
+import json
+import shutil
+from unittest.mock import patch
+
+from course import kills
+from course.figures import long_run as figures
+from course.notebook import answer, checkpoint, grown, predict, predictions, show
+from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.run.checkpoint import checkpoints
+from nanogpt.run.config import load_config
+from nanogpt.run.looks import LOOKS
+from nanogpt.run.trainer import learning_rate, one_step
+
+# %%
+STEPS, EVERY, KILLS = 60, 10, 3  # of a run; from checkpoint to checkpoint; how often it is killed
+FAILS = 24  # hours from one failure of the machine to the next
+HALF = STEPS // 2 // EVERY * EVERY
+assert HALF, f"there is no checkpoint before the middle: STEPS={STEPS} must be at least twice EVERY={EVERY}"
+assert FAILS > 0, f"FAILS={FAILS} must be above 0"
+print(f"{STEPS} steps, with a checkpoint after every {EVERY}")
+
+
+# %% [markdown]
+r"""
+## What a kill leaves of a run
+
+All experiments of this sitting are short runs of the ready configuration `tiny`, with dropout, each in a folder of its own. `tiny` makes their configurations.
+
+We begin with the simplest loop: make a step, make the looks that are due (17e: evaluation and samples), write the step's line into the file. `kills.at_line` runs it in a child process, and sends the child a `kill -9` as soon as its file has 14 lines. (Windows cannot fork a process, so there the notebook skips the kills.
+The first of the two cells has the imports of the trainer's module.)
+"""
+
+
+# %%
+#| export run.trainer
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from nanogpt.corpora.chunks import alone_in
+from nanogpt.run.assemble import resume
+from nanogpt.run.checkpoint import prune, save
+from nanogpt.run.config import Config
+from nanogpt.run.log import introduce, keep_config, note_start, report, say, writers
+from nanogpt.run.looks import due_looks, look
+from nanogpt.run.simple import due
+from nanogpt.run.stopping import asked_to_stop, naming_last_good
+from nanogpt.run.training import Training
+
+
+# %%
+def tiny(name: str, *changes: str) -> Config:
+    """The ready configuration, shorter, with dropout, in a folder of its own."""
+    here = [f"data.dir={RUNS}/stories", f"run.dir={RUNS}/{name}", "run.device=cpu"]
+    often = [f"run.checkpoint_every={EVERY}", "run.keep=99", f"eval.every={2 * EVERY}", "eval.tokens=2000"]
+    steps = [f"train.max_steps={STEPS}", f"optim.warmup={STEPS // 6}", f"run.log_every={STEPS}"]
+    return load_config("tiny", [*here, *often, *steps, "model.dropout=0.1", *changes])
+
+
+def simple_loop(run: Training) -> None:
+    """A step, the looks that are due, the line: until the last step."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    with open(
+        run.folder / "metrics.jsonl", "ab", 0
+    ) as metrics:  # unbuffered: what is written survives the process
+        while run.step < STEPS:
+            line = one_step(run)
+            line |= look(run, due_looks(run))
+            metrics.write(json.dumps(line).encode() + b"\n")
+
+
+torch.set_num_threads(1)  # sums in another order have other bits, and a forked child can have no more
+shutil.rmtree(RUNS := Path("../data/built/killed_run"), ignore_errors=True)
+_ = ensure_corpus(RUNS / "stories", n=1000)
+if kills.POSSIBLE:
+    _ = kills.at_line(lambda: simple_loop(resume(tiny("simple"))), RUNS / "simple/metrics.jsonl", 14)
+print(f"a new start begins at step {resume(tiny('simple')).step}")
+
+# %% [markdown]
+r"""
+The run begins again at step 0. Fourteen lines were in the file, but there was no checkpoint to go on from.
+
+## A checkpoint, before the looks
+
+So the loop must write a checkpoint now and then. `run.checkpoint_every` says after how many steps. There is a question of order: sometimes both a checkpoint and an evaluation are due after the same step. Which should come first?
+
+An evaluation may fail, for example because it needs more memory than there is. If it comes first, all steps since the last checkpoint are lost. So the checkpoint comes first.
+
+`keep_run` writes a checkpoint with 17b's `save`. Before that it flushes the file of lines to the disk, so that after a power cut the file is never behind the checkpoint. `tidy` deletes old checkpoints, but keeps the best one. `finish_step` does everything that is due after a step. The step's line is in `run.record`
+meanwhile, and `finish_step` adds the results of the looks to it.
+"""
+
+
+# %%
+#| export run.trainer
+def keep_run(run: Training, metrics) -> None:
+    """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
+    folder = run.folder / f"step_{run.step:06d}"
+    if run.kept != folder:
+        os.fsync(metrics.fileno())
+        save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
+        run.kept = folder
+
+
+def tidy(run: Training) -> None:
+    """Remove old checkpoints, but for the newest ones and the best."""
+    prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
+
+
+# %%
+#| export run.trainer
+#| blank finish_step: the checkpoint if it is due, then the looks, whose results join run.record, then tidy
+def finish_step(run: Training, metrics) -> None:
+    """Do everything that is due after a step. The checkpoint comes first: an evaluation may run out of memory."""
+    last = run.step >= run.config.train.max_steps
+    looks = [] if run.stopped else due_looks(run)
+    often = due(run.config.run.checkpoint_every, run.step) and not run.bad
+    if run.stopped or last or looks or often:
+        with run.timed("checkpoints"):
+            keep_run(run, metrics)
+    if looks:
+        with run.timed("evaluation"):
+            run.record |= look(run, looks)
+    tidy(run)
+
+
+# %% [markdown]
+r"""
+There are four reasons for a checkpoint: the run has been asked to stop, this is the last step, a look is due, or it is time for one. (In the last case no checkpoint is written while losses are not finite.)
+
+We try it with an evaluation that fails. `patch.dict` replaces the validation by `out_of_memory` while the block lasts. Nobody asks this run to stop, so we set `run.stopped` to None; later `asked_to_stop` of 17e does that.
+"""
+
+
+# %%
+def out_of_memory(run: Training, model) -> dict:
+    """A look that fails."""
+    raise MemoryError("the evaluation needs more memory than there is")
+
+
+run = resume(tiny("failed"))
+run.stopped = None
+run.folder.mkdir()
+with open(run.folder / "metrics.jsonl", "ab", 0) as metrics, patch.dict(LOOKS, every=out_of_memory):
+    try:
+        while run.step < STEPS:
+            run.record = one_step(run)
+            finish_step(run, metrics)
+            metrics.write(json.dumps(run.record).encode() + b"\n")
+    except MemoryError as error:
+        print(f"step {run.step}: {error}")
+print(
+    f"{kills.lines_in(run.folder / 'metrics.jsonl')} lines;", *(path.name for path in checkpoints(run.folder))
+)
+
+# %% [markdown]
+r"""
+The evaluation after step 20 failed, and the checkpoint of step 20 is there. No step is lost.
+
+## The line that is missing
+
+But one line is lost. The checkpoint says that 20 steps were made, and the file has 19 lines. If the run goes on with step 21, line 20 is missing for ever, and so is the first validation loss. Should we write the line before the checkpoint? Then it would be there, but without the validation loss, which is not known yet.
+
+The remedy is to save the unfinished line as well. It is in `run.record`, which is one of the fields that a checkpoint keeps (17d). When the run goes on, it finds a line in `run.record` that is not written yet. So it does not begin with a step: it first makes the evaluation, and writes the line.
+
+`make_steps` is this loop. `why` is a function that returns a reason to stop, or None (17e). `write` is a list of functions that are called with each line. `writers` of 17e's appendix makes two, one for the screen and one for the file. If too many losses in a row are not finite (`train.bad_steps`), the loop gives up.
+"""
+
+
+# %%
+#| export run.trainer
+#| blank make_steps: a step unless its line is already there; ask why; finish the step; hand the line to the writers
+def make_steps(run: Training, metrics, why: Callable, write: list[Callable]) -> None:
+    """Make steps up to the last one, or until why() gives a reason to stop. FloatingPointError if too many are not finite."""
+    steps, bad = run.config.train.max_steps, run.config.train.bad_steps
+    while (run.step < steps and not run.stopped) or run.record:
+        run.record = run.record or one_step(run)
+        run.stopped = why()
+        finish_step(run, metrics)
+        for each in write:
+            each(run.record)
+        run.record = None
+        if run.bad >= bad:
+            raise FloatingPointError(f"loss or gradient were not finite {run.bad} times in a row")
+
+
+# %% [markdown]
+r"""
+We go on with the run whose evaluation failed, and stop it after step 22.
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+def enough() -> str | None:
+    """A reason to stop after step 22."""
+    return "we have seen enough" if run.step == 22 else None
+
+
+run = resume(tiny("failed"))
+run.stopped = None
+print("unfinished: the line of step", run.record["step"])
+with open(run.folder / "metrics.jsonl", "ab", 0) as metrics:
+    make_steps(run, metrics, enough, list(writers(run.config, metrics, run.step)))
+
+# %%
+from nanogpt.run.metrics import read_metrics
+
+lines = read_metrics(run.folder)
+assert [line["step"] for line in lines] == list(range(1, 23)), "a line is missing"
+print(f"{len(lines)} lines; validated in", *(f"step {line['step']}" for line in lines if "val_loss" in line))
+
+# %% [markdown]
+r"""
+All 22 lines are there, and line 20 has its validation loss.
+
+## Everything in its order
+
+Four more things belong to a run. `begin` does all the work before the first step. It notes the start, keeps the configuration, prints a header (17e's appendix), and makes the writers. It also calls `say_rate`, which prints a warning if the learning rate rises; the section "Longer than planned" needs it. `say_end` prints how the run ended.
+And two `with` statements surround the loop in `fit`: `alone_in` (16b) makes sure that no other process trains in the same folder, and `naming_last_good` completes the message of an error that ends the run.
+"""
+
+
+# %%
+#| export run.trainer
+def say_rate(run: Training) -> None:
+    """Say that the learning rate rises: behind the warm-up no schedule does, so the run has another one than before."""
+    before, now = run.optimizer.param_groups[0]["lr"], learning_rate(run.config, run.updates)
+    if run.updates > run.config.optim.warmup and now > 1.01 * before:
+        say(
+            f"the learning rate was {before:.2e} and is {now:.2e} from here on: the schedule has become longer"
+        )
+
+
+def begin(run: Training, metrics, command: str) -> list[Callable]:
+    """Print and write down what is about to run; return the functions that take each step's line."""
+    note_start(run, command)
+    keep_config(run)
+    introduce(run)
+    say_rate(run)
+    return list(writers(run.config, metrics, run.step))
+
+
+def say_end(run: Training, command: str) -> None:
+    """Why it stopped and how to go on, or what it came to."""
+    if run.step < run.config.train.max_steps:
+        say(f"stopped by {run.stopped} after step {run.step}; to go on: {command}")
+    else:
+        report(run)
+
+
+# %%
+#| export run.trainer
+#| grows fit
+def fit(config: Config, command: str = "the same call") -> Training:
+    """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
+    with alone_in(Path(config.run.dir), "trainer", "choose another run.dir"):
+        run = resume(config)
+        path = run.folder / "metrics.jsonl"
+        with open(path, "ab", 0) as metrics, asked_to_stop(run) as why, naming_last_good(run):
+            make_steps(run, metrics, why, begin(run, metrics, command))
+        say_end(run, command)
+    return run
+
+
+# %%
+grown("fit", "17f")
+
+
+# %% [markdown]
+r"""
+## The same run, killed three times
+
+We train the same run twice. The first one is never stopped.
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+unbroken = fit(tiny("whole"))
+
+
+# %% [markdown]
+r"""
+The second one trains in a child process, which is killed when its file has a certain number of lines. This happens three times. Then the last call trains to the end.
+
+*Predict.* The run has a checkpoint after every tenth step. How many of its steps are made twice?
+"""
+
+# %%
+predict("17f.1", f"steps made twice after {KILLS} kills", guess=None)
+
+
+# %% tags=["nbval-ignore-output"]
+moments = [min(STEPS - 1, STEPS * (i + 1) // (KILLS + 1) + 3) for i in range(KILLS)]
+log = RUNS / "killed/metrics.jsonl"
+deaths = [kills.at_line(lambda: fit(tiny("killed")), log, step) for step in moments if kills.POSSIBLE]
+twice = sum(death % EVERY for death in deaths)
+print(f"killed after steps {deaths}: {twice} of {STEPS} steps are made twice")
+answer("17f.1", twice)
+again = fit(tiny("killed"))
+a, b = read_metrics(RUNS / "whole"), read_metrics(RUNS / "killed")
+show(
+    figures.killed_run([line["loss"] for line in a], [line["loss"] for line in b], deaths, EVERY),
+    alt="Loss over steps: the points of the killed run lie on the line of the one that was not.",
+)
+
+
+# %% [markdown]
+r"""
+The points lie on the line. But curves that look alike prove little. So we compare numbers. `verdict` compares one column of two runs in the steps that both have. It names the first step that differs and the largest difference. You can use it after a resume, on a new machine, or after a change of the code:
+the command `python -m nanogpt compare RUN RUN` in the appendix prints its sentences.
+"""
+
+
+# %%
+#| export
+import argparse
+import math
+
+from nanogpt.run.metrics import column, read_metrics
+
+
+def verdict(a: list[dict], b: list[dict], name: str) -> tuple[float, str]:
+    """The largest difference of two runs in one column, and a sentence that says where they part.
+
+    A finite number against none is infinitely far. ValueError if no step is common.
+    """
+    steps = sorted({line["step"] for line in a} & {line["step"] for line in b})
+    x, y = (dict(zip(*column(lines, name))) for lines in (a, b))
+    apart = {s: abs(x.get(s, math.inf) - y.get(s, math.inf)) for s in steps if x.get(s) != y.get(s)}
+    if not steps:
+        raise ValueError("the two runs have no step in common")
+    if not apart:
+        return 0.0, f"{name}: equal to the last bit in all {len(steps)} common steps"
+    first, most = min(apart), max(apart, key=apart.get)
+    where = f"first differs at step {first}, by {apart[first]:.3g}; most at step {most}, by {apart[most]:.3g}"
+    return apart[most], f"{name}: {where}; in {len(apart)} of {len(steps)} steps"
+
+
+# %%
+print(verdict(a, b, "loss")[1])
+for name in ("loss", "norm", "lr", "val_loss"):
+    assert not verdict(a, b, name)[0], f"after being killed the run has another {name}"
+assert all(map(torch.equal, unbroken.model.parameters(), again.model.parameters())), "the weights differ"
+
+# %% [markdown]
+r"""
+All four columns are equal to the last bit, and so are the weights.
+
+The kills of this experiment came just after a line was written. The tests of this sitting choose harder moments: in each of four precisions they kill a run five times, before the next update, within an evaluation, before a rename, before a flush. Of the twenty kills, ten are within a step or a look, and ten at a change of the disk.
+
+## What if one part is forgotten?
+
+17b asked which loss is the first to differ if a checkpoint forgets something. Now we ask how large the damage is. We resume the run from the checkpoint in its middle, reset one thing to its value in a new run, and compare the next ten losses with those of the run that was never stopped.
+
+*Predict.* If AdamW's two averages are empty, by how much are the next ten losses too high, on average?
+"""
+
+# %%
+predict("17f.2", "10 losses after AdamW's averages are lost: too high by", guess=None, unit="nats")
+
+
+# %%
+shutil.copytree(unbroken.folder / f"step_{HALF:06d}", RUNS / f"half/step_{HALF:06d}")
+forget = {
+    "nothing": lambda run: None,
+    "the place in the data": lambda run: setattr(run.stream, "position", 0),
+    "dropout's generator": lambda run: torch.manual_seed(0),
+    "AdamW's averages": lambda run: run.optimizer.state.clear(),
+    "the count of updates": lambda run: setattr(run, "updates", 0),
+}
+should, above = [line["loss"] for line in a[HALF : HALF + 10]], {}
+for what, of in forget.items():
+    with contextlib.redirect_stdout(None):
+        half = resume(tiny("half"))
+    of(half)
+    above[what] = sum(one_step(half)["loss"] - loss for loss in should) / len(should)
+    print(f"{what:22} forgotten: {above[what]:+.3f} nats over the next {len(should)} steps")
+answer("17f.2", round(above["AdamW's averages"], 3))
+assert above["nothing"] == 0, "what is loaded is not what was saved"
+
+# %% [markdown]
+r"""
+No error is raised, and no single loss looks wrong. A forgotten place in the data can even look like progress, since batches that were seen before have a lower loss. Only the comparison with a run
+that was not stopped shows the mistake. For this reason the tests make this comparison.
+
+## Longer than planned
+
+Suppose that the run has ended, the loss is still falling, and we can pay for as many steps again. May we simply set `train.max_steps` to twice the number? We print the learning rates of a short run and of one that is twice as long, for two schedules.
+"""
+
+# %%
+updates = (STEPS // 3, STEPS // 2, STEPS - 1)
+for schedule in ("cosine", "wsd"):
+    print(schedule, "at updates", *updates)
+    for steps in (STEPS, 2 * STEPS):
+        planned = tiny("plan", f"optim.schedule={schedule}", f"train.max_steps={steps}")
+        print(f"  {steps:3} steps:", *(f"{learning_rate(planned, n):.1e}" for n in updates))
+
+# %% [markdown]
+r"""
+With the cosine, the two runs have different rates from the end of the warm-up on. So a run of 60 steps is never the first half of a run of 120. With wsd (chapter 15: warm up, stay, decay) both runs have the same rate until the shorter one begins to decay, after 70% of its steps.
+
+Our run used wsd. We go on with copies of it, and ask for twice the steps: first from its last checkpoint, and then from the one in its middle. `say_rate` prints a line if the rate rises:
+"""
+
+# %%
+for last in (STEPS, HALF):
+    shutil.copytree(unbroken.folder / f"step_{last:06d}", RUNS / f"longer_{last}/step_{last:06d}")
+    longer = resume(tiny(f"longer_{last}", f"train.max_steps={2 * STEPS}"))
+    say_rate(longer)
+    print(f"next step: {longer.step + 1}, with rate {learning_rate(longer.config, longer.updates):.1e}\n")
+
+# %% [markdown]
+r"""
+From the end, the rate jumps from a low value to a high one. No schedule has such a jump. From the middle nothing jumps: the first 30 steps are those of a run of 120 steps. So keep a checkpoint from the constant part. To extend the run, go back to this checkpoint: move the later checkpoints away and start again with more steps.
+No step of the constant part is wasted, and the decay happens only once, at the end.
+
+## How often should a run be saved?
+
+A checkpoint takes c seconds, and we write one every t seconds. So checkpoints take the share $c/t$ of the time. The machine fails every M seconds on average, and each failure costs the steps since the last checkpoint, which took t/2 seconds on average. This is a share of $t/2M$. The sum
+$c/t + t/2M$ is smallest where the two parts are equal: $t=\sqrt{2cM}$ (Young 1974).
+
+Our run has measured c. M depends on the machine. Llama 3 was trained on 16,384 GPUs. They were
+interrupted unexpectedly 419 times in 54 days (Grattafiori et al. 2024, §3.3.4), which is every 3.1 hours. A single machine may run for months.
+
+*Predict.* We saved after every tenth step. If the machine fails once in 24 hours, how many steps should there be between two checkpoints of *this* run?
+"""
+
+# %%
+predict("17f.3", f"best steps between checkpoints, a failure every {FAILS} h", guess=None)
+
+
+# %% tags=["nbval-ignore-output"]
+c = unbroken.seconds["checkpoints"] / len(checkpoints(unbroken.folder))
+step = unbroken.seconds["steps"] / STEPS
+best = math.sqrt(2 * c * 3600 * FAILS)
+answer("17f.3", round(best / step))
+print(f"a checkpoint takes {1000 * c:.0f} ms, a step {1000 * step:.0f} ms")
+print(
+    f"every {EVERY} steps: {c / (EVERY * step):.1%} on top of the steps; best: every {best / step:,.0f} steps"
+)
+show(
+    figures.young(c, step, EVERY, {f"{FAILS} h": FAILS, "3.1 h (16,384 GPUs)": 54 * 24 / 419}),
+    alt="Share of time lost over the steps between checkpoints: falls as they get fewer, then rises again.",
+)
+
+
+# %% [markdown]
+r"""
+Each curve of the figure is for a machine that fails with another frequency, and the point on it is the best interval. The dashed line is our run. Every tenth step is far too often. We saved so often only because a kill in a short run should find a new checkpoint each time. But the valley is wide. At half or twice the best interval, the lost time is only a quarter larger than at best.
+
+What does a checkpoint spend its c seconds on? One thinks of the disk first. But there are five parts. The tensors are copied, so that the next step cannot change them. The copies are joined into one block of bytes. The block is written to a file. It is read again for its hash. And at last the file is flushed to the disk. We measure each part for 80 MB, which is the size of AdamW's averages for ten million
+parameters:
+"""
+
+
+# %%
+import time
+
+from nanogpt.run.checkpoint import pack, serialize, to_disk
+from nanogpt.text.shards import file_sha256
+
+
+def took(call: Callable, *args) -> tuple:
+    """The result of a call, and its milliseconds."""
+    began = time.perf_counter()
+    result = call(*args)
+    return result, 1000 * (time.perf_counter() - began)
+
+
+# %% tags=["nbval-ignore-output"]
+tensors, block = {}, RUNS / "block"
+_, copied = took(pack, {"moments": torch.zeros(20_000_000)}, "state", tensors)
+data, joined = took(serialize, tensors)
+_, written = took(block.write_bytes, data)
+_, hashed = took(file_sha256, block)
+_, flushed = took(to_disk, block)
+print(f"copied {copied:.0f} ms, joined {joined:.0f} ms, written {written:.0f} ms", end=", ")
+print(f"hashed {hashed:.0f} ms, on the disk {flushed:.0f} ms")
+block.unlink()
+
+# %% [markdown]
+r"""
+Each part grows with the model. A checkpoint of 124 million parameters has 1.5 GB, which go through all five of them. In runs on many machines, people only wait for the copies. The run goes on, and the other parts happen in the background.
+"""
+
+# %% [markdown]
+r"""
+## Appendix: how near a step is to the peak
+
+On a GPU whose data sheet chapter 09 has, the line should also show the MFU, the share of the device's peak that a step uses. For other devices it is left out. So `pace` grows.
+"""
+
+
+# %%
+#| export run.log
+import torch
+
+from nanogpt.speed.roofline import peak_of
+from nanogpt.speed.work import mfu, step_flops
+
+
+# %%
+#| export run.log
+#| grows pace
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """FLOP/s by the GPU's data sheet, where there is one."""
+    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
+    return rate and 1e12 * rate
+
+
+def pace(run: Training, seconds: float) -> dict:
+    """Of a step that took so long: milliseconds, tokens a second, and MFU where the device's peak is known."""
+    tokens, T = run.config.train.batch_tokens, run.config.model.block_size
+    said = {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
+    if peak := peak_flops(run.device, run.config.train.dtype):
+        said["mfu"] = mfu(step_flops(run.model.config, tokens // T, T), seconds, peak)
+    return said
+
+
+# %%
+print({name: round(value) for name, value in pace(run, 0.1).items()})
+
+# %% [markdown]
+r"""
+## Appendix: the command `compare`
+"""
+
+
+# %%
+#| export
+HELP = """Where do two runs part? The steps that both have are compared, number by number.
+
+  python -m nanogpt compare runs/a runs/b                 are they equal to the last bit?
+  python -m nanogpt compare runs/a runs/b --bound 1e-3    do their losses differ by at most 0.001 nats?
+
+Exit code 0: within the bound; 2: beyond it, and one line says by how much and where.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of `python -m nanogpt compare`."""
+    parser = argparse.ArgumentParser(description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "runs", nargs=2, metavar="RUN", help="a folder, its metrics.jsonl, or a main.log of llm.c"
+    )
+    parser.add_argument("--bound", type=float, default=0.0, help="how far losses may differ, in nats (0)")
+    return parser
+
+
+# %%
+#| export
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt compare`, its options parsed. ValueError if the losses differ by more than the bound."""
+    if not args.bound >= 0:
+        raise ValueError(f"--bound {args.bound} is a difference, at least 0")
+    a, b = map(read_metrics, args.runs)
+    (worst, loss), *others = (verdict(a, b, name) for name in ("loss", "norm", "lr"))
+    if worst > args.bound:
+        raise ValueError(f"{loss}: beyond the bound of {args.bound:g}")
+    print(loss, *(sentence for _, sentence in others), f"within the bound of {args.bound:g}", sep="\n")
+
+
+# %%
+with contextlib.redirect_stdout(io.StringIO()) as said:
+    run(parser().parse_args([str(RUNS / "whole"), str(RUNS / "killed")]))
+print(said.getvalue().splitlines()[0])
+
+# %% [markdown]
+r"""
+## Checkpoint
+
+Four commands belong together now: `train` makes a run, `plot` and `compare` read its lines, and `sample` takes one of its checkpoints.
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+predictions("17f")
+
+
+# %%
+checkpoint("17f")
+
+
+# %% [markdown]
+r"""
+## Exercises
+
+`course exercises release 17` writes the exercises of all sittings of chapter 17 as a notebook to `released/`; `course check 17` runs their visible checks. To explore here:
+
+1. Set `EVERY = 1` and `KILLS = 10`: most kills then fall into the writing of a checkpoint. Check: `verdict` still says "equal to the last bit".
+   What does it cost? The last line of the run says it.
+2. In `finish_step`, make the looks before the checkpoint. Check: at which step does the run go on after `out_of_memory`?
+3. How long does a checkpoint of GPT-2 small take? Predict it from 12 bytes a parameter and your disk's rate, then train two steps
+   with `--depth 12` and small batches. Check: the share that the last line gives for checkpoints; and Young's interval for it.
+4. Let `look` sample with dropout on and without giving the random state back. Check: which test fails, and what does `python -m nanogpt compare` say of the two runs?
+5. Store the weights of a checkpoint as bfloat16. Check with `compare`: at which step do the runs part, and by how much?
+
+## Further reading
+
+- Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*, CACM 17(9).
+- Grattafiori et al. 2024, *The Llama 3 Herd of Models*, §3.3.4: what interrupted 54 days on 16,384 GPUs.
+- Hu et al. 2024, *MiniCPM*, §4: the schedule wsd, and runs that are extended from its constant part.
+- llm.c, `train_gpt2.cu`: a resume that is checked to be deterministic.
+"""
