@@ -20,6 +20,7 @@ python -m nanogpt train tiny family=llama llama.n_kv_head=4 run.dir=runs/llama
 # %%
 #| default_exp gpt.families
 #| doc gpt.families: GPT or Llama: the class that belongs to a shape, its counts, and its weights in a folder of others.
+#| doc run.llama: What a run of a Llama begins with, and what it would take.
 #| doc run.family: The configuration's section `llama`, and which keys belong to which family of models.
 import json
 import math
@@ -463,7 +464,7 @@ _ = so_far("24b", *words("one"), "--dry-run")
 # %% [markdown]
 r"""
 The number of parameters comes from our formula. For the memory, the dry run knows less than for a GPT. It counts
-16 bytes for each parameter (weight, gradient and Adam's two moments, 4 bytes each) and says that this is a lower limit. Chapter 22's list of what forward keeps for
+16 bytes for each parameter (weight, gradient and Adam's two moments, 4 bytes each) and says that this is a lower limit, because activations come on top. Chapter 22's list of what forward keeps for
 backward was checked for GPT-2 only, and we do not guess.
 
 Now the run itself. The data, the optimizer, the schedule and the log are those of `tiny`; only two keys of the model are others.
@@ -652,39 +653,46 @@ class Config(Config):
 
 # %% [markdown]
 r"""
-The first model of a run is made of the new shape. A model that is given by `init_from` must be of the family that the
-configuration names, and of the shape, as far as the configuration asks for one.
+A model that is given by `init_from` must be of the family that the configuration names, and of the shape, as far as the configuration asks for one.
 """
 
 # %%
-from nanogpt.gpt.train import scale_init
-from nanogpt.parallel.distributed import Ranks
-from nanogpt.parallel.laid_out import first_weights, made_in_parts
+#| export run.llama
+from nanogpt.gpt.llama import LlamaConfig
+from nanogpt.gpt.llama_hf import KINDS, config_from_llama
+from nanogpt.gpt.pretrained import read_json
 from nanogpt.run.checkpoint import chosen
-from nanogpt.run.given import refuse_other_words
+
+
+def given_fields(config) -> dict:
+    """What the config.json of init_from's folder says; {} where there is none, as for a name on the hub."""
+    file = chosen(config.init_from) / "config.json" if config.init_from is not None else None
+    return read_json(file) if file and file.exists() else {}
+
+
+def refuse_other_family(config) -> None:
+    """ValueError if init_from's folder holds a model of another family than the configuration's."""
+    fields = given_fields(config)
+    family = "llama" if "n_kv_head" in fields or fields.get("model_type") in KINDS else "gpt"
+    if fields and config.family != family:
+        what = f"init_from={config.init_from} is a {family}, not a {config.family}"
+        raise ValueError(f"{what}; set family={family}")
+
 
 # %%
-#| export run.given
-#| grows refuse_other_shape
-from nanogpt.gpt.llama import LlamaConfig
-from nanogpt.gpt.model import GPTConfig
-
-
-def refuse_other_shape(config: Config, shape: GPTConfig | LlamaConfig, vocab_size: int) -> None:
-    """ValueError if init_from's model is not what the configuration asks for, or too small for the data."""
-    family = "llama" if isinstance(shape, LlamaConfig) else "gpt"
-    if config.family != family:
-        raise ValueError(
-            f"init_from={config.init_from} is a {family}, not a {config.family}; set family={family}"
-        )
-    asked = [("model", Model, name) for name in ("n_layer", "n_head", "n_embd")]
-    asked += [("llama", LlamaKeys, name) for name in vars(config.llama) if family == "llama"]
-    for section, kind, name in asked:
-        given, has = getattr(getattr(config, section), name), getattr(shape, name)
-        if given not in (has, getattr(kind, name)):  # at its default nobody has asked for it
-            raise ValueError(
-                f"init_from={config.init_from} has {name}={has}; leave out {section}.{name}={given}"
-            )
+#| export run.llama
+def refuse_other_llama(config, shape: LlamaConfig, vocab_size: int) -> None:
+    """ValueError if init_from's Llama is not what the configuration asks for, or too small for the data."""
+    asked = [("model", name) for name in ("n_layer", "n_head", "n_embd")]
+    asked += [("llama", name) for name in vars(config.llama)]
+    for section, name in asked:
+        keys, has = getattr(config, section), getattr(shape, name)
+        if getattr(keys, name) not in (
+            has,
+            getattr(type(keys), name),
+        ):  # at its default nobody has asked for it
+            given = f"{section}.{name}={getattr(keys, name)}"
+            raise ValueError(f"init_from={config.init_from} has {name}={has}; leave out {given}")
     if shape.vocab_size < vocab_size or shape.block_size < config.model.block_size:
         has = f"{shape.vocab_size} tokens and a context of {shape.block_size}"
         needs = f"{vocab_size} and model.block_size={config.model.block_size}"
@@ -692,77 +700,59 @@ def refuse_other_shape(config: Config, shape: GPTConfig | LlamaConfig, vocab_siz
 
 
 # %%
-#| export run.given
-#| grows given_model
-from dataclasses import replace
+#| export run.llama
+import torch
 
 from nanogpt.gpt.llama import Llama
 from nanogpt.gpt.model import GPT
-from nanogpt.gpt.pretrained import read_json
+from nanogpt.gpt.train import scale_init
+from nanogpt.run.given import given_model, refuse_other_words
 
 
-def given_model(config: Config, manifest: dict) -> GPT | Llama:
-    """The model of init_from, in float32, a GPT with this run's dropout. ValueError if the run cannot begin with it."""
-    folder = chosen(config.init_from)
-    file = folder / "config.json"
-    ours = file.exists() and "model_type" not in read_json(file)
+def given_of(config, manifest: dict) -> GPT | Llama:
+    """The model of init_from, of either family, in float32. ValueError if the run cannot begin with it."""
+    refuse_other_family(config)
+    if config.family == "gpt":
+        return given_model(config, manifest)
+    folder, fields = chosen(config.init_from), given_fields(config)
+    ours = bool(fields) and "model_type" not in fields
     if ours:
         refuse_other_words(config, folder, manifest)
-    there = load_model(folder) if ours else from_hub(config.init_from)
-    refuse_other_shape(config, there.config, manifest["vocab_size"])
-    if isinstance(there, Llama):
-        return there.float()
-    model = GPT(replace(there.config, dropout=config.model.dropout, flash=config.model.flash))
-    model.load_state_dict(there.float().state_dict())
-    return model
+    model = load_model(folder) if ours else from_hub(config.init_from)
+    refuse_other_llama(config, model.config, manifest["vocab_size"])
+    return model.float()
+
+
+# %%
+#| export run.llama
+def new_of(config, manifest: dict, generator: torch.Generator) -> GPT | Llama:
+    """A new model of the run's shape, scaled as chapter 07's."""
+    return scale_init(model_of(new_shape(config, manifest["vocab_size"]), generator))
 
 
 # %%
 #| export run.assemble
 #| grows first_model
-#| grows first_parts
 def first_model(config: Config, manifest: dict) -> GPT:
     """The model before its first step: new, or init_from's with this run's dropout and adapters, in float32, on the CPU."""
     lora, generator = config.lora, torch.Generator().manual_seed(config.run.seed)
     if config.init_from is not None:
-        model = given_model(config, manifest)
+        model = given_of(config, manifest)
         return add_lora(model, lora.rank, lora.alpha, lora.targets, generator) if lora.rank else model
     if lora.rank:
         raise ValueError(f"lora.rank={lora.rank} adapts trained weights; set init_from to their folder")
-    return scale_init(model_of(new_shape(config, manifest["vocab_size"]), generator))
-
-
-def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
-    """As first_model, but a rank has only its parts; and who reads different rows. ValueError for adapters and answers."""
-    if config.lora.rank or config.data.answers_after:
-        raise ValueError("adapters and answers need a complete model; leave out parallel.shard, parallel.tp")
-    if config.init_from is not None:
-        given = given_model(config, manifest)
-        return made_in_parts(given.config, given.named_parameters(), config, ranks)
-    shape = new_shape(config, manifest["vocab_size"])
-    weights = first_weights(shape, torch.Generator().manual_seed(config.run.seed))
-    model, readers = made_in_parts(shape, weights, config, ranks)
-    return scale_init(model), readers
+    return new_of(config, manifest, generator)
 
 
 # %% [markdown]
 r"""
-Before anything is made, `too_large` asks whether the run can fit at all, and the dry run says what it would take.
+Before anything is made, `too_large` asks whether the run can fit at all.
 """
 
 # %%
 import os
-from functools import partial
 
-from nanogpt.gpt import optim
 from nanogpt.gpt.model import num_params
-from nanogpt.gpt.precision import READS, LossScaler
-from nanogpt.gpt.pretrained import config_from_hf
-from nanogpt.gpt.train import train_step
-from nanogpt.plan.footprint import footprint
-from nanogpt.run.checkpoint import latest
-from nanogpt.run.dryrun import least_seconds, planned
-from nanogpt.speed.roofline import Roofline, timings
 
 
 # %%
@@ -788,85 +778,113 @@ def too_large(config: Config, device: torch.device, ranks: int) -> str:
     return f"{said}; {device} has {there // 10**9:,} GB: lower the largest" if needed > there else ""
 
 
-# %%
-#| export run.dryrun
-#| grows say_memory
-from nanogpt.gpt.llama import LlamaConfig
-
-
-def say_memory(shape: GPTConfig, config: Config) -> None:
-    """Print what a GPU keeps at the peak of a step, in the run's precision, by chapter 22's list, which is a GPT's."""
-    if isinstance(shape, LlamaConfig):
-        least = f"{16 * num_params(shape) / 1e9:.3f} GB"
-        print(f"memory      at least {least}, 16 bytes a parameter; what forward keeps is not counted")
-        return
-    held = footprint(planned(shape, config))
-    text = ", ".join(f"{what} {n / 1e9:.3f}" for what, n in held.items())
-    print(f"memory      {sum(held.values()) / 1e9:.3f} GB in {config.train.dtype}: {text}")
-
+# %% [markdown]
+r"""
+The dry run of a Llama makes the model without memory to count its parameters, and measures a step.
+"""
 
 # %%
-#| export run.dryrun
-#| grows least_seconds
-from nanogpt.gpt.model import flops_per_token
-from nanogpt.plan.budget import recompute_flops
-from nanogpt.speed.work import predict_step
+#| export run.llama
+from functools import partial
+from pathlib import Path
+
+from nanogpt.device import pick_device
+from nanogpt.gpt import optim
+from nanogpt.gpt.model import flops_per_token, num_params
+from nanogpt.gpt.precision import READS, LossScaler
+from nanogpt.gpt.train import train_step
+from nanogpt.run.dryrun import say_time
+from nanogpt.run.lora import add_lora, lora_parameters
+from nanogpt.speed.roofline import Roofline, measure_roofline, timings
+from nanogpt.text.shards import load_manifest
 
 
-def least_seconds(shape: GPTConfig, config: Config, roof: Roofline) -> float:
-    """What the device's roofline allows at least for a step: of a GPT all its parts, of a Llama its matrix products."""
+# %%
+#| export run.llama
+def shape_of_run(config, vocab_size: int) -> LlamaConfig:
+    """The shape of the run's Llama: that of init_from's folder, else the configuration's."""
+    fields = given_fields(config)
+    fields.pop("sha256", None)
+    if not fields:
+        return new_shape(config, vocab_size)
+    shape = config_from_llama(fields) if "model_type" in fields else LlamaConfig(**fields)
+    refuse_other_llama(config, shape, vocab_size)
+    return shape
+
+
+def with_adapters(config, model: Llama) -> Llama:
+    """The model with the run's adapters, if it has some."""
+    lora = config.lora
+    return add_lora(model, lora.rank, lora.alpha, lora.targets) if lora.rank else model
+
+
+# %%
+#| export run.llama
+def seconds_of_step(shape: LlamaConfig, config, device: torch.device, roof: Roofline) -> tuple:
+    """Seconds of a step: its matrix products at the roofline's rate; and measured, if a micro-batch takes under 3 s, else None."""
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
     name = READS.get(config.train.dtype, config.train.dtype)
-    name = name if name in roof.flops else "float32"
-    if isinstance(shape, LlamaConfig):
-        return flops_per_token(shape, T) * config.train.batch_tokens / roof.flops[name]
-    parts = predict_step(shape, B, T, roof, name, fused=True)
-    update = parts["optimizer", "update"]
-    again = recompute_flops(planned(shape, config)) / roof.flops[name]
-    return (sum(parts.values()) - update + again) * n + update
-
-
-# %%
-#| export run.dryrun
-#| grows measured_seconds
-def measured_seconds(shape: GPTConfig, config: Config, device: torch.device) -> float:
-    """Of a step, measured with random tokens on at most two of its micro-batches, with blocks recomputed as configured."""
-    B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
-    model, few = model_of(shape).to(device), min(n, 2)
-    if config.parallel.recompute:
-        from nanogpt.parallel.fsdp import recompute_blocks  # here: its imports take a second
-
-        recompute_blocks(model)
+    rate = roof.flops.get(name, roof.flops["float32"])
+    least = flops_per_token(shape, T) * config.train.batch_tokens / rate
+    if least > 3 * n:
+        return least, None
+    model, few = with_adapters(config, model_of(shape)).to(device), min(n, 2)
     ids = torch.randint(shape.vocab_size, (B, T + 1), device=device)
     batches = [(ids[:, :-1], ids[:, 1:])] * few
     optimizer = optim.make_optimizer(model, 1e-9, config.train.dtype)
     scaler = LossScaler() if config.train.dtype == "fp16" else None
     call = partial(train_step, model, optimizer, batches, config.train.dtype, scaler=scaler)
-    return min(timings(call, device, 3)) * n / few
+    return least, min(timings(call, device, 3)) * n / few
 
 
 # %%
-#| export run.dryrun
-#| grows shape_of
-from dataclasses import replace
+#| export run.llama
+def llama_dry_run(config) -> None:
+    """Print what a run of a Llama would take; nothing is written, and data that are not there are not made."""
+    c, device, T = config, pick_device(config.run.device), config.model.block_size
+    known = Path(c.data.dir, "manifest.json").exists()
+    guess = c.data.tokenizer if isinstance(c.data.tokenizer, int) else 50257
+    guess = 1024 if c.data.source == "stories" else guess
+    shape = shape_of_run(c, load_manifest(c.data.dir)["vocab_size"] if known else guess)
+    with torch.device("meta"):
+        trained = sum(p.numel() for p in lora_parameters(with_adapters(c, model_of(shape))).values())
+    beside = f", and {trained:,} in adapters, which alone are trained" if trained else ""
+    assumed = "" if known else f", if the vocabulary has {guess:,}"
+    print(f"parameters  {num_params(shape):,}{assumed}{beside}")
+    kept = 4 * num_params(shape) + (16 * trained or 12 * num_params(shape))
+    print(
+        f"memory      at least {kept / 1e9:.3f} GB of weights, gradients and moments; activations are not counted"
+    )
+    steps, tokens = c.train.max_steps, c.train.batch_tokens
+    print(
+        f"steps       {steps:,} of {tokens:,} tokens: {c.micro_batches} × {c.train.micro_batch} rows of {T}"
+    )
+    say_time(steps, *seconds_of_step(shape, c, device, measure_roofline(device)))
 
-from nanogpt.gpt.llama_hf import KINDS, config_from_llama
+
+# %%
+import shlex
+
+from nanogpt.run.dryrun import dry_run
+from nanogpt.run.stopping import exit_code
+from nanogpt.run.trainer import config_of, fit
+
+# %%
+#| export run.trainer
+#| grows run
+import argparse
 
 
-def shape_of(config: Config, vocab_size: int) -> GPTConfig | LlamaConfig:
-    """The shape of the run's model, without dropout: that of init_from's folder, else the configuration's."""
-    folder = Path(config.init_from or "")
-    file = (latest(folder) or folder) / "config.json"
-    if config.init_from is None or not file.exists():  # a new model, or one from the hub
-        shape = new_shape(config, vocab_size)
-    elif (kept := read_json(file)).get("model_type") in KINDS:
-        shape = config_from_llama(kept)
-    elif "model_type" in kept:
-        shape = config_from_hf(kept, str(file))
-    else:
-        kept.pop("sha256")
-        shape = shape_from(kept)
-    return replace(shape, dropout=0.0) if isinstance(shape, GPTConfig) else shape
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt train`, its options parsed."""
+    config = config_of(args)
+    refuse_other_family(config)
+    if args.dry_run:
+        return llama_dry_run(config) if config.family == "llama" else dry_run(config)
+    depth = [] if args.depth is None else ["--depth", str(args.depth)]
+    done = fit(config, f"python -m nanogpt train {shlex.join([args.config, *args.overrides, *depth])}")
+    if exit_code(done):
+        raise SystemExit(exit_code(done))
 
 
 # %% [markdown]

@@ -23,8 +23,8 @@ from nanogpt.gpt.weights import load_model, save_model
 from nanogpt.run import trainer
 from nanogpt.run.assemble import compare, first_model
 from nanogpt.run.config import Config, config_dict, load_config
-from nanogpt.run.dryrun import dry_run
 from nanogpt.run.family import LlamaKeys, check_family, new_shape
+from nanogpt.run.llama import llama_dry_run
 from nanogpt.run.lora import add_lora, lora_parameters, merge
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -237,14 +237,26 @@ def test_a_run_is_a_llamas_and_learns(whole):
     assert (whole.folder / "samples/step_000020.txt").read_text().startswith("the cat")
 
 
-def test_dry_run_and_run_count_alike(whole, folder, capsys):
-    dry_run(whole.config)
+def test_dry_run_and_run_count_alike(whole, tmp_path, capsys):
+    llama_dry_run(whole.config)
     said = capsys.readouterr().out
     count = sum(p.numel() for p in whole.model.parameters())
-    assert f"parameters  {count:,}\n" in said and "16 bytes a parameter" in said and "ms measured" in said
-    again = replace(whole.config, init_from=str(whole.folder))
-    dry_run(again)
-    assert f"parameters  {count:,}\n" in capsys.readouterr().out
+    assert (
+        f"parameters  {count:,}\n" in said and "activations are not counted" in said and "ms measured" in said
+    )
+    adapted = replace(whole.config, init_from=str(whole.folder), lora=replace(whole.config.lora, rank=2))
+    llama_dry_run(adapted)
+    numbers = sum(p.numel() for p in lora_parameters(first_model(adapted, {"vocab_size": 280})).values())
+    assert f"parameters  {count:,}, and {numbers:,} in adapters" in capsys.readouterr().out
+    words = [f"run.dir={tmp_path / 'run'}", "family=llama", "data.dir=nowhere", "--dry-run"]
+    assert main(["train", "tiny", *words]) == 0
+    assert "if the vocabulary has 1,024" in capsys.readouterr().out
+
+
+def test_the_command_refuses_the_other_family_in_a_dry_run_too(whole, tmp_path, capsys):
+    words = [f"init_from={whole.folder}", f"run.dir={tmp_path / 'run'}", "--dry-run"]
+    assert main(["train", "tiny", *words]) == 2
+    assert "is a llama, not a gpt; set family=llama" in capsys.readouterr().err
 
 
 def test_sample_and_eval_take_its_folder(whole, folder, capsys):
