@@ -178,7 +178,7 @@ Our alphabet comes from the stories, and a text may have an é or a 😀. Withou
 Llama's files have *byte fallback* (256 more pieces, `<0x00>` to `<0xFF>`): an unknown letter is written as its UTF-8
 bytes, one piece each. They are never used for merges.
 
-*Predict.* How many ids does "Zoë 😀" have in our vocabulary with byte fallback? The letter Z is not in the stories, the letter o is.
+*Predict.* How many ids does "Zoë 😀" have in our vocabulary with byte fallback? The stories know a Zoe, but neither the ë nor the 😀.
 """
 
 # %%
