@@ -9,31 +9,29 @@ and the model has to say which ones they were.
 
 Such a model cannot write a text from left to right. But a vector that has seen both sides knows more about a word, and so BERT and its successors
 became the standard for sorting, searching and labelling texts. In this sitting we take chapter 05's GPT, remove its mask,
-give it the other task, and measure what the right side is worth. Then we build the published model, whose blocks put their norms elsewhere, and compare it
+give it the other task, and measure what the right side is worth, on a text where we know the answer and on our stories. Then we build the published model, whose blocks put their norms elsewhere, and compare it
 with `transformers`.
 """
 
 # %%
 #| default_exp gpt.bert
 #| doc gpt.bert: BERT: attention to both sides, hidden tokens as the task, the published model and its weights.
+import json
+import math
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from course.figures import bert as figures
 from course.notebook import answer, checkpoint, predict, predictions
 from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.device import pick_device
 from nanogpt.gpt.train import scale_init, train
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import open_shards, read_shard
 from nanogpt.text.tokenizer import BPETokenizer
 
-STEPS, RATE, B, T = 400, 2e-3, 8, 128  # of the three runs below
-device = pick_device()
+STEPS, RATE = 250, 3e-3  # of both runs below
+N, LETTERS, ROWS = 8, 20, 32  # a row repeats N letters; how many kinds there are; rows of a batch
 folder = Path("../data/built/stories")
-manifest = ensure_corpus(folder)
+ensure_corpus(folder)
 tokenizer = BPETokenizer.load(folder / "tokenizer.json")
 
 # %% [markdown]
@@ -90,7 +88,9 @@ def both_sides(model: GPT) -> GPT:
 
 # %%
 V = tokenizer.vocab_size
-config = GPTConfig(block_size=T, vocab_size=V + 1, n_layer=2, n_head=8, n_embd=128)  # one id more: see below
+config = GPTConfig(
+    block_size=128, vocab_size=V + 1, n_layer=2, n_head=8, n_embd=128
+)  # one id more: see below
 ids = torch.tensor([[tokenizer.eot, *tokenizer.encode("One sunny day, Leo found a coin.")]])
 other = ids.clone()
 other[0, -1] = 5
@@ -133,121 +133,102 @@ r"""
 a random token and 10% stay, so that the model cannot rely on the new id, which later texts do not have. We keep the simple
 rule.
 
-A stream that hides the tokens of another stream is all that chapter 07's `train` needs. The model, the loss and
-the step are as they were.
+## What is the right side worth?
+
+We begin with a text so simple that we know the answer in advance. A row is eight random letters, and then the same eight letters again. Each hidden
+letter can be looked up in the other half, unless it is hidden there as well.
+
+```
+in the text:   k c a q f a d r k c a q f a d r
+the input:     k c ? q f a d r k c a q ? a d r
+```
+
+Here the first gap can be filled from the right side only, and the second from the left. `Twice` makes such batches. It has the method `next_batch`, and that is all that chapter 07's
+`train` asks for. The model, the loss and the step are as they were.
 """
 
 
 # %%
-class Hidden:
-    """The batches of a stream, with tokens hidden."""
+class Twice:
+    """Rows of N random letters, twice, with tokens hidden."""
 
-    def __init__(self, stream, mask_id: int, seed: int):
-        self.stream, self.mask_id = stream, mask_id
+    def __init__(self, seed: int):
         self.generator = torch.Generator().manual_seed(seed)
 
     def next_batch(self):
-        return hide(self.stream.next_batch()[0], self.mask_id, self.generator)
+        half = torch.randint(LETTERS, (ROWS, N), generator=self.generator)
+        return hide(torch.cat([half, half], dim=1), LETTERS, self.generator)
 
 
 # %%
-x, y = Hidden(DocumentStream(open_shards(folder, "train"), B, T, seed=0), V, seed=0).next_batch()
-print(f"{int((y != -100).sum())} of {y.numel()} tokens are hidden")
+x, y = Twice(seed=0).next_batch()
+print(x[0].tolist())
+print(f"{int((y != -100).sum())} of {y.numel()} letters are hidden; the new id is {LETTERS}")
 
 # %% [markdown]
 r"""
-## What is the right side worth?
+Two models are trained. **both sides** has no mask. **left side** is the control: it has the same weights at the beginning, the same batches
+and the same task, and it keeps the causal mask. The runs differ in one thing only.
 
-Three models of the same shape are trained for the same steps on the same stories.
-
-- **both sides** finds hidden tokens without a mask in its attention.
-- **left side** is the control. It has the same task and the same batches, but keeps the causal mask. The two runs differ in
-  one thing only.
-- **next token** is an ordinary GPT. It learns from every token, not from 15%, so it has about seven times as many targets.
-
-All are tested on the same hidden places of the validation text. The GPT gets the text up to the place, with nothing hidden, and predicts
-the token.
-
-*Predict.* By how many nats a token is *both sides* better than its control?
+How low can each loss be? A letter that cannot be known costs ln 20 = 3.00 nats, since all 20 are equally likely. For *both sides* these are the 15%
+whose twin is hidden as well. *Predict* both losses, before you read on or run the next cells. For *left side* think about the first half and the second half one after the other.
 """
 
 # %%
-predict("24d.1", "the right side is worth", guess=None, unit="nats")
-
-# %%
-tokens = np.asarray(read_shard(open_shards(folder, "val")[0])[: 64 * T + 1]).astype(np.int64)
-held = torch.from_numpy(tokens[:-1]).view(64, T)  # (64, T)
-held_x, held_y = hide(held, V, torch.Generator().manual_seed(1))
-
-
-@torch.no_grad()
-def tested(model, task: str) -> float:
-    """The mean loss at the hidden places of the validation text, in nats."""
-    model.eval()
-    if task == "next token":  # position t predicts token t + 1
-        return model(held.to(device)[:, :-1], held_y.to(device)[:, 1:])[1].item()
-    return model(held_x.to(device), held_y.to(device))[1].item()
-
+predict("24d.1", "loss of both sides", guess=None, unit="nats")
+predict("24d.2", "loss of left side", guess=None, unit="nats")
 
 # %% tags=["nbval-ignore-output"]
-trained, losses = {}, {}
-for task in ("both sides", "left side", "next token"):
-    model = scale_init(GPT(config, torch.Generator().manual_seed(0))).to(device)
-    model = both_sides(model) if task == "both sides" else model
-    stream = DocumentStream(open_shards(folder, "train"), B, T, seed=0, device=device)
-    stream = stream if task == "next token" else Hidden(stream, V, seed=0)
-    train(model, stream, STEPS, RATE, generator=torch.Generator().manual_seed(0))
-    trained[task], losses[task] = model, tested(model, task)
-counts = torch.bincount(
-    torch.from_numpy(np.asarray(read_shard(open_shards(folder, "train")[0])).astype(np.int64)),
-    minlength=V + 1,
-)
-losses["frequency"] = -(counts.clamp(min=1) / counts.sum()).log()[held_y[held_y != -100]].mean().item()
-for task, loss in losses.items():
-    print(f"{task:10} {loss:.2f} nats a hidden token")
-
-# %% tags=["nbval-ignore-output"]
-answer("24d.1", losses["left side"] - losses["both sides"])
-
-# %%
-assert losses["both sides"] < losses["left side"] < losses["frequency"], f"an unexpected order: {losses}"
-print("both sides < left side < a guess by frequency")
-
-# %% [markdown]
-r"""
-A model that guesses by frequency sets the upper end. The control is better than this. The right side takes away a
-further part, since a word often follows from what comes after it. Only the mask differs between the two. But it is one seed and one learning rate, so take the difference as large or small, and not as exact.
-
-Now compare with the ordinary GPT. It sees only the left side, too, but it has had seven times as many targets, and nothing was
-hidden from it. Compare its loss with that of *left side*. The difference is the price of BERT's task: each text gives only 15% as many targets.
-
-## Filling a gap
-
-Numbers say how much, an example says what. We hide one word of a story and ask both models for their three best guesses. The word can
-be known from the right side only.
-"""
-
-
-# %%
-@torch.no_grad()
-def guesses(model, before: str, after: str) -> str:
-    """The three likeliest tokens for a gap between two texts, with their probabilities."""
-    left = [tokenizer.eot, *tokenizer.encode(before)]
-    ids = torch.tensor([[*left, V, *tokenizer.encode(after)]], device=device)
-    probs = model.eval()(ids)[0][0, len(left)].softmax(-1)
-    best = probs.topk(3).indices.tolist()
-    return ", ".join(f"{tokenizer.decode([i])!r} {probs[i]:.0%}" for i in best if i < V)
-
-
-# %% tags=["nbval-ignore-output"]
-before, after = "One sunny day,", " went to the market. Leo had three coins. Leo gave one coin to Rosa."
+shape = GPTConfig(block_size=2 * N, vocab_size=LETTERS + 1, n_layer=2, n_head=4, n_embd=64)
+losses = {}
 for task in ("both sides", "left side"):
-    print(f"{task:10} {guesses(trained[task], before, after)}")
+    model = scale_init(GPT(shape, torch.Generator().manual_seed(0)))
+    model = both_sides(model) if task == "both sides" else model
+    train(model, Twice(seed=0), STEPS, RATE, generator=torch.Generator().manual_seed(0))
+    test = Twice(seed=1)
+    with torch.no_grad():
+        tested = [model.eval()(*test.next_batch())[1].item() for _ in range(20)]
+    losses[task] = sum(tested) / len(tested)
+
+# %% tags=["nbval-ignore-output"]
+share, unknown = 0.15, math.log(LETTERS)
+floors = {"both sides": share * unknown, "left side": 0.5 * unknown + 0.5 * share * unknown}
+for task, floor in floors.items():
+    print(f"{task:10} {losses[task]:.2f} nats a hidden letter; the best possible is {floor:.2f}")
+answer("24d.1", losses["both sides"])
+answer("24d.2", losses["left side"])
+
+# %%
+for task, floor in floors.items():
+    assert abs(losses[task] - floor) < 0.25, f"{task} is not near its floor {floor:.2f}: {losses[task]:.2f}"
+print("both models are near the best possible loss")
 
 # %% [markdown]
 r"""
-The model that sees both sides can look for the name in the rest of the text. The other has to guess a name that often opens a
-story.
+The right side is worth almost three quarters of the loss here. In the first half of a row the control cannot know anything: whatever it
+learns, each letter costs ln 20. In the second half it knows as much as the other model. So its floor is the mean of 3.00 and 0.45, and
+it reaches it. This is a law of the task and not a question of training.
+
+## On the stories
+
+Is BERT's task better for a real text, too? In the long run the same law holds, because whoever sees more cannot have a higher floor.
+But a short run says nothing about floors. `python tests/bench/bench_bert.py` has trained both kinds for 300 steps on our stories, with chapter 24's blocks, from the same weights and with the same hidden
+tokens. Here are the means of 50 steps each.
+"""
+
+# %%
+record = json.loads(Path("../data/measurements/bert.json").read_text(encoding="utf-8"))
+print(f"{record['command']}, {record['date']}: {record['steps']} steps, one seed")
+for row in record["rows"]:
+    means = "  ".join(f"{mean:.2f}" for mean in row["means of 50 steps"])
+    print(f"{row['task']:10} {means}   validation {row['validation']:.2f}")
+print(f"a guess by frequency: {record['frequency']:.2f}")
+
+# %% [markdown]
+r"""
+After so few steps the *control* is ahead. The model without a mask starts more slowly, and then it catches up: the distance becomes smaller from the third column on.
+We did not train until the lines cross, so this table shows no advantage of the right side on our stories. It shows something else: hidden tokens are a slow teacher. Only 15% of the tokens have a
+target. The run of chapter 24b predicts every next token, and it reached 1.6 nats in 120 steps with half as many tokens each. BERT was trained for 40 passes over 3.3 billion words (Devlin et al. 2018, appendix A.2).
 
 ## The published BERT
 
@@ -330,14 +311,14 @@ parameters. How many has BERT-base, in millions?
 """
 
 # %%
-predict("24d.2", "parameters of BERT-base", guess=None, unit="million")
+predict("24d.3", "parameters of BERT-base", guess=None, unit="million")
 
 # %%
 BASE = GPTConfig(block_size=512, vocab_size=30_522, n_layer=12, n_head=12, n_embd=768)
 with torch.device("meta"):
     count = sum(p.numel() for p in Bert(BASE).parameters())
 print(f"{count:,} parameters")
-answer("24d.2", count / 1e6)
+answer("24d.3", count / 1e6)
 
 # %% [markdown]
 r"""
@@ -467,12 +448,11 @@ r"""
 
 To explore:
 
-1. Hide 5%, 40% and 80% in place of 15%. *Predict* first which share gives the lowest loss, and which teaches most in 400 steps. *Check* all models on the
-   same held-out places with 15%.
-2. Train `both_sides` on the next token for 100 steps. How low does its loss get, and what does it say about a gap?
+1. Hide 5%, 40% and 80% of the letters in place of 15%. *Predict* the floors of both models first, then train. *Check*: `floors` with another share.
+2. Train `both_sides` on the next token of `Twice` for 100 steps. How low does its loss get, and what has it learned?
 3. Write BERT's complete rule: of the chosen tokens 80% become the new id, 10% a random token, 10% stay. *Check* the shares on a large batch.
-4. Train a small `Bert` (norm after the sum) with 2 and with 8 layers, at the rate of the GPT without mask. Which one needs a warm-up?
-5. Give a trained GPT's weights to `both_sides` and train it on hidden tokens for 50 steps. Is it better than a new model after 50 steps?
+4. Run `python tests/bench/bench_bert.py --steps 2000`. Do the lines cross, and where?
+5. Train a small `Bert` (norm after the sum) on `Twice` with 2 and with 8 layers. Which one needs a warm-up?
 
 ## Further reading
 
