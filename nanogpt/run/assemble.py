@@ -16,8 +16,7 @@ from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.corpora.prepare import prepare
 from nanogpt.corpora.sources import blocks_in, cut_files, find_files
 from nanogpt.device import pick_device, seed_everything
-from nanogpt.gpt.families import model_of
-from nanogpt.gpt.model import GPT
+from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.precision import LossScaler, why_not
 from nanogpt.gpt.train import scale_init
 from nanogpt.parallel.distributed import Ranks
@@ -34,8 +33,8 @@ from nanogpt.parallel.laid_out import (
 from nanogpt.run.checkpoint import is_in_parts, latest, repair
 from nanogpt.run.checkpoint import load as load_state
 from nanogpt.run.config import Config, Data, config_dict, keys
-from nanogpt.run.family import new_shape
 from nanogpt.run.given import given_model
+from nanogpt.run.llama import given_of, new_of
 from nanogpt.run.lora import add_lora, lora_parameters, take_adapter
 from nanogpt.run.together import first_alone, refuse_other_runs
 from nanogpt.run.training import Training
@@ -99,11 +98,11 @@ def first_model(config: Config, manifest: dict) -> GPT:
     """The model before its first step: new, or init_from's with this run's dropout and adapters, in float32, on the CPU."""
     lora, generator = config.lora, torch.Generator().manual_seed(config.run.seed)
     if config.init_from is not None:
-        model = given_model(config, manifest)
+        model = given_of(config, manifest)
         return add_lora(model, lora.rank, lora.alpha, lora.targets, generator) if lora.rank else model
     if lora.rank:
         raise ValueError(f"lora.rank={lora.rank} adapts trained weights; set init_from to their folder")
-    return scale_init(model_of(new_shape(config, manifest["vocab_size"]), generator))
+    return new_of(config, manifest, generator)
 
 
 def optimizer_of(config: Config, model: GPT) -> torch.optim.Optimizer:
@@ -243,7 +242,7 @@ def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Rank
     if config.init_from is not None:
         given = given_model(config, manifest)
         return made_in_parts(given.config, given.named_parameters(), config, ranks)
-    shape = new_shape(config, manifest["vocab_size"])
+    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
     weights = first_weights(shape, torch.Generator().manual_seed(config.run.seed))
     model, readers = made_in_parts(shape, weights, config, ranks)
     return scale_init(model), readers

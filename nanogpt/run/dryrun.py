@@ -1,10 +1,9 @@
 """What a run would take: parameters, memory, epochs, time.
 
-Exported from notebooks/17c_config.ipynb, grown by notebooks/22_planner.ipynb,
-notebooks/22a_time_and_cost.ipynb and notebooks/24b_llama_runs.ipynb.
+Exported from notebooks/17c_config.ipynb, grown by notebooks/17d_assembly.ipynb, notebooks/22_planner.ipynb
+and notebooks/22a_time_and_cost.ipynb.
 """
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,18 +11,15 @@ import torch
 
 from nanogpt.device import pick_device
 from nanogpt.gpt import optim
-from nanogpt.gpt.families import model_of, shape_from
-from nanogpt.gpt.llama import LlamaConfig
-from nanogpt.gpt.llama_hf import KINDS, config_from_llama
-from nanogpt.gpt.model import GPTConfig, flops_per_token, num_params
+from nanogpt.gpt.model import GPT, GPTConfig, num_params
 from nanogpt.gpt.precision import READS, LossScaler
 from nanogpt.gpt.pretrained import config_from_hf, read_json
 from nanogpt.gpt.train import train_step
 from nanogpt.plan.budget import recompute_flops
 from nanogpt.plan.footprint import Step, footprint
-from nanogpt.run.checkpoint import latest
+from nanogpt.run.checkpoint import chosen
 from nanogpt.run.config import Config
-from nanogpt.run.family import new_shape
+from nanogpt.run.given import refuse_other_shape
 from nanogpt.run.metrics import span
 from nanogpt.speed.roofline import Roofline, measure_roofline, timings
 from nanogpt.speed.work import predict_step
@@ -31,12 +27,10 @@ from nanogpt.text.shards import load_manifest
 
 
 def least_seconds(shape: GPTConfig, config: Config, roof: Roofline) -> float:
-    """What the device's roofline allows at least for a step: of a GPT all its parts, of a Llama its matrix products."""
+    """What the device's roofline allows at least for a step: its micro-batches with what they recompute, and one update."""
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
     name = READS.get(config.train.dtype, config.train.dtype)
     name = name if name in roof.flops else "float32"
-    if isinstance(shape, LlamaConfig):
-        return flops_per_token(shape, T) * config.train.batch_tokens / roof.flops[name]
     parts = predict_step(shape, B, T, roof, name, fused=True)
     update = parts["optimizer", "update"]
     again = recompute_flops(planned(shape, config)) / roof.flops[name]
@@ -46,7 +40,7 @@ def least_seconds(shape: GPTConfig, config: Config, roof: Roofline) -> float:
 def measured_seconds(shape: GPTConfig, config: Config, device: torch.device) -> float:
     """Of a step, measured with random tokens on at most two of its micro-batches, with blocks recomputed as configured."""
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
-    model, few = model_of(shape).to(device), min(n, 2)
+    model, few = GPT(shape).to(device), min(n, 2)
     if config.parallel.recompute:
         from nanogpt.parallel.fsdp import recompute_blocks  # here: its imports take a second
 
@@ -74,34 +68,39 @@ def say_time(steps: int, least: float, measured: float | None) -> None:
     more = f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else ""
     print(f"time        at least {span(steps * least)} ({1000 * least:.4g} ms a step by the roofline){more}")
     if measured and measured < least:
-        print("            the model's products run faster here than the one that the roofline measured")
+        print(
+            "            the roofline was measured too low: on a busy machine, or with slower work than the model's"
+        )
 
 
 def say_memory(shape: GPTConfig, config: Config) -> None:
-    """Print what a GPU keeps at the peak of a step, in the run's precision, by chapter 22's list, which is a GPT's."""
-    if isinstance(shape, LlamaConfig):
-        least = f"{16 * num_params(shape) / 1e9:.3f} GB"
-        print(f"memory      at least {least}, 16 bytes a parameter; what forward keeps is not counted")
-        return
+    """Print what a GPU keeps at the peak of a step, in the run's precision, by chapter 22's list."""
     held = footprint(planned(shape, config))
     text = ", ".join(f"{what} {n / 1e9:.3f}" for what, n in held.items())
     print(f"memory      {sum(held.values()) / 1e9:.3f} GB in {config.train.dtype}: {text}")
 
 
-def shape_of(config: Config, vocab_size: int) -> GPTConfig | LlamaConfig:
+def folder_of(init_from: str) -> Path:
+    """The folder of the model that a run begins with; of a run, its newest checkpoint, or its best as runs/x/best."""
+    return chosen(init_from)
+
+
+def shape_of(config: Config, vocab_size: int) -> GPTConfig:
     """The shape of the run's model, without dropout: that of init_from's folder, else the configuration's."""
-    folder = Path(config.init_from or "")
-    file = (latest(folder) or folder) / "config.json"
-    if config.init_from is None or not file.exists():  # a new model, or one from the hub
-        shape = new_shape(config, vocab_size)
-    elif (kept := read_json(file)).get("model_type") in KINDS:
-        shape = config_from_llama(kept)
-    elif "model_type" in kept:
+    new = GPTConfig(**vars(config.model) | {"dropout": 0.0}, vocab_size=vocab_size)
+    if config.init_from is None:
+        return new
+    file = folder_of(config.init_from) / "config.json"
+    if not file.exists():  # a name on the hub
+        return new
+    kept = read_json(file)
+    if "model_type" in kept:
         shape = config_from_hf(kept, str(file))
     else:
         kept.pop("sha256")
-        shape = shape_from(kept)
-    return replace(shape, dropout=0.0) if isinstance(shape, GPTConfig) else shape
+        shape = GPTConfig(**kept | {"dropout": 0.0})
+    refuse_other_shape(config, shape)
+    return shape
 
 
 def dry_run(config: Config) -> None:

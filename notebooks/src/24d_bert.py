@@ -226,7 +226,7 @@ print(f"a guess by frequency: {record['frequency']:.2f}")
 
 # %% [markdown]
 r"""
-After so few steps the *control* is ahead. The model without a mask starts more slowly, and then it catches up: the distance becomes smaller from the third column on.
+After so few steps the *control* is ahead. The model without a mask starts more slowly. The distance is largest in the third column, and then it becomes smaller.
 We did not train until the lines cross, so this table shows no advantage of the right side on our stories. It shows something else: hidden tokens are a slow teacher. Only 15% of the tokens have a
 target. The run of chapter 24b predicts every next token, and it reached 1.6 nats in 120 steps with half as many tokens each. BERT was trained for 40 passes over 3.3 billion words (Devlin et al. 2018, appendix A.2).
 

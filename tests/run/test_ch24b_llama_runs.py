@@ -26,6 +26,7 @@ from nanogpt.run.config import Config, config_dict, load_config
 from nanogpt.run.family import LlamaKeys, check_family, new_shape
 from nanogpt.run.llama import llama_dry_run
 from nanogpt.run.lora import add_lora, lora_parameters, merge
+from nanogpt.text.shards import load_manifest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -246,7 +247,8 @@ def test_dry_run_and_run_count_alike(whole, tmp_path, capsys):
     )
     adapted = replace(whole.config, init_from=str(whole.folder), lora=replace(whole.config.lora, rank=2))
     llama_dry_run(adapted)
-    numbers = sum(p.numel() for p in lora_parameters(first_model(adapted, {"vocab_size": 280})).values())
+    adapters = lora_parameters(first_model(adapted, load_manifest(adapted.data.dir)))
+    numbers = sum(p.numel() for p in adapters.values())
     assert f"parameters  {count:,}, and {numbers:,} in adapters" in capsys.readouterr().out
     words = [f"run.dir={tmp_path / 'run'}", "family=llama", "data.dir=nowhere", "--dry-run"]
     assert main(["train", "tiny", *words]) == 0
