@@ -1,7 +1,7 @@
 """What a run would take: parameters, memory, epochs, time.
 
-Exported from notebooks/17c_config.ipynb, grown by notebooks/17d_assembly.ipynb, notebooks/22_planner.ipynb
-and notebooks/22a_time_and_cost.ipynb.
+Exported from notebooks/17c_config.ipynb, grown by notebooks/22_planner.ipynb and
+notebooks/22a_time_and_cost.ipynb.
 """
 
 from functools import partial
@@ -17,9 +17,8 @@ from nanogpt.gpt.pretrained import config_from_hf, read_json
 from nanogpt.gpt.train import train_step
 from nanogpt.plan.budget import recompute_flops
 from nanogpt.plan.footprint import Step, footprint
-from nanogpt.run.checkpoint import chosen
+from nanogpt.run.checkpoint import latest
 from nanogpt.run.config import Config
-from nanogpt.run.given import refuse_other_shape
 from nanogpt.run.metrics import span
 from nanogpt.speed.roofline import Roofline, measure_roofline, timings
 from nanogpt.speed.work import predict_step
@@ -68,9 +67,7 @@ def say_time(steps: int, least: float, measured: float | None) -> None:
     more = f"; {span(steps * measured)} ({1000 * measured:.4g} ms measured)" if measured else ""
     print(f"time        at least {span(steps * least)} ({1000 * least:.4g} ms a step by the roofline){more}")
     if measured and measured < least:
-        print(
-            "            the roofline was measured too low: on a busy machine, or with slower work than the model's"
-        )
+        print("            the model's products run faster here than the one that the roofline measured")
 
 
 def say_memory(shape: GPTConfig, config: Config) -> None:
@@ -80,27 +77,17 @@ def say_memory(shape: GPTConfig, config: Config) -> None:
     print(f"memory      {sum(held.values()) / 1e9:.3f} GB in {config.train.dtype}: {text}")
 
 
-def folder_of(init_from: str) -> Path:
-    """The folder of the model that a run begins with; of a run, its newest checkpoint, or its best as runs/x/best."""
-    return chosen(init_from)
-
-
 def shape_of(config: Config, vocab_size: int) -> GPTConfig:
     """The shape of the run's model, without dropout: that of init_from's folder, else the configuration's."""
-    new = GPTConfig(**vars(config.model) | {"dropout": 0.0}, vocab_size=vocab_size)
-    if config.init_from is None:
-        return new
-    file = folder_of(config.init_from) / "config.json"
-    if not file.exists():  # a name on the hub
-        return new
+    folder = Path(config.init_from or "")
+    file = (latest(folder) or folder) / "config.json"
+    if config.init_from is None or not file.exists():  # a new model, or one from the hub
+        return GPTConfig(**vars(config.model) | {"dropout": 0.0}, vocab_size=vocab_size)
     kept = read_json(file)
     if "model_type" in kept:
-        shape = config_from_hf(kept, str(file))
-    else:
-        kept.pop("sha256")
-        shape = GPTConfig(**kept | {"dropout": 0.0})
-    refuse_other_shape(config, shape)
-    return shape
+        return config_from_hf(kept, str(file))
+    kept.pop("sha256")
+    return GPTConfig(**kept | {"dropout": 0.0})
 
 
 def dry_run(config: Config) -> None:
