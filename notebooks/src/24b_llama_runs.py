@@ -49,6 +49,8 @@ it will call these two. If a third family came, for example one with experts in 
 
 # %%
 #| export
+#| blank shape_from: only a Llama's fields have n_kv_head
+#| blank model_of: the class depends on the type of the shape
 from pathlib import Path
 
 import torch
@@ -57,10 +59,6 @@ from nanogpt.gpt.llama import Llama, LlamaConfig
 from nanogpt.gpt.model import GPT, GPTConfig
 
 
-# %%
-#| export
-#| blank shape_from: only a Llama's fields have n_kv_head
-#| blank model_of: the class depends on the type of the shape
 def shape_from(fields: dict) -> GPTConfig | LlamaConfig:
     """The shape with these fields, as config.json has them; only a Llama's have n_kv_head."""
     return LlamaConfig(**fields) if "n_kv_head" in fields else GPTConfig(**fields)

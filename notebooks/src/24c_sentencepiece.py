@@ -28,17 +28,6 @@ SIZE, TEXTS = 400, 300  # merges to learn; stories to learn them from
 texts = [story.text for story in stories(TEXTS)]
 EXAMPLE = "Rosa gave three coins to Leo."
 
-# %%
-#| export
-import heapq
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-
-import numpy as np
-
-from nanogpt.text.files import atomically
-
 # %% [markdown]
 r"""
 ## Spaces are letters
@@ -52,6 +41,15 @@ a word looks the same at the beginning as in the middle. This is the *dummy pref
 
 # %%
 #| export
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nanogpt.text.files import atomically
+
 MARK = "▁"
 
 

@@ -41,11 +41,12 @@ r"""
 Chapter 04's attention has one place where it looks at the order: `is_causal=True` hides what comes later. Without these
 words every position attends to every other. The class below inherits everything from `CausalSelfAttention`, its weights too, and
 changes only `forward`. A batch of texts with different lengths is filled up with padding, and nobody may attend to that.
-`keep` says which positions are real.
+`keep` says which positions are real. `both_sides` gives the attention of each block in a GPT the new class. No weight changes, and no new one comes.
 """
 
 # %%
 #| export
+#| blank SelfAttention.forward: as in chapter 04, without is_causal; keep (B, T) becomes a mask that all heads and queries share
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -54,9 +55,6 @@ from nanogpt.gpt.attention import CausalSelfAttention, split_heads
 from nanogpt.gpt.model import GPT, Block, GPTConfig, next_token_loss, table
 
 
-# %%
-#| export
-#| blank SelfAttention.forward: as in chapter 04, without is_causal; keep (B, T) becomes a mask that all heads and queries share
 class SelfAttention(CausalSelfAttention):
     """Attention to both sides, with the weights of chapter 04's. keep (B, T): True where a token is no padding; None: all."""
 
@@ -68,23 +66,17 @@ class SelfAttention(CausalSelfAttention):
         return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), p)
 
 
-# %% [markdown]
-r"""
-Now we need a model with it. We make a GPT and give each block's attention the new class. No weight changes, and no new one
-comes. `both_sides` is this line.
-
-*Check.* The law of chapter 04 must be broken now. We change the last token and look at which outputs change.
-"""
-
-
-# %%
-#| export
 def both_sides(model: GPT) -> GPT:
     """Let a GPT's blocks attend to both sides, in place; the weights stay. Returns the model."""
     for block in model.transformer.h:
         block.attn.__class__ = SelfAttention
     return model
 
+
+# %% [markdown]
+r"""
+*Check.* The law of chapter 04 must be broken now. We change the last token and look at which outputs change.
+"""
 
 # %%
 V = tokenizer.vocab_size

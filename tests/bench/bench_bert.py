@@ -64,7 +64,7 @@ def run(task: str, folder: Path, V: int, steps: int) -> dict:
         block.attn.__class__ = BothSides if task == "both sides" else GroupedAttention
     stream = Hidden(DocumentStream(open_shards(folder, "train"), B, T, seed=0), V)
     losses = train(model, stream, steps, RATE, clip=1.0, generator=torch.Generator().manual_seed(0))
-    _, y = Hidden(DocumentStream(open_shards(folder, "val"), 64, T, seed=0), V).next_batch()
+    x, y = Hidden(DocumentStream(open_shards(folder, "val"), 64, T, seed=0), V).next_batch()
     with torch.no_grad():
         val = model.eval()(x, y)[1].item()
     means = [fmean(losses[i : i + 50]) for i in range(0, steps, 50)]

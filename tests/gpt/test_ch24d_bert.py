@@ -1,4 +1,4 @@
-"""Chapter 24d: attention to both sides, hidden tokens, and a BERT that is that of transformers in logits and gradients."""
+"""Chapter 24d: both sides of a word, hidden tokens, and a BERT that is that of transformers in logits and gradients."""
 
 import json
 
