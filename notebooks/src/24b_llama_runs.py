@@ -19,7 +19,7 @@ python -m nanogpt train tiny family=llama llama.n_kv_head=4 run.dir=runs/llama
 
 # %%
 #| default_exp gpt.families
-#| doc gpt.families: GPT or Llama: the class that belongs to a shape, its counts, and its weights in a folder of others.
+#| doc gpt.families: GPT or Llama: the class that belongs to a shape, and the weights in a folder of others.
 #| doc run.llama: What a run of a Llama begins with, and what it would take.
 #| doc run.family: The configuration's section `llama`, and which keys belong to which family of models.
 import json
@@ -99,9 +99,9 @@ predict("24b.1", "share of the parameters of Llama 3 8B in its MLPs", guess=None
 
 
 # %%
-#| export
+#| export gpt.model
 #| blank llama_params: per layer 2·n_head + 2·n_kv_head heads of C × head_size, and three matrices C × n_hidden
-def llama_params(c: LlamaConfig) -> dict[str, int]:
+def llama_params(c) -> dict[str, int]:
     """Number of parameters by part, from the shape alone."""
     C, L, d = c.n_embd, c.n_layer, c.head_size
     heads = 2 * c.n_head + 2 * c.n_kv_head  # of queries and the projection, and of keys and values
@@ -145,9 +145,9 @@ own T × T table.
 
 
 # %%
-#| export
+#| export gpt.model
 #| blank llama_flops: 2 FLOPs a token for each number of a matrix; scores and averages take 2·T·d each, for each head of queries
-def llama_flops(c: LlamaConfig, T: int | None = None) -> dict[str, int]:
+def llama_flops(c, T: int | None = None) -> dict[str, int]:
     """Forward FLOPs per token by part, in a context of T tokens, counted as chapter 05's flops_by_part does."""
     C, L, d, T = c.n_embd, c.n_layer, c.head_size, T or c.block_size
     return {
@@ -175,8 +175,6 @@ All other functions that count (`num_params`, `flops_per_token`, the trainer's M
 def params_by_part(config: GPTConfig) -> dict[str, int]:
     """Number of parameters by part, from the shape alone; of a Llama, too (chapter 24b)."""
     if hasattr(config, "n_kv_head"):
-        from nanogpt.gpt.families import llama_params  # here: it needs this module
-
         return llama_params(config)
     C, L, bias = config.n_embd, config.n_layer, int(config.bias)
     return {
@@ -198,8 +196,6 @@ def flops_by_part(config: GPTConfig, T: int | None = None) -> dict[str, int]:
     is masked. Does not count biases, norms, GELU, softmax, sums and look-ups. Of a Llama, too (chapter 24b).
     """
     if hasattr(config, "n_kv_head"):
-        from nanogpt.gpt.families import llama_flops  # here: it needs this module
-
         return llama_flops(config, T)
     C, L, T = config.n_embd, config.n_layer, T or config.block_size
     return {

@@ -14,10 +14,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nanogpt.cli import main
-from nanogpt.gpt.families import from_hub, llama_flops, llama_params, model_of, shape_from
+from nanogpt.gpt.families import from_hub, model_of, shape_from
 from nanogpt.gpt.llama import Llama, LlamaConfig
 from nanogpt.gpt.llama_hf import llama_to_hf
-from nanogpt.gpt.model import GPT, GPTConfig, flops_per_token, num_params
+from nanogpt.gpt.model import GPT, GPTConfig, flops_per_token, llama_flops, llama_params, num_params
 from nanogpt.gpt.pretrained import to_hf
 from nanogpt.gpt.weights import load_model, save_model
 from nanogpt.run import trainer
