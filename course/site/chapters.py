@@ -59,6 +59,9 @@ CHAPTERS = {
     "23c": "flash kernels",
     "23d": "compiled kernels",
     "24": "llama",
+    "24b": "llama runs",
+    "24c": "sentencepiece",
+    "24d": "bert",
     "25": "speedrun",
     "25b": "near the floor",
 }
@@ -86,6 +89,9 @@ OPTIONAL = {
     "23c",
     "23d",
     "24",
+    "24b",
+    "24c",
+    "24d",
     "25",
     "25b",
 }

@@ -1,6 +1,6 @@
 """GPT-2: the model, its initialisation, and counts of its parameters and FLOPs.
 
-Exported from notebooks/05_gpt.ipynb, grown by notebooks/21d_layouts.ipynb.
+Exported from notebooks/05_gpt.ipynb, grown by notebooks/21d_layouts.ipynb and notebooks/24b_llama_runs.ipynb.
 """
 
 import math
@@ -174,7 +174,9 @@ class GPT(nn.Module):
 
 
 def params_by_part(config: GPTConfig) -> dict[str, int]:
-    """Number of parameters by part, from the shape alone."""
+    """Number of parameters by part, from the shape alone; of a Llama, too (chapter 24b)."""
+    if hasattr(config, "n_kv_head"):
+        return llama_params(config)
     C, L, bias = config.n_embd, config.n_layer, int(config.bias)
     return {
         "wte": config.vocab_rows * C,
@@ -194,8 +196,10 @@ def flops_by_part(config: GPTConfig, T: int | None = None) -> dict[str, int]:
     """Forward FLOPs per token by part, in a context of T tokens (default: block_size).
 
     Counts matrix products, 2 FLOPs for each multiply and add, and attention's T×T in full, although half of it
-    is masked. Does not count biases, LayerNorm, GELU, softmax, sums and look-ups.
+    is masked. Does not count biases, norms, GELU, softmax, sums and look-ups. Of a Llama, too (chapter 24b).
     """
+    if hasattr(config, "n_kv_head"):
+        return llama_flops(config, T)
     C, L, T = config.n_embd, config.n_layer, T or config.block_size
     return {
         "attention, linear": L * 2 * 4 * C * C,
@@ -219,3 +223,27 @@ def init_weight(name: str, p: Tensor, n_layer: int, generator=None, vocab_size: 
         p[len(real) :] = 0
     else:
         nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
+
+
+def llama_params(c) -> dict[str, int]:
+    """Number of parameters by part, from the shape alone."""
+    C, L, d = c.n_embd, c.n_layer, c.head_size
+    heads = 2 * c.n_head + 2 * c.n_kv_head  # of queries and the projection, and of keys and values
+    return {
+        "wte": c.vocab_size * C,
+        "attention": L * (heads * d * C + c.qk_norm * 2 * d),
+        "mlp": L * 3 * C * c.n_hidden,
+        "norms": (2 * L + 1) * C,
+        "lm_head": 0 if c.tied else c.vocab_size * C,
+    }
+
+
+def llama_flops(c, T: int | None = None) -> dict[str, int]:
+    """Forward FLOPs per token by part, in a context of T tokens, counted as chapter 05's flops_by_part does."""
+    C, L, d, T = c.n_embd, c.n_layer, c.head_size, T or c.block_size
+    return {
+        "attention, linear": L * 2 * (2 * c.n_head + 2 * c.n_kv_head) * d * C,
+        "attention, T×T": L * 2 * 2 * T * c.n_head * d,
+        "mlp": L * 2 * 3 * C * c.n_hidden,
+        "lm_head": 2 * C * c.vocab_size,
+    }

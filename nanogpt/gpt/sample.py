@@ -1,7 +1,7 @@
 """Text from a model: temperature, top-k and top-p, for one text or many at once, and the command `sample`.
 
 Exported from notebooks/08_sampling.ipynb, grown by notebooks/13_nice_numbers.ipynb,
-notebooks/17d_assembly.ipynb and notebooks/19_fine_tuning.ipynb.
+notebooks/17d_assembly.ipynb, notebooks/19_fine_tuning.ipynb and notebooks/24b_llama_runs.ipynb.
 """
 
 import codecs
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from nanogpt.device import pick_device
 from nanogpt.gpt.cache import KVCache, next_logits
+from nanogpt.gpt.families import from_hub
 from nanogpt.gpt.model import GPT
-from nanogpt.gpt.pretrained import from_hf, read_json
+from nanogpt.gpt.pretrained import read_json
 from nanogpt.gpt.weights import load_model
 from nanogpt.run.lora import base_of, load_adapter, merge
 from nanogpt.text.tokenizer import EOT, BPETokenizer
@@ -144,7 +145,7 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
         model, coder = load(base_of(folder), tokenizer)
         return merge(load_adapter(model, folder)), coder
     ours = config.is_file() and "model_type" not in read_json(config)
-    model = load_model(folder) if ours else from_hf(checkpoint)
+    model = load_model(folder) if ours else from_hub(checkpoint)
     if tokenizer is None and ours and beside.exists():
         return model, BPETokenizer.load(beside)
     if tokenizer is None and not 50257 <= model.config.vocab_size <= 50304:  # GPT-2's, or padded (chapter 13)

@@ -1,6 +1,7 @@
 """A model on disk: weights as safetensors, configuration as JSON, and a hash of both.
 
-Exported from notebooks/07_training.ipynb, grown by notebooks/07b_learned.ipynb.
+Exported from notebooks/07_training.ipynb, grown by notebooks/07b_learned.ipynb and
+notebooks/24b_llama_runs.ipynb.
 """
 
 import hashlib
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load as tensors_in
+from safetensors.torch import save
 
+from nanogpt.gpt.families import model_of, shape_from
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.text.files import atomically, save_json
 
@@ -43,12 +46,12 @@ def refuse_damage(sha256: str | None, fields: dict, data: bytes, weights: dict[s
 
 
 def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
-    """A GPT without memory, on the meta device, whose names and shapes are those of weights; else ValueError."""
+    """A model without memory, on the meta device, whose names and shapes are those of weights; else ValueError."""
     layers = len({name.split(".")[2] for name in weights if name.startswith("transformer.h.")})
     if layers != config.n_layer:  # first: even without memory, a hundred thousand layers take minutes
         raise ValueError(f"config.json says n_layer={config.n_layer}, {WEIGHTS} has {layers}")
     with torch.device("meta"):
-        model = GPT(config)
+        model = model_of(config)
     expected = {name: p.shape for name, p in model.named_parameters()}
     kinds = (torch.float32, torch.bfloat16, torch.float16)
     wrong = sorted(expected.keys() ^ weights.keys())  # names that only one of the two has
@@ -64,15 +67,15 @@ UNREADABLE = AttributeError, LookupError, OverflowError, RuntimeError, TypeError
 
 
 def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
-    """The GPT that save_model wrote, in evaluation mode and the dtype it was saved in.
+    """The model that save_model wrote, in evaluation mode and the dtype it was saved in.
 
     OSError or ValueError, in one sentence, if it cannot be, or if a bit of either file has changed.
     """
     folder = Path(folder)
     try:
         fields, data = json.loads((folder / "config.json").read_bytes()), (folder / WEIGHTS).read_bytes()
-        sha256, weights = fields.pop("sha256", None), load(data)
-        model = empty_model(GPTConfig(**fields), weights)
+        sha256, weights = fields.pop("sha256", None), tensors_in(data)
+        model = empty_model(shape_from(fields), weights)
         refuse_damage(sha256, fields, data, weights)
     except FileNotFoundError as error:
         how = "chapter 07 writes it, or save_model(model, folder)"
@@ -80,5 +83,6 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
     except UNREADABLE as error:
         raise ValueError(f"{folder} holds no model that save_model wrote whole: {error}") from None
     model.load_state_dict(weights, strict=False, assign=True)
-    model.lm_head.weight = model.transformer.wte.weight  # tied
+    if getattr(model.config, "tied", True):
+        model.lm_head.weight = model.transformer.wte.weight
     return model.to(device).eval()

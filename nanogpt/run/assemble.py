@@ -1,7 +1,7 @@
 """From a configuration to a run: data, model and optimizer made, and a checkpoint gone on with.
 
 Exported from notebooks/17d_assembly.ipynb, grown by notebooks/19c_fine_tuning_runs.ipynb,
-notebooks/20a_many_processes.ipynb and notebooks/21d_layouts.ipynb.
+notebooks/20a_many_processes.ipynb, notebooks/21d_layouts.ipynb and notebooks/24b_llama_runs.ipynb.
 """
 
 import shutil
@@ -33,6 +33,7 @@ from nanogpt.run.checkpoint import is_in_parts, latest, repair
 from nanogpt.run.checkpoint import load as load_state
 from nanogpt.run.config import Config, Data, config_dict, keys
 from nanogpt.run.given import given_model
+from nanogpt.run.llama import given_of, new_of
 from nanogpt.run.lora import add_lora, lora_parameters, take_adapter
 from nanogpt.run.together import first_alone, refuse_other_runs
 from nanogpt.run.training import Training
@@ -96,12 +97,11 @@ def first_model(config: Config, manifest: dict) -> GPT:
     """The model before its first step: new, or init_from's with this run's dropout and adapters, in float32, on the CPU."""
     lora, generator = config.lora, torch.Generator().manual_seed(config.run.seed)
     if config.init_from is not None:
-        model = given_model(config, manifest)
+        model = given_of(config, manifest)
         return add_lora(model, lora.rank, lora.alpha, lora.targets, generator) if lora.rank else model
     if lora.rank:
         raise ValueError(f"lora.rank={lora.rank} adapts trained weights; set init_from to their folder")
-    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
-    return scale_init(GPT(shape, generator))
+    return new_of(config, manifest, generator)
 
 
 def optimizer_of(config: Config, model: GPT) -> torch.optim.Optimizer:

@@ -1,7 +1,7 @@
 """A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
 
-Exported from notebooks/17c_config.ipynb, grown by notebooks/19c_fine_tuning_runs.ipynb and
-notebooks/21d_layouts.ipynb.
+Exported from notebooks/17c_config.ipynb, grown by notebooks/19c_fine_tuning_runs.ipynb,
+notebooks/21d_layouts.ipynb and notebooks/24b_llama_runs.ipynb.
 """
 
 import json
@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from nanogpt.parallel.layout import Parallel, check_layout
 from nanogpt.run.configfile import complaint, parsed, read_config
+from nanogpt.run.family import LlamaKeys, check_family
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # text is no number, 3.5 no integer
 Count, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
@@ -147,10 +148,13 @@ class Config:
     init_from: str | None = None  # a folder of save_model, or a Hugging Face folder or name
     lora: Lora = field(default_factory=Lora)  # small matrices that are trained instead of all weights
     parallel: Parallel = field(default_factory=Parallel)  # how processes share the run
+    family: Literal["gpt", "llama"] = "gpt"  # GPT-2's blocks, or those of chapter 24
+    llama: LlamaKeys = field(default_factory=LlamaKeys)  # what only a Llama has: chapter 24b
 
     def __post_init__(self):
         check_together(self.model, self.optim, self.train)
         check_layout(self.parallel, self.model, self.train)
+        check_family(self)
 
     @property
     def micro_batches(self) -> int:

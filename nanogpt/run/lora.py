@@ -1,6 +1,7 @@
 """Low-rank adaptation: small matrices beside frozen ones, merged or saved alone.
 
-Exported from notebooks/19_fine_tuning.ipynb, grown by notebooks/19c_fine_tuning_runs.ipynb.
+Exported from notebooks/19_fine_tuning.ipynb, grown by notebooks/19c_fine_tuning_runs.ipynb and
+notebooks/24b_llama_runs.ipynb.
 """
 
 import json
@@ -80,14 +81,17 @@ def add_lora(
     """Freeze the model and put a LoRALinear in place of each linear layer with one of these names; returns the model.
 
     Its outputs stay what they were. generator: for A, on the CPU. ValueError, the model untouched, where it has
-    adapters already, or no layer has such a name or rank.
+    adapters already, or no layer has such a name or rank. In a Llama c_attn means c_q, c_k, c_v, and c_fc also c_gate.
     """
     if lora_parameters(model):
         raise ValueError("the model has adapters already; merge(model) them, or load the base again")
     targets = [targets] if isinstance(targets, str) else list(targets) or ["nothing"]
-    layers = {name: layer for name, layer in linear_layers(model).items() if name.split(".")[-1] in targets}
-    if wrong := sorted({*targets} - {name.split(".")[-1] for name in layers}):
+    layers = linear_layers(model)
+    kinds = {name.split(".")[-1] for name in layers}
+    if wrong := [word for word in targets if not kinds & {word, *ALSO.get(word, ())}]:
         raise ValueError(f"{wrong[0]} is no linear layer of a block; choose among {', '.join(TARGETS)}")
+    wanted = {name for word in targets for name in (word, *ALSO.get(word, ()))}
+    layers = {name: layer for name, layer in layers.items() if name.split(".")[-1] in wanted}
     adapted = {name: LoRALinear(layer, rank, alpha, generator) for name, layer in layers.items()}
     for name, layer in adapted.items():
         model.set_submodule(name, layer.train(model.training))
@@ -186,3 +190,6 @@ def take_adapter(model: GPT, folder: Path) -> None:
             f"init_from has other weights than those that the adapter in {folder} was trained beside"
         )
     model.load_state_dict(tensors_in((folder / ADAPTER).read_bytes()), strict=False)
+
+
+ALSO = {"c_attn": ("c_q", "c_k", "c_v"), "c_fc": ("c_gate",)}  # what a word means in a Llama, besides

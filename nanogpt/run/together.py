@@ -1,7 +1,7 @@
 """What a run on several ranks needs beside DDP: one that speaks and writes, hashes compared, evaluation shared.
 
-Exported from notebooks/20a_many_processes.ipynb, grown by notebooks/20b_many_machines.ipynb and
-notebooks/21d_layouts.ipynb.
+Exported from notebooks/20a_many_processes.ipynb, grown by notebooks/20b_many_machines.ipynb,
+notebooks/21d_layouts.ipynb and notebooks/24b_llama_runs.ipynb.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from nanogpt.corpora.chunks import alone_in
-from nanogpt.gpt.model import GPTConfig, num_params
+from nanogpt.gpt.model import num_params
 from nanogpt.parallel.distributed import (
     Ranks,
     code_hash,
@@ -29,6 +29,7 @@ from nanogpt.parallel.laid_out import evaluate_together, is_laid_out
 from nanogpt.parallel.layout import data_parallel
 from nanogpt.parallel.watch import watched
 from nanogpt.run.config import Config, config_dict
+from nanogpt.run.family import new_shape
 from nanogpt.text.data import BatchStream
 from nanogpt.text.shards import document_starts
 
@@ -64,7 +65,7 @@ def too_large(config: Config, device: torch.device, ranks: int) -> str:
     Counted is what every run keeps: 16 bytes a parameter, the vocabulary's aside, and each block's input in 16 bits.
     """
     m, B = config.model, config.train.micro_batch
-    P = num_params(GPTConfig(**vars(m), vocab_size=1))
+    P = num_params(new_shape(config, vocab_size=1))
     needed = (16 * P + 2 * m.n_layer * B * m.block_size * m.n_embd) // ranks
     if device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory

@@ -1,7 +1,7 @@
 """The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
 
 Exported from notebooks/17e_long_run.ipynb, grown by notebooks/17f_killed_run.ipynb,
-notebooks/20a_many_processes.ipynb and notebooks/21d_layouts.ipynb.
+notebooks/20a_many_processes.ipynb, notebooks/21d_layouts.ipynb and notebooks/24b_llama_runs.ipynb.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from nanogpt.run.checkpoint import prune, save
 from nanogpt.run.config import Config, from_depth, load_config
 from nanogpt.run.configfile import key_lines
 from nanogpt.run.dryrun import dry_run
+from nanogpt.run.llama import llama_dry_run, refuse_other_family
 from nanogpt.run.log import introduce, keep_config, note_start, pace, report, say, writers
 from nanogpt.run.looks import due_looks, look
 from nanogpt.run.simple import due
@@ -164,8 +165,9 @@ def config_of(args: argparse.Namespace) -> Config:
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt train`, its options parsed."""
     config = config_of(args)
+    refuse_other_family(config)
     if args.dry_run:
-        return dry_run(config)
+        return llama_dry_run(config) if config.family == "llama" else dry_run(config)
     depth = [] if args.depth is None else ["--depth", str(args.depth)]
     done = fit(config, f"python -m nanogpt train {shlex.join([args.config, *args.overrides, *depth])}")
     if exit_code(done):

@@ -802,16 +802,22 @@ checkpoint("24")
 
 # %% [markdown]
 r"""
-## BERT, from the same blocks
+## Where to go from here
 
-Llama came after GPT-2. *BERT* (Devlin et al. 2018) came before, and it is made of the same blocks, too. Two things
-differ. First, its attention has no causal mask: every position sees the complete text. Second, its task cannot be to
-predict the next token, because it would see it. Instead, 15% of the tokens are hidden, and the model must say which ones they were, from
-both sides. Such a model cannot write a text from left to right, but its vectors are good for sorting and searching
-texts. Chapter 07 showed what happens if one mixes the two up: without the mask, next-token training reaches a loss near
-zero and has learned nothing.
+Three short sittings follow, and each can be read without the others. In 24b the trainer learns the second family, so that a Llama is
+a run with a file, checkpoints and adapters. 24c reads `tokenizer.model`, the file next to the weights of Llama 2. 24d goes
+back to BERT, which is made of GPT's blocks without the mask and has another task.
 
 ## Exercises
+
+`course exercises release 24` writes these as a notebook to `released/`; `course check 24` runs their visible checks.
+
+- **24-1** What shared heads save, 15 minutes: count parameters, bytes of the cache, and texts that fit into a GPU.
+- **24-2** Two ways to make pairs, 25 minutes: reorder the rows of weights that were trained with other pairs.
+- **24-3** A norm that overflows, 15 minutes: repair an RMSNorm for 16 bits.
+- **24-4** Shared heads without copies, 25 minutes: write grouped attention by hand.
+- **24-5** A check of rotations, 25 minutes: write the check that refuses functions that are no rotary embedding.
+- **24-6** A window that slides, 15 minutes: explain what is kept and what is lost when the oldest keys are dropped.
 
 To explore:
 
@@ -821,14 +827,11 @@ To explore:
    neighbours apart.
 3. Multi-query attention is `n_kv_head=1`. How much higher is the loss than with four heads, and how
    much smaller is the cache?
-4. Build BERT's task: an attention without `is_causal`, 15% of the tokens replaced by one new id, targets of −100
-   everywhere else. *Check*: the loss of a model that guesses by frequency.
-
 ## Further reading
 
 - Grattafiori et al. 2024, *The Llama 3 Herd of Models*, §3.2 and table 3.
 - Yang et al. 2025, *Qwen3 Technical Report*, §2: QK-norm, no biases.
 - Su et al. 2021, *RoFormer*, §3; Zhang and Sennrich 2019, *Root Mean Square Layer Normalization*; Ainslie et al. 2023,
   *GQA*; Shazeer 2020, *GLU Variants Improve Transformer*.
-- Chowdhery et al. 2022, *PaLM*, §2: no biases. Henry et al. 2020, *Query-Key Normalization for Transformers*. Devlin et al. 2018, *BERT*, §3.1.
+- Chowdhery et al. 2022, *PaLM*, §2: no biases. Henry et al. 2020, *Query-Key Normalization for Transformers*.
 """

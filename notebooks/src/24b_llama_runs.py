@@ -1,0 +1,946 @@
+# %% [markdown]
+r"""
+# 24b · Llama runs: the trainer takes a second family
+
+Chapter 24 trained its Llama with chapter 07's `train`, in a notebook. A real run needs more. It is a file that
+can be checked before it starts, it writes checkpoints, it continues after a crash, and its folder goes to `sample` and
+`eval`. All of this exists since chapter 17, but it was written for one model. In this sitting the trainer learns that
+there are two families, GPT and Llama.
+
+The step itself needs no change, because both models have the same `forward`. The work is around the step. Whoever makes
+a model must know which class to take. Whoever counts parameters must know which matrices there are. Whoever reads a
+folder must see what is in it. At the end of this sitting the following line starts a run, and everything that you
+know about runs holds for it:
+
+```
+python -m nanogpt train tiny family=llama llama.n_kv_head=4 run.dir=runs/llama
+```
+"""
+
+# %%
+#| default_exp gpt.families
+#| doc gpt.families: GPT or Llama: the class that belongs to a shape, and the weights in a folder of others.
+#| doc run.llama: What a run of a Llama begins with, and what it would take.
+#| doc run.family: The configuration's section `llama`, and which keys belong to which family of models.
+import json
+import math
+import shutil
+from pathlib import Path
+
+import torch
+
+from course.notebook import answer, checkpoint, grown, predict, predictions
+from course.torchrun import so_far
+from nanogpt.corpora.corpus import ensure_corpus
+
+DATA, RUNS = "../data/built/stories", Path("../data/built/llama-runs")
+STEPS, RANK = 120, 4  # of the run below; of its adapters
+_ = ensure_corpus(DATA)
+
+# %% [markdown]
+r"""
+## Which class?
+
+A model's folder has a `config.json` with the fields of its shape. Both families can be distinguished by their fields:
+only a Llama has `n_kv_head`. So `shape_from` needs no new entry in the file, and folders that were written before
+this chapter stay readable. `model_of` then makes the model that belongs to a shape. Where the package made a `GPT` so far,
+it will call these two. If a third family came, for example one with experts in place of the MLP, this is the place where it would be added.
+"""
+
+# %%
+#| export
+#| blank shape_from: only a Llama's fields have n_kv_head
+#| blank model_of: the class depends on the type of the shape
+from pathlib import Path
+
+import torch
+
+from nanogpt.gpt.llama import Llama, LlamaConfig
+from nanogpt.gpt.model import GPT, GPTConfig
+
+
+def shape_from(fields: dict) -> GPTConfig | LlamaConfig:
+    """The shape with these fields, as config.json has them; only a Llama's have n_kv_head."""
+    return LlamaConfig(**fields) if "n_kv_head" in fields else GPTConfig(**fields)
+
+
+def model_of(shape: GPTConfig | LlamaConfig, generator: torch.Generator | None = None) -> GPT | Llama:
+    """A new model of this shape."""
+    kind = Llama if isinstance(shape, LlamaConfig) else GPT
+    return kind(shape, generator)
+
+
+# %%
+common = {"block_size": 128, "vocab_size": 1024, "n_layer": 2, "n_head": 8, "n_embd": 128}
+own = {"n_kv_head": 4, "n_hidden": 352, "head_size": 16, "rope_theta": 10_000.0, "tied": True}
+for fields in (common, common | own):
+    model = model_of(shape_from(fields), torch.Generator().manual_seed(0))
+    print(
+        f"{len(fields)} fields: a {type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters"
+    )
+
+# %% [markdown]
+r"""
+## Counting without a model
+
+The trainer's first line says how many parameters a run has, the dry run says it before anything exists, and the share
+of the GPU's speed that a run reaches (MFU) needs the FLOPs of a token. Chapter 05 computes these numbers from the shape
+alone, with formulas for GPT-2. Here are the same two tables for a Llama. The attention has four matrices: queries and
+projection with a row or column for each number of `n_head` heads, keys and values with `n_kv_head` heads. The MLP has
+three matrices instead of two.
+
+*Predict.* Llama 3 8B has the shape of `LlamaConfig()`: 32 layers of width 4,096, 32 heads of 128 numbers with 8 of keys and
+values, an MLP of width 14,336, and two tables of 128,256 tokens. How many of its parameters, in percent, are in the
+MLPs?
+"""
+
+# %%
+predict("24b.1", "share of the parameters of Llama 3 8B in its MLPs", guess=None, unit="%")
+
+
+# %%
+#| export gpt.model
+#| blank llama_params: per layer 2·n_head + 2·n_kv_head heads of C × head_size, and three matrices C × n_hidden
+def llama_params(c) -> dict[str, int]:
+    """Number of parameters by part, from the shape alone."""
+    C, L, d = c.n_embd, c.n_layer, c.head_size
+    heads = 2 * c.n_head + 2 * c.n_kv_head  # of queries and the projection, and of keys and values
+    return {
+        "wte": c.vocab_size * C,
+        "attention": L * (heads * d * C + c.qk_norm * 2 * d),
+        "mlp": L * 3 * C * c.n_hidden,
+        "norms": (2 * L + 1) * C,
+        "lm_head": 0 if c.tied else c.vocab_size * C,
+    }
+
+
+# %%
+parts = llama_params(LlamaConfig())
+for name, count in parts.items():
+    print(f"{name:10} {count:13,}")
+print(f"{'all':10} {sum(parts.values()):13,}")
+answer("24b.1", 100 * parts["mlp"] / sum(parts.values()))
+
+# %% [markdown]
+r"""
+The sum is 8.03 billion, the "8B" of its name. *Check.* The formula must give the number of parameters that a model really
+has, for each kind of shape:
+"""
+
+# %%
+from dataclasses import replace
+
+small = shape_from(common | own)
+for shape in (small, replace(small, tied=False), replace(small, qk_norm=True, n_kv_head=1)):
+    real = sum(p.numel() for p in model_of(shape).parameters())
+    assert sum(llama_params(shape).values()) == real, f"the formula misses something of {shape}"
+    print(f"{real:,} by formula and by counting")
+
+# %% [markdown]
+r"""
+A matrix of n numbers takes 2n FLOPs for each token, one multiplication and one addition for each number. Attention
+additionally compares each token with all T positions. Sharing keys and values does not change that: each head of queries still makes its
+own T × T table.
+"""
+
+
+# %%
+#| export gpt.model
+#| blank llama_flops: 2 FLOPs a token for each number of a matrix; scores and averages take 2·T·d each, for each head of queries
+def llama_flops(c, T: int | None = None) -> dict[str, int]:
+    """Forward FLOPs per token by part, in a context of T tokens, counted as chapter 05's flops_by_part does."""
+    C, L, d, T = c.n_embd, c.n_layer, c.head_size, T or c.block_size
+    return {
+        "attention, linear": L * 2 * (2 * c.n_head + 2 * c.n_kv_head) * d * C,
+        "attention, T×T": L * 2 * 2 * T * c.n_head * d,
+        "mlp": L * 2 * 3 * C * c.n_hidden,
+        "lm_head": 2 * C * c.vocab_size,
+    }
+
+
+# %%
+for name, count in llama_flops(small).items():
+    print(f"{name:18} {count:9,} FLOPs a token")
+
+# %% [markdown]
+r"""
+All other functions that count (`num_params`, `flops_per_token`, the trainer's MFU) call `params_by_part` and
+`flops_by_part` of chapter 05. So these two are the only ones that must grow: they ask for the family first.
+"""
+
+
+# %%
+#| export gpt.model
+#| grows params_by_part
+def params_by_part(config: GPTConfig) -> dict[str, int]:
+    """Number of parameters by part, from the shape alone; of a Llama, too (chapter 24b)."""
+    if hasattr(config, "n_kv_head"):
+        return llama_params(config)
+    C, L, bias = config.n_embd, config.n_layer, int(config.bias)
+    return {
+        "wte": config.vocab_rows * C,
+        "wpe": config.block_size * C,
+        "attention": L * (4 * C * C + bias * 4 * C),
+        "mlp": L * (8 * C * C + bias * 5 * C),
+        "layer norm": (2 * L + 1) * (1 + bias) * C,
+    }
+
+
+# %%
+#| export gpt.model
+#| grows flops_by_part
+def flops_by_part(config: GPTConfig, T: int | None = None) -> dict[str, int]:
+    """Forward FLOPs per token by part, in a context of T tokens (default: block_size).
+
+    Counts matrix products, 2 FLOPs for each multiply and add, and attention's T×T in full, although half of it
+    is masked. Does not count biases, norms, GELU, softmax, sums and look-ups. Of a Llama, too (chapter 24b).
+    """
+    if hasattr(config, "n_kv_head"):
+        return llama_flops(config, T)
+    C, L, T = config.n_embd, config.n_layer, T or config.block_size
+    return {
+        "attention, linear": L * 2 * 4 * C * C,
+        "attention, T×T": L * 2 * 2 * T * C,
+        "mlp": L * 2 * 8 * C * C,
+        "lm_head": 2 * C * config.vocab_rows,
+    }
+
+
+# %%
+grown("flops_by_part", "24b")
+
+# %% [markdown]
+r"""
+## The keys of a run
+
+A run is a YAML file with a section `model` (chapter 17c). The sizes that both families have stay there: layers, heads,
+width and context. What only a Llama has gets a section of its own, so
+that a reader of the file sees at once what belongs to whom. One word at the top, `family`, says which model is meant:
+
+```yaml
+family: llama
+model: {n_layer: 2, n_head: 8, n_embd: 128, block_size: 128}
+llama: {n_kv_head: 4}
+```
+
+Every key has a default that suits a small model. `null` means that the value follows from the others.
+"""
+
+# %%
+#| export run.family
+import math
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+Positive = Annotated[int, Field(gt=0)]
+
+
+# %%
+#| export run.family
+@dataclass(frozen=True)
+class LlamaKeys:
+    """What a Llama's shape has besides the section `model`: chapter 24."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    n_kv_head: Positive | None = None  # heads of keys and values; they divide n_head; null: as many as n_head
+    n_hidden: Positive | None = None  # the width of the MLP; null: 8/3 of n_embd, up to a multiple of 16
+    rope_theta: Annotated[float, Field(gt=0)] = (
+        10_000.0  # the slowest pair turns by about 1/rope_theta a token
+    )
+    qk_norm: bool = False  # normalize queries and keys, as Qwen3 does
+    tied: bool = True  # lm_head is wte, as in GPT-2; large models have two matrices
+
+
+# %%
+print(LlamaKeys(n_kv_head=4))
+
+# %% [markdown]
+r"""
+`new_shape` makes a shape of both sections. The vocabulary comes from the data, as for a GPT. For `n_hidden` we take 8/3
+of the width, which gives an MLP as many parameters as GPT-2's (chapter 24). It is rounded up to a multiple of 16, since odd sizes
+are slow (chapter 13).
+"""
+
+
+# %%
+#| export run.family
+#| blank new_shape: of a GPT all keys of model; of a Llama the keys of both sections, with the two defaults filled in
+def new_shape(config, vocab_size: int):
+    """The shape of a new model, as the sections `model` and `llama` ask for it: a GPTConfig or a LlamaConfig."""
+    from nanogpt.gpt.llama import LlamaConfig  # here: it imports torch, and a command's --help needs none
+    from nanogpt.gpt.model import GPTConfig
+
+    m, own = config.model, config.llama
+    if config.family == "gpt":
+        return GPTConfig(**vars(m), vocab_size=vocab_size)
+    size = {name: getattr(m, name) for name in ("block_size", "n_layer", "n_head", "n_embd")}
+    size["n_kv_head"] = own.n_kv_head or m.n_head
+    size["n_hidden"] = own.n_hidden or 16 * math.ceil(8 * m.n_embd / 3 / 16)
+    rest = {"rope_theta": own.rope_theta, "qk_norm": own.qk_norm, "tied": own.tied}
+    return LlamaConfig(**size, **rest, head_size=m.n_embd // m.n_head, vocab_size=vocab_size)
+
+
+# %%
+from types import SimpleNamespace
+
+from nanogpt.parallel.layout import Parallel
+from nanogpt.run.config import Model
+
+
+def asked(family: str, parallel=None, llama=None, **sizes) -> SimpleNamespace:
+    """The sections of a configuration that decide about the model."""
+    model = Model(**{"n_layer": 2, "n_head": 8, "n_embd": 128, "block_size": 128} | sizes)
+    sections = {"model": model, "llama": LlamaKeys(**llama or {}), "parallel": parallel or Parallel()}
+    return SimpleNamespace(family=family, **sections)
+
+
+print(new_shape(asked("llama", llama={"n_kv_head": 4}), vocab_size=1024))
+
+# %% [markdown]
+r"""
+With two families there are new ways to be wrong. A GPT has no `llama.n_kv_head`, and a Llama has no dropout and no
+padded table. If the trainer ignored such a key, you would believe in a model that you do not have. So
+`check_family` refuses it, in one line that names the key. It also refuses the layouts of chapter 21d: `parallel.shard` and
+`parallel.tp` cut a GPT's layers by name, and they do not know the layers of a Llama. Copies (`parallel.dp`)
+work, because DDP asks nothing about the layers.
+"""
+
+
+# %%
+#| export run.family
+#| blank check_family: refuse keys of the section llama for a GPT; for a Llama what only a GPT has, and shards and cuts
+def check_family(config) -> None:
+    """ValueError, naming the key, for what the other family has, and for a layout or a shape that no Llama can have."""
+    model, own, layout = config.model, config.llama, config.parallel
+    if config.family == "gpt":
+        for f in fields(LlamaKeys):
+            if getattr(own, f.name) != f.default:
+                raise ValueError(f"llama.{f.name}={getattr(own, f.name)} needs family=llama, not gpt")
+        return
+    for name, none in {"dropout": 0.0, "flash": True, "padded_vocab_size": None}.items():
+        if (value := getattr(model, name)) != none:
+            raise ValueError(f"model.{name}={value} is GPT-2's, and a Llama has no such thing; leave it out")
+    if layout.shard or layout.tp > 1:
+        raise ValueError(
+            "parallel.shard and parallel.tp know a GPT's layers only; a Llama runs as copies, parallel.dp"
+        )
+    new_shape(config, vocab_size=1)  # can there be such a shape?
+
+
+# %% [markdown]
+r"""
+*Predict.* Here are seven wishes. Read them and count: how many can be run?
+"""
+
+# %%
+predict("24b.2", "wishes that can be run", guess=None)
+
+# %%
+WISHES = [
+    asked("llama"),
+    asked("gpt", llama={"n_kv_head": 4}),
+    asked("llama", llama={"n_kv_head": 3}),
+    asked("llama", dropout=0.1),
+    asked("llama", parallel=Parallel(dp=2, shard=True)),
+    asked("llama", parallel=Parallel(dp=2)),
+    asked("llama", n_head=128),
+]
+can = 0
+for wish in WISHES:
+    try:
+        check_family(wish)
+        can += 1
+        print("this one can be run")
+    except ValueError as error:
+        print(error)
+answer("24b.2", can)
+
+# %% [markdown]
+r"""
+Two of the seven can be run: the plain Llama and the one with copies. Each of the other lines says which key is wrong. Notice that nothing has been started so far: no
+data were read and no model was made. A command that will run for days should fail in its first second if it fails at all. The last wish has 128 heads in a width of 128, so a head has one number. Rotation needs pairs, and a single number has no
+partner.
+
+## A folder that knows its family
+
+`save_model` of chapter 07b writes the shape of any model. `load_model` has to make the right class when it reads it. Two lines
+of it change: `GPTConfig(**fields)` becomes `shape_from(fields)`, and the head is tied to the token table only where the shape says
+so. A GPT's always is. `empty_model`, which compares names and shapes before any number is read, changes in the same way.
+"""
+
+# %%
+from nanogpt.gpt.weights import UNREADABLE, WEIGHTS, refuse_damage, save_model
+
+
+# %%
+#| export gpt.weights
+#| grows empty_model
+def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
+    """A model without memory, on the meta device, whose names and shapes are those of weights; else ValueError."""
+    layers = len({name.split(".")[2] for name in weights if name.startswith("transformer.h.")})
+    if layers != config.n_layer:  # first: even without memory, a hundred thousand layers take minutes
+        raise ValueError(f"config.json says n_layer={config.n_layer}, {WEIGHTS} has {layers}")
+    with torch.device("meta"):
+        model = model_of(config)
+    expected = {name: p.shape for name, p in model.named_parameters()}
+    kinds = (torch.float32, torch.bfloat16, torch.float16)
+    wrong = sorted(expected.keys() ^ weights.keys())  # names that only one of the two has
+    for name, p in weights.items():
+        if name in expected and (p.shape != expected[name] or p.dtype not in kinds):
+            wrong.append(name)
+    if wrong:
+        raise ValueError(f"config.json and {WEIGHTS} disagree about {', '.join(wrong[:3])}")
+    return model
+
+
+# %%
+#| export gpt.weights
+#| grows load_model
+from safetensors.torch import load as tensors_in
+
+
+def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
+    """The model that save_model wrote, in evaluation mode and the dtype it was saved in.
+
+    OSError or ValueError, in one sentence, if it cannot be, or if a bit of either file has changed.
+    """
+    folder = Path(folder)
+    try:
+        fields, data = json.loads((folder / "config.json").read_bytes()), (folder / WEIGHTS).read_bytes()
+        sha256, weights = fields.pop("sha256", None), tensors_in(data)
+        model = empty_model(shape_from(fields), weights)
+        refuse_damage(sha256, fields, data, weights)
+    except FileNotFoundError as error:
+        how = "chapter 07 writes it, or save_model(model, folder)"
+        raise FileNotFoundError(f"{error.filename} is not there; {how}") from None
+    except UNREADABLE as error:
+        raise ValueError(f"{folder} holds no model that save_model wrote whole: {error}") from None
+    model.load_state_dict(weights, strict=False, assign=True)
+    if getattr(model.config, "tied", True):
+        model.lm_head.weight = model.transformer.wte.weight
+    return model.to(device).eval()
+
+
+# %%
+for shape in (shape_from(common), small, replace(small, tied=False)):
+    model = model_of(shape, torch.Generator().manual_seed(0)).eval()
+    save_model(model, RUNS / "written")
+    again, ids = load_model(RUNS / "written"), torch.arange(20)[None]
+    with torch.no_grad():
+        assert torch.equal(model(ids)[0], again(ids)[0]), f"another model was read than written: {shape}"
+    print(type(again).__name__, "written and read: the same logits")
+
+# %% [markdown]
+r"""
+## A run
+
+The appendix puts these functions into six modules of the trainer. Now the command works. `so_far` runs it on the package as this notebook has
+made it until here. We begin with the dry run, which only says what the run would take.
+"""
+
+# %%
+keys = {"family": "llama", "llama.n_kv_head": 4, "data.dir": DATA, "train.max_steps": STEPS}
+keys |= {"optim.schedule": "constant", "eval.every": STEPS // 2, "run.checkpoint_every": STEPS // 2}
+keys |= {"run.device": "cpu", "run.log_every": STEPS // 4}
+
+
+def words(name: str, **changes) -> list[str]:
+    """The command line of the run in a folder of this name."""
+    said = keys | {"run.dir": (RUNS / name).as_posix()} | changes
+    return ["train", "tiny", *(f"{key}={value}" for key, value in said.items())]
+
+
+# %% tags=["nbval-ignore-output"]
+_ = so_far("24b", *words("one"), "--dry-run")
+
+# %% [markdown]
+r"""
+The number of parameters comes from our formula. For the memory, the dry run knows less than for a GPT. It counts
+16 bytes for each parameter (weight, gradient and Adam's two moments, 4 bytes each) and says that this is a lower limit, because activations come on top. Chapter 22's list of what forward keeps for
+backward was checked for GPT-2 only, and we do not guess.
+
+Now the run itself. The data, the optimizer, the schedule and the log are those of `tiny`; only two keys of the model are others.
+"""
+
+# %% tags=["nbval-ignore-output"]
+shutil.rmtree(RUNS / "one", ignore_errors=True)
+_ = so_far("24b", *words("one"))
+
+# %% [markdown]
+r"""
+The lines are those of any run: loss, norm, rate, a validation, and at the end how to sample. Is it as good as a GPT? One
+run cannot tell. Chapter 24's record compares both over three seeds.
+
+Two processes can share such a run, as in chapter 20: `torchrun --nproc-per-node 2 -m nanogpt train …` with the same words. DDP wraps the
+model and averages gradients, whatever the layers are. A test of this sitting does it and compares with one process.
+
+## Stopped and resumed
+
+The law of chapter 17b must hold for the new family: a run that was stopped continues bit for bit. We make half of the
+steps in one process, continue in a second one, and compare with the uninterrupted run above. The test of this sitting is harsher and kills
+the process with `kill -9`.
+"""
+
+# %% tags=["nbval-ignore-output"]
+shutil.rmtree(RUNS / "two", ignore_errors=True)
+so_far("24b", *words("two", **{"train.max_steps": STEPS // 2}))
+_ = so_far("24b", *words("two"))
+
+# %%
+from nanogpt.run.metrics import read_metrics
+
+losses = {name: [line["loss"] for line in read_metrics(RUNS / name)] for name in ("one", "two")}
+weights = {name: (RUNS / name / f"step_{STEPS:06d}" / WEIGHTS).read_bytes() for name in losses}
+assert losses["one"] == losses["two"], "the losses of the resumed run are others"
+assert weights["one"] == weights["two"], "the weights of the resumed run are others"
+print(f"{STEPS} steps, stopped in the middle: the same losses and the same weights, to the bit")
+
+# %% [markdown]
+r"""
+## Adapters, beside weights from elsewhere
+
+Chapter 19 fine-tunes with `init_from` and `lora.rank`. The weights may come from a run of ours or from a folder in
+Hugging Face's format. We do both at once. First `llama_to_hf` writes our trained model as `transformers` would. Then a
+run starts from that folder and trains adapters only. `from_hub` looks into the `config.json` and takes chapter 06's reader for a
+GPT-2 and chapter 24's for a Llama or Qwen3.
+"""
+
+# %%
+#| export
+from nanogpt.gpt.llama_hf import KINDS, llama_from_hf
+from nanogpt.gpt.pretrained import find_checkpoint, from_hf, read_json
+
+
+def from_hub(name_or_dir: str | Path) -> GPT | Llama:
+    """The model of a Hugging Face folder or repository, in eval mode: a GPT-2, a Llama or a Qwen3."""
+    folder = Path(name_or_dir)
+    path = folder / "config.json" if folder.is_dir() else find_checkpoint(name_or_dir)[0]
+    if path.is_file() and read_json(path).get("model_type") in KINDS:
+        return llama_from_hf(name_or_dir)
+    return from_hf(name_or_dir)
+
+
+# %%
+from nanogpt.gpt.llama_hf import llama_to_hf
+
+trained = load_model(RUNS / "one" / f"step_{STEPS:06d}")
+llama_to_hf(trained, RUNS / "elsewhere")
+print("model_type:", json.loads((RUNS / "elsewhere/config.json").read_text())["model_type"])
+print("read by from_hub:", type(from_hub(RUNS / "elsewhere")).__name__)
+
+# %% [markdown]
+r"""
+In a GPT, `lora.targets` names three kinds of layers: `c_attn`, `c_proj` and `c_fc`. A Llama has no `c_attn`, it has `c_q`, `c_k` and
+`c_v` instead, and beside `c_fc` there is the gate. We let the old words mean their relatives, so that
+one configuration fits both families and the default still means all layers.
+"""
+
+# %%
+from collections.abc import Collection
+
+from nanogpt.run.lora import TARGETS, LoRALinear, freeze, linear_layers, lora_parameters
+
+# %%
+#| export run.lora
+#| grows add_lora
+ALSO = {"c_attn": ("c_q", "c_k", "c_v"), "c_fc": ("c_gate",)}  # what a word means in a Llama, besides
+
+
+def add_lora(
+    model: GPT, rank: int, alpha: float = 8.0, targets: Collection[str] = TARGETS, generator=None
+) -> GPT:
+    """Freeze the model and put a LoRALinear in place of each linear layer with one of these names; returns the model.
+
+    Its outputs stay what they were. generator: for A, on the CPU. ValueError, the model untouched, where it has
+    adapters already, or no layer has such a name or rank. In a Llama c_attn means c_q, c_k, c_v, and c_fc also c_gate.
+    """
+    if lora_parameters(model):
+        raise ValueError("the model has adapters already; merge(model) them, or load the base again")
+    targets = [targets] if isinstance(targets, str) else list(targets) or ["nothing"]
+    layers = linear_layers(model)
+    kinds = {name.split(".")[-1] for name in layers}
+    if wrong := [word for word in targets if not kinds & {word, *ALSO.get(word, ())}]:
+        raise ValueError(f"{wrong[0]} is no linear layer of a block; choose among {', '.join(TARGETS)}")
+    wanted = {name for word in targets for name in (word, *ALSO.get(word, ()))}
+    layers = {name: layer for name, layer in layers.items() if name.split(".")[-1] in wanted}
+    adapted = {name: LoRALinear(layer, rank, alpha, generator) for name, layer in layers.items()}
+    for name, layer in adapted.items():
+        model.set_submodule(name, layer.train(model.training))
+    return freeze(model, ".lora_")
+
+
+# %% [markdown]
+r"""
+*Predict.* The model has 2 layers of width 128, and adapters of rank 4 stand beside all seven matrices of a layer. How many numbers
+are trained?
+"""
+
+# %%
+predict("24b.3", "numbers in the adapters", guess=None)
+
+# %%
+adapted = add_lora(load_model(RUNS / "one" / f"step_{STEPS:06d}"), RANK)
+trained_numbers = sum(p.numel() for p in lora_parameters(adapted).values())
+print(
+    ", ".join(
+        sorted(
+            {name.split(".")[-1] for name, m in linear_layers(adapted).items() if isinstance(m, LoRALinear)}
+        )
+    )
+)
+print(f"{trained_numbers:,} numbers in adapters")
+answer("24b.3", trained_numbers)
+
+# %% tags=["nbval-ignore-output"]
+shutil.rmtree(RUNS / "adapted", ignore_errors=True)
+tuning = {"init_from": (RUNS / "elsewhere").as_posix(), "lora.rank": RANK, "train.max_steps": 30}
+_ = so_far("24b", *words("adapted", **tuning))
+
+# %% [markdown]
+r"""
+The first line of the run has the same number. The folder holds only the adapters and the name of
+their base. `python -m nanogpt sample` and `eval` put the two together, as they do for a GPT, because `load` has grown as well:
+"""
+
+# %% tags=["nbval-ignore-output"]
+_ = so_far(
+    "24b",
+    "sample",
+    "--checkpoint",
+    (RUNS / "adapted").as_posix(),
+    "--prompt",
+    "One sunny day,",
+    "--max-new-tokens",
+    "60",
+)
+
+# %% [markdown]
+r"""
+## Appendix: the family in the trainer
+
+Here the functions go to where they are needed. First the configuration gets the key and the section.
+"""
+
+# %%
+from dataclasses import field
+from typing import Literal
+
+from nanogpt.parallel.layout import check_layout
+from nanogpt.run.config import Config, check_together
+
+
+# %%
+#| export run.config
+#| grows Config.__post_init__
+@dataclass(frozen=True)
+class Config(Config):
+    family: Literal["gpt", "llama"] = "gpt"  # GPT-2's blocks, or those of chapter 24
+    llama: LlamaKeys = field(default_factory=LlamaKeys)  # what only a Llama has: chapter 24b
+
+    def __post_init__(self):
+        check_together(self.model, self.optim, self.train)
+        check_layout(self.parallel, self.model, self.train)
+        check_family(self)
+
+
+# %% [markdown]
+r"""
+A model that is given by `init_from` must be of the family that the configuration names, and of the shape, as far as the configuration asks for one.
+"""
+
+# %%
+#| export run.llama
+from nanogpt.gpt.llama import LlamaConfig
+from nanogpt.gpt.llama_hf import KINDS, config_from_llama
+from nanogpt.gpt.pretrained import read_json
+from nanogpt.run.checkpoint import chosen
+
+
+def given_fields(config) -> dict:
+    """What the config.json of init_from's folder says; {} where there is none, as for a name on the hub."""
+    file = chosen(config.init_from) / "config.json" if config.init_from is not None else None
+    return read_json(file) if file and file.exists() else {}
+
+
+def refuse_other_family(config) -> None:
+    """ValueError if init_from's folder holds a model of another family than the configuration's."""
+    fields = given_fields(config)
+    family = "llama" if "n_kv_head" in fields or fields.get("model_type") in KINDS else "gpt"
+    if fields and config.family != family:
+        what = f"init_from={config.init_from} is a {family}, not a {config.family}"
+        raise ValueError(f"{what}; set family={family}")
+
+
+# %%
+#| export run.llama
+def refuse_other_llama(config, shape: LlamaConfig, vocab_size: int) -> None:
+    """ValueError if init_from's Llama is not what the configuration asks for, or too small for the data."""
+    asked = [("model", name) for name in ("n_layer", "n_head", "n_embd")]
+    asked += [("llama", name) for name in vars(config.llama)]
+    for section, name in asked:
+        keys, has = getattr(config, section), getattr(shape, name)
+        if getattr(keys, name) not in (
+            has,
+            getattr(type(keys), name),
+        ):  # at its default nobody has asked for it
+            given = f"{section}.{name}={getattr(keys, name)}"
+            raise ValueError(f"init_from={config.init_from} has {name}={has}; leave out {given}")
+    if shape.vocab_size < vocab_size or shape.block_size < config.model.block_size:
+        has = f"{shape.vocab_size} tokens and a context of {shape.block_size}"
+        needs = f"{vocab_size} and model.block_size={config.model.block_size}"
+        raise ValueError(f"init_from={config.init_from} has {has}; the run needs {needs}")
+
+
+# %%
+#| export run.llama
+import torch
+
+from nanogpt.gpt.llama import Llama
+from nanogpt.gpt.model import GPT
+from nanogpt.gpt.train import scale_init
+from nanogpt.run.given import given_model, refuse_other_words
+
+
+def given_of(config, manifest: dict) -> GPT | Llama:
+    """The model of init_from, of either family, in float32. ValueError if the run cannot begin with it."""
+    refuse_other_family(config)
+    if config.family == "gpt":
+        return given_model(config, manifest)
+    folder, fields = chosen(config.init_from), given_fields(config)
+    ours = bool(fields) and "model_type" not in fields
+    if ours:
+        refuse_other_words(config, folder, manifest)
+    model = load_model(folder) if ours else from_hub(config.init_from)
+    refuse_other_llama(config, model.config, manifest["vocab_size"])
+    return model.float()
+
+
+# %%
+#| export run.llama
+def new_of(config, manifest: dict, generator: torch.Generator) -> GPT | Llama:
+    """A new model of the run's shape, scaled as chapter 07's."""
+    return scale_init(model_of(new_shape(config, manifest["vocab_size"]), generator))
+
+
+# %%
+#| export run.assemble
+#| grows first_model
+def first_model(config: Config, manifest: dict) -> GPT:
+    """The model before its first step: new, or init_from's with this run's dropout and adapters, in float32, on the CPU."""
+    lora, generator = config.lora, torch.Generator().manual_seed(config.run.seed)
+    if config.init_from is not None:
+        model = given_of(config, manifest)
+        return add_lora(model, lora.rank, lora.alpha, lora.targets, generator) if lora.rank else model
+    if lora.rank:
+        raise ValueError(f"lora.rank={lora.rank} adapts trained weights; set init_from to their folder")
+    return new_of(config, manifest, generator)
+
+
+# %% [markdown]
+r"""
+Before anything is made, `too_large` asks whether the run can fit at all.
+"""
+
+# %%
+import os
+
+from nanogpt.gpt.model import num_params
+
+
+# %%
+#| export run.together
+#| grows too_large
+def too_large(config: Config, device: torch.device, ranks: int) -> str:
+    """Why a run cannot fit into the device's memory, however it is cut over its ranks; "" where it may.
+
+    Counted is what every run keeps: 16 bytes a parameter, the vocabulary's aside, and each block's input in 16 bits.
+    """
+    m, B = config.model, config.train.micro_batch
+    P = num_params(new_shape(config, vocab_size=1))
+    needed = (16 * P + 2 * m.n_layer * B * m.block_size * m.n_embd) // ranks
+    if device.type == "cuda":
+        there = torch.cuda.get_device_properties(device).total_memory
+    elif hasattr(os, "sysconf"):  # not on Windows
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        return ""
+    names = ["n_layer", "n_embd", "block_size"] + ["padded_vocab_size"] * (m.padded_vocab_size is not None)
+    given = ", ".join(f"model.{name}={getattr(m, name)}" for name in names)
+    said = f"{given} and train.micro_batch={B} need at least {needed // 10**9:,} GB a process for {P:,} parameters"
+    return f"{said}; {device} has {there // 10**9:,} GB: lower the largest" if needed > there else ""
+
+
+# %% [markdown]
+r"""
+The dry run of a Llama makes the model without memory to count its parameters, and measures a step.
+"""
+
+# %%
+#| export run.llama
+from functools import partial
+from pathlib import Path
+
+from nanogpt.device import pick_device
+from nanogpt.gpt import optim
+from nanogpt.gpt.model import flops_per_token, num_params
+from nanogpt.gpt.precision import READS, LossScaler
+from nanogpt.gpt.train import train_step
+from nanogpt.run.dryrun import say_time
+from nanogpt.run.lora import add_lora, lora_parameters
+from nanogpt.speed.roofline import Roofline, measure_roofline, timings
+from nanogpt.text.shards import load_manifest
+
+
+# %%
+#| export run.llama
+def shape_of_run(config, vocab_size: int) -> LlamaConfig:
+    """The shape of the run's Llama: that of init_from's folder, else the configuration's."""
+    fields = given_fields(config)
+    fields.pop("sha256", None)
+    if not fields:
+        return new_shape(config, vocab_size)
+    shape = config_from_llama(fields) if "model_type" in fields else LlamaConfig(**fields)
+    refuse_other_llama(config, shape, vocab_size)
+    return shape
+
+
+def with_adapters(config, model: Llama) -> Llama:
+    """The model with the run's adapters, if it has some."""
+    lora = config.lora
+    return add_lora(model, lora.rank, lora.alpha, lora.targets) if lora.rank else model
+
+
+# %%
+#| export run.llama
+def seconds_of_step(shape: LlamaConfig, config, device: torch.device, roof: Roofline) -> tuple:
+    """Seconds of a step: its matrix products at the roofline's rate; and measured, if a micro-batch takes under 3 s, else None."""
+    B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
+    name = READS.get(config.train.dtype, config.train.dtype)
+    rate = roof.flops.get(name, roof.flops["float32"])
+    least = flops_per_token(shape, T) * config.train.batch_tokens / rate
+    if least > 3 * n:
+        return least, None
+    model, few = with_adapters(config, model_of(shape)).to(device), min(n, 2)
+    ids = torch.randint(shape.vocab_size, (B, T + 1), device=device)
+    batches = [(ids[:, :-1], ids[:, 1:])] * few
+    optimizer = optim.make_optimizer(model, 1e-9, config.train.dtype)
+    scaler = LossScaler() if config.train.dtype == "fp16" else None
+    call = partial(train_step, model, optimizer, batches, config.train.dtype, scaler=scaler)
+    return least, min(timings(call, device, 3)) * n / few
+
+
+# %%
+#| export run.llama
+def llama_dry_run(config) -> None:
+    """Print what a run of a Llama would take; nothing is written, and data that are not there are not made."""
+    c, device, T = config, pick_device(config.run.device), config.model.block_size
+    known = Path(c.data.dir, "manifest.json").exists()
+    guess = c.data.tokenizer if isinstance(c.data.tokenizer, int) else 50257
+    guess = 1024 if c.data.source == "stories" else guess
+    shape = shape_of_run(c, load_manifest(c.data.dir)["vocab_size"] if known else guess)
+    with torch.device("meta"):
+        trained = sum(p.numel() for p in lora_parameters(with_adapters(c, model_of(shape))).values())
+    beside = f", and {trained:,} in adapters, which alone are trained" if trained else ""
+    assumed = "" if known else f", if the vocabulary has {guess:,}"
+    print(f"parameters  {num_params(shape):,}{assumed}{beside}")
+    kept = 4 * num_params(shape) + (16 * trained or 12 * num_params(shape))
+    print(
+        f"memory      at least {kept / 1e9:.3f} GB of weights, gradients and moments; activations are not counted"
+    )
+    steps, tokens = c.train.max_steps, c.train.batch_tokens
+    print(
+        f"steps       {steps:,} of {tokens:,} tokens: {c.micro_batches} × {c.train.micro_batch} rows of {T}"
+    )
+    say_time(steps, *seconds_of_step(shape, c, device, measure_roofline(device)))
+
+
+# %%
+import shlex
+
+from nanogpt.run.dryrun import dry_run
+from nanogpt.run.stopping import exit_code
+from nanogpt.run.trainer import config_of, fit
+
+# %%
+#| export run.trainer
+#| grows run
+import argparse
+
+
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt train`, its options parsed."""
+    config = config_of(args)
+    refuse_other_family(config)
+    if args.dry_run:
+        return llama_dry_run(config) if config.family == "llama" else dry_run(config)
+    depth = [] if args.depth is None else ["--depth", str(args.depth)]
+    done = fit(config, f"python -m nanogpt train {shlex.join([args.config, *args.overrides, *depth])}")
+    if exit_code(done):
+        raise SystemExit(exit_code(done))
+
+
+# %% [markdown]
+r"""
+At last `sample` and `eval`, which read a model by `load`.
+"""
+
+# %%
+from nanogpt.run.lora import base_of, load_adapter, merge
+from nanogpt.text.tokenizer import BPETokenizer
+
+
+# %%
+#| export gpt.sample
+#| grows load
+def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
+    """Model and tokenizer of a checkpoint, a run's or an adapter's folder, a Hugging Face folder or a name on the hub."""
+    from nanogpt.run.checkpoint import chosen  # here: a model alone needs no run
+
+    folder = chosen(checkpoint)
+    if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
+        raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
+    config, beside = folder / "config.json", folder / "tokenizer.json"
+    if (folder / "adapter.json").is_file():
+        if tokenizer is None and beside.exists():  # a run keeps one beside its adapter
+            tokenizer = str(beside)
+        model, coder = load(base_of(folder), tokenizer)
+        return merge(load_adapter(model, folder)), coder
+    ours = config.is_file() and "model_type" not in read_json(config)
+    model = load_model(folder) if ours else from_hub(checkpoint)
+    if tokenizer is None and ours and beside.exists():
+        return model, BPETokenizer.load(beside)
+    if tokenizer is None and not 50257 <= model.config.vocab_size <= 50304:  # GPT-2's, or padded (chapter 13)
+        raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
+    return model, BPETokenizer.gpt2() if tokenizer in (None, "gpt2") else BPETokenizer.load(tokenizer)
+
+
+# %%
+grown("load", "24b")
+
+# %% tags=["nbval-ignore-output"]
+predictions("24b")
+
+# %%
+checkpoint("24b")
+
+# %% [markdown]
+r"""
+## Exercises
+
+To explore:
+
+1. Train `tiny` with both families to the end (1,600 steps) with three seeds each, and draw them together with `python -m nanogpt plot`.
+   *Predict* first which one is lower. Is the difference larger than that between seeds?
+2. `llama.n_kv_head` is 8, 4, 2 and 1 in four runs. How much does the loss rise, and how much smaller is the cache? *Check*:
+   `llama_params` says how many parameters each has, and a fair comparison gives them back to `llama.n_hidden`.
+3. Start a run with `train.dtype=bf16` and one with float32. *Check* with `python -m nanogpt compare` how far the losses are apart.
+4. Export your run with `llama_to_hf` and read it with `transformers`. Do its logits equal yours?
+
+## Further reading
+
+- Touvron et al. 2023, *LLaMA*, §2: the first of the family, trained at four sizes by one program.
+- Hu et al. 2021, *LoRA*, §7.1: which matrices to adapt.
+- Hugging Face, `transformers/models/llama/modeling_llama.py`: the same blocks in another program.
+"""
