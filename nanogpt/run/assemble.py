@@ -115,7 +115,8 @@ def begun(config: Config, manifest: dict, model: GPT, stepper, optimizer, stream
     """A run of these parts, before its first step."""
     c, tokenizer = config, tokenizer_of(config.data, manifest)
     if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
-        raise ValueError(f"samples need the tokenizer that made {c.data.dir}; or set eval.sample_every=0")
+        remedy = "name it in data.tokenizer, or set eval.sample_every=0"
+        raise ValueError(f"samples need the tokenizer that made {c.data.dir}; {remedy}")
     if c.data.answers_after:
         own = stream.streams[list(c.data.mix).index(c.data.dir)] if c.data.mix else stream
         only_answers(own, marker_of(c.data, tokenizer))

@@ -56,7 +56,8 @@ def introduce(training: Training) -> None:
     what = f"{num_params(training.model.config):,} parameters in {train.dtype} on {training.device}"
     if adapters := lora_parameters(training.model):
         what = f"{sum(p.numel() for p in adapters.values()):,} in adapters beside {what}"
-    say(f"{c.run.dir}: {what}; {tokens}, from {c.data.mix or c.data.dir}")
+    began = f"goes on after step {training.step}" if training.step else "a new run"
+    say(f"{c.run.dir}: {began}; {what}; {tokens}, from {c.data.mix or c.data.dir}")
 
 
 def note_start(training: Training, command: str) -> None:

@@ -833,7 +833,9 @@ for rank in RANKS:
 for way, rank in zip(counted, (0, *RANKS)):
     formula = memory(base.config, B, T, rank)
     wrong = [part for part in formula if formula[part] != counted[way][part]]
-    assert device.type != "cpu" or not wrong, f"{way}: {wrong} are not as the formula for adapters in all products says"
+    assert device.type != "cpu" or not wrong, (
+        f"{way}: {wrong} are not as the formula for adapters in all products says"
+    )
     print(f"{way:14} {sum(counted[way].values()):,} bytes")
 last = freeze(load_model(MODEL, device), f".h.{base.config.n_layer - 1}.", ".ln_f")
 counted["last block"] = measured(last.train())
