@@ -1,8 +1,9 @@
 """What asks a run to end, and what it says when it ends for good.
 
-Exported from notebooks/17e_long_run.ipynb.
+Exported from notebooks/17e_long_run.ipynb, grown by notebooks/20a_many_processes.ipynb.
 """
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -49,10 +50,12 @@ def asked_to_stop(training: Training) -> Iterator[Callable[[], str | None]]:
 
 
 def exit_code(training: Training) -> int:
-    """For the shell: 128 plus the signal's number if a signal stopped the run before its last step, else 0."""
-    if training.step < training.config.train.max_steps and training.stopped in ("SIGINT", "SIGTERM"):
+    """For the shell: 0 for a finished run, 128 plus a signal's number, 1 for another stop; that is 0 under torchrun."""
+    if training.step >= training.config.train.max_steps:
+        return 0
+    if training.stopped in ("SIGINT", "SIGTERM"):
         return 128 + signal.Signals[training.stopped]
-    return 0
+    return 0 if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
 
 @contextmanager

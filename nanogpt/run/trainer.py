@@ -130,8 +130,8 @@ HELP = """Start a run, or go on with it where its newest checkpoint is: the same
   python -m nanogpt train gpt2-124M train.micro_batch=8 --dry-run
   python -m nanogpt train runs/tiny                              go on with the run in this folder
 
-Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint. After
-Ctrl-C the exit code is 130, after SIGTERM 143, after the other two 0.
+Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint. Its exit
+code is then 130, 143, 1 and 1. 0 says that the run is finished.
 """
 
 

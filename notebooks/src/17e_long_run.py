@@ -645,12 +645,14 @@ predict("17e.3", "exit code of a run that SIGTERM has stopped", guess=None)
 
 # %%
 #| export run.stopping
-#| blank exit_code: 0, but 128 plus the number of the signal for a run that a signal stopped before its last step
+#| blank exit_code: 0 for a finished run, 128 plus the number of the signal that stopped it before its last step, 1 for another stop
 def exit_code(training: Training) -> int:
-    """For the shell: 128 plus the signal's number if a signal stopped the run before its last step, else 0."""
-    if training.step < training.config.train.max_steps and training.stopped in ("SIGINT", "SIGTERM"):
+    """For the shell: 0 for a finished run, 128 plus the signal's number for one that a signal stopped, else 1."""
+    if training.step >= training.config.train.max_steps:
+        return 0
+    if training.stopped in ("SIGINT", "SIGTERM"):
         return 128 + signal.Signals[training.stopped]
-    return 0
+    return 1
 
 
 # %%
@@ -658,7 +660,7 @@ answer("17e.3", exit_code(run))
 
 # %% [markdown]
 r"""
-It is 143, which is 128 plus 15. A shell gives the same code to a process that a signal has ended. So the script does not sample from an unfinished run, and a script that trains one seed after the other can stop, too. After Ctrl-C (signal 2) the code is 130. The file `stop` and the time limit give 0: somebody planned this stop, and a program that starts a run on many processes would take any other code for a failure and start it again at once. A script that plans such stops can see in the last line of `metrics.jsonl` whether the run is finished.
+It is 143, which is 128 plus 15. A shell gives the same code to a process that a signal has ended. So the script does not sample from an unfinished run, and a script that trains one seed after the other can stop, too. After Ctrl-C (signal 2) the code is 130. After the file `stop` and the time limit it is 1. So 0 says that the run is finished, and nothing else does. A batch script can submit the run again after 1 or 143; a mistake in the configuration gives 2.
 
 The same call goes on with the run, and this time nobody stops it:
 """
@@ -915,8 +917,8 @@ HELP = """Start a run, or go on with it where its newest checkpoint is: the same
   python -m nanogpt train gpt2-124M train.micro_batch=8 --dry-run
   python -m nanogpt train runs/tiny                              go on with the run in this folder
 
-Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint. After
-Ctrl-C the exit code is 130, after SIGTERM 143, after the other two 0.
+Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint. Its exit
+code is then 130, 143, 1 and 1. 0 says that the run is finished.
 """
 
 

@@ -669,7 +669,45 @@ r"""
 (The rate is constant here, because a cosine over 20 steps is another schedule than one over 40; chapter 17f has met this problem.)
 
 That is all that many processes need in the trainer. When something goes wrong between them, a rank that dies or a group that waits for ever, chapter 20b finds out what it was. And a model that does not fit into one GPU needs more than copies: chapter 21.
+"""
 
+# %% [markdown]
+r"""
+## Appendix: a planned stop under torchrun
+
+A run that its file `stop` or `run.minutes` has ended gives exit code 1, so that a script does not take it for a finished run. But torchrun takes every code except 0 for a failure and ends the other ranks. With `--max-restarts` it starts all of them again, so the run would go on at once. torchrun tells its ranks who they are by variables of the environment, `TORCHELASTIC_RUN_ID` among them. So `exit_code` grows by this case.
+"""
+
+
+# %%
+#| export run.stopping
+import os
+import signal
+
+
+# %%
+#| export run.stopping
+#| grows exit_code
+def exit_code(training: Training) -> int:
+    """For the shell: 0 for a finished run, 128 plus a signal's number, 1 for another stop; that is 0 under torchrun."""
+    if training.step >= training.config.train.max_steps:
+        return 0
+    if training.stopped in ("SIGINT", "SIGTERM"):
+        return 128 + signal.Signals[training.stopped]
+    return 0 if "TORCHELASTIC_RUN_ID" in os.environ else 1
+
+
+# %%
+from types import SimpleNamespace
+from unittest.mock import patch
+
+half = SimpleNamespace(step=7, stopped="the file stop", config=load_config("tiny"))
+print("alone:", exit_code(half))
+with patch.dict(os.environ, TORCHELASTIC_RUN_ID="none"):
+    print("under torchrun:", exit_code(half))
+
+# %% [markdown]
+r"""
 ## Checkpoint
 """
 

@@ -182,9 +182,7 @@ def test_after_a_signal_the_exit_code_is_the_shells(config, tmp_path, monkeypatc
     assert checkpoint.latest(config().run.dir).name == "step_000005"
     monkeypatch.undo()
     (Path(config().run.dir) / "stop").touch()
-    assert main(["train", path]) == 0, (
-        "torchrun would take another code for a failure, and start the run again"
-    )
+    assert main(["train", path]) == 1, "a script must not take it for a finished run"
     assert main(["train", path]) == 0 and len(lines(config().run.dir)) == 12
 
 

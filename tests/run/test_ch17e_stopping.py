@@ -73,8 +73,8 @@ def test_a_stop_file_that_was_obeyed_is_gone(folder, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("stopped", "step", "code"),
-    [("SIGTERM", 7, 143), ("SIGINT", 7, 130), ("SIGTERM", 12, 0), ("the file stop", 7, 0), (None, 12, 0)],
+    [("SIGTERM", 7, 143), ("SIGINT", 7, 130), ("SIGTERM", 12, 0), ("the file stop", 7, 1), (None, 12, 0)],
 )
-def test_the_exit_code_is_a_signals_only_for_a_run_that_is_not_finished(folder, stopped, step, code):
+def test_only_a_finished_run_has_exit_code_0(folder, stopped, step, code):
     run = SimpleNamespace(config=small(folder, train_max_steps=12), step=step, stopped=stopped)
     assert exit_code(run) == code

@@ -23,6 +23,7 @@ from nanogpt.run import checkpoint, trainer
 from nanogpt.run.compare import verdict
 from nanogpt.run.config import load_config
 from nanogpt.run.metrics import read_metrics
+from nanogpt.run.stopping import exit_code
 from nanogpt.run.together import held_loss, my_documents, remedy, seed_step, too_large
 
 pytestmark = [
@@ -311,3 +312,13 @@ def test_what_fits_is_not_refused():
     assert not too_large(load_config("tiny"), cpu, 1)
     large = load_config("tiny", ["model.n_layer=1000000", "model.n_embd=1024"])
     assert too_large(large, cpu, 1) and not too_large(large, cpu, 10**6)
+
+
+@pytest.mark.parametrize("name, code", [("TORCHELASTIC_RUN_ID", 0), ("ELSEWHERE", 1)])
+def test_under_torchrun_a_planned_stop_is_no_failure(monkeypatch, name, code):
+    """torchrun would start the ranks again, and the run would go on."""
+    monkeypatch.setenv(name, "none")
+    half = SimpleNamespace(step=7, stopped="the file stop", config=load_config("tiny"))
+    assert exit_code(half) == code
+    half.stopped = "SIGTERM"
+    assert exit_code(half) == 143
