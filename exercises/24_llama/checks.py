@@ -192,7 +192,7 @@ CHECKS = [
     Check("24-1", "texts that fit", 1, fitting, tolerance=1e-9),
     Check("24-2", "the rows of every head", 2, "reorder", rows, hidden=False),
     Check("24-2", "the scores of Meta's order", 1, scores, attended),
-    Check("24-2", "the given weight stays as it is", 1, untouched, rows),
+    Check("24-2", "no weight that was given is changed", 1, untouched, rows),
     Check("24-3", "ordinary numbers in float32, with a large eps", 1, normed, ordinary, hidden=False),
     Check("24-3", "large and tiny numbers in float16", 1, normed, in_half, tolerance=1e-3),
     Check("24-3", "positions of zeros", 1, normed, of_zeros),

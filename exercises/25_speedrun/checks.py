@@ -162,7 +162,7 @@ CHECKS = [
     Check("25-2", "up, flat and down", 1, "factors", apart, hidden=False),
     Check("25-2", "down to more than zero", 1, "factors", down_to_a_rest),
     Check("25-2", "no warm-up, no cooldown", 1, "factors", without_one),
-    Check("25-2", "warm-up and cooldown overlap", 1, "factors", overlapping),
+    Check("25-2", "a cooldown that begins within the warm-up", 1, "factors", overlapping),
     Check("25-3", "scores of ordinary heads", 1, "scores", heads, hidden=False, tolerance=1e-4),
     Check("25-3", "vectors of very different lengths", 1, "scores", long_and_short, tolerance=1e-3),
     Check("25-3", "vectors of zeros", 1, "scores", zeros, tolerance=1e-4),

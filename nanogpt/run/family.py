@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-Positive = Annotated[int, Field(gt=0)]
+Positive, PositiveFloat = Annotated[int, Field(gt=0)], Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,7 @@ class LlamaKeys:
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     n_kv_head: Positive | None = None  # heads of keys and values; they divide n_head; null: as many as n_head
     n_hidden: Positive | None = None  # the width of the MLP; null: 8/3 of n_embd, up to a multiple of 16
-    rope_theta: Annotated[float, Field(gt=0)] = (
-        10_000.0  # the slowest pair turns by about 1/rope_theta a token
-    )
+    rope_theta: PositiveFloat = 10_000.0  # the slowest pair turns by about 1/rope_theta a token
     qk_norm: bool = False  # normalize queries and keys, as Qwen3 does
     tied: bool = True  # lm_head is wte, as in GPT-2; large models have two matrices
 

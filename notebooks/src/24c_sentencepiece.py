@@ -264,7 +264,6 @@ The second text ends within the ë, and its last byte is shown as the replacemen
 
 # %%
 #| export
-#| blank SentencePiece.decode: gather bytes in a row and decode them together; ▁ is a space, and the first one is dropped
 class SentencePiece(SentencePiece):
     def decode(self, ids: Iterable[int]) -> str:
         """The text. Bytes that are not UTF-8 become U+FFFD each; <unk> becomes ⁇ between spaces. ValueError for a foreign id."""
@@ -321,7 +320,6 @@ one follows. Small numbers take one byte.
 
 # %%
 #| export
-#| blank to_varint: the lowest seven bits, with bit 128 set as long as more follows
 #| blank from_varint: add up seven bits of each byte, until one is below 128
 def to_varint(value: int) -> bytes:
     """A number as protobuf writes it: seven bits a byte, the lowest first. Negative ones as 64 bits."""
