@@ -330,7 +330,7 @@ def run(args: Namespace) -> None:
 
 
 # %%
-grown("run")
+grown("run", "13")
 
 # %% [markdown]
 r"""
