@@ -494,7 +494,7 @@ First we ask which looks are due after step 20 of a run that is validated after 
 run = resume(tiny("looks", "eval.every=20"))
 run.step = 20
 print("due:", *(each.__name__ for each in due_looks(run)))
-print({name: round(value, 3) for name, value in look(run, due_looks(run)).items()})
+print({name: round(float(value), 3) for name, value in look(run, due_looks(run)).items()})
 careful = looked_at(lambda run: look(run, [random_part, validate]))
 assert careful == alone, "the looks have changed the run"
 
