@@ -826,7 +826,7 @@ from nanogpt.run.config import load_config
 
 for changes in ("train.dtype=float32", "train.dtype=bf16", "train.dtype=bf16 parallel.recompute=true"):
     say_memory(GPT2, load_config("gpt2-124M", ["train.micro_batch=16", *changes.split()]))
-grown("say_memory")
+grown("say_memory", "22")
 
 # %% [markdown]
 r"""

@@ -705,7 +705,8 @@ skip = ["TF32", "bf16", "fp16", "compile", "bf16 weights"]
 for name, config, T in (("small", small, 64), ("GPT-2 124M", GPTConfig(), 1024)):
     for kept in (True, False):
         skipped = skip if kept else [*skip, "kept memory"]
-        below, above = (rungs_up_to(rung, skipped) for rung in ("fused AdamW", "chunked loss"))
+        below = rungs_up_to("fused AdamW", skipped)
+        above = below | {"chunked loss"}
         usual, chunked = (sum(predict(config, on, 4, T, example, 0.5e-6).values()) for on in (below, above))
         what = "kept" if kept else "given back"
         print(f"{name:10} freed memory is {what}: the chunks are {usual / chunked:.2f}× as fast")
@@ -724,8 +725,8 @@ machine's C library can do that.
 
 # %% tags=["nbval-ignore-output"]
 device = torch.device("cpu")
-below, above = (make_step(small, rungs_up_to(n, [*skip, "kept memory"]), 4, 64, device)[1]
-                for n in ("fused AdamW", "chunked loss"))  # fmt: skip
+usual = rungs_up_to("fused AdamW", [*skip, "kept memory"])
+below, above = (make_step(small, on, 4, 64, device)[1] for on in (usual, usual | {"chunked loss"}))
 peaks = [peak_memory(step, device) / 2**20 for step in (below, above)]
 print(f"above the weights at the peak of a step: {peaks[0]:.0f} MiB, in chunks {peaks[1]:.0f} MiB")
 print(f"freed memory goes back: the chunks are {faster(below, above, device, pairs=6, warmup=1)} as fast")
