@@ -122,7 +122,7 @@ def test_merges_are_those_of_a_recount_on_any_text(text):
 
 @pytest.mark.slow
 def test_merges_are_those_of_a_recount_on_shakespeare(tinyshakespeare):
-    chunks = count_chunks([tinyshakespeare.read_bytes().decode()[:400_000]])
+    chunks = count_chunks([tinyshakespeare.read_bytes().decode()])
     assert learn_merges(chunks, 767) == recount(chunks, 767)
 
 
@@ -305,11 +305,9 @@ def test_gpt2_matches_tiktoken_on_every_code_point(gpt2):
     import tiktoken
 
     published = tiktoken.get_encoding("gpt2")
-    codes = [*range(0xD800), *range(0xE000, 0x110000)]
-    for at in range(0, len(codes), 256):
-        texts = [f"a{chr(code)}1 {chr(code)}{chr(code)} b" for code in codes[at : at + 256]]
-        together = "".join(texts)
-        assert gpt2.encode(together) == published.encode_ordinary(together), f"from {codes[at]:#x} on"
+    for code in [*range(0xD800), *range(0xE000, 0x110000)]:
+        text = f"a{chr(code)}1 {chr(code)}{chr(code)} b"
+        assert gpt2.encode(text) == published.encode_ordinary(text), hex(code)
 
 
 @pytest.mark.parametrize("text, place", [("\ud83d", "0"), ("ab \udc00", "3"), ("🙂\ud83d\ude42", "1-2")])
