@@ -19,9 +19,8 @@ from course.package.directives import read_head
 from course.paths import BUILT, NOTEBOOKS, PACKAGE, CourseError, notebook_path
 
 SECONDS = 300
-LAID_OUT: dict[
-    str, str
-] = {}  # what the folder of a chapter was made of, so that the next command need not make it again
+# By chapter: what its folder was made of, so that the next command need not make it again.
+LAID_OUT: dict[str, list] = {}
 TURN_SAID = re.compile(rf"(?<!\"){TURN}.*")  # as an error says it, not as the line that raises it
 
 
@@ -54,7 +53,7 @@ def package_so_far(number: str, executed: list[str]) -> Path:
         ):
             place.source = found[-1]
     folder = BUILT / f"so-far-{number}"
-    made_of = str([cell.source for cell in notebook.cells] + newest_files())
+    made_of = [[cell.source for cell in notebook.cells], *written()]
     if LAID_OUT.get(number) != made_of or not folder.exists():
         shutil.rmtree(folder, ignore_errors=True)
         Chapter(path, notebook).lay_out(folder)
@@ -62,10 +61,11 @@ def package_so_far(number: str, executed: list[str]) -> Path:
     return folder
 
 
-def newest_files() -> list[int]:
-    """When a notebook, and when a module, was written last: they may change while a kernel runs."""
-    folders = (NOTEBOOKS.glob("*.ipynb"), PACKAGE.rglob("*.py"))
-    return [max((path.stat().st_mtime_ns for path in paths), default=0) for paths in folders]
+def written() -> list[tuple[str, int]]:
+    """The notebooks and modules, and when each was written: they may change while a kernel runs."""
+    return sorted(
+        (str(path), path.stat().st_mtime_ns) for path in [*NOTEBOOKS.glob("*.ipynb"), *PACKAGE.rglob("*.py")]
+    )
 
 
 def ranks_device(processes: int) -> str:

@@ -660,7 +660,7 @@ answer("17e.3", exit_code(run))
 
 # %% [markdown]
 r"""
-It is 143, which is 128 plus 15. A shell gives the same code to a process that a signal has ended. So the script does not sample from an unfinished run, and a script that trains one seed after the other can stop, too. After Ctrl-C (signal 2) the code is 130. After the file `stop` and the time limit it is 1. So 0 says that the run is finished, and nothing else does. A batch script can submit the run again after 1 or 143; a mistake in the configuration gives 2.
+It is 143, which is 128 plus 15. A shell gives the same code to a process that a signal has ended. So the script does not sample from an unfinished run, and a script that trains one seed after the other can stop, too. After Ctrl-C (signal 2) the code is 130. After the file `stop` and the time limit it is 1. So 0 says that the run is finished, and nothing else does.
 
 The same call goes on with the run, and this time nobody stops it:
 """
