@@ -16,7 +16,7 @@ batch ─> loss and norm ─> judged ── usual ────> update ───
                              └──── unusual ──> kept, counted ──┘
 ```
 
-The next sitting, 17f, is about runs that are killed without being asked. Both sittings are optional. Sections called appendix have code that prints, writes files or reads the command line. You may skip them.
+The next sitting, 17f, is about runs that are killed without being asked. Both sittings are optional. Sections called appendix have code that prints, writes files or reads the command line. You may skip their code, but read the sentences before it: `say` and `step_line` are used again below.
 """
 
 # %%
@@ -88,7 +88,7 @@ _ = ensure_corpus(RUNS / "stories", n=1000)
 r"""
 ## Which steps count
 
-Chapter 07's `train_step` makes the update. Since chapter 10b it first asks a function `accept` whether this loss and this gradient should be used. So far the answer was yes, unless they were not finite. A long run has
+Chapter 07's `train_step` makes the update. Since chapter 15 it first asks a function `accept` whether this loss and this gradient should be used. If the caller passes no `accept`, the answer is yes, unless they are not finite. A long run has
 three reasons to leave an update out:
 
 - *Not finite.* The loss or the gradient is NaN or infinite. The batch is kept in a file, so that somebody can look at it.
@@ -360,7 +360,7 @@ show(
 # %% [markdown]
 r"""
 Not all of them are left out, and the reason is arithmetic. The window takes in every value before it computes the value's score, also a bad one. (The window of llm.c, from which ours is taken, does the same.) No value among n can be further from their mean than $\sqrt{n-1}$
-deviations (Samuelson 1968), which is 11.3 for 128. If k of the values are equal spikes, each of them is $\sqrt{(n-k)/k}$ deviations from the mean: 11.3 for one spike, 7.9 for two, 6.5 for three, and 5.6 for four. So the first spikes hide the
+deviations (Samuelson 1968), which is 11.3 for 128. If k of the values are equal spikes, each of them is $\sqrt{(n-k)/k}$ deviations from the mean: 11.3 for one spike, 7.9 for two, 6.5 for three, and 5.6 for four. The norms above come close to these numbers. So the first spikes hide the
 later ones. With a limit of 6, a run can leave out at most three equal spikes in 128 steps. From the fourth on, the model learns the garbage, and its loss on garbage falls. If a run meets more bad batches than that, it has a
 problem that skipping does not solve.
 
@@ -502,11 +502,11 @@ assert careful == alone, "the looks have changed the run"
 r"""
 ## Asking a run to stop
 
-There are four ways to ask a run to stop. A cluster sends the signal SIGTERM to the process. A person presses Ctrl-C, which sends the signal SIGINT. A time limit may be in the configuration (`run.minutes`). And if you cannot send a signal to the machine, you create a file named `stop` in the run's folder. In all four cases
-the run should finish its step, save, and end. A second Ctrl-C ends the run at once.
+There are four ways to ask a run to stop. A cluster sends the signal SIGTERM to the process. A person presses Ctrl-C, which sends the signal SIGINT. A time limit may be in the configuration (`run.minutes`). And if you cannot send a signal to the process, you can create a file named `stop` in the run's folder. In all four cases
+the run should finish its step, save, and end. A second signal ends the run at once, without a checkpoint of this step.
 
 By default SIGTERM ends a process in the middle of whatever it does. `asked_to_stop` replaces this handler, and the one of SIGINT, while the run is training, and puts the old ones back afterwards. Our handler only notes the signal's name. After each step the loop asks `reason`, which returns the noted name, or None.
-`limit_reached` knows the two other ways. The time limit must leave room for another step, a checkpoint and an evaluation, so it looks at the longest of each so far.
+`limit_reached` knows the two other ways. The time limit must leave room for another step, a checkpoint and an evaluation, so `limit_reached` adds up the longest of each kind that was measured so far, and half as much again. (The loop of this sitting measures only its steps. The loop of 17f measures all three.)
 
 We send ourselves a SIGTERM to try it.
 """
@@ -575,7 +575,7 @@ The process is still alive after the signal. It only knows now that it should st
 Now we put the parts together. `fit` makes the run of a configuration, or goes on with it where it was saved (`resume`). In a loop it makes a step, makes the looks that are due, writes the line into the file, and asks whether to stop. At the end it writes a checkpoint with
 17b's `save`, and says how to go on. `keep_config` writes the complete configuration into the run's folder, so that the folder alone is enough to go on.
 
-One detail needs care. When a run goes on, `resume` removes the line of the checkpoint's step from the file, because after a kill this line may be torn (17f). The checkpoint contains the same line (`run.record`). So `fit` begins by writing it again.
+One detail needs care. When a run goes on, `resume` removes the line of the checkpoint's step and all later lines from the file, because after a kill some of these steps are made again (17d). The checkpoint contains the same line (`run.record`). So `fit` begins by writing it again.
 """
 
 
@@ -684,7 +684,7 @@ r"""
 
 The functions of this appendix tell the operator about a run, on the screen and in files. None of them changes the training. The loop of 17f will call them.
 
-Two errors end a run for good: too many losses in a row that are not finite, and a full disk. `naming_last_good` adds to their message the checkpoint from which the run can go on.
+Two errors end a run until somebody has done something about them: too many losses in a row that are not finite, and a full disk. `naming_last_good` adds to their message the checkpoint from which the run can go on.
 """
 
 
@@ -898,7 +898,7 @@ print(*key_lines(Config)[8:12], sep="\n")
 
 # %% [markdown]
 r"""
-The command reads its options, makes the configuration (`config_of`), and calls `fit`. At the end it raises `SystemExit` with the exit code of a run that a signal has stopped.
+The command reads its options, makes the configuration (`config_of`), and calls `fit`. At the end it raises `SystemExit` with the run's exit code, unless the run is finished.
 """
 
 

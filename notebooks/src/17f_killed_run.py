@@ -113,7 +113,7 @@ So the loop must write a checkpoint now and then. `run.checkpoint_every` says af
 
 An evaluation may fail, for example because it needs more memory than there is. If it comes first, all steps since the last checkpoint are lost. So the checkpoint comes first.
 
-`keep_run` writes a checkpoint with 17b's `save`. Before that it flushes the file of lines to the disk, so that after a power cut the file is never behind the checkpoint. `tidy` deletes old checkpoints, but keeps the best one. `finish_step` does everything that is due after a step. The step's line is in `run.record`
+`keep_run` writes a checkpoint with 17b's `save`. Before that it flushes the file of lines to the disk, so that after a power cut the lines of all earlier steps are there. `tidy` deletes old checkpoints, but keeps the best one. `finish_step` does everything that is due after a step. The step's line is in `run.record`
 meanwhile, and `finish_step` adds the results of the looks to it.
 """
 
@@ -188,7 +188,7 @@ The evaluation after step 20 failed, and the checkpoint of step 20 is there. No 
 
 But one line is lost. The checkpoint says that 20 steps were made, and the file has 19 lines. If the run goes on with step 21, line 20 is missing for ever, and so is the first validation loss. Should we write the line before the checkpoint? Then it would be there, but without the validation loss, which is not known yet.
 
-The remedy is to save the unfinished line as well. It is in `run.record`, which is one of the fields that a checkpoint keeps (17d). When the run goes on, it finds a line in `run.record` that is not written yet. So it does not begin with a step: it first makes the evaluation, and writes the line.
+The remedy is to save the unfinished line as well. It is in `run.record`, which is one of the fields that a checkpoint keeps (17d). When the run goes on, `resume` removes the lines from the checkpoint's step on from the file, because the steps behind it are made again (17d). It puts the line of the checkpoint's own step into `run.record`: with its validation loss if the file had it, and otherwise unfinished, as here. So it does not begin with a step: it first makes the evaluation, and writes the line.
 
 `make_steps` is this loop. `why` is a function that returns a reason to stop, or None (17e). `write` is a list of functions that are called with each line. `writers` of 17e's appendix makes two, one for the screen and one for the file. If too many losses in a row are not finite (`train.bad_steps`), the loop gives up.
 """
@@ -307,7 +307,7 @@ unbroken = fit(tiny("whole"))
 
 # %% [markdown]
 r"""
-The second one trains in a child process, which is killed when its file has a certain number of lines. This happens three times. Then the last call trains to the end.
+The second one trains in a child process, which is killed as soon as its file has 18 lines, then 33, then 48. Then the last call trains to the end.
 
 *Predict.* The run has a checkpoint after every tenth step. How many of its steps are made twice?
 """
@@ -440,14 +440,14 @@ for last in (STEPS, HALF):
 # %% [markdown]
 r"""
 From the end, the rate jumps from a low value to a high one. No schedule has such a jump. From the middle nothing jumps: the first 30 steps are those of a run of 120 steps. So keep a checkpoint from the constant part. To extend the run, go back to this checkpoint: move the later checkpoints away and start again with more steps.
-No step of the constant part is wasted, and the decay happens only once, at the end.
+Only the steps after this checkpoint are made again, so take the last checkpoint before the decay. The decay then happens only once, at the end.
 
 ## How often should a run be saved?
 
 A checkpoint takes c seconds, and we write one every t seconds. So checkpoints take the share $c/t$ of the time. The machine fails every M seconds on average, and each failure costs the steps since the last checkpoint, which took t/2 seconds on average. This is a share of $t/2M$. The sum
 $c/t + t/2M$ is smallest where the two parts are equal: $t=\sqrt{2cM}$ (Young 1974).
 
-Our run has measured c. M depends on the machine. Llama 3 was trained on 16,384 GPUs. They were
+Our run has measured c: its output says what 60 steps and six checkpoints took. M depends on the machine. Llama 3 was trained on 16,384 GPUs. They were
 interrupted unexpectedly 419 times in 54 days (Grattafiori et al. 2024, §3.3.4), which is every 3.1 hours. A single machine may run for months.
 
 *Predict.* We saved after every tenth step. If the machine fails once in 24 hours, how many steps should there be between two checkpoints of *this* run?
@@ -474,7 +474,7 @@ show(
 
 # %% [markdown]
 r"""
-Each curve of the figure is for a machine that fails with another frequency, and the point on it is the best interval. The dashed line is our run. Every tenth step is far too often. We saved so often only because a kill in a short run should find a new checkpoint each time. But the valley is wide. At half or twice the best interval, the lost time is only a quarter larger than at best.
+Each curve of the figure is for a machine that fails with another frequency, and the point on it is the best interval. The dashed line is our run. The best interval is longer than our whole run, so a run this short needs no checkpoint before its end, and every tenth step is far too often. We saved so often only to have a new checkpoint before each of our kills. But the valley is wide. At half or twice the best interval, the lost time is only a quarter larger than at best.
 
 What does a checkpoint spend its c seconds on? One thinks of the disk first. But there are five parts. The tensors of a GPU are copied to the CPU; here they are there already, so this part costs nothing. The tensors are joined into one block of bytes. The block is written to a file. It is read again for its hash. And at last the file is flushed to the disk. We measure each part for 80 MB, which is the size of AdamW's averages for ten million
 parameters:

@@ -82,8 +82,7 @@ r"""
 ## Another town
 
 What should we fine-tune on? We want a text that differs from the old one in a known way, and whose floor we know. Chapter 07's model has read stories of one town. Now we invent
-another town, which differs from the first in two things. There the boys own the things that are counted and the girls visit, so names and pronouns change places. And where two
-children of the first town put their things together, the guest of the second town gets as many as he or she has already. Two words are new, *as* and *again*. They are spelled
+another town, which differs from the first in two things. In the first town a girl owns the things that are counted and a boy visits her. In the second town a boy owns them and a girl visits him, so names and pronouns change places. And where the two children of the first town put their things together, the guest of the second town gets as many as she has already. Two words are new, *as* and *again*. They are spelled
 from smaller tokens.
 
 `CHANGE` holds the lines of the grammar that are different. `swapped_rules` gives all lines that have a pronoun, each pronoun exchanged for the other one. The last entry is the new rule.
@@ -264,8 +263,7 @@ fewer of them are right than before, although both towns add and subtract in the
 
 ## Part of the weights
 
-*Frozen layers.* A parameter without a gradient does not change, and the optimizer keeps no moments for it. The usual choice is to train the last block
-only.
+*Frozen layers.* A parameter without a gradient does not change, and the optimizer keeps no moments for it. The usual choice is to train only the last block, here together with the layer norm behind it (`ln_f`).
 """
 
 
@@ -339,7 +337,7 @@ print("gradient of A:", layer.lora_A.grad.abs().sum().item(), "and of B:", tuple
 r"""
 The first gradient of A is zero, because it comes through B, which is zero. After one step it is not.
 
-*Where do the adapters go?* The paper adapts the matrices of attention only. By default we adapt all four products of a block. `c_attn` holds
+*Where do the adapters go?* The paper adapts the matrices of attention only. By default we adapt all four products of a block. (`TARGETS` has three names, because attention and the MLP both call their last layer `c_proj`.) `c_attn` holds
 queries, keys and values together, so these three share one A. We leave out the embeddings and the tied head. They are a table, and a task may need to change each of its rows
 independently of the others, which a low rank cannot do.
 """
@@ -853,8 +851,7 @@ On a CPU the formula is exact. On the left, the last block alone needs less than
 r"""
 ## Appendix: a published run
 
-How does fine-tuning look with GPT-2 itself? llm.c's log from an RTX 4070 SUPER starts with GPT-2's weights and reads TinyShakespeare once: 74 steps of 4,096 tokens, at a
-constant rate of 3e-4.
+How does fine-tuning look with GPT-2 itself? We read two logs of llm.c, one from an RTX 4070 SUPER and one from an H800. Both start with GPT-2's weights. The first reads TinyShakespeare once, in 74 steps of 4,096 tokens at a constant rate of 3e-4.
 """
 
 

@@ -12,7 +12,7 @@ each of these three things:
 | some of the rows are of old text | 19 | `data.mix` | `batches_of` opens the data |
 | only the answers count in the loss | 19b | `data.answers_after` | `begun` puts the run together |
 
-This sitting adds the three keys, one after the other. The loop, the step and the log stay as they are. How do we know that a key does what a chapter's own loop did? We write that loop once more beside the trainer's run, and demand a strict law: **both have the same losses, to the last bit.**
+This sitting adds the three keys, one after the other. The loop, the step and the log stay as they are. How do we know that a key does what a chapter's own loop did? We write that loop once more beside the trainer's run, and compare the losses of the two, step by step.
 
 (You may skip this sitting. Later ones use the keys, but do not explain anything with them.)
 """
@@ -60,8 +60,7 @@ from nanogpt.text.data import BatchStream
 
 # %% [markdown]
 r"""
-All sizes are set here: `N` steps of `B` rows, adapters of rank `RANK`, and `STORIES` stories that questions are taken from. One thread is enough for a model of this size. With more of them, sums are added up in another order, and
-"to the last bit" could not hold between two processes.
+All sizes are set here: `N` steps of `B` rows, adapters of rank `RANK`, and `STORIES` stories that questions are taken from. One thread is enough for a model of this size. With several threads, sums may be added up in another order, and two processes could differ for this reason alone.
 """
 
 # %%
@@ -134,7 +133,7 @@ measure("before", base)
 r"""
 ## The run as it was
 
-The run is a file (chapter 17c). It begins with chapter 07's model, it reads the questions, and its schedule is the one of chapter 07's `train`: no warm-up, and a fall at the end.
+The run is a file (chapter 17c). It begins with chapter 07's model, it reads the questions, and its schedule is the one of chapter 07's `train`: no warm-up, and a fall at the end. The rate in the file is for adapters. The first run trains all weights, so it lowers the rate to 1e-3. (It calls `fit` in the notebook, and `[2:]` drops the words that only a shell needs.)
 """
 
 # %%
@@ -284,7 +283,7 @@ print(*sorted(path.name for path in (RUNS / "first").iterdir()))
 
 # %% [markdown]
 r"""
-When the run goes on, `take_weights` puts the numbers back. For adapters it calls `take_adapter`, which first compares a hash of the base. Suppose that somebody has trained the base further in the meantime. The run would go on beside other weights, and no error would be raised. So this is refused.
+When the run goes on, `take_weights` puts the numbers back. For adapters it calls `take_adapter`, which first compares a hash of the base. Suppose that somebody has trained the base further in the meantime. Without the check, the run would go on beside other weights, and no error would be raised. With it, `take_adapter` raises a ValueError.
 """
 
 
@@ -419,7 +418,7 @@ print("of seven rows, from the old stories:", (seven == old_row).all(1).sum().it
 
 # %% [markdown]
 r"""
-The row is the first one of the old stories, as chapter 03's stream gives it. When such a run is validated, its line has a loss for each folder, the other folder's under its name. So you can watch two curves in one log: what is learned, and what is forgotten.
+The row is the first one of the old stories, as chapter 03's stream gives it. At each validation the log gets one loss for each folder: `val_loss` for `data.dir`, and `val_loss of FOLDER` for every other one. So you can watch two curves in one log: what is learned, and what is forgotten.
 
 ## Only the answers count
 
@@ -452,7 +451,7 @@ print(torch.where(in_answers(ids, [7], 9), ids, -100)[0].tolist())
 r"""
 The 8 and the 9 behind the first 7 count, and so does the 9 behind the second 7. Everything else is −100, the number that no loss of this course counts.
 
-`only_answers` hides the other targets in every batch of a stream. The stream's place in the data and its state in a checkpoint stay what they were. If the first million tokens have no marker at all, it is misspelled, and that is said at once.
+`only_answers` hides the other targets in every batch of a stream. The stream's place in the data and its state in a checkpoint stay what they were. If the first million tokens contain no marker at all, it is probably misspelled, so `only_answers` raises an error before the run starts.
 """
 
 
@@ -589,7 +588,7 @@ answer("19c.2", round(results["answers alone"]["old"], 2))
 
 # %% [markdown]
 r"""
-More answers are right than after the runs before, and the stories are forgotten: not one of their words counted in the loss. So the mixture is needed here more than anywhere.
+More answers are right than after the runs before, but the model has forgotten how to tell stories. The documents consist mostly of story text, and in this run none of that text counted in the loss. So the mixture is needed here more than anywhere.
 
 Which weights? The loss is a mean over all targets that count. We count those of a batch in which one row is a row of stories.
 """
@@ -622,7 +621,7 @@ for name, found in results.items():
 # %% [markdown]
 r"""
 The trainer is the loop again, to the last bit. Now compare the last two lines of the table. One row of stories in each batch has brought the loss on old stories back to nearly what it was before, and the model still answers about as many questions as after training on all tokens, or more. (With 120 questions the standard
-error of a share is about three per cent, so small differences of the shares mean nothing.) Thirty steps are few. The order of the losses on old stories is what this table can show.
+error of a share is about three per cent, so small differences of the shares mean nothing.) Thirty steps are few. The table shows that the mixture brings the loss on old stories down. It does not show whether adapters forget less than all weights, since these runs differ in their rate. Chapter 19 compares the two ways at several rates.
 
 ## Killed
 
@@ -671,7 +670,7 @@ answer("19c.3", round(100 * adapted / sum(p.numel() for p in base.parameters()),
 r"""
 With a mixture, the dry run has a line for each folder, which says how often the run reads it.
 
-That is all. Three keys changed three functions, and the loop does not know about them. On several processes they work as well, as the tests of chapter 20a show: each rank has its own rows of the mixture, and the mean over the answers is one over all ranks. Only a model that is cut into parts (chapter 21d) refuses adapters and answers, in one line.
+That is all. Each key changed one of the functions that put a run together. The checkpoint, the validation and the dry run had to follow, but the loop and the step did not change. On several processes they work as well, as the tests of chapter 20a show: each rank has its own rows of the mixture, and the mean over the answers is one over all ranks. Only a model that is cut into parts (chapter 21d) refuses adapters and answers, in one line.
 """
 
 # %% [markdown]
