@@ -23,7 +23,6 @@ python -m nanogpt train tiny family=llama llama.n_kv_head=4 run.dir=runs/llama
 #| doc run.llama: What a run of a Llama begins with, and what it would take.
 #| doc run.family: The configuration's section `llama`, and which keys belong to which family of models.
 import json
-import math
 import shutil
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, field
@@ -39,7 +38,6 @@ from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.parallel.layout import check_layout
 from nanogpt.run.config import Config, Model, check_together, given_keys, keys
 from nanogpt.run.configfile import complaint, read_config
-from nanogpt.run.lora import TARGETS, LoRALinear, freeze, linear_layers, lora_parameters
 
 DATA, RUNS = "../data/built/stories", Path("../data/built/llama-runs")
 STEPS, RANK = 120, 4  # of the run below; of its adapters
@@ -588,6 +586,7 @@ def from_hub(name_or_dir: str | Path) -> GPT | Llama:
 
 # %%
 from nanogpt.gpt.llama_hf import llama_to_hf
+from nanogpt.run.lora import TARGETS, LoRALinear, freeze, linear_layers, lora_parameters
 
 trained = load_model(RUNS / "one" / f"step_{STEPS:06d}")
 llama_to_hf(trained, RUNS / "elsewhere")
