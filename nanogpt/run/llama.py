@@ -47,12 +47,10 @@ def refuse_other_llama(config, shape: LlamaConfig, vocab_size: int) -> None:
     asked = [("model", name) for name in ("n_layer", "n_head", "n_embd")]
     asked += [("llama", name) for name in vars(config.llama)]
     for section, name in asked:
-        keys, has = getattr(config, section), getattr(shape, name)
-        if getattr(keys, name) not in (
-            has,
-            getattr(type(keys), name),
-        ):  # at its default nobody has asked for it
-            given = f"{section}.{name}={getattr(keys, name)}"
+        part, has = getattr(config, section), getattr(shape, name)
+        wants, default = getattr(part, name), getattr(type(part), name)
+        if wants not in (has, default):  # at its default nobody has asked for it
+            given = f"{section}.{name}={wants}"
             raise ValueError(f"init_from={config.init_from} has {name}={has}; leave out {given}")
     if shape.vocab_size < vocab_size or shape.block_size < config.model.block_size:
         has = f"{shape.vocab_size} tokens and a context of {shape.block_size}"
@@ -126,11 +124,8 @@ def llama_dry_run(config) -> None:
     assumed = "" if known else f", if the vocabulary has {guess:,}"
     print(f"parameters  {num_params(shape):,}{assumed}{beside}")
     kept = 4 * num_params(shape) + (16 * trained or 12 * num_params(shape))
-    print(
-        f"memory      at least {kept / 1e9:.3f} GB of weights, gradients and moments; activations are not counted"
-    )
-    steps, tokens = c.train.max_steps, c.train.batch_tokens
-    print(
-        f"steps       {steps:,} of {tokens:,} tokens: {c.micro_batches} × {c.train.micro_batch} rows of {T}"
-    )
+    what = "of weights, gradients and moments; activations are not counted"
+    print(f"memory      at least {kept / 1e9:.3f} GB {what}")
+    steps, rows = c.train.max_steps, f"{c.micro_batches} × {c.train.micro_batch} rows of {T}"
+    print(f"steps       {steps:,} of {c.train.batch_tokens:,} tokens: {rows}")
     say_time(steps, *seconds_of_step(shape, c, device, measure_roofline(device)))

@@ -142,8 +142,8 @@ r"""
 Every word of this sentence is one piece. The full stop is part of `▁Leo.`, because we cut the stories at spaces only.
 
 For each merge the function looks through all pairs. That was fine for a chunk of ten bytes in chapter 01. Here the string is
-the complete text, and twice as long a text takes four times as long. `merge_by_score` looks at each pair only once, when it
-arises. It keeps the pairs in a *heap*, a list that gives its smallest entry quickly. Two parts that are joined stay in the
+the complete text. If it is twice as long, there are twice as many merges, and each looks through twice as many pairs.
+`merge_by_score` looks at each pair only once, when it arises. It keeps the pairs in a *heap*, a list that gives its smallest entry quickly. Two parts that are joined stay in the
 list as the joined part and an empty one, so that places do not move. `before[i]` and `after[i]` are the places of the neighbours of
 part i, with empty ones left out. An entry becomes outdated when one of its two parts has been joined with something
 else. Then the two parts no longer spell the piece, and the entry is skipped.
@@ -359,9 +359,9 @@ for start in (["▁L", "e", "on"], ["▁Leo", "n"]):
 
 # %% [markdown]
 r"""
-Look at the beginning, `▁Leon`. For BPE, `on` has a high score, so it is joined before anything that has the `o` could
-become `▁Leo`. Merges are greedy: an early one takes a letter that a later piece needs. The best path looks at the complete word, and
-`▁Leo n` has a much larger sum than `▁L e on`.
+Look at the beginning, `▁Leon`. For BPE, the pair `on` has a higher score than `eo`, so the `o` is joined with the `n`. Then
+`▁Leo`, which arises from `▁L` and `eo`, is no longer possible. Merges are greedy: an early one takes a letter that a later one needs. The
+best path looks at the complete word, and `▁Leo n` has a much larger sum than `▁L e on`.
 
 ## The file
 
@@ -471,8 +471,8 @@ A field that is not in the file has its default, and several defaults are not ze
 
 ## A class for every setting
 
-Our functions so far knew one setting: with byte fallback, with the prefix, and no spaces removed. Now they must know the others as well.
-`escaped` does the work of `marked`.
+Our functions so far assumed byte fallback, a prefix, and that no spaces are removed. A file may say something else. `escaped` does the
+work of `marked` for all of these settings.
 """
 
 
@@ -693,12 +693,12 @@ r"""
 To explore:
 
 1. Print the pieces of a `.model` file that you have (Llama 2's, Mistral's or T5's), by kind. Does `read_model` refuse it, and why?
-2. Change the rule: of equal pairs merge the *rightmost*. How many stories get other ids? *Check*: the pieces still spell each story.
+2. Change the rule: of equal pairs merge the *rightmost*. Does any story get other ids? *Check*: find a text that does.
 3. Draw a cut at random, with probability proportional to the product of its pieces (Kudo 2018, §3.3). Encode one word twenty times. *Check*: each cut
    spells the word.
 4. Remove the hundred least probable pieces of our unigram model one by one, and watch the nats a word. Which pieces must never be removed?
-5. How many ids do the same 300 stories have with GPT-2's tokenizer, and how many with ours? GPT-2's has 70 times as many pieces, but it was not made for
-   stories. From which `SIZE` on does ours need fewer?
+5. How many ids do the same 300 stories have with GPT-2's tokenizer, and how many with ours? GPT-2's has 70 times as many pieces, and ours were learned
+   from these stories. From which `SIZE` on does ours need fewer?
 
 ## Further reading
 
