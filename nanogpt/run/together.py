@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from nanogpt.corpora.chunks import alone_in
-from nanogpt.gpt.model import num_params
+from nanogpt.gpt.model import params_by_part
 from nanogpt.parallel.distributed import (
     Ranks,
     code_hash,
@@ -65,7 +65,7 @@ def too_large(config: Config, device: torch.device, ranks: int) -> str:
     Counts what every run keeps: 16 bytes for each parameter outside the vocabulary, and each block's input in 16 bits.
     """
     m, B = config.model, config.train.micro_batch
-    P = num_params(new_shape(config, vocab_size=1))
+    P = sum(params_by_part(new_shape(config, vocab_size=1)).values())
     needed = (16 * P + 2 * m.n_layer * B * m.block_size * m.n_embd) // ranks
     if device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory

@@ -825,8 +825,6 @@ Before anything is made, `too_large` asks whether the run can fit at all. It cou
 # %%
 import os
 
-from nanogpt.gpt.model import num_params
-
 
 # %%
 #| export run.together
@@ -837,7 +835,7 @@ def too_large(config: Config, device: torch.device, ranks: int) -> str:
     Counts what every run keeps: 16 bytes for each parameter outside the vocabulary, and each block's input in 16 bits.
     """
     m, B = config.model, config.train.micro_batch
-    P = num_params(new_shape(config, vocab_size=1))
+    P = sum(params_by_part(new_shape(config, vocab_size=1)).values())
     needed = (16 * P + 2 * m.n_layer * B * m.block_size * m.n_embd) // ranks
     if device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory
@@ -869,7 +867,6 @@ from pathlib import Path
 
 from nanogpt.device import pick_device
 from nanogpt.gpt import optim
-from nanogpt.gpt.model import flops_per_token, num_params
 from nanogpt.gpt.precision import READS, LossScaler
 from nanogpt.gpt.train import train_step
 from nanogpt.run.dryrun import say_time
@@ -904,7 +901,8 @@ def seconds_of_step(shape: LlamaConfig, config, device: torch.device, roof: Roof
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
     name = READS.get(config.train.dtype, config.train.dtype)
     rate = roof.flops.get(name, roof.flops["float32"])
-    least = flops_per_token(shape, T) * config.train.batch_tokens / rate
+    forward = sum(llama_flops(shape, T).values()) * config.train.batch_tokens
+    least = 3 * forward / rate  # backward takes twice as many FLOPs as forward
     if least > 3 * n:
         return least, None
     model, few = with_adapters(config, model_of(shape)).to(device), min(n, 2)
@@ -929,8 +927,9 @@ def llama_dry_run(config) -> None:
         trained = sum(p.numel() for p in lora_parameters(with_adapters(c, model_of(shape))).values())
     beside = f", and {trained:,} in adapters, which alone are trained" if trained else ""
     assumed = "" if known else f", if the vocabulary has {guess:,}"
-    print(f"parameters  {num_params(shape):,}{assumed}{beside}")
-    kept = 4 * num_params(shape) + (16 * trained or 12 * num_params(shape))
+    P = sum(llama_params(shape).values())
+    print(f"parameters  {P:,}{assumed}{beside}")
+    kept = 4 * P + (16 * trained or 12 * P)  # all weights; of what is trained also gradients and moments
     what = "of weights, gradients and moments; activations are not counted"
     print(f"memory      at least {kept / 1e9:.3f} GB {what}")
     steps, rows = c.train.max_steps, f"{c.micro_batches} × {c.train.micro_batch} rows of {T}"
@@ -1023,7 +1022,8 @@ them. Then the model tells a story.
 from nanogpt.gpt.sample import complete
 
 model, tokenizer = load((RUNS / "adapted").as_posix())
-print(complete(model, tokenizer, "One sunny day,", 60, generator=torch.Generator().manual_seed(0)))
+begin, generator = "One sunny day,", torch.Generator().manual_seed(0)
+print(begin + complete(model, tokenizer, begin, 60, generator=generator))
 
 # %% tags=["nbval-ignore-output"]
 predictions("24b")
