@@ -285,9 +285,8 @@ def test_sample_and_eval_take_its_folder(whole, folder, capsys):
     assert f"{whole.best['val_loss']:.4f}" in capsys.readouterr().out or whole.best["step"] != 20
 
 
-@pytest.mark.parametrize(
-    "at", [7, pytest.param(3, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # starting a process that can be killed takes seconds; the sitting itself resumes a run
+@pytest.mark.parametrize("at", [3, 7, 16])
 def test_killed_with_signal_9_it_goes_on_bit_for_bit(at, whole, config, tmp_path):
     here = config(run_dir=str(tmp_path / "run"), eval_sample_every=10)
     code, said = run_in_child(here, at, ("train_step", "update"))
@@ -336,11 +335,14 @@ def test_in_16_bits_too(dtype, config, tmp_path, whole):
 # Beginning with another model
 
 
+def adapting(config, whole, folder) -> Config:
+    """Six steps of adapters beside the model of a run."""
+    changed = config(run_dir=str(folder), train_max_steps=6, lora_rank=2)
+    return replace(changed, init_from=str(whole.folder))
+
+
 def test_adapters_beside_a_llama(whole, config, tmp_path, capsys):
-    base = {"init_from": str(whole.folder), "train_max_steps": 6, "lora_rank": 2}
-    changed = {name: value for name, value in base.items() if name != "init_from"}
-    here = replace(config(run_dir=str(tmp_path / "run"), **changed), init_from=base["init_from"])
-    run = trainer.fit(here)
+    run = trainer.fit(adapting(config, whole, tmp_path / "run"))
     kept = {path.name for path in run.kept.iterdir()}
     assert "adapter.safetensors" in kept and "model.safetensors" not in kept
     names = {name.split(".")[-2] for name in lora_parameters(run.model)}
@@ -348,13 +350,18 @@ def test_adapters_beside_a_llama(whole, config, tmp_path, capsys):
     for name, p in load_model(whole.kept).named_parameters():
         assert torch.equal(p, run.model.get_parameter(name)), f"{name} is frozen, and has moved"
     assert "in adapters beside" in capsys.readouterr().out
-    again = replace(here, run=replace(here.run, dir=str(tmp_path / "again")))
+    where = ["--checkpoint", str(run.folder), "--device", "cpu"]
+    assert main(["sample", *where, "--max-new-tokens", "3"]) == 0
+
+
+@pytest.mark.slow
+def test_adapters_that_were_killed_go_on_bit_for_bit(whole, config, tmp_path):
+    run = trainer.fit(adapting(config, whole, tmp_path / "run"))
+    again = adapting(config, whole, tmp_path / "again")
     code, _ = run_in_child(again, 6, ("train_step",))
     assert code == -signal.SIGKILL
     trainer.fit(again)
     assert lines(again.run.dir) == lines(run.folder), "adapters do not go on bit for bit"
-    where = ["--checkpoint", str(run.folder), "--device", "cpu"]
-    assert main(["sample", *where, "--max-new-tokens", "3"]) == 0
 
 
 def test_a_word_means_its_relatives_and_no_more():
