@@ -593,8 +593,8 @@ text: it is a space afterwards. With the other settings the unknown letters are 
 ## Writing and reading
 
 `write_model` puts everything into fields, and `read_model` takes it out again. What is in the table and not in our class makes other
-ids: a table of letters, spaces that stay spaces, or `▁` at the end of words. `read_model` refuses such a file.
-A tokenizer that gives almost the right ids is worse than none.
+ids: a table of letters (T5's and ALBERT's files have one), spaces that stay spaces, or `▁` at the end of words. `read_model`
+refuses such a file. A tokenizer that gives almost the right ids is worse than none.
 """
 
 
