@@ -503,14 +503,14 @@ The command works already, because `so_far` runs it on the complete package of t
 taken as you ran them, and all others, the appendix among them, as they are in the notebook.
 
 The configuration is `tiny` of chapter 17c. Two keys of the model differ, `family` and `llama.n_kv_head`. The run is also
-shorter: it has 120 steps instead of 1,600, with a checkpoint and a validation on 5,000 tokens after every 60. To save
-time, it computes the 4 rows of a batch at once.
+shorter. It has 120 steps instead of 1,600, with a checkpoint after every 30 and a validation on 5,000 tokens after every
+60. To save time, it computes the 4 rows of a batch at once.
 """
 
 # %%
 KEYS = {"family": "llama", "llama.n_kv_head": 4, "data.dir": DATA, "run.device": "cpu"}
-KEYS |= {"train.max_steps": STEPS, "train.micro_batch": 4, "run.log_every": STEPS // 4}
-KEYS |= {"eval.every": STEPS // 2, "eval.tokens": 5000, "run.checkpoint_every": STEPS // 2}
+KEYS |= {"train.max_steps": STEPS, "train.micro_batch": 4, "eval.every": STEPS // 2, "eval.tokens": 5000}
+KEYS |= {"run.log_every": STEPS // 4, "run.checkpoint_every": STEPS // 4}
 
 
 def words(name: str, **changes) -> list[str]:
@@ -534,7 +534,7 @@ model and averages gradients, whatever the layers are. A test of this sitting do
 ## Stopped and resumed
 
 The law of chapter 17b must hold for the new family: a run that was stopped continues bit for bit. What does a process
-leave behind that is killed just before the end? Its log goes almost to step 120, but its newest checkpoint is that of step 60.
+leave behind that is killed just before the end? Its log goes almost to step 120, but its newest checkpoint is that of step 90.
 We can make such a folder from our finished run. We keep a copy of the folder to compare with, delete the last
 checkpoint, and start the same command again. (The test of this sitting ends a real process with `kill -9`.)
 """
@@ -547,8 +547,8 @@ _ = so_far("24b", *words("one"))
 
 # %% [markdown]
 r"""
-The command finds the checkpoint of step 60 and goes on from there. First it prints the line of step 60 again, to say
-where it is. The lines of the old log that came after step 60 are removed and written anew. Are they the same?
+The command finds the checkpoint of step 90 and goes on from there. First it prints the line of step 90 again, to say
+where it is. The lines of the old log that came after step 90 are removed and written anew. Are they the same?
 """
 
 # %%

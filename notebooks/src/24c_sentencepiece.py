@@ -588,7 +588,8 @@ print("without the last byte:", model.decode(model.encode("Zoë")[:-1]))
 # %% [markdown]
 r"""
 With byte fallback, with the prefix, and without `tidy`, every text that has UTF-8 comes back. The single exception is a `▁` that was in the
-text: it is a space afterwards. With the other settings the unknown letters are lost, and so are the spaces at the ends and one of two.
+text: it is a space afterwards. With the other settings the unknown letters are lost, and so are the spaces at the ends and one of two. (Each ⁇ comes with a
+space on both sides.)
 
 ## Writing and reading
 
