@@ -387,11 +387,12 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
     raise ValueError(f"{where}: {sentence}")
 
 
+# %%
+print(load_config("tiny", ["family=llama", "llama.n_kv_head=4"]).llama)
+
 # %% [markdown]
 r"""
-*Predict.* The next cell has eight changes of `tiny`, as you would write them on the command line. How many of them can be run? In the
-last but one the width of 128 is cut into 128 heads, so a head has one number. Think of what RoPE does with the numbers of
-a head.
+Here are eight changes of `tiny`, as you would write them on the command line.
 """
 
 # %%
@@ -405,6 +406,14 @@ EIGHT = [
     "family=llama model.n_head=128",
     "family=llama model.bias=true",
 ]
+
+# %% [markdown]
+r"""
+*Predict.* How many of them can be run? In the last but one the width of 128 is cut into 128 heads, so a head has one number. Think of
+what RoPE does with the numbers of a head.
+"""
+
+# %%
 predict("24b.2", "changes of tiny that can be run", guess=None)
 
 # %%
