@@ -16,6 +16,7 @@ import keyword
 import re
 import tokenize
 from dataclasses import dataclass, field
+from functools import cache
 
 from course.paths import CourseError
 
@@ -74,6 +75,7 @@ def looks_meant(line: str) -> bool:
     return word in WORDS or bool(OLD_STYLE.match(line))
 
 
+@cache  # a checkpoint reads the cells of all notebooks several times
 def comments(text: str) -> list[str]:
     """The lines that hold a comment and nothing else; a string's lines are none."""
     if "#" not in text:

@@ -325,6 +325,7 @@ def test_other_keys_run_too(change, config, tmp_path, whole):
     assert told[-1] < told[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bf16", "bf16-masters"])
 def test_in_16_bits_too(dtype, config, tmp_path, whole):
     run = trainer.fit(config(run_dir=str(tmp_path / "run"), train_max_steps=4, train_dtype=dtype))
