@@ -449,7 +449,10 @@ def bert_names(name: str) -> list[str]:
     _, layer, rest = name.split(".", 2)
     start = f"bert.encoder.layer.{layer}."
     if rest.startswith("attn.c_attn."):
-        return [f"{start}attention.self.{part}.{rest.removeprefix('attn.c_attn.')}" for part in ("query", "key", "value")]
+        return [
+            f"{start}attention.self.{part}.{rest.removeprefix('attn.c_attn.')}"
+            for part in ("query", "key", "value")
+        ]
     ours = next(prefix for prefix in INNER if rest.startswith(prefix))
     return [start + INNER[ours] + rest.removeprefix(ours)]
 

@@ -48,7 +48,10 @@ def run(task: str, folder: Path, V: int, steps: int) -> dict:
     with torch.no_grad():
         val = model.eval()(x, y)[1].item()
     means = [fmean(losses[i : i + 50]) for i in range(0, steps, 50)]
-    print(f"{task:10} {' '.join(f'{mean:.2f}' for mean in means)}, validation {val:.3f}, {seconds:.0f} s", flush=True)
+    print(
+        f"{task:10} {' '.join(f'{mean:.2f}' for mean in means)}, validation {val:.3f}, {seconds:.0f} s",
+        flush=True,
+    )
     return {
         "task": task,
         "means of 50 steps": [round(mean, 4) for mean in means],
