@@ -225,8 +225,8 @@ print(f"by the floors, the right side is worth {1 - floors['both sides'] / floor
 
 # %% [markdown]
 r"""
-The loss of *both sides* may be a little below "the best possible", as in the committed output. How can that be? The best possible loss is a mean over all
-batches that `Twice` can draw, and we have tested on 20. Let us count in these 20 how often the twin of a hidden letter was hidden, too.
+The loss of *both sides* can come out a little below "the best possible". Why? The best possible loss is a mean over all batches that
+`Twice` can draw, and we have tested on 20. Let us count in these 20 how often the twin of a hidden letter was hidden, too.
 """
 
 # %%
@@ -239,8 +239,8 @@ print(f"{hidden:,} letters were hidden; of {lost / hidden:.1%} the twin was hidd
 
 # %% [markdown]
 r"""
-It was a little less than 15%, so these batches were a little easier than the average. Only on average can no model get below the
-floor. *Left side* ends close to its floor of 1.72. By the floors, the right side is worth 74% of the loss here. This is a law of the
+It was a little less than 15%, so these batches were a little easier than the average. No model can get below the floor on average,
+but a good one can on a few batches. *Left side* ends close to its floor of 1.72. By the floors, the right side is worth 74% of the loss here. This is a law of the
 task and not a question of training.
 
 ## On the stories
@@ -349,6 +349,11 @@ block = BertBlock(little)
 for scale in (1, 100, 10_000):
     y = block(scale * text).detach()
     print(f"input × {scale:6,}: the stream has the size {y.square().mean().sqrt():.3f}")
+
+# %% [markdown]
+r"""
+The complete model sums three tables and normalizes the sum. Then come the blocks, and then the head with its additional layer.
+"""
 
 
 # %%
@@ -470,13 +475,7 @@ the layer for "does the second sentence follow the first?", BERT's other task, w
 
 # %%
 #| export
-SIZES = (
-    "max_position_embeddings",
-    "vocab_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "hidden_size",
-)
+SIZES = "max_position_embeddings", "vocab_size", "num_hidden_layers", "num_attention_heads", "hidden_size"
 
 
 @torch.no_grad()
@@ -526,16 +525,9 @@ has Hugging Face's default.
 #| export
 def refuse_other_bert(said: dict, where: str | Path) -> None:
     """ValueError naming all settings of a config.json that this Bert does not have."""
-    wants = {
-        "model_type": "bert",
-        "hidden_act": "gelu",
-        "position_embedding_type": "absolute",
-        "layer_norm_eps": 1e-12,
-        "type_vocab_size": 2,
-        "is_decoder": False,
-        "tie_word_embeddings": True,
-        "intermediate_size": 4 * said.get("hidden_size", 0),
-    }
+    wants = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
+    wants |= {"layer_norm_eps": 1e-12, "type_vocab_size": 2, "is_decoder": False, "tie_word_embeddings": True}
+    wants |= {"intermediate_size": 4 * said.get("hidden_size", 0)}
     defaults = wants | {"model_type": None, "intermediate_size": None}
     wrong = []
     for key, wanted in wants.items():
@@ -549,6 +541,8 @@ def refuse_other_bert(said: dict, where: str | Path) -> None:
         raise ValueError(f"{where}: this is not a BERT that nanogpt can run: {'; '.join(wrong)}")
 
 
+# %%
+#| export
 def bert_from_hf(name_or_dir: str | Path) -> Bert:
     """read_bert, if config.json describes a model that Bert is. OSError or ValueError."""
     path, _ = find_checkpoint(name_or_dir)

@@ -146,8 +146,8 @@ r"""
 ## Refusing a loss below the floor
 
 How would you notice that a record was won by a model that had seen the held-out stories? On Shakespeare you could not. Here you can, if it has
-learned enough of them to get below the floor: on average over so many stories, no other model can. So a record whose mean is below the floor
-is refused, whatever its author says about the training data.
+learned enough of them to get below the floor. No model that has not seen them can do that, on average over so many stories. So a record
+whose mean is below the floor is refused, whatever its author says about the training data.
 
 The track gets an entry in `TRACKS`. Its text is named by one SHA-256, made from those of both shards. `objections` gets the new rule,
 and each track says how to get its text.
@@ -213,9 +213,7 @@ def objections(record: dict) -> list[str]:
             f"a mean loss below {track['bar']} is not shown with p < 0.01; train longer or add seeds"
         )
     if "floor" in track and losses and fmean(losses) < track["floor"]:
-        found.append(
-            f"no model can be below the floor of {track['floor']}: it has seen the held-out stories, or the future"
-        )
+        found.append(f"no model can be below the floor of {track['floor']}: it has seen val or the future")
     return found
 
 
@@ -287,12 +285,14 @@ vocab = manifest["vocab_size"]
 run = list(chapter_07(vocab, story_batches(folder, 0), 150, seed=0))
 model, seconds = run[-1]
 loss = story_loss(model, folder)
-print(f"chapter 07, 150 steps: loss {loss:.3f}, {loss / floor - 1:.0%} above the floor, {seconds:.1f} s")
+print(
+    f"chapter 07's recipe, 150 steps: loss {loss:.3f}, {loss / floor - 1:.0%} above the floor, {seconds:.1f} s"
+)
 
 run = list(race(replace(NEAR, steps=40), vocab, CONTEXT, story_batches(folder, 0), 0))
 model, seconds = run[-1]
 loss = story_loss(model, folder)
-print(f"ours, 40 steps: loss {loss:.3f}, {loss / floor - 1:.0%} above the floor, {seconds:.1f} s")
+print(f"our recipe, 40 steps: loss {loss:.3f}, {loss / floor - 1:.0%} above the floor, {seconds:.1f} s")
 
 # %% [markdown]
 r"""
@@ -346,7 +346,7 @@ pays, and which of these kinds of decision it belongs to:
 """
 
 # %%
-print(*KINDS, sep="\n")
+print("; ".join(KINDS))
 
 # %% [markdown]
 r"""
@@ -379,7 +379,8 @@ things again and to calculate almost completely. But it pays more than the refer
 So neither model has learned everything that the other has.
 
 This is one model of each side, so do not read too much into the small numbers. And nothing here says which idea is responsible: for that, each
-would have to be left out in turn. The command below does this with `--table`, which adds 28 runs of our recipe.
+would have to be left out in turn. The command below does this with `--table`. It adds 28 runs: eleven versions of our recipe and three other
+lengths, with two seeds each.
 
 ## Joining the board
 
