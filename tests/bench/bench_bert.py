@@ -2,7 +2,7 @@
 
 python tests/bench/bench_bert.py --out data/measurements/bert.json
 
-Same weights at the beginning, same batches, same hidden places; one seed. The record says how long each run took.
+Same weights at the beginning, same batches, same hidden places; one seed.
 """
 
 import argparse
@@ -56,7 +56,6 @@ def run(task: str, folder: Path, V: int, steps: int) -> dict:
         "task": task,
         "means of 50 steps": [round(mean, 4) for mean in means],
         "validation": round(val, 4),
-        "seconds": round(seconds),
     }
 
 
