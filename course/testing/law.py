@@ -1,18 +1,26 @@
 """The law: after chapter N the package is what notebooks 00…N have exported, and at the end it is the committed one.
 
-`course test` runs the notebooks in a clone whose package is empty; this module is then pytest's plugin. tests/student_way.py, which
-runs last, compares the packages.
+`course test` runs the notebooks in a clone whose package is empty; this module is then pytest's plugin. Two cores run two halves
+side by side: the second is a clone of its own, whose package is what `course start --at 17e` makes. tests/student_way.py, which
+runs last in each, compares the packages: the first half has to end with the package that the second has begun with, and the second
+with the committed one.
 """
 
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
+from course.files import write_atomically
 from course.package.cells import claimed_modules
-from course.paths import NOTEBOOKS, PACKAGE, ROOT, module_path, numbered
+from course.paths import NOTEBOOKS, PACKAGE, ROOT, module_path, numbered, source_chapters
+from course.states.released import released
 
 CLONE = "COURSE_STUDENT_CLONE"  # the folder in which the notebooks run
+SECOND = "COURSE_STUDENT_SECOND"  # set for the first half: the clone of the second
+SEAM = "17e"  # the second half's first chapter: each half takes about as long
+HANDS_OVER = "07"  # what the chapters up to this one have made in data/built, the second half needs as well
 MADE = ("build", "runs", "released", "results")  # folders of the course's own that git does not know
 NEVER = ("built", "downloads", "__pycache__")  # and these wherever they stand
 BY_HAND = ("__init__.py", "__main__.py")  # the files of the package that no notebook exports
@@ -23,8 +31,12 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if "Editable" not in geta
 """
 
 
-def student_clone(folder: Path) -> Path:
-    """A copy of the course as its working tree has it, with an empty package. What stood there is removed."""
+def before_the_seam() -> list[str]:
+    return [chapter for chapter in source_chapters() if chapter < SEAM]
+
+
+def student_clone(folder: Path, chapters: Iterable[str] = ()) -> Path:
+    """A copy of the course as its working tree has it, with the package that these chapters make. What stood there is removed."""
     shutil.rmtree(folder, ignore_errors=True)
     for path in files():
         if path.is_relative_to(PACKAGE) and path.name not in BY_HAND:
@@ -32,6 +44,8 @@ def student_clone(folder: Path) -> Path:
         to = folder / path.relative_to(ROOT)
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, to)
+    for module, text in released(chapters).items():
+        write_atomically(module_path(module, folder / PACKAGE.name), text.encode())
     (folder / "sitecustomize.py").write_text(ONLY_THE_CLONE, encoding="utf-8")
     return folder
 
@@ -52,9 +66,15 @@ def files() -> list[Path]:
     return [path for path in found if path.is_file()]
 
 
-def differences(package: Path, committed: Path = PACKAGE) -> list[str]:
+def made_by(chapters: Iterable[str]) -> dict[str, bytes]:
+    """The files of a package that these chapters make."""
+    hand = {name: data for name, data in contents(PACKAGE).items() if Path(name).name in BY_HAND}
+    return hand | {file_name(module): text.encode() for module, text in released(chapters).items()}
+
+
+def differences(package: Path, committed: dict[str, bytes]) -> list[str]:
     """What is not byte for byte the committed package; what a chapter has not exported is one line, be it ever so much."""
-    ours, theirs = contents(package), contents(committed)
+    ours, theirs = contents(package), committed
     missing: dict[str, list[str]] = {}
     for name in sorted(theirs.keys() - ours.keys()):
         missing.setdefault(exporter(name), []).append(f"nanogpt/{name}")
@@ -85,6 +105,23 @@ def contents(package: Path) -> dict[str, bytes]:
 
 def pytest_configure(config) -> None:
     clone = Path(os.environ[CLONE])
-    os.environ["PYTHONPATH"] = str(
-        clone
-    )  # kernels, and what they start, find the clone's nanogpt and course first
+    # Kernels, and what they start, find the clone's nanogpt and course first.
+    os.environ["PYTHONPATH"] = str(clone)
+
+
+def pytest_runtest_teardown(item, nextitem) -> None:
+    """The chapter that trains the model has ended."""
+    ends = nextitem is None or nextitem.path != item.path
+    if SECOND in os.environ and ends and item.path.name.startswith(f"{HANDS_OVER}_"):
+        hand_over(Path(os.environ[CLONE]), Path(os.environ[SECOND]))
+
+
+def hand_over(first: Path, second: Path) -> None:
+    """Copy what the first half has made into the second; when it is there, it is complete."""
+    aside = built_in(second).with_name("handed-over")
+    shutil.copytree(built_in(first), aside)
+    aside.rename(built_in(second))
+
+
+def built_in(clone: Path) -> Path:
+    return clone / "data" / "built"

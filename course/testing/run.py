@@ -1,6 +1,7 @@
-"""`course test`: the notebooks as a student runs them and the tests, in two processes side by side and one behind them.
+"""`course test`: the notebooks as a student runs them, in two halves side by side, and the tests in a process behind them.
 
-The first runs the notebooks, in a clone whose package is empty (course/testing/law.py), and then helps the second with the tests.
+The first half begins in a clone whose package is empty, the second where the first ends (course/testing/law.py). When a half
+has ended, its row helps with the tests.
 """
 
 import importlib.util
@@ -13,15 +14,16 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
 from course.files import write_atomically
 from course.package.checkpoint import PASSED
-from course.paths import ROOT, CourseError, relative
+from course.paths import NOTEBOOKS, ROOT, CourseError, number_of, numbered, relative
 from course.testing.forks import Forks
-from course.testing.law import CLONE, student_clone
-from course.testing.share import CLAIMS, COUNTED, FILLS, NOTEBOOKS_ENDED, QUIET
+from course.testing.law import CLONE, SEAM, SECOND, before_the_seam, built_in, student_clone
+from course.testing.share import BEHIND, CLAIMS, COUNTED, NOTEBOOKS_ENDED
 
 # Every notebook is a test: its fresh outputs must be the committed ones, durations aside.
 NBVAL = [
@@ -50,15 +52,15 @@ def test(more: list[str]) -> int:
     start = time.perf_counter()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the processes would go on
     with tempfile.TemporaryDirectory(prefix="claims-") as claims:
-        both = Both(claims)
-        with both.forks:
-            code = both.run()
+        rows = Rows(claims)
+        with rows.forks:
+            code = rows.run()
         keep_seconds(Path(claims))
         if (counted := Path(claims) / COUNTED).exists():
             print(
                 f"{counted.read_text()} tests have run in checkpoints, on the committed modules, and not again"
             )
-    print(closing(both.counts, time.perf_counter() - start))
+    print(closing(rows.counts, time.perf_counter() - start))
     return code
 
 
@@ -66,26 +68,43 @@ def pytest() -> list[str]:
     return [sys.executable, "-m", "pytest"]
 
 
-class Both:
-    """Two rows of pytest processes, each with its environment, and one that takes what these leave of the cores: where two
-    rows wait for browsers, ranks and sandboxes, a fifth of the time was left. What they say comes line by line, a failure's text when its process has ended."""
+@dataclass
+class Pytest:
+    """A process of a row."""
+
+    env: dict[str, str]
+    words: list[str]
+    half: bool = False  # whether it runs notebooks
+    waits_for: Path | None = None  # a folder, which the first half makes
+
+
+class Rows:
+    """Three rows of pytest processes, one after the other in each: the two halves of the notebooks, each with tests behind it, and
+    tests alone, which take what the notebooks leave of the cores. What they say comes line by line, a failure's text when its process has ended.
+    """
 
     def __init__(self, claims: str):
-        student = student_clone(STUDENT)
-        half = str(max(1, (os.cpu_count() or 2) // 2))
-        self.env = {"OMP_NUM_THREADS": half} | os.environ | {CLAIMS: claims, CLONE: str(student)}
+        first, second = student_clone(STUDENT / "first"), student_clone(STUDENT / "second", before_the_seam())
+        share = str(max(1, (os.cpu_count() or 2) // 2))
+        self.env = {"OMP_NUM_THREADS": share} | os.environ | {CLAIMS: claims}
         self.forks = Forks(Path(claims) / "forks", self.env | {PASSED: claims})
-        notebooks = ["-p", "course.testing.law", str(student / "notebooks"), "tests/student_way.py"]
         tests = ["-p", "course.testing.share", "tests"]
-        self.rows = [
-            [(self.forks.env, [*NBVAL, *self.forks.words, *notebooks]), (self.env, tests)],
-            [(self.env, tests)],
+        every = numbered(NOTEBOOKS, ".ipynb")
+        halves = [
+            self.half(first, [path for path in every if number_of(path) < SEAM], {SECOND: str(second)}),
+            self.half(second, [path for path in every if number_of(path) >= SEAM], {}),
         ]
-        if hasattr(os, "nice"):
-            rooms = [f"tests/{room}" for room in sorted(QUIET)]  # it need not collect the others
-            self.rows.append([(self.env | {FILLS: "1"}, [*tests[:-1], *rooms])])
+        halves[1].waits_for = built_in(second)
+        self.rows = [[half, Pytest(self.env, tests)] for half in halves]
+        self.rows.append([Pytest(self.env | {BEHIND: "1"}, tests)])
         self.counts: dict[str, int] = {}
         self.lock, self.processes, self.stopped = threading.Lock(), [], False
+        self.halves = 2  # of the notebooks, that have not ended
+
+    def half(self, clone: Path, notebooks: list[Path], more: dict[str, str]) -> Pytest:
+        paths = [str(clone / NOTEBOOKS.name / path.name) for path in notebooks]
+        words = [*NBVAL, *self.forks.words, "-p", "course.testing.law", *paths, "tests/student_way.py"]
+        return Pytest(self.forks.env | {CLONE: str(clone)} | more, words, half=True)
 
     def run(self) -> int:
         with ThreadPoolExecutor(len(self.rows)) as pool:
@@ -107,11 +126,13 @@ class Both:
                 if process.poll() is None and os.name != "nt":  # Windows tells all of a console
                     process.send_signal(signal.SIGINT)
 
-    def one_after_the_other(self, row: list[tuple[dict, list[str]]]) -> list[int]:
+    def one_after_the_other(self, row: list[Pytest]) -> list[int]:
         """The exit codes of a row's processes."""
         codes = []
-        for env, words in row:
-            command = [*pytest(), "--no-header", "-o", "console_output_style=classic", *words]
+        for each in row:
+            while each.waits_for and not (each.waits_for.exists() or self.halves < 2 or self.stopped):
+                time.sleep(0.2)
+            command = [*pytest(), "--no-header", "-o", "console_output_style=classic", *each.words]
             with self.lock:
                 if self.stopped:
                     break
@@ -119,7 +140,7 @@ class Both:
                 process = subprocess.Popen(
                     command,
                     cwd=ROOT,
-                    env=env,
+                    env=each.env,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
@@ -130,8 +151,10 @@ class Both:
                 self.processes.append(process)
             self.tell(process)
             codes.append(process.wait())
-            if env is self.forks.env:
-                (Path(self.env[CLAIMS]) / NOTEBOOKS_ENDED).touch()
+            with self.lock:
+                self.halves -= each.half
+                if each.half and not self.halves:
+                    (Path(self.env[CLAIMS]) / NOTEBOOKS_ENDED).touch()
         return codes
 
     def tell(self, process: subprocess.Popen) -> None:

@@ -3,6 +3,7 @@
 What the chapters' checkpoints run (counted.py) comes last, as far as they have not run it, when the notebooks have ended.
 """
 
+import contextlib
 import itertools
 import operator
 import os
@@ -12,8 +13,8 @@ from pathlib import Path
 from course.testing.counted import left_to_a_checkpoint, passed
 
 CLAIMS = "COURSE_TEST_CLAIMS"  # a folder in which a file stands for each that is taken
-FILLS = "COURSE_TEST_FILLS"  # set for a process that takes what the others leave of the cores
-QUIET = {"corpora", "evals", "gpt", "plan", "run", "text"}  # the rooms that it takes them from
+BEHIND = "COURSE_TEST_BEHIND"  # set for a process that takes what the others leave of the cores
+NICE = 5  # how far it steps back: beside one other it gets a quarter of a core
 NOTEBOOKS_ENDED, COUNTED = "notebooks-ended", "counted.txt"  # in it; how many tests the checkpoints have run
 
 # Files that one process runs together: they share what takes long to make, or look at all processes of the machine. These
@@ -55,9 +56,6 @@ def taken(name: str) -> bool:
 def mine(items: list) -> Iterator:
     left = list(map(left_to_a_checkpoint, items))
     groups = in_groups(list(itertools.compress(items, map(operator.not_, left))))
-    if FILLS in os.environ:
-        yield from of_nobody(quiet(groups))
-        return
     yield from of_nobody(groups)
     folder = Path(os.environ[CLAIMS])
     if (folder / NOTEBOOKS_ENDED).exists() and taken("counted"):
@@ -67,19 +65,17 @@ def mine(items: list) -> Iterator:
         yield from again
 
 
-def quiet(groups: dict[str, list]) -> dict[str, list]:
-    """The groups in which nobody looks at a clock or at the machine's other processes, from the last on."""
-    rooms = {name: set(found[0].path.parts) for name, found in groups.items() if name not in TOGETHER}
-    return {name: groups[name] for name in reversed(rooms) if QUIET & rooms[name]}
-
-
 def of_nobody(groups: dict[str, list]) -> Iterator:
     return itertools.chain.from_iterable(found for name, found in groups.items() if taken(name))
 
 
 def pytest_configure(config) -> None:
-    if FILLS in os.environ and hasattr(os, "nice"):
-        os.nice(5)
+    if BEHIND in os.environ and hasattr(os, "nice"):
+        os.nice(NICE)
+        with contextlib.suppress(
+            OSError
+        ):  # Linux may share the cores by sessions first, and by `nice` within one
+            Path("/proc/self/autogroup").write_text(f"{NICE}")
 
 
 def pytest_runtestloop(session) -> bool:

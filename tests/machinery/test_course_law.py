@@ -1,9 +1,12 @@
 """The student's way: a clone with an empty package, and the comparison at the end."""
 
+import itertools
 import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,7 +69,33 @@ def filled(tmp_path):
 
 
 def test_the_committed_package_has_no_differences(filled):
-    assert differences(filled) == []
+    assert differences(filled, contents(PACKAGE)) == []
+
+
+def test_the_second_half_begins_with_what_the_first_has_to_end_with(tmp_path):
+    clone = student_clone(tmp_path / "second", law.before_the_seam())
+    assert differences(clone / "nanogpt", law.made_by(law.before_the_seam())) == []
+    there = set(contents(clone / "nanogpt"))
+    assert {law.file_name(name) for name in law.claimed_modules(notebook_path("17d"))} <= there
+    assert there < set(contents(PACKAGE)), "the second half has nothing to fill"
+
+
+def test_what_chapter_07_has_made_is_handed_over_once_when_it_ends(tmp_path, monkeypatch):
+    first, second = tmp_path / "first", tmp_path / "second"
+    monkeypatch.setenv(CLONE, str(first))
+    monkeypatch.setenv(law.SECOND, str(second))
+    (first / "data/built/model").mkdir(parents=True)
+    (first / "data/built/model/config.json").write_text("{}")
+    (second / "data").mkdir(parents=True)
+    cells = [
+        SimpleNamespace(path=Path(f"{name}.ipynb"))
+        for name in ("06_weights", "07_training", "07_training", "07b_x")
+    ]
+    handed_over = []
+    for item, nextitem in itertools.pairwise(cells):
+        law.pytest_runtest_teardown(item, nextitem)
+        handed_over.append((second / "data/built/model/config.json").exists())
+    assert handed_over == [False, False, True] and os.listdir(second / "data") == ["built"]
 
 
 def test_each_kind_of_difference_names_the_file_and_a_chapter_that_failed_is_one_line(filled):
@@ -78,7 +107,7 @@ def test_each_kind_of_difference_names_the_file_and_a_chapter_that_failed_is_one
     changed.write_bytes(changed.read_bytes().replace(b"\n", b"\r\n"))
     (filled / "stray.py").touch()
     names = ", ".join(f"nanogpt/{law.file_name(name)}" for name in sorted((first, second)))
-    assert differences(filled) == [
+    assert differences(filled, contents(PACKAGE)) == [
         f"{notebook_path('01').name} has not exported {names}",
         "nanogpt/stray.py is exported, but not committed",
         f"nanogpt/{law.file_name(module)} is not the committed one ({path.name})",

@@ -1,4 +1,4 @@
-"""`course test`: two rows of pytest processes that share the tests, one exit code and one closing line."""
+"""`course test`: three rows of pytest processes that share the tests, one exit code and one closing line."""
 
 import json
 import os
@@ -6,18 +6,17 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 
 from course.package.checkpoint import PYTHON
 from course.paths import TESTS
-from course.testing import share
 from course.testing.counted import grown_later, needs_of
 from course.testing.forks import Forks
 from course.testing.run import closing
 
-# A small course of its own: its notebooks' row is a test file, so that no kernel has to start.
+# A small course of its own: each half of its notebooks is a test file, so that no kernel has to start.
 SCRIPT = """
 import contextlib, sys
 from pathlib import Path
@@ -35,21 +34,24 @@ class NoForks(contextlib.nullcontext):
 
 testing.ROOT = Path(sys.argv[1])
 testing.Forks = NoForks
-testing.student_clone = lambda folder: folder
+testing.student_clone = lambda folder, chapters=(): folder
+testing.before_the_seam = list
 testing.NBVAL = []
 testing.SECONDS = testing.ROOT / "seconds.txt"
 share.TOGETHER.clear()
-both = testing.Both
+Rows, Pytest = testing.Rows, testing.Pytest
 
 
-class Small(both):
+class Small(Rows):
     def __init__(self, claims):
         super().__init__(claims)
-        tests = self.env, ["-p", "course.testing.share", "tests"]
-        self.rows = [[(self.forks.env, ["first"]), tests], [tests]]
+        tests = Pytest(self.env, ["-p", "course.testing.share", "tests"])
+        waits_for = testing.ROOT / "made"
+        halves = Pytest(self.forks.env, ["first"], True), Pytest(self.forks.env, ["second"], True, waits_for)
+        self.rows = [[halves[0], tests], [halves[1], tests], self.rows[2]]
 
 
-testing.Both = Small
+testing.Rows = Small
 raise SystemExit(testing.test([]))
 """
 NOTED = """
@@ -62,22 +64,31 @@ def note(name):
         file.write(f"{name} {os.getpid()}\\n")
 
 
-def wait_for_three_processes():
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and len({line.split()[1] for line in open("ran.txt")}) < 3:
+def wait_until(happened):
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not happened([line.split() for line in open("ran.txt")]):
         time.sleep(0.1)
+
+
+def wait_for_processes(number):
+    wait_until(lambda lines: len({process for _, process in lines}) >= number)
+
+
+def wait_for_test(name):
+    wait_until(lambda lines: name in [ran for ran, _ in lines])
 """
 
 
 @pytest.fixture
 def small(tmp_path):
     """Some tests, each of which notes its name and its process; `course test` on them is `small()`."""
-    (tmp_path / "first").mkdir()
-    (tmp_path / "tests").mkdir()
+    for folder in ("first", "second", "tests"):
+        (tmp_path / folder).mkdir()
     (tmp_path / "tests/conftest.py").write_text("")
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
     (tmp_path / "noted.py").write_text(NOTED)
     write(tmp_path / "first/test_notebooks.py", "test_first", "pass")
+    write(tmp_path / "second/test_more_notebooks.py", "test_second", "pass")
     for i in range(6):
         write(tmp_path / f"tests/test_{i}.py", f"test_a{i}", "pass")
     return tmp_path
@@ -105,19 +116,39 @@ def ran(small) -> list[list[str]]:
     return [line.split() for line in (small / "ran.txt").read_text().splitlines()]
 
 
-def test_each_test_runs_once_in_one_of_three_processes_and_the_last_line_is_pytests(small):
-    write(small / "tests/test_0.py", "test_a0", "wait_for_three_processes()")
+def test_each_test_runs_once_and_both_halves_are_followed_by_tests(small):
+    write(small / "tests/test_0.py", "test_a0", "wait_for_processes(4)")
     done = run(small)
     assert done.returncode == 0, done.stdout + done.stderr
     names, processes = zip(*ran(small))
-    assert sorted(names) == ["test_a0", "test_a1", "test_a2", "test_a3", "test_a4", "test_a5", "test_first"]
-    assert len(set(processes)) == 3, "the first process has not helped with the tests"
+    assert sorted(names) == [*(f"test_a{i}" for i in range(6)), "test_first", "test_second"]
+    assert len(set(processes)) >= 4, "no half's row has helped with the tests"
     lines = done.stdout.splitlines()
-    assert lines[-1].strip("=").strip().startswith("7 passed in ") and lines[-1].startswith("=")
+    assert lines[-1].strip("=").strip().startswith("8 passed in ") and lines[-1].startswith("=")
     seconds = [line.split() for line in (small / "seconds.txt").read_text().splitlines()]
-    assert sorted(name for *_, name in seconds) == [*(f"test_{i}" for i in range(6)), "test_notebooks"]
+    files = [*(f"test_{i}" for i in range(6)), "test_more_notebooks", "test_notebooks"]
+    assert sorted(name for *_, name in seconds) == files
     assert seconds == sorted(seconds, key=lambda line: -float(line[0])) and seconds[0][-1] == "test_0"
     assert sum(line.startswith("tests/test_") and line.endswith(" .") for line in lines) == 6
+
+
+def test_the_second_half_begins_when_the_first_hands_over(small):
+    body = "assert 'second' not in open('ran.txt').read(); os.mkdir('made'); wait_for_test('test_second')"
+    write(small / "first/test_notebooks.py", "test_first", f"time.sleep(3); {body}")
+    done = run(small)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sessions that share the cores are Linux's")
+def test_the_row_of_tests_alone_steps_back_behind_the_notebooks(small):
+    tells = """open(f'steps-back-{os.getpid()}', 'w').write(f"{os.nice(0)} {open('/proc/self/autogroup').read().split()[-1]}")"""
+    if not Path("/proc/self/autogroup").exists():
+        tells = tells.replace("open('/proc/self/autogroup').read().split()[-1]", "os.nice(0)")
+    for path in small.rglob("test_*.py"):
+        write(path, path.stem, f"wait_for_processes(2); {tells}")
+    assert run(small).returncode == 0
+    told = sorted(path.read_text() for path in small.glob("steps-back-*"))
+    assert len(told) >= 2 and told == ["0 0"] * (len(told) - 1) + ["5 5"]
 
 
 def test_a_failure_is_told_whole_and_fails_the_command(small):
@@ -125,7 +156,7 @@ def test_a_failure_is_told_whole_and_fails_the_command(small):
     write(small / "tests/test_4.py", "test_a4", "pytest.skip('not here')")
     done = run(small)
     assert done.returncode == 1 and "one is not two" in done.stdout
-    assert "1 failed, 5 passed, 1 skipped in " in done.stdout.splitlines()[-1]
+    assert "1 failed, 6 passed, 1 skipped in " in done.stdout.splitlines()[-1]
 
 
 def test_what_cannot_be_imported_fails_the_command(small):
@@ -180,18 +211,6 @@ def test_what_a_checkpoint_has_run_is_not_run_again_and_the_rest_of_it_is(small)
     assert "one" not in names and names.count("two") == 1, "it ran once, after the notebooks"
     assert names.index("two") > names.index("test_first")
     assert "\n1 tests have run in checkpoints" in done.stdout
-
-
-def test_the_row_behind_takes_the_last_files_in_which_nobody_waits(monkeypatch, tmp_path):
-    paths = ["grading/test_grading_run.py", "gpt/test_a.py", "parallel/test_b.py", "text/test_c.py"]
-    items = [SimpleNamespace(path=TESTS / path) for path in paths]
-    monkeypatch.setenv(share.CLAIMS, str(tmp_path))
-    monkeypatch.setenv(share.FILLS, "1")
-    behind = share.mine(items)
-    assert next(behind) is items[3]
-    monkeypatch.delenv(share.FILLS)
-    assert list(share.mine(items)) == items[:3], "who comes first takes what is left"
-    assert list(behind) == []
 
 
 def test_what_a_later_chapter_grows_is_tested_again():
