@@ -94,6 +94,7 @@ def test_the_record_of_a_run_that_breaks_a_rule_is_kept_and_stays_off_the_board(
 
 def test_a_race_for_the_board_needs_a_file_that_keeps_the_record(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["bench_speedrun.py", "--track", "stories", "--board", "board.json"])
+    monkeypatch.setattr(bench_speedrun.Stories, "__init__", lambda *_: pytest.fail("the race begins"))
     with pytest.raises(SystemExit):
         bench_speedrun.main()
     assert "--board needs --out" in capsys.readouterr().err
