@@ -33,7 +33,8 @@ READ_AT_IMPORT = (
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
 LONGEST = 1 << 20  # bytes of a request
 OWN_STREAMS = (0, 1, 2)
-READ_LATER = "TORCHELASTIC_"  # torchrun's, for a rank: read when it joins the others
+# torchrun's for a rank, read when it joins the others, and the size of a flight record, read when it begins
+READ_LATER = ("TORCHELASTIC_", "TORCH_FR_BUFFER_SIZE")
 
 
 def read_at_import(environment: dict[str, str]) -> dict[str, str]:

@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from course.files import write_atomically
-from course.package.cells import claimed_modules
-from course.paths import NOTEBOOKS, PACKAGE, ROOT, module_path, numbered, source_chapters
-from course.states.released import released
+from course.paths import PACKAGE, ROOT, module_path, notebook_path, source_chapters
+from course.states.released import owners, released
 
 CLONE = "COURSE_STUDENT_CLONE"  # the folder in which the notebooks run
 SECOND = "COURSE_STUDENT_SECOND"  # set for the first half: the clone of the second
@@ -86,10 +85,8 @@ def differences(package: Path, committed: dict[str, bytes]) -> list[str]:
 
 def exporter(name: str) -> str:
     """The notebook that exports a file of the package first."""
-    claims = (
-        path.name for path in numbered(NOTEBOOKS, ".ipynb") if name in map(file_name, claimed_modules(path))
-    )
-    return next(claims, "no notebook")
+    first = next((chapter for module, chapter in owners().items() if file_name(module) == name), None)
+    return notebook_path(first).name if first else "no notebook"
 
 
 def file_name(module: str) -> str:

@@ -87,6 +87,7 @@ class Rows:
         first, second = student_clone(STUDENT / "first"), student_clone(STUDENT / "second", before_the_seam())
         share = str(max(1, (os.cpu_count() or 2) // 2))
         self.env = {"OMP_NUM_THREADS": share} | os.environ | {CLAIMS: claims}
+        self.env.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes read the same files
         self.forks = Forks(Path(claims) / "forks", self.env | {PASSED: claims})
         tests = ["-p", "course.testing.share", "tests"]
         every = numbered(NOTEBOOKS, ".ipynb")

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from course.package.cells import claimed_modules
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, notebook_path
 from course.testing import law
 from course.testing.law import CLONE, contents, differences, student_clone
@@ -76,7 +77,7 @@ def test_the_second_half_begins_with_what_the_first_has_to_end_with(tmp_path):
     clone = student_clone(tmp_path / "second", law.before_the_seam())
     assert differences(clone / "nanogpt", law.made_by(law.before_the_seam())) == []
     there = set(contents(clone / "nanogpt"))
-    assert {law.file_name(name) for name in law.claimed_modules(notebook_path("17d"))} <= there
+    assert {law.file_name(name) for name in claimed_modules(notebook_path("17d"))} <= there
     assert there < set(contents(PACKAGE)), "the second half has nothing to fill"
 
 
@@ -99,8 +100,8 @@ def test_what_chapter_07_has_made_is_handed_over_once_when_it_ends(tmp_path, mon
 
 
 def test_each_kind_of_difference_names_the_file_and_a_chapter_that_failed_is_one_line(filled):
-    (first, second), path = law.claimed_modules(notebook_path("01")), notebook_path("05")
-    module = next(iter(law.claimed_modules(path)))
+    (first, second), path = claimed_modules(notebook_path("01")), notebook_path("05")
+    module = next(iter(claimed_modules(path)))
     for name in (first, second):
         law.module_path(name, filled).unlink()
     changed = law.module_path(module, filled)
@@ -143,5 +144,5 @@ def test_a_chapters_checkpoint_fills_the_clone_and_the_law_says_in_one_line_each
     assert (clone / "nanogpt/device.py").read_bytes() == law.module_path("device").read_bytes()
     assert f"\n{notebook_path('01').name} has not exported nanogpt/" in done.stdout
     assert "00_setup.ipynb has not" not in done.stdout and "Traceback" not in done.stdout
-    missing = [path for path in NOTEBOOKS.glob("*.ipynb") if law.claimed_modules(path)]
+    missing = [path for path in NOTEBOOKS.glob("*.ipynb") if claimed_modules(path)]
     assert done.stdout.count("has not exported") <= 2 * len(missing)

@@ -259,7 +259,8 @@ def test_a_fork_is_as_a_new_process_with_a_folder_a_path_and_streams_of_its_own(
         assert fork == run(sys.executable, MINE="1")[:-1] and has_torch
         assert fork[-3:] == [[], "1", "said"], "something of the course is loaded, or it has not read"
         assert not run(program, OMP_NUM_THREADS="3")[-1], "PyTorch has read another number"
-        assert run(program, TORCHELASTIC_RUN_ID="none")[-1], "a rank of torchrun's is a fork"
+        late = {"TORCHELASTIC_RUN_ID": "none", "TORCH_FR_BUFFER_SIZE": "2000"}
+        assert run(program, **late)[-1], "a rank of torchrun's is a fork, also where it keeps a flight record"
         dies = tmp_path / "dies.py"
         dies.write_text("import os\nos.kill(os.getpid(), 9)\n")
         assert subprocess.run([program, dies], env=forks.env).returncode == -9
