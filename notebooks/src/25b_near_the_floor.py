@@ -260,7 +260,7 @@ def chapter_07(vocab_size: int, deal, steps: int, seed: int) -> Iterator:
 # %% [markdown]
 r"""
 Our own recipe is a `Recipe` of chapter 25. Like chapter 25's it has one layer. It is wider (128 instead of 96), has smaller tables
-(4,096 rows) and none of four tokens, twice chapter 25's rate, half its batch, and 650 steps.
+(4,096 rows) and none of four tokens, and twice chapter 25's rate. A batch has half as many rows of twice the length, and a run 650 steps.
 
 Is the comparison fair? Not quite. The numbers of `NEAR` were changed while this chapter was written: its first version had two layers, one table
 and 450 steps. The trials were not recorded, and nothing kept them away from `val`, as in chapter 25. In chapter 07's recipe only the number of steps
@@ -334,7 +334,7 @@ mean of all such runs is surely below the bar, with p < 0.01.
 
 Our share of the time is much larger than on Shakespeare. Two things differ: the task, and the reference, which has twice the rate of nanoGPT's and
 scales its matrices. How much each matters is not measured. A table of three tokens, for example, cannot know who was given how many apples.
-And this is one machine and one afternoon, so do not read more than two digits.
+And this is one machine on one day, so do not read more than two digits.
 
 One thing is not settled by this record: both schedules were fixed before the run, and ours ends well below the bar. With fewer steps it would be faster.
 Find out how many are enough.
