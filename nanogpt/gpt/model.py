@@ -229,9 +229,10 @@ def llama_params(c) -> dict[str, int]:
     """Number of parameters by part, from the shape alone."""
     C, L, d = c.n_embd, c.n_layer, c.head_size
     heads = 2 * c.n_head + 2 * c.n_kv_head  # of queries and the projection, and of keys and values
+    gains = 2 * d if c.qk_norm else 0  # of the norms of queries and keys
     return {
         "wte": c.vocab_size * C,
-        "attention": L * (heads * d * C + c.qk_norm * 2 * d),
+        "attention": L * (heads * d * C + gains),
         "mlp": L * 3 * C * c.n_hidden,
         "norms": (2 * L + 1) * C,
         "lm_head": 0 if c.tied else c.vocab_size * C,

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from nanogpt.parallel.layout import Parallel, check_layout
 from nanogpt.run.configfile import complaint, parsed, read_config
-from nanogpt.run.family import LlamaKeys, check_family
+from nanogpt.run.family import LlamaKeys, check_family, own_keys, refuse_biases
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # text is no number, 3.5 no integer
 Count, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
@@ -219,6 +219,7 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
     """
     said, where = read_config(name_or_path)
     given = given_keys(said, overrides := list(overrides))
+    refuse_biases(given)
     try:
         return TypeAdapter(Config).validate_json(json.dumps(given, default=str))
     except ValidationError as error:
@@ -232,7 +233,7 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
 
 def config_dict(config: Config) -> dict:
     """As a JSON file can hold it, which `load_config` reads back, since JSON is YAML."""
-    return json.loads(json.dumps(asdict(config)))
+    return json.loads(json.dumps(own_keys(asdict(config))))
 
 
 def from_depth(n: int, batch_tokens: int) -> list[str]:

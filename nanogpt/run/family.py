@@ -48,10 +48,26 @@ def check_family(config) -> None:
                 raise ValueError(f"llama.{f.name}={getattr(own, f.name)} needs family=llama, not gpt")
         return
     for name, none in {"dropout": 0.0, "flash": True, "padded_vocab_size": None}.items():
-        if (value := getattr(model, name)) != none:
+        value = getattr(model, name)
+        if value != none:
             raise ValueError(f"model.{name}={value} is GPT-2's, and a Llama has no such thing; leave it out")
     if layout.shard or layout.tp > 1:
         raise ValueError(
             "parallel.shard and parallel.tp know a GPT's layers only; a Llama runs as copies, parallel.dp"
         )
     new_shape(config, vocab_size=1)  # can there be such a shape?
+
+
+def refuse_biases(given: dict) -> None:
+    """ValueError if a file or a command line asks for biases in a Llama; the key's default asks for nothing."""
+    model = given.get("model")
+    biases = isinstance(model, dict) and model.get("bias")
+    if given.get("family") == "llama" and biases:
+        raise ValueError("model.bias=true is GPT-2's, and a Llama has no biases; leave it out")
+
+
+def own_keys(said: dict) -> dict:
+    """All keys of a configuration; without model.bias if it is a Llama's."""
+    if said["family"] == "llama":
+        del said["model"]["bias"]
+    return said

@@ -13,7 +13,7 @@ from nanogpt.gpt import optim
 from nanogpt.gpt.families import from_hub, model_of
 from nanogpt.gpt.llama import Llama, LlamaConfig
 from nanogpt.gpt.llama_hf import KINDS, config_from_llama
-from nanogpt.gpt.model import GPT, flops_per_token, num_params
+from nanogpt.gpt.model import GPT, llama_flops, llama_params
 from nanogpt.gpt.precision import READS, LossScaler
 from nanogpt.gpt.pretrained import read_json
 from nanogpt.gpt.train import scale_init, train_step
@@ -47,12 +47,10 @@ def refuse_other_llama(config, shape: LlamaConfig, vocab_size: int) -> None:
     asked = [("model", name) for name in ("n_layer", "n_head", "n_embd")]
     asked += [("llama", name) for name in vars(config.llama)]
     for section, name in asked:
-        keys, has = getattr(config, section), getattr(shape, name)
-        if getattr(keys, name) not in (
-            has,
-            getattr(type(keys), name),
-        ):  # at its default nobody has asked for it
-            given = f"{section}.{name}={getattr(keys, name)}"
+        part, has = getattr(config, section), getattr(shape, name)
+        wants, default = getattr(part, name), getattr(type(part), name)
+        if wants not in (has, default):  # at its default nobody has asked for it
+            given = f"{section}.{name}={wants}"
             raise ValueError(f"init_from={config.init_from} has {name}={has}; leave out {given}")
     if shape.vocab_size < vocab_size or shape.block_size < config.model.block_size:
         has = f"{shape.vocab_size} tokens and a context of {shape.block_size}"
@@ -101,7 +99,8 @@ def seconds_of_step(shape: LlamaConfig, config, device: torch.device, roof: Roof
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
     name = READS.get(config.train.dtype, config.train.dtype)
     rate = roof.flops.get(name, roof.flops["float32"])
-    least = flops_per_token(shape, T) * config.train.batch_tokens / rate
+    forward = sum(llama_flops(shape, T).values()) * config.train.batch_tokens
+    least = 3 * forward / rate  # backward takes twice as many FLOPs as forward
     if least > 3 * n:
         return least, None
     model, few = with_adapters(config, model_of(shape)).to(device), min(n, 2)
@@ -124,13 +123,11 @@ def llama_dry_run(config) -> None:
         trained = sum(p.numel() for p in lora_parameters(with_adapters(c, model_of(shape))).values())
     beside = f", and {trained:,} in adapters, which alone are trained" if trained else ""
     assumed = "" if known else f", if the vocabulary has {guess:,}"
-    print(f"parameters  {num_params(shape):,}{assumed}{beside}")
-    kept = 4 * num_params(shape) + (16 * trained or 12 * num_params(shape))
-    print(
-        f"memory      at least {kept / 1e9:.3f} GB of weights, gradients and moments; activations are not counted"
-    )
-    steps, tokens = c.train.max_steps, c.train.batch_tokens
-    print(
-        f"steps       {steps:,} of {tokens:,} tokens: {c.micro_batches} × {c.train.micro_batch} rows of {T}"
-    )
+    P = sum(llama_params(shape).values())
+    print(f"parameters  {P:,}{assumed}{beside}")
+    kept = 4 * P + (16 * trained or 12 * P)  # all weights; of what is trained also gradients and moments
+    what = "of weights, gradients and moments; activations are not counted"
+    print(f"memory      at least {kept / 1e9:.3f} GB {what}")
+    steps, rows = c.train.max_steps, f"{c.micro_batches} × {c.train.micro_batch} rows of {T}"
+    print(f"steps       {steps:,} of {c.train.batch_tokens:,} tokens: {rows}")
     say_time(steps, *seconds_of_step(shape, c, device, measure_roofline(device)))

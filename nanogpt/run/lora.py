@@ -86,11 +86,13 @@ def add_lora(
     if lora_parameters(model):
         raise ValueError("the model has adapters already; merge(model) them, or load the base again")
     targets = [targets] if isinstance(targets, str) else list(targets) or ["nothing"]
-    layers = linear_layers(model)
+    layers, wanted = linear_layers(model), set()
     kinds = {name.split(".")[-1] for name in layers}
-    if wrong := [word for word in targets if not kinds & {word, *ALSO.get(word, ())}]:
-        raise ValueError(f"{wrong[0]} is no linear layer of a block; choose among {', '.join(TARGETS)}")
-    wanted = {name for word in targets for name in (word, *ALSO.get(word, ()))}
+    for word in targets:
+        meant = kinds & {word, *ALSO.get(word, ())}
+        if not meant:
+            raise ValueError(f"{word} is no linear layer of a block; choose among {', '.join(TARGETS)}")
+        wanted |= meant
     layers = {name: layer for name, layer in layers.items() if name.split(".")[-1] in wanted}
     adapted = {name: LoRALinear(layer, rank, alpha, generator) for name, layer in layers.items()}
     for name, layer in adapted.items():

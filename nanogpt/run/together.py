@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from nanogpt.corpora.chunks import alone_in
-from nanogpt.gpt.model import num_params
+from nanogpt.gpt.model import params_by_part
 from nanogpt.parallel.distributed import (
     Ranks,
     code_hash,
@@ -62,10 +62,10 @@ def one_run(config: Config) -> Iterator[Ranks]:
 def too_large(config: Config, device: torch.device, ranks: int) -> str:
     """Why a run cannot fit into the device's memory, however it is cut over its ranks; "" where it may.
 
-    Counted is what every run keeps: 16 bytes a parameter, the vocabulary's aside, and each block's input in 16 bits.
+    Counts what every run keeps: 16 bytes for each parameter outside the vocabulary, and each block's input in 16 bits.
     """
     m, B = config.model, config.train.micro_batch
-    P = num_params(new_shape(config, vocab_size=1))
+    P = sum(params_by_part(new_shape(config, vocab_size=1)).values())
     needed = (16 * P + 2 * m.n_layer * B * m.block_size * m.n_embd) // ranks
     if device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory
@@ -73,7 +73,9 @@ def too_large(config: Config, device: torch.device, ranks: int) -> str:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     else:
         return ""
-    names = ["n_layer", "n_embd", "block_size"] + ["padded_vocab_size"] * (m.padded_vocab_size is not None)
+    names = ["n_layer", "n_embd", "block_size"]
+    if m.padded_vocab_size is not None:
+        names.append("padded_vocab_size")
     given = ", ".join(f"model.{name}={getattr(m, name)}" for name in names)
     said = f"{given} and train.micro_batch={B} need at least {needed // 10**9:,} GB a process for {P:,} parameters"
     return f"{said}; {device} has {there // 10**9:,} GB: lower the largest" if needed > there else ""

@@ -4,26 +4,18 @@ Exported from notebooks/24c_sentencepiece.ipynb.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from nanogpt.text.files import atomically
 
-MARK = "▁"
+MARK = "▁"  # a space
 
 
-def escaped(text: str, prefix: bool = True, tidy: bool = False) -> str:
-    """The text as pieces see it: ▁ for each space, one more in front. tidy: first drop spaces at the ends and doubled ones."""
-    if tidy:
-        text = " ".join(part for part in text.split(" ") if part)
-    text = (MARK if prefix and text else "") + text.replace(" ", MARK)
-    return text.rstrip(MARK) if tidy else text
-
-
-BPE, UNIGRAM = "bpe", "unigram"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # the kinds, as the format numbers them
 
 
@@ -40,15 +32,16 @@ def merge_by_score(text: str, scores: dict[str, float]) -> list[str]:
     before, after = [i - 1 for i in range(len(parts))], [i + 1 for i in range(len(parts))]
 
     def offer(i: int, j: int) -> None:
-        if i >= 0 and j < len(parts) and (score := scores.get(parts[i] + parts[j])) is not None:
-            heapq.heappush(heap, (-score, i, j, parts[i] + parts[j]))
+        if i >= 0 and j < len(parts) and parts[i] + parts[j] in scores:
+            joined = parts[i] + parts[j]
+            heapq.heappush(heap, (-scores[joined], i, j, joined))
 
     for i in range(len(parts) - 1):
         offer(i, i + 1)
     while heap:
         _, i, j, joined = heapq.heappop(heap)
         if not parts[i] or not parts[j] or parts[i] + parts[j] != joined:
-            continue  # old
+            continue  # outdated
         parts[i], parts[j] = joined, ""
         after[i] = after[j]
         if after[j] < len(parts):
@@ -58,73 +51,28 @@ def merge_by_score(text: str, scores: dict[str, float]) -> list[str]:
     return [part for part in parts if part]
 
 
-@dataclass(frozen=True)
-class SentencePiece:
-    """A vocabulary in SentencePiece's order. Its encode and decode are those of the library, for models without a normalizer."""
+def best_path(text: str, scores: dict[str, np.float32]) -> list[str]:
+    """Cut a text into the pieces with the largest sum of scores (Kudo 2018, §3.2); an unknown letter stands alone.
 
-    pieces: list[Piece]
-    algorithm: str = BPE
-    byte_fallback: bool = True
-    prefix: bool = True  # ▁ in front of the text
-    tidy: bool = False  # drop spaces at the ends and doubled ones
-    unk: int = 0  # the id of <unk>
-
-    def __post_init__(self):
-        ids = {piece.text: i for i, piece in enumerate(self.pieces)}
-        normal = {piece.text: np.float32(piece.score) for piece in self.pieces if piece.kind == NORMAL}
-        vars(self).update(ids=ids, scores=normal, longest=max(map(len, normal), default=1))
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self.pieces)
-
-    def cut(self, text: str) -> list[str]:
-        """The pieces of an escaped text; a letter that is in no piece stands alone."""
-        if self.algorithm == BPE:
-            return merge_by_score(text, self.scores)
-        return best_path(text, self.scores, self.longest)
-
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text. ValueError for one that has no UTF-8 (a lone surrogate)."""
-        ids, was_unknown = [], False
-        text.encode()  # raises here, where the error can say the place in the text
-        for piece in self.cut(escaped(text, self.prefix, self.tidy)):
-            known = piece in self.scores
-            if known:
-                ids.append(self.ids[piece])
-            elif self.byte_fallback:
-                ids += [self.ids[f"<0x{value:02X}>"] for value in piece.encode()]
-            elif not was_unknown:  # a run of unknown letters is one <unk>
-                ids.append(self.unk)
-            was_unknown = not known
-        return ids
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text. Bytes that are not UTF-8 become U+FFFD each; <unk> becomes ⁇ between spaces. ValueError for a foreign id."""
-        text, waiting, begun = "", b"", False
-        for i in [*ids, None]:
-            if i is not None and not 0 <= i < self.vocab_size:
-                raise ValueError(f"id {i} is outside this tokenizer's {self.vocab_size} ids")
-            piece = None if i is None else self.pieces[i]
-            if piece is not None and piece.kind == BYTE:
-                waiting += bytes([int(piece.text[3:5], 16)])
-                continue
-            text, waiting = text + readable(waiting), b""
-            if piece is None or piece.kind == CONTROL:
-                continue
-            part = " ⁇ " if piece.kind == UNKNOWN else piece.text
-            first = not begun and not text and (self.prefix or self.tidy)
-            if first and piece.kind == NORMAL and part.startswith(MARK):
-                part, begun = part[1:], not self.tidy
-            text += part.replace(MARK, " ") if piece.kind == NORMAL else part
-        return text
-
-
-def readable(data: bytes) -> str:
-    """UTF-8 as text; each byte that does not belong to a character is one U+FFFD."""
-    return data.decode("utf-8", errors="surrogateescape").translate(
-        dict.fromkeys(range(0xDC80, 0xDD00), 0xFFFD)
-    )
+    Sums are in float32, as in the library, so that close ones are decided alike.
+    """
+    longest, worst = max(map(len, scores), default=1), np.float32(min(scores.values(), default=0.0))
+    best = [(np.float32(0), 0)] * (len(text) + 1)  # for each place: the sum, and where its last piece began
+    for end in range(1, len(text) + 1):
+        ways = []
+        for start in range(max(0, end - longest), end):
+            piece = text[start:end]
+            if piece in scores:
+                ways.append((best[start][0] + scores[piece], start))
+            elif len(piece) == 1:
+                ways.append((best[start][0] + (worst - np.float32(10)), start))
+        best[end] = max(ways, key=lambda way: way[0])  # of equals the first, which is the longest piece
+    cuts, end = [], len(text)
+    while end > 0:
+        start = best[end][1]
+        cuts.append(text[start:end])
+        end = start
+    return cuts[::-1]
 
 
 def to_varint(value: int) -> bytes:
@@ -137,7 +85,7 @@ def to_varint(value: int) -> bytes:
 
 
 def from_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at this place, and the place behind it. ValueError if it does not end."""
+    """The number that begins at this place, and the place after it. ValueError if it does not end."""
     value = 0
     for k, byte in enumerate(data[at : at + 10]):
         value += (byte & 127) << (7 * k)
@@ -147,7 +95,7 @@ def from_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
-    """The fields of a message: their numbers and values. ValueError if the bytes are no message."""
+    """The fields of a message: their numbers and values. ValueError if the bytes are not a message."""
     at = 0
     while at < len(data):
         key, at = from_varint(data, at)
@@ -176,12 +124,80 @@ def field(number: int, value: int | float | str | bytes) -> bytes:
     return to_varint(number << 3 | 2) + to_varint(len(data)) + data
 
 
+def escaped(text: str, prefix: bool = True, tidy: bool = False) -> str:
+    """The text as pieces see it: ▁ for each space, one more in front. tidy: first drop spaces at the ends and doubled ones."""
+    if tidy:
+        text = " ".join(part for part in text.split(" ") if part)
+    text = (MARK if prefix and text else "") + text.replace(" ", MARK)
+    return text.rstrip(MARK) if tidy else text
+
+
+@dataclass(frozen=True)
+class SentencePiece:
+    """A vocabulary in the order of its ids. Its encode and decode are the library's, for files without a table of letters."""
+
+    pieces: list[Piece]
+    cut: Callable = merge_by_score  # or best_path
+    byte_fallback: bool = True
+    unk: int = 0  # the id of <unk>
+    prefix: bool = True  # ▁ in front of the text
+    tidy: bool = False  # drop spaces at the ends and doubled ones
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        return {piece.text: i for i, piece in enumerate(self.pieces)}
+
+    @cached_property
+    def scores(self) -> dict[str, np.float32]:
+        return {piece.text: np.float32(piece.score) for piece in self.pieces if piece.kind == NORMAL}
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.pieces)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without <s> and </s>. ValueError for one that has no UTF-8 (a lone surrogate)."""
+        text.encode()  # raises here, where the error can say the place in the text
+        ids = []
+        for piece in self.cut(escaped(text, self.prefix, self.tidy), self.scores):
+            if piece in self.scores:
+                ids.append(self.ids[piece])
+            elif self.byte_fallback:
+                ids += [self.ids[f"<0x{value:02X}>"] for value in piece.encode()]
+            elif ids[-1:] != [self.unk]:
+                ids.append(self.unk)
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text. Bytes that are not UTF-8 become U+FFFD each; <unk> becomes ⁇ between spaces. ValueError for a foreign id."""
+        data, drop = b"", self.prefix or self.tidy  # drop: whether a ▁ at the very beginning is left out
+        for i in ids:
+            if not 0 <= i < self.vocab_size:
+                raise ValueError(f"id {i} is outside this tokenizer's {self.vocab_size} ids")
+            piece = self.pieces[i]
+            if piece.kind == BYTE:
+                data += bytes([int(piece.text[3:5], 16)])
+            elif piece.kind == UNKNOWN:
+                data += " ⁇ ".encode()
+            elif piece.kind == NORMAL:
+                part = piece.text
+                if drop and not data and part.startswith(MARK):
+                    part, drop = part[1:], self.tidy
+                data += part.replace(MARK, " ").encode()
+        return data.decode("utf-8", errors="surrogateescape").translate(BROKEN)
+
+
+BROKEN = dict.fromkeys(
+    range(0xDC80, 0xDD00), 0xFFFD
+)  # what a byte that is not UTF-8 is read as → what is shown
+
+
 def write_model(model: SentencePiece, path: str | Path) -> None:
     """Write a .model file, which SentencePiece reads as well; all of it, or nothing."""
     data = b""
     for piece in model.pieces:
         data += field(1, field(1, piece.text) + field(2, float(piece.score)) + field(3, piece.kind))
-    trainer = field(3, 2 if model.algorithm == BPE else 1) + field(4, model.vocab_size)
+    trainer = field(3, 2 if model.cut is merge_by_score else 1) + field(4, model.vocab_size)
     trainer += field(35, int(model.byte_fallback)) + field(40, model.unk)
     normal = field(1, "identity") + field(3, int(model.prefix)) + field(4, int(model.tidy))
     with atomically(path) as file:
@@ -190,13 +206,12 @@ def write_model(model: SentencePiece, path: str | Path) -> None:
 
 def unknown_to_us(trainer: dict, normal: dict, pieces: list[Piece]) -> str:
     """What a file has that changes ids in a way that is not written here; "" where there is nothing."""
-    kinds = {piece.kind for piece in pieces}
     said = {
         "is of type word or char": trainer.get(3, 1) > 2,
         "changes letters by a table": bool(normal.get(2)),
         "keeps spaces as they are": not normal.get(5, 1),
         "marks the ends of words": bool(trainer.get(24, 0)),
-        "has pieces of the user's own, or unused ones": bool(kinds & {USER_DEFINED, UNUSED}),
+        "has pieces of the user's own, or unused ones": any(p.kind in (USER_DEFINED, UNUSED) for p in pieces),
         "has no pieces": not pieces,
     }
     return next((what for what, has in said.items() if has), "")
@@ -214,33 +229,6 @@ def read_model(path: str | Path) -> SentencePiece:
     trainer, normal = sections[2], sections[3]
     if lacks := unknown_to_us(trainer, normal, pieces):
         raise ValueError(f"{path} {lacks}, which this reader does not know; use the library")
-    algorithm = BPE if trainer.get(3, 1) == 2 else UNIGRAM
-    options = {"byte_fallback": bool(trainer.get(35, 0)), "unk": trainer.get(40, 0)}
-    return SentencePiece(
-        pieces, algorithm, **options, prefix=bool(normal.get(3, 1)), tidy=bool(normal.get(4, 1))
-    )
-
-
-def best_path(text: str, scores: dict[str, np.float32], longest: int) -> list[str]:
-    """Cut a text into the pieces with the largest sum of scores (Kudo 2018, §3.1); an unknown letter stands alone.
-
-    Sums are in float32, as in the library, so that close ones are decided alike.
-    """
-    unknown = np.float32(min(scores.values(), default=0.0)) - np.float32(10)
-    best = [(np.float32(0), 0)] + [None] * len(
-        text
-    )  # for each place: the best sum, and where its last piece began
-    for start in range(len(text)):
-        for end in range(start + 1, min(start + longest, len(text)) + 1):
-            score = scores.get(text[start:end], unknown if end == start + 1 else None)
-            if score is None:
-                continue
-            total = best[start][0] + score
-            if best[end] is None or total > best[end][0]:
-                best[end] = total, start
-    cuts, end = [], len(text)
-    while end > 0:
-        start = best[end][1]
-        cuts.append(text[start:end])
-        end = start
-    return cuts[::-1]
+    cut = merge_by_score if trainer.get(3, 1) == 2 else best_path
+    fallback, unk = bool(trainer.get(35, 0)), trainer.get(40, 0)
+    return SentencePiece(pieces, cut, fallback, unk, bool(normal.get(3, 1)), bool(normal.get(4, 1)))

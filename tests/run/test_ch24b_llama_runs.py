@@ -26,6 +26,7 @@ from nanogpt.run.config import Config, config_dict, load_config
 from nanogpt.run.family import LlamaKeys, check_family, new_shape
 from nanogpt.run.llama import llama_dry_run
 from nanogpt.run.lora import add_lora, lora_parameters, merge
+from nanogpt.speed.roofline import measure_roofline
 from nanogpt.text.shards import load_manifest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -161,6 +162,7 @@ def test_a_gpt_keeps_all_its_keys():
         ("family=llama model.dropout=0.1", "model.dropout=0.1 is GPT-2's, and a Llama has no such thing"),
         ("family=llama model.flash=false", "model.flash=False is GPT-2's"),
         ("family=llama model.padded_vocab_size=2048", "model.padded_vocab_size=2048 is GPT-2's"),
+        ("family=llama model.bias=true", "model.bias=true is GPT-2's, and a Llama has no biases; leave it out"),
         ("family=llama parallel.shard=true", "know a GPT's layers only; a Llama runs as copies, parallel.dp"),
         ("family=llama parallel.tp=2", "know a GPT's layers only"),
         ("llama=4", "llama is a section and takes keys of its own: llama.n_kv_head"),
@@ -181,6 +183,18 @@ def test_every_key_of_the_section_is_refused_for_a_gpt():
         check_family(config)
         with pytest.raises(ValueError, match=rf"llama\.{name}="):
             replace(config, family="gpt")
+
+
+def test_biases_are_refused_only_where_somebody_asks_for_them(whole, tmp_path):
+    """The key's default is true: it must not be refused, nor be written into a Llama's config.yaml."""
+    assert load_config("tiny", ["family=llama", "model.bias=false"]).family == "llama"
+    assert load_config("tiny", ["model.bias=true"]).family == "gpt"
+    file = tmp_path / "asks.yaml"
+    file.write_text("family: llama\nmodel: {bias: true}\n")
+    with pytest.raises(ValueError, match="a Llama has no biases"):
+        load_config(file)
+    assert load_config(whole.folder / "config.yaml") == whole.config
+    assert "bias" not in config_dict(whole.config)["model"] and "bias" in config_dict(Config())["model"]
 
 
 def test_a_run_that_is_older_than_the_keys_goes_on(capsys):
@@ -238,7 +252,9 @@ def test_a_run_is_a_llamas_and_learns(whole):
     assert (whole.folder / "samples/step_000020.txt").read_text().startswith("the cat")
 
 
-def test_dry_run_and_run_count_alike(whole, tmp_path, capsys):
+def test_dry_run_and_run_count_alike(whole, tmp_path, capsys, monkeypatch):
+    roof = measure_roofline(torch.device("cpu"))  # once for the three dry runs
+    monkeypatch.setattr("nanogpt.run.llama.measure_roofline", lambda device: roof)
     llama_dry_run(whole.config)
     said = capsys.readouterr().out
     count = sum(p.numel() for p in whole.model.parameters())
@@ -269,9 +285,8 @@ def test_sample_and_eval_take_its_folder(whole, folder, capsys):
     assert f"{whole.best['val_loss']:.4f}" in capsys.readouterr().out or whole.best["step"] != 20
 
 
-@pytest.mark.parametrize(
-    "at", [7, pytest.param(3, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # starting a process that can be killed takes seconds; the sitting itself resumes a run
+@pytest.mark.parametrize("at", [3, 7, 16])
 def test_killed_with_signal_9_it_goes_on_bit_for_bit(at, whole, config, tmp_path):
     here = config(run_dir=str(tmp_path / "run"), eval_sample_every=10)
     code, said = run_in_child(here, at, ("train_step", "update"))
@@ -320,11 +335,14 @@ def test_in_16_bits_too(dtype, config, tmp_path, whole):
 # Beginning with another model
 
 
+def adapting(config, whole, folder) -> Config:
+    """Six steps of adapters beside the model of a run."""
+    changed = config(run_dir=str(folder), train_max_steps=6, lora_rank=2)
+    return replace(changed, init_from=str(whole.folder))
+
+
 def test_adapters_beside_a_llama(whole, config, tmp_path, capsys):
-    base = {"init_from": str(whole.folder), "train_max_steps": 6, "lora_rank": 2}
-    changed = {name: value for name, value in base.items() if name != "init_from"}
-    here = replace(config(run_dir=str(tmp_path / "run"), **changed), init_from=base["init_from"])
-    run = trainer.fit(here)
+    run = trainer.fit(adapting(config, whole, tmp_path / "run"))
     kept = {path.name for path in run.kept.iterdir()}
     assert "adapter.safetensors" in kept and "model.safetensors" not in kept
     names = {name.split(".")[-2] for name in lora_parameters(run.model)}
@@ -332,13 +350,18 @@ def test_adapters_beside_a_llama(whole, config, tmp_path, capsys):
     for name, p in load_model(whole.kept).named_parameters():
         assert torch.equal(p, run.model.get_parameter(name)), f"{name} is frozen, and has moved"
     assert "in adapters beside" in capsys.readouterr().out
-    again = replace(here, run=replace(here.run, dir=str(tmp_path / "again")))
+    where = ["--checkpoint", str(run.folder), "--device", "cpu"]
+    assert main(["sample", *where, "--max-new-tokens", "3"]) == 0
+
+
+@pytest.mark.slow
+def test_adapters_that_were_killed_go_on_bit_for_bit(whole, config, tmp_path):
+    run = trainer.fit(adapting(config, whole, tmp_path / "run"))
+    again = adapting(config, whole, tmp_path / "again")
     code, _ = run_in_child(again, 6, ("train_step",))
     assert code == -signal.SIGKILL
     trainer.fit(again)
     assert lines(again.run.dir) == lines(run.folder), "adapters do not go on bit for bit"
-    where = ["--checkpoint", str(run.folder), "--device", "cpu"]
-    assert main(["sample", *where, "--max-new-tokens", "3"]) == 0
 
 
 def test_a_word_means_its_relatives_and_no_more():
