@@ -1,4 +1,4 @@
-"""Chapter 25's table and figure, of a race that `tests/bench/bench_speedrun.py` recorded."""
+"""The tables and figures of chapters 25 and 25b, of races that `tests/bench/bench_speedrun.py` recorded."""
 
 from itertools import pairwise
 from math import exp, log
@@ -38,3 +38,26 @@ def worth(found: list[SimpleNamespace]) -> plt.Figure:
     ax.axvline(1, color="0.3", lw=1)
     ax.set_xlabel("times as long with this change; left of 1, the change would be an improvement")
     return fig
+
+
+def last_nats(paid: dict[str, dict[str, float]]) -> plt.Figure:
+    """Nats a story above the floor by kind of decision, a bar for each model."""
+    kinds = list(next(iter(paid.values())))
+    fig, ax = plt.subplots(figsize=(7, 3.6), layout="tight")
+    height = 0.8 / len(paid)
+    for n, (name, row) in enumerate(paid.items()):
+        places = [place + (n - (len(paid) - 1) / 2) * height for place in range(len(kinds))]
+        ax.barh(places, [row[kind] for kind in kinds], height, label=name)
+    ax.set_yticks(range(len(kinds)), kinds, fontsize=8)
+    ax.invert_yaxis()
+    ax.set_xlabel("nats a story above the floor")
+    ax.legend(frameon=False)
+    return fig
+
+
+def print_answers(answers: dict[str, dict[str, float]]) -> None:
+    """For each model the share of right answers, by kind."""
+    for name, row in answers.items():
+        print(
+            f"{name:10} right answers: {row['copied']:.1%} of the copied ones, {row['computed']:.1%} of the computed ones"
+        )

@@ -75,7 +75,7 @@ def pytest_configure(config) -> None:
         with contextlib.suppress(
             OSError
         ):  # Linux may share the cores by sessions first, and by `nice` within one
-            Path("/proc/self/autogroup").write_text(f"{NICE}")
+            Path("/proc/self/autogroup").write_text(f"{NICE}", encoding="ascii")
 
 
 def pytest_runtestloop(session) -> bool:

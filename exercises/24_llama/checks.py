@@ -106,14 +106,14 @@ def one_for_all(draw):
 def copied(s, H, K, T, d):
     """Whether a result holds keys or values, and nothing else, as often as there are heads of queries."""
     import torch
-    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
 
     q = torch.arange(H * T * d).view(1, H, T, d).cos()
-    k, v = torch.arange(2.0 * K * T * d).sin().view(2, 1, K, T, d).clone()
+    k, v = torch.arange(1.0, 2 * K * T * d + 1).sin().view(2, 1, K, T, d).clone()  # no 0: zeros are no copy
     seen = []
 
-    class Watch(TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):
+    class Watch(TorchDispatchMode):  # sees what `@` does inside, too
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             found = function(*args, **(kwargs or {}))
             if isinstance(found, torch.Tensor) and found.untyped_storage().nbytes() >= 4 * H * T * d:
                 seen.append(found)
@@ -247,13 +247,13 @@ WRONG = [
     Wrong("24-4", "the mask is forgotten", "scores.masked_fill(future, -math.inf)", "scores"),
     Wrong("24-4", "the mask hides a query's own place", "triu(1)", "triu(0)"),
     Wrong("24-4", "the scores are divided by d, not by its root", "math.sqrt(d)", "d"),
-    Wrong("24-4", "keys and values are copied for each head of queries", code="""
+    Wrong("24-4", "keys and values are copied for each head of queries, by hand or within `@`, which broadcasts them", code="""
           def grouped_attention(q, k, v):
-              T, group = q.size(2), q.size(1) // k.size(1)
-              k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-              scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+              B, H, T, d = q.shape
+              q = q.unflatten(1, (k.size(1), -1))  # (B, K, H/K, T, d)
+              scores = q @ k.unsqueeze(2).transpose(-2, -1) / math.sqrt(d)
               scores = scores.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), -math.inf)
-              return scores.softmax(-1) @ v
+              return (scores.softmax(-1) @ v.unsqueeze(2)).flatten(1, 2)
           """),
     Wrong("24-4", "the group's rows are taken in another order: positions first, then heads", "q.reshape(B, K, H // K * T, d)",
           "q.unflatten(1, (K, -1)).transpose(2, 3).reshape(B, K, H // K * T, d)"),

@@ -72,12 +72,12 @@ r"""
 
 *Build · difficulty 3/5 · importance 4/5 · 25 minutes*
 
-Chapter 24 rotates number i of a head together with number i + d/2. Meta's published files were trained with other pairs: the numbers
+Chapter 24 rotates number i of a head together with number i + d/2. The models in Meta's published files were trained with other pairs: the numbers
 2i and 2i + 1 belong together, and pair i turns at the same speed. If you load such a file as it is, the model writes nonsense.
 No code has to change, only the order of the rows of `c_q` and `c_k`.
 
 Write `reorder(weight, n_head)`: the weight (n_head · d, C) of a query or key matrix of Meta's order, with its rows in the order that
-chapter 24's `rotate` needs. Then all scores are equal. Nothing else may change, and the given weight stays as it is.
+chapter 24's `rotate` needs. Then all scores are those of Meta's model. Nothing else may change, and the given weight stays as it is.
 
 With one head and d = 4, the new rows are the old rows 0, 2, 1, 3.
 
@@ -115,8 +115,8 @@ r"""
 
 *Repair · difficulty 2/5 · importance 5/5 · 15 minutes*
 
-A colleague's RMSNorm works in float32. In float16 it gives zeros for large inputs, it gives nan for a position of zeros, and in bfloat16 it is less exact than
-it could be. Repair `rms_norm`: for x of any of the three types it must be as exact as float32 allows, and return x's type. `eps` is added to the mean
+A colleague's RMSNorm looks right in float32. But in every type it gives nan for a position of zeros, in float16 it gives zeros for large
+inputs, and in bfloat16 it is less exact than it could be. Repair `rms_norm`: for x of any of the three types it must be as exact as float32 allows, and return x's type. `eps` is added to the mean
 square, as in the paper.
 
 <details><summary>Hint 1</summary>
@@ -164,20 +164,15 @@ r"""
 *Build · difficulty 3/5 · importance 4/5 · 25 minutes*
 
 Write causal attention in which H heads of queries share K heads of keys and values: queries 0 … H/K − 1 use the first head of keys,
-the next H/K the second, and so on. Keys and values must not be copied: no tensor with H heads of keys or values may come into being. Do not use
-`scaled_dot_product_attention`.
+the next H/K the second, and so on. Keys and values must not be copied: do not create a tensor with H heads of keys or values. (Broadcasting in `@` creates
+one, too: PyTorch expands the smaller batch and copies it.) Do not use `scaled_dot_product_attention`.
 
 <details><summary>Hint 1</summary>
 
-View the queries as (B, K, H/K, T, d). Which shape must the keys have, so that a product broadcasts over the group?
+Put the rows of a group one below the other: q as (B, K, H/K · T, d). Then keys and values are used as they are.
 </details>
 
 <details><summary>Hint 2</summary>
-
-`unsqueeze` copies nothing, and neither does broadcasting in `@` with rows of the group put one below the other: q as (B, K, H/K · T, d).
-</details>
-
-<details><summary>Hint 3</summary>
 
 With the group's rows one below the other, the mask is repeated as well.
 </details>

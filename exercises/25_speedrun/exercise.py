@@ -2,7 +2,7 @@
 r"""
 # Exercises 25 · Speedrun
 
-They belong to chapter 25. No task needs another one's solution, and nothing is trained. `course check 25` runs the visible checks.
+They belong to chapters 25 and 25b. No task needs another one's solution, and nothing is trained. `course check 25` runs the visible checks.
 """
 
 # %%
@@ -31,7 +31,7 @@ has Student's t for each n. For the numbers in `mine` compute:
 - `needed`: the smallest n from 5 to 10 with which this margin and this spread make a record;
 - `least`: the margin that *five* runs with this spread must exceed, in nats;
 - `lucky`: somebody tries `recipes` different recipes. For each of them the mean of all possible runs is exactly at the bar, so that
-  none is a record. The test wrongly accepts one recipe with a probability of 0.01. How probable is it that it accepts at least one?
+  none is a record. The test wrongly accepts each of them with a probability of 0.01. How probable is it that it accepts at least one?
 
 <details><summary>Hint 1</summary>
 
@@ -82,8 +82,8 @@ r"""
 
 Write `factors(steps, warmup, cooldown, last)`: the factor of the learning rate for each step, a list of `steps` numbers.
 
-- The first `warmup` steps rise in equal parts, and the last of them is the first with the factor 1. With `warmup=4`: 0.25, 0.5, 0.75, 1.
-- The last `cooldown` steps fall in equal parts. The step *after* the last one, which is never made, would have the factor `last`.
+- In the first `warmup` steps the factor rises in equal parts, and the last of them is the first with the factor 1. With `warmup=4`: 0.25, 0.5, 0.75, 1.
+- In the last `cooldown` steps the factor falls in equal parts. The step *after* the last one, which is never made, would have the factor `last`.
   With `cooldown=4` and `last=0`: the last four factors are 1, 0.75, 0.5, 0.25.
 - Where warm-up and cooldown overlap, the smaller factor counts. All other steps have the factor 1. `warmup` and `cooldown` may be 0,
   and `cooldown` may be as large as `steps`.
@@ -128,7 +128,7 @@ assert abs(factors(12, 0, 4, 0.2)[11] - 0.4) < 1e-9, "with last=0.2 the last ste
 
 # %% [markdown]
 r"""
-## 25-3 · Normalized along the wrong axis
+## 25-3 · A norm that sees the future
 
 *Repair · difficulty 3/5 · importance 5/5 · 20 minutes*
 
@@ -191,8 +191,8 @@ r"""
 
 *Build · difficulty 3/5 · importance 4/5 · 25 minutes*
 
-In modded-nanogpt only half of the pairs rotate, those with the high frequencies. The other pairs do not know their position at all. Write
-`turned(x, base)`: x has the shape (B, n_head, T, d), where d is a multiple of 4. Number i is a pair with number i + d/2, for i = 0 … d/2 − 1.
+In modded-nanogpt only half of the pairs rotate, those with the high frequencies. The other pairs do not depend on the position. We use simpler
+frequencies than modded-nanogpt does. Write `turned(x, base)`: x has the shape (B, n_head, T, d), where d is a multiple of 4. Number i is a pair with number i + d/2, for i = 0 … d/2 − 1.
 At position t, pair i turns by the angle
 
 t · base^(−i / (d/4)) for i < d/4, and by 0 for the other pairs.
@@ -306,7 +306,7 @@ windows = plan(n, context)  # a list of (start, new, stop)
 ```
 
 For each window the model reads the ids `start`, `start` + 1, …, `stop` − 1. Each of them predicts the id after it, and only the
-predictions of the ids `new` + 1, …, `stop` count. So a target has `start` ≤ `new` < `stop`, and the last id of the text is n − 1.
+predictions of the ids `new` + 1, …, `stop` count. So a window has `start` ≤ `new` < `stop`, and the last id of the text is n − 1.
 
 Write `check_plan(plan)`. It raises an `AssertionError` unless the windows keep the rule: each id but the first is a target exactly once,
 a window reads at most `context` ids, and all of them exist. Windows may overlap, and they may come in any order. n can be any number

@@ -15,13 +15,12 @@ from nanogpt.gpt.pretrained import find_checkpoint, read_headers, read_json, rea
 
 
 class SelfAttention(CausalSelfAttention):
-    """Attention to both sides, with the weights of chapter 04's. keep (B, T): True where a token is no padding; None: all."""
+    """Attention to both sides, with the weights of chapter 04's. It has no use for a cache: a new token changes all outputs."""
 
-    def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, cache=None) -> Tensor:
         q, k, v = split_heads(self.c_attn(x), self.n_head)  # (B, n_head, T, d)
         p = self.dropout if self.training else 0.0
-        mask = None if keep is None else keep[:, None, None, :]  # (B, 1, 1, T)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=p)
         return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), p)
 
 
@@ -38,12 +37,23 @@ def hide(idx: Tensor, mask_id: int, generator: torch.Generator, share: float = 0
     return idx.masked_fill(hidden, mask_id), idx.masked_fill(~hidden, -100)
 
 
+class PaddedAttention(SelfAttention):
+    """Attention to both sides that leaves padding out. keep (B, T): True where a token is real; None: all are."""
+
+    def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
+        q, k, v = split_heads(self.c_attn(x), self.n_head)  # (B, n_head, T, d)
+        p = self.dropout if self.training else 0.0
+        mask = None if keep is None else keep[:, None, None, :]  # (B, 1, 1, T): for all heads and queries
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
+        return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), p)
+
+
 class BertBlock(Block):
     """Attention, then MLP, with the norm after each sum (Vaswani et al. 2017, §3.1). (B, T, C) -> (B, T, C)."""
 
     def __init__(self, config: GPTConfig):
         super().__init__(config)
-        self.attn = SelfAttention(config)
+        self.attn = PaddedAttention(config)
         self.ln_1.eps = self.ln_2.eps = 1e-12
 
     def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
@@ -106,47 +116,60 @@ def bert_names(name: str) -> list[str]:
     _, layer, rest = name.split(".", 2)
     start = f"bert.encoder.layer.{layer}."
     if rest.startswith("attn.c_attn."):
-        return [f"{start}attention.self.{part}.{rest[12:]}" for part in ("query", "key", "value")]
+        return [
+            f"{start}attention.self.{part}.{rest.removeprefix('attn.c_attn.')}"
+            for part in ("query", "key", "value")
+        ]
     ours = next(prefix for prefix in INNER if rest.startswith(prefix))
     return [start + INNER[ours] + rest.removeprefix(ours)]
 
 
-def bert_shape(said: dict, where: str) -> GPTConfig:
-    """The shape in a BERT's config.json; ValueError naming what this model does not have."""
-    wants = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
-    wants |= {
-        "layer_norm_eps": 1e-12,
-        "type_vocab_size": 2,
-        "intermediate_size": 4 * said.get("hidden_size", 0),
-    }
-    said = {"position_embedding_type": "absolute"} | said
-    if wrong := [
-        f"{key} is {said.get(key)!r}, not {value!r}" for key, value in wants.items() if said.get(key) != value
-    ]:
-        raise ValueError(f"{where}: this is not a BERT that nanogpt can run: {'; '.join(wrong)}")
-    sizes = (
-        "max_position_embeddings",
-        "vocab_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "hidden_size",
-    )
-    return GPTConfig(*(said[key] for key in sizes))
+SIZES = "max_position_embeddings", "vocab_size", "num_hidden_layers", "num_attention_heads", "hidden_size"
 
 
 @torch.no_grad()
-def bert_from_hf(name_or_dir: str | Path) -> Bert:
-    """A Bert with the weights of a BertForMaskedLM in a Hugging Face folder or repository, in eval mode. OSError or ValueError."""
+def read_bert(name_or_dir: str | Path) -> Bert:
+    """A Bert with the weights of a BertForMaskedLM in a Hugging Face folder or repository, in eval mode."""
     path, files = find_checkpoint(name_or_dir)
-    model, found = Bert(bert_shape(read_json(path), str(name_or_dir))), {}
+    said = read_json(path)
+    model = Bert(GPTConfig(*[said[key] for key in SIZES]))
+    found = {}
     for name, entry in read_headers(files).items():  # the oldest files say gamma and beta
         found[name.replace(".gamma", ".weight").replace(".beta", ".bias")] = entry
     for name, p in model.named_parameters():
-        names = bert_names(name)
-        if lost := [theirs for theirs in names if theirs not in found]:
-            raise ValueError(f"{name_or_dir} lacks {lost[0]}")
-        weight = torch.cat([read_tensor(*found[theirs][:2]) for theirs in names])
+        parts = []
+        for theirs in bert_names(name):
+            if theirs not in found:
+                raise ValueError(f"{name_or_dir} lacks {theirs}")
+            file, stored, _, _ = found[theirs]
+            parts.append(read_tensor(file, stored))
+        weight = torch.cat(parts)
         if weight.shape != p.shape:
-            raise ValueError(f"{name_or_dir}: {names[0]} has another shape than config.json says")
+            raise ValueError(f"{name_or_dir}: {theirs} has another shape than config.json says")
         p.copy_(weight)
     return model.eval()
+
+
+def refuse_other_bert(said: dict, where: str | Path) -> None:
+    """ValueError naming all settings of a config.json that this Bert does not have."""
+    wants = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
+    wants |= {"layer_norm_eps": 1e-12, "type_vocab_size": 2, "is_decoder": False, "tie_word_embeddings": True}
+    wants |= {"intermediate_size": 4 * said.get("hidden_size", 0)}
+    defaults = wants | {"model_type": None, "intermediate_size": None}
+    wrong = []
+    for key, wanted in wants.items():
+        found = said.get(key, defaults[key])
+        if found != wanted:
+            wrong.append(f"{key} is {found!r}, not {wanted!r}")
+    for key in SIZES:
+        if key not in said:
+            wrong.append(f"{key} is missing")
+    if wrong:
+        raise ValueError(f"{where}: this is not a BERT that nanogpt can run: {'; '.join(wrong)}")
+
+
+def bert_from_hf(name_or_dir: str | Path) -> Bert:
+    """read_bert, if config.json describes a model that Bert is. OSError or ValueError."""
+    path, _ = find_checkpoint(name_or_dir)
+    refuse_other_bert(read_json(path), name_or_dir)
+    return read_bert(name_or_dir)

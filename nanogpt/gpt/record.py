@@ -66,7 +66,7 @@ def objections(record: dict) -> list[str]:
             f"a mean loss below {track['bar']} is not shown with p < 0.01; train longer or add seeds"
         )
     if "floor" in track and losses and fmean(losses) < track["floor"]:
-        found.append(f"no model can be below the floor of {track['floor']}: it has seen what it was asked")
+        found.append(f"no model can be below the floor of {track['floor']}: it has seen val or the future")
     return found
 
 

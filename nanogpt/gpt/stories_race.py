@@ -22,12 +22,11 @@ from nanogpt.text.shards import load_manifest, open_shards, read_shard
 CONTEXT = 128  # ids; the longest story has fewer
 
 
-def story_loss(model: GPT, folder: Path) -> tuple[float, int]:
-    """The mean loss in nats over all held-out stories, each read from its beginning, and how many targets that are."""
-    manifest = load_manifest(folder)
+def story_loss(model: GPT, folder: Path) -> float:
+    """The mean loss in nats over all held-out stories, each read from its beginning."""
+    eot = load_manifest(folder)["eot"]
     shards = [read_shard(path) for path in open_shards(folder, "val")]
-    targets = sum(len(tokens) - 1 for tokens in shards)
-    return evaluate(model, shards, manifest["eot"]), targets
+    return evaluate(model, shards, eot)
 
 
 def story_batches(folder: Path, seed: int) -> Callable[[int], tuple[Tensor, Tensor]]:
@@ -48,10 +47,10 @@ def text_of(folder: Path) -> str:
     return hashlib.sha256(" ".join(names).encode()).hexdigest()
 
 
-def chapter_07(vocab_size: int, deal, steps: int, seed: int, device="cpu") -> Iterator:
+def chapter_07(vocab_size: int, deal, steps: int, seed: int) -> Iterator:
     """Chapter 07's training as a race: after each step the model, and the seconds that all steps have taken."""
     config = GPTConfig(CONTEXT, vocab_size, n_layer=2, n_head=8, n_embd=128)
-    model = scale_init(GPT(config, torch.Generator().manual_seed(seed))).to(device)
+    model = scale_init(GPT(config, torch.Generator().manual_seed(seed)))
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0, fused=True
     )
@@ -60,8 +59,7 @@ def chapter_07(vocab_size: int, deal, steps: int, seed: int, device="cpu") -> It
         start = perf_counter()
         for group in optimizer.param_groups:
             group["lr"] = 2e-3 * wsd(step, steps, decay=0.5)
-        x, y = deal(4)
-        train_step(model, optimizer, [(x.to(device), y.to(device))])
+        train_step(model, optimizer, [deal(4)])
         seconds += perf_counter() - start
         yield model, seconds
 

@@ -847,7 +847,7 @@ r"""
 
 - **25-1** How sure is a record? 20 minutes: the number of runs, the margin of five, and the luck of many.
 - **25-2** No step at rate zero, 20 minutes: a schedule with a warm-up and a short linear decay.
-- **25-3** Normalized along the wrong axis, 20 minutes: repair QK-norm that looks into the future.
+- **25-3** A norm that sees the future, 20 minutes: repair QK-norm.
 - **25-4** Half of the pairs turn, 25 minutes: modded-nanogpt's rotary positions.
 - **25-5** Backward through a squared ReLU, 25 minutes: the gradients by hand.
 - **25-6** A referee for evaluations, 30 minutes: write the check that finds a longer context, a missing target, one that counts twice.

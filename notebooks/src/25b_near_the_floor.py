@@ -3,11 +3,12 @@ r"""
 # 25b · Near the floor: a second race, on the stories
 
 Chapter 25's bar is 1.88 nats for each character of Shakespeare. Nobody knows how low this loss could get, so nobody knows how hard
-the bar is. We only know that a model of a few seconds gets below it, and that such a model can spell and do little else.
+the bar is. We only know that on the machine of that record a model that trained for a few seconds got below it. Such a model can probably spell and do
+little else.
 
 For our stories we do know it. Chapter 02 computed the floor, the loss of a reader who knows the grammar. So we can ask
 for more: the loss must be **within 5% of the floor**. A model that gets there has to remember who was given what, and it has to
-calculate. Do chapter 25's ideas help with that, too? In this chapter we set the rules of the second race, build a reference that is fair,
+calculate. Do chapter 25's ideas help with that, too? In this chapter we set the rules of the second race, build a reference,
 and read the recorded result. At the end you can join.
 
 You need chapter 25 for the recipe and the rules, and chapter 07 for the reference.
@@ -18,11 +19,15 @@ You need chapter 25 for the recipe and the rules, and chapter 07 for the referen
 #| doc gpt.stories_race: The race on the stories: its batches, its loss, chapter 07's recipe as the reference, and our recipe.
 import json
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, stdev
+
+import numpy as np
 
 from course.figures import evaluation
+from course.figures import speedrun as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.evals.excess import KINDS
 from nanogpt.gpt.record import T99, share, surely_below
 from nanogpt.gpt.speedrun import race
 
@@ -44,11 +49,9 @@ from nanogpt.gpt.train import scale_init, train_step
 from nanogpt.text.data import DocumentStream
 from nanogpt.text.shards import load_manifest, open_shards, read_shard
 
-CONTEXT = 128  # ids; the longest story has fewer
-
 # %% [markdown]
 r"""
-## What is counted
+## The bar, and how the loss is measured
 
 The text of this race is chapter 03's shards: 50,000 stories, of which about one in twenty is held out in `val`. The bar is 1.05
 times the floor of exactly these held-out stories.
@@ -65,9 +68,27 @@ print(f"floor {floor:.4f} nats a token, bar {bar:.4f}: {(bar - floor) * per_stor
 
 # %% [markdown]
 r"""
-The bar leaves 2.5 nats for a whole story. This is little: whoever gives the right number in an answer a probability of 1/12 has used
-up all of it with one word.
+The bar leaves 2.5 nats for a complete story. This is little: a model that gives the right number in one answer a probability of 1/12
+has spent nearly all of it.
 
+How much text must a model read at once? Enough for the longest story.
+"""
+
+# %%
+for split in ("train", "val"):
+    longest = 0
+    for path in open_shards(folder, split):
+        starts = np.flatnonzero(read_shard(path) == manifest["eot"])
+        longest = max(longest, int(np.diff(starts).max()))
+    print(f"{split}: the longest story has {longest} ids, its <|endoftext|> included")
+
+
+# %%
+#| export
+CONTEXT = 128  # ids; the longest story has fewer
+
+# %% [markdown]
+r"""
 Chapter 25's `validation_loss` cuts a text into windows side by side. For Shakespeare this was fair enough. Here it would not be. A window
 that begins in the middle of a story does not show who was given what, and then not even a perfect reader reaches the floor. How many
 tokens does this concern?
@@ -83,25 +104,25 @@ for place in range(len(ids)):
         inside = False  # a new story: the window shows all of it so far
     elif place % CONTEXT == 0:
         inside = True  # the window begins within this story
-    cut += inside
+    if inside:
+        cut += 1
 print(f"windows side by side: {cut / len(ids):.0%} of the tokens have lost the beginning of their story")
 
 # %% [markdown]
 r"""
 So we take chapter 07's `evaluate`. It gives each story a row of its own, and each token is a target once, after everything that
-the story has told so far. No story is longer than 128 tokens, so the context of this race is 128.
+the story has told so far.
 """
 
 
 # %%
 #| export
-#| blank story_loss: evaluate on the shards of val, and their tokens but the first of each
-def story_loss(model: GPT, folder: Path) -> tuple[float, int]:
-    """The mean loss in nats over all held-out stories, each read from its beginning, and how many targets that are."""
-    manifest = load_manifest(folder)
+#| blank story_loss: chapter 07's evaluate on all shards of val; the manifest has the id of <|endoftext|>
+def story_loss(model: GPT, folder: Path) -> float:
+    """The mean loss in nats over all held-out stories, each read from its beginning."""
+    eot = load_manifest(folder)["eot"]
     shards = [read_shard(path) for path in open_shards(folder, "val")]
-    targets = sum(len(tokens) - 1 for tokens in shards)
-    return evaluate(model, shards, manifest["eot"]), targets
+    return evaluate(model, shards, eot)
 
 
 def story_batches(folder: Path, seed: int) -> Callable[[int], tuple[Tensor, Tensor]]:
@@ -122,13 +143,14 @@ assert torch.equal(x[:, 1:], y[:, :-1]), "the targets are not the next tokens"
 
 # %% [markdown]
 r"""
-## A rule that only a floor allows
+## Refusing a loss below the floor
 
-How would you notice that a record was won by a model that had seen the held-out stories? On Shakespeare you could not. Here you can:
-on average over so many stories, nobody can have a loss below the floor. So a record whose mean is below the floor is refused, whatever its
-author says about the training data.
+How would you notice that a record was won by a model that had seen the held-out stories? On Shakespeare you could not. Here you can, if it has
+learned enough of them to get below the floor. No model that has not seen them can do that, on average over so many stories. So a record
+whose mean is below the floor is refused, whatever its author says about the training data.
 
-The track gets an entry in `TRACKS`. Its text is named by one SHA-256, made from those of both shards. `objections` gets the new rule.
+The track gets an entry in `TRACKS`. Its text is named by one SHA-256, made from those of both shards. `objections` gets the new rule,
+and each track says how to get its text.
 """
 
 
@@ -191,7 +213,7 @@ def objections(record: dict) -> list[str]:
             f"a mean loss below {track['bar']} is not shown with p < 0.01; train longer or add seeds"
         )
     if "floor" in track and losses and fmean(losses) < track["floor"]:
-        found.append(f"no model can be below the floor of {track['floor']}: it has seen what it was asked")
+        found.append(f"no model can be below the floor of {track['floor']}: it has seen val or the future")
     return found
 
 
@@ -207,21 +229,21 @@ print("leak:  ", objections(leak))
 
 # %% [markdown]
 r"""
-## A fair reference
+## A reference
 
-Who is to be beaten? We know one recipe that has come near the floor: chapter 07's. It has 2 layers of width 128, batches of 4 rows, AdamW at a
-rate of 0.002, and a rate that falls over the last half of the run. In chapter 07 it made 1,600 steps, and that was not enough for 5%. So in
-this race it makes 2,400. Here is the recipe in the form of a race.
+What do we have to beat? We know one recipe that has come near the floor: chapter 07's recipe for a laptop. It has 2 layers of width 128, batches of
+4 rows, and AdamW at a rate of 0.002, which falls to zero over the last half of the run. In chapter 07 it made 1,600 steps, and that was not
+enough for 5%. So in this race it makes 2,400. Here is the recipe in the form of a race.
 """
 
 
 # %%
 #| export
 #| blank chapter_07: the model with scale_init, AdamW with betas 0.9 and 0.98; in each step rate · wsd, 4 rows, train_step, yield
-def chapter_07(vocab_size: int, deal, steps: int, seed: int, device="cpu") -> Iterator:
+def chapter_07(vocab_size: int, deal, steps: int, seed: int) -> Iterator:
     """Chapter 07's training as a race: after each step the model, and the seconds that all steps have taken."""
     config = GPTConfig(CONTEXT, vocab_size, n_layer=2, n_head=8, n_embd=128)
-    model = scale_init(GPT(config, torch.Generator().manual_seed(seed))).to(device)
+    model = scale_init(GPT(config, torch.Generator().manual_seed(seed)))
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0, fused=True
     )
@@ -230,16 +252,19 @@ def chapter_07(vocab_size: int, deal, steps: int, seed: int, device="cpu") -> It
         start = perf_counter()
         for group in optimizer.param_groups:
             group["lr"] = 2e-3 * wsd(step, steps, decay=0.5)
-        x, y = deal(4)
-        train_step(model, optimizer, [(x.to(device), y.to(device))])
+        train_step(model, optimizer, [deal(4)])
         seconds += perf_counter() - start
         yield model, seconds
 
 
 # %% [markdown]
 r"""
-Our own recipe is a `Recipe` of chapter 25, with other numbers: one layer, tables of the last two and three tokens, and twice the rate. A complete run of either
-takes too long for a notebook, so here they only begin: a few seconds each, with their whole schedule in these few steps.
+Our own recipe is a `Recipe` of chapter 25. Like chapter 25's it has one layer. It is wider (128 instead of 96), has smaller tables
+(4,096 rows) and none of four tokens, and twice chapter 25's rate. A batch has half as many rows of twice the length, and a run 650 steps.
+
+Is the comparison fair? Not quite. The numbers of `NEAR` were changed while this chapter was written: its first version had two layers, one table
+and 450 steps. The trials were not recorded, and nothing kept them away from `val`, as in chapter 25. In chapter 07's recipe only the number of steps
+was set for this race. So the race compares a recipe that was tuned for it with one that was not.
 """
 
 # %%
@@ -249,32 +274,39 @@ NEAR = Recipe(
     muon=True, rate=2e-2, clip=None, decay=1.0, warmup=0, steps=650, rows=12,
 )  # fmt: skip
 
+# %% [markdown]
+r"""
+A complete run of each takes one to two minutes on the machine of the record, so here both runs are short. Each makes a short run of its own, with a
+complete schedule.
+"""
+
 # %% tags=["nbval-ignore-output"]
 vocab = manifest["vocab_size"]
-*_, (slow, slow_seconds) = chapter_07(vocab, story_batches(folder, 0), 150, seed=0)
-slow_loss = story_loss(slow, folder)[0]
+run = list(chapter_07(vocab, story_batches(folder, 0), 150, seed=0))
+model, seconds = run[-1]
+loss = story_loss(model, folder)
 print(
-    f"chapter 07's recipe, 150 steps: loss {slow_loss:.3f}, {slow_loss / floor - 1:.0%} above the floor, {slow_seconds:.1f} s"
+    f"chapter 07's recipe, 150 steps: loss {loss:.3f}, {loss / floor - 1:.0%} above the floor, {seconds:.1f} s"
 )
-*_, (fast, fast_seconds) = race(replace(NEAR, steps=40), vocab, CONTEXT, story_batches(folder, 0), 0)
-fast_loss = story_loss(fast, folder)[0]
-print(
-    f"our recipe,         40 steps: loss {fast_loss:.3f}, {fast_loss / floor - 1:.0%} above the floor, {fast_seconds:.1f} s"
-)
+
+run = list(race(replace(NEAR, steps=40), vocab, CONTEXT, story_batches(folder, 0), 0))
+model, seconds = run[-1]
+loss = story_loss(model, folder)
+print(f"our recipe, 40 steps: loss {loss:.3f}, {loss / floor - 1:.0%} above the floor, {seconds:.1f} s")
 
 # %% [markdown]
 r"""
+This is no race: the runs did not take turns, and neither is near its end.
+
 ## The recorded race
 
 `python tests/bench/bench_speedrun.py --track stories` ran 2,400 steps of chapter 07's recipe, and ours with five seeds, in turns in one process.
 
-*Predict.* On Shakespeare our recipe needed a few per cent of the reference's time. And here, where spelling is not enough? And what will the last nats be
-paid for: for names, for counts, for things?
+*Predict.* On Shakespeare our recipe needed a few per cent of the reference's time. What share will it need here, where spelling is not enough?
 """
 
 # %%
 predict("25b.1", "our time on the stories, of the reference's", guess=None, unit="%")
-predict("25b.2", "the kind of decision that costs our recipe most above the floor", guess=None)
 
 # %%
 recorded = json.loads(Path("../data/measurements/speedrun-stories.json").read_text(encoding="utf-8"))
@@ -285,64 +317,83 @@ print(
 )
 for seed, loss, seconds in zip(record["seeds"], record["losses"], record["seconds"]):
     print(f"ours, seed {seed}: loss {loss:.4f}, {loss / floor - 1:.1%} above the floor, {seconds:.1f} s")
+minutes = (record["reference_seconds"] + sum(record["seconds"])) / 60
+print(f"all training together: {minutes:.0f} minutes")
+answer("25b.1", round(100 * share(record)))
+
+# %%
+margin = bar - fmean(record["losses"])
+needed = T99[5] * stdev(record["losses"]) / 5**0.5
+print(f"the mean is {margin:.4f} nats below the bar; with this spread it must be more than {needed:.4f}")
 print("the record:", objections(record) or "keeps the rules")
-answer("25b.1", 100 * share(record))
 
 # %% [markdown]
 r"""
-Both recipes got below the bar. The reference did it with its only run, at the end of its 2,400 steps, and five runs of ours are enough for rule 3. Our share
-of the time is much larger than on Shakespeare. There, the tables of recent tokens were worth most. Here such a table can
-spell as well, but no table of three tokens knows who was given how many apples.
+Both recipes got below the bar. The reference did it with its only run, at the end of its 2,400 steps. Our five runs are enough for rule 3: the
+mean of all such runs is surely below the bar, with p < 0.01.
+
+Our share of the time is much larger than on Shakespeare. Two things differ: the task, and the reference, which has twice the rate of nanoGPT's and
+scales its matrices. How much each matters is not measured. A table of three tokens, for example, cannot know who was given how many apples.
+And this is one machine on one day, so do not read more than two digits.
 
 One thing is not settled by this record: both schedules were fixed before the run, and ours ends well below the bar. With fewer steps it would be faster.
-How many are enough is left to you.
+Find out how many are enough.
 
 ## What is still missing
 
-What do the two models pay the last nats for? Chapter 18's `Floor` knows for each token what a perfect reader
-pays, and which kind of decision it belongs to. The bench has applied it to both sides' models, on 100 stories of another seed.
+Where do the two models lose the last nats? Chapter 18's `Floor` knows for each token what a perfect reader
+pays, and which of these kinds of decision it belongs to:
 """
 
 # %%
-ours_first, theirs = record["more"], record["reference_more"]
-paid = {"chapter 07": theirs["excess"], "ours": ours_first["excess"]}
-show(
-    evaluation.excess(paid),
-    alt="Nats a story above the floor by kind of decision, for the reference and for our recipe's first seed.",
-)
-for name, more in (("chapter 07", theirs), ("ours", ours_first)):
-    answers = ", ".join(
-        f"{share:.0%} of the {kind} ones" for kind, share in more["answers"].items() if kind != "all"
-    )
-    print(f"{name:10} gets {answers} right")
-    dearest = sorted(more["excess"], key=more["excess"].get, reverse=True)[:3]
-    print(
-        f"{'':10} pays most for",
-        ", ".join(f"{kind} ({more['excess'][kind]:.2f} nats a story)" for kind in dearest),
-    )
-answer("25b.2", max(ours_first["excess"], key=ours_first["excess"].get))
+print("; ".join(KINDS))
 
 # %% [markdown]
 r"""
-Chapter 07's recipe pays most for things that are mentioned again and for counts that have to be computed. This is recall and
-arithmetic. Our recipe has learned both almost completely. So the two models
-have not learned the same things. What our recipe still pays most for is a name that comes again.
+The bench has applied it to both models, on 100 stories of another seed, and has counted their right answers in 300 stories. Our model here is the
+first seed, which is also the best of the five.
 
-This is one model of each side, so do not read too much into the small numbers. And nothing here says which idea has done it: for that, each would have to be left out
-in turn. The command below does this with `--table`.
+*Predict.* On which kind of decision does our recipe lose most?
+"""
+
+# %%
+predict("25b.2", "the kind of decision that costs our recipe most above the floor", guess=None)
+
+# %%
+ours, theirs = record["more"], record["reference_more"]
+paid = {"chapter 07": theirs["excess"], "ours": ours["excess"]}
+show(
+    figures.last_nats(paid),
+    alt="Nats a story above the floor, two bars for each kind of decision: the reference, and our recipe's first seed.",
+)
+answer("25b.2", max(ours["excess"], key=ours["excess"].get))
+
+# %%
+evaluation.print_kinds(paid)
+figures.print_answers({"chapter 07": theirs["answers"], "ours": ours["answers"]})
+
+# %% [markdown]
+r"""
+Chapter 07's recipe pays most for things that are mentioned again and for counts that have to be computed. Our recipe has learned to name
+things again and to calculate almost completely. But it pays more than the reference for a name that is repeated (0.32 against 0.17 nats a story).
+So neither model has learned everything that the other has.
+
+This is one model of each side, so do not read too much into the small numbers. And nothing here says which idea is responsible: for that, each
+would have to be left out in turn. The command below does this with `--table`. It adds 28 runs: eleven versions of our recipe and three other
+lengths, with two seeds each.
 
 ## Joining the board
 
 The record is on the same board as chapter 25's, in a track of its own. To race, change `NEAR` in this notebook, run `course checkpoint 25b`, and then
 `python tests/bench/bench_speedrun.py --track stories --out data/built/mine.json --board data/leaderboard.json`. Your recipe and chapter 07's then run in turns on
-your machine, and the record joins the board if it keeps the rules. What counts is your time as a share of the reference's.
+your machine. `--out` keeps the record in any case, and it joins the board if it keeps the rules. What counts is your time as a share of the reference's.
 """
 
 # %% tags=["nbval-ignore-output"]
 board = json.loads(Path("../data/leaderboard.json").read_text(encoding="utf-8"))
 for entry in board:
     print(
-        f"{entry['track']:11} {share(entry):6.1%} of the reference's time, {entry['device']}, {entry['date']}"
+        f"{entry['track']:11} {share(entry):4.0%} of the reference's time, {entry['device']}, {entry['date']}"
     )
     print(f"{'':11} {entry['command']}")
 
@@ -369,14 +420,14 @@ referee for evaluations) are about the rules.
 
 To explore:
 
-1. Evaluate with chapter 25's `validation_loss`, which cuts stories. How far is the same model from the floor now? *Check*: the difference comes
-   from the tokens that have lost the beginning of their story.
-2. Batches that grow. Chapter 25 found that they were not worth it on Shakespeare. *Check* with two seeds: are they here?
-3. Train on the held-out stories as well, for one epoch. Does the mean loss get below the floor? *Check*: what does `objections` say to your record?
+1. Evaluate with chapter 25's `validation_loss`, which cuts stories. How far is the same model from the floor now? *Check*: compare the loss on the
+   tokens of `cut` with that on all others.
+2. Batches that grow. Chapter 25 found that they were not worth it on Shakespeare. *Check* with two seeds: are they worth it on the stories?
+3. Train on the held-out stories as well, for many epochs. When does the mean loss get below the floor? *Check*: what does `objections` say to your record?
 4. Make a record. *Check*: `objections(record)` is empty, and your share is below ours.
 
 ## Further reading
 
-- Jordan et al. 2024, *modded-nanogpt*: its second track asks for GPT-2 medium's loss; what wins there is not always what wins on the first.
+- Jordan et al. 2024, *modded-nanogpt*: its second track asks for GPT-2 medium's loss.
 - Chapter 18 for the excess by kind of decision, and chapter 02 for the floor.
 """

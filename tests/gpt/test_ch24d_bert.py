@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from nanogpt.gpt.bert import Bert, SelfAttention, bert_from_hf, bert_names, both_sides, hide
+from nanogpt.gpt.bert import (
+    Bert,
+    PaddedAttention,
+    SelfAttention,
+    bert_from_hf,
+    bert_names,
+    both_sides,
+    hide,
+    read_bert,
+    refuse_other_bert,
+)
 from nanogpt.gpt.model import GPT, GPTConfig
 
 TINY = GPTConfig(block_size=32, vocab_size=60, n_layer=2, n_head=4, n_embd=32)
@@ -52,13 +62,22 @@ def test_the_weights_stay():
 
 
 def test_padding_changes_nothing():
-    attention = SelfAttention(TINY).eval()
+    attention = PaddedAttention(TINY).eval()
     x, keep = torch.randn(2, 9, 32, generator=drawn()), torch.ones(2, 9, dtype=torch.bool)
     keep[0, 6:] = False
     with torch.no_grad():
         alone, padded = attention(x[:1, :6]), attention(x, keep)
         assert torch.allclose(padded[:1, :6], alone, atol=1e-6)
         assert torch.allclose(padded[1:], attention(x[1:]), atol=1e-6)
+
+
+def test_where_nothing_is_padding_it_is_attention_to_both_sides():
+    attention, x = PaddedAttention(TINY).eval(), torch.randn(2, 9, 32, generator=drawn())
+    with torch.no_grad():
+        padded, everywhere = attention(x), attention(x, torch.ones(2, 9, dtype=torch.bool))
+        attention.__class__ = SelfAttention
+        assert torch.allclose(padded, attention(x), atol=1e-6)
+        assert torch.allclose(everywhere, attention(x), atol=1e-6)
 
 
 def test_without_order_there_is_none():
@@ -176,6 +195,8 @@ def test_the_names_of_the_oldest_files_are_read(tmp_path):
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ({"intermediate_size": 96}, "intermediate_size is 96, not 128"),
         ({"layer_norm_eps": 1e-5}, "layer_norm_eps is 1e-05, not 1e-12"),
+        ({"is_decoder": True}, "is_decoder is True, not False"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False, not True"),
         ({"vocab_size": 61}, "has another shape than config"),
         ({"num_hidden_layers": 3}, r"lacks bert\.encoder\.layer\.2"),
     ],
@@ -185,6 +206,28 @@ def test_another_model_is_refused_in_one_sentence(change, says, tmp_path):
     said = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(said | change))
     with pytest.raises(ValueError, match=says):
+        bert_from_hf(tmp_path)
+
+
+def test_every_wrong_setting_is_named_and_a_missing_one_has_the_default_of_hugging_face():
+    said = {"model_type": "bert", "hidden_size": 32, "intermediate_size": 128, "vocab_size": 60}
+    said |= {"max_position_embeddings": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    refuse_other_bert(said, "small")
+    with pytest.raises(ValueError, match=r"small: .*hidden_act is 'relu', .*is_decoder is True"):
+        refuse_other_bert(said | {"hidden_act": "relu", "is_decoder": True}, "small")
+    for key in said:
+        without = {name: value for name, value in said.items() if name != key}
+        with pytest.raises(ValueError, match=f"{key} is "):
+            refuse_other_bert(without, "small")
+
+
+def test_what_is_refused_would_have_been_read_without_a_word(tmp_path):
+    """So the refusal is needed: the tensors of a decoder are those of BERT."""
+    bert_of_transformers(tmp_path)
+    said = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(said | {"is_decoder": True}))
+    read_bert(tmp_path)
+    with pytest.raises(ValueError, match="is_decoder"):
         bert_from_hf(tmp_path)
 
 

@@ -1,6 +1,8 @@
 """The recorded races of chapters 25 and 25b are the committed recipes', they keep the rules, and a table is read as it says."""
 
 import json
+import sys
+from copy import deepcopy
 from dataclasses import asdict
 
 import pytest
@@ -10,6 +12,9 @@ from course.paths import ROOT
 from nanogpt.gpt.record import TRACKS, objections, share
 from nanogpt.gpt.speedrun import OURS, Recipe
 from nanogpt.gpt.stories_race import NEAR
+
+sys.path.insert(0, str(ROOT / "tests/bench"))
+import bench_speedrun
 
 RECORDED = json.loads((ROOT / "data/measurements/speedrun.json").read_text(encoding="utf-8"))
 STORIES = json.loads((ROOT / "data/measurements/speedrun-stories.json").read_text(encoding="utf-8"))
@@ -51,6 +56,11 @@ def test_the_stories_record_says_what_both_sides_pay_and_what_they_answer():
         )
 
 
+def test_the_table_on_the_stories_takes_the_runs_that_25b_says():
+    track = bench_speedrun.Stories
+    assert (len(track.changed), len(track.curve), track.table_seeds) == (11, 3, 2), "25b says so"
+
+
 def test_the_board_is_in_order():
     assert sorted(BOARD, key=lambda record: (record["track"], share(record))) == BOARD
 
@@ -65,3 +75,26 @@ def test_steps_are_read_off_the_curve():
 def test_the_complete_recipe_is_worth_one():
     found = {row.name: row for row in rows(RECORDED)}
     assert found["nothing"].worth == pytest.approx(1) and found["nothing"].full == OURS.steps
+
+
+def test_the_record_of_a_run_that_breaks_a_rule_is_kept_and_stays_off_the_board(tmp_path, capsys):
+    out, board = tmp_path / "mine.json", tmp_path / "board.json"
+    slow = deepcopy(STORIES)
+    slow["record"]["losses"] = [0.6] * 5
+    with pytest.raises(SystemExit) as stopped:
+        bench_speedrun.keep(slow, out, board)
+    assert "p < 0.01" in str(stopped.value) and str(out) in str(stopped.value)
+    assert json.loads(out.read_text(encoding="utf-8")) == slow
+    assert not board.exists()
+    bench_speedrun.keep(STORIES, out, board)
+    assert json.loads(board.read_text(encoding="utf-8")) == [STORIES["record"]]
+    assert json.loads(out.read_text(encoding="utf-8")) == STORIES
+    assert capsys.readouterr().out == "place 1 on board.json\n"
+
+
+def test_a_race_for_the_board_needs_a_file_that_keeps_the_record(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench_speedrun.py", "--track", "stories", "--board", "board.json"])
+    monkeypatch.setattr(bench_speedrun.Stories, "__init__", lambda *_: pytest.fail("the race begins"))
+    with pytest.raises(SystemExit):
+        bench_speedrun.main()
+    assert "--board needs --out" in capsys.readouterr().err
