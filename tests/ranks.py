@@ -75,10 +75,14 @@ def in_ranks(call, size: int, *args, seconds: float | None = 60.0, never: tuple[
     return results
 
 
-def torchrun_on_gpus(*words: str) -> subprocess.CompletedProcess:
-    """`python -m nanogpt WORDS` on two GPUs of this machine under torchrun; skips where there are fewer."""
+def skip_without_two_gpus() -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
+
+
+def torchrun_on_gpus(*words: str) -> subprocess.CompletedProcess:
+    """`python -m nanogpt WORDS` on two GPUs of this machine under torchrun; skips where there are fewer."""
+    skip_without_two_gpus()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     env = os.environ | {"NANOGPT_DEVICE": "cuda", "TORCH_FR_BUFFER_SIZE": "2000"}
     options = {"capture_output": True, "text": True, "timeout": 300, "env": env}
@@ -91,8 +95,7 @@ def drilled_on_gpus(folder: Path, *names: str) -> dict:
     """What drills have found on two GPUs, by name."""
     from nanogpt.corpora.corpus import ensure_corpus
 
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
+    skip_without_two_gpus()
     ensure_corpus(folder / "stories")
     done = torchrun_on_gpus(
         "drill", *names, "--data", str(folder / "stories"), "--out", str(folder / "found.json")

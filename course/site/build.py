@@ -42,7 +42,7 @@ def site(folder: Path = SITE) -> int:
         f"{changed} of {len(files)} pages and pictures to be made; all of them take some minutes", flush=True
     )
     new = copied_aside(html)
-    options = ["-W", "--keep-going", "-jauto", "-b", "html", "-c", str(ROOT / "site"), "-d", str(doctrees)]
+    options = ["-W", "--keep-going", "-b", "html", "-c", str(ROOT / "site"), "-d", str(doctrees)]
     if url := address():
         theme = "-Dhtml_theme_options"
         options += [f"{theme}.repository_url={url}", f"{theme}.use_repository_button=true"]

@@ -34,7 +34,7 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM)
 LONGEST = 1 << 20  # bytes of a request
 OWN_STREAMS = (0, 1, 2)
 # torchrun's for a rank, read when it joins the others, and the size of a flight record, read when it begins
-READ_LATER = ("TORCHELASTIC_", "TORCH_FR_BUFFER_SIZE")
+READ_LATER = ("TORCHELASTIC_", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_FR_BUFFER_SIZE")
 
 
 def read_at_import(environment: dict[str, str]) -> dict[str, str]:
@@ -212,10 +212,11 @@ def run(words: list[str]) -> None:
 def ask(path: str, words: list[str]) -> int:
     """Have the words run in a fork, and end as it ends. Without a server, or with another environment, a Python of its own."""
     asker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    unbuffered = words[0] == "-u"  # so does torchrun start its ranks
     request = {
-        "words": words,
+        "words": words[unbuffered:],
         "folder": os.getcwd(),
-        "environment": dict(os.environ),
+        "environment": os.environ | {"PYTHONUNBUFFERED": "1"} if unbuffered else dict(os.environ),
         "read at import": read_at_import(dict(os.environ)),
     }
     data = json.dumps(request).encode() + b"\n"

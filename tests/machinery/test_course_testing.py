@@ -253,14 +253,19 @@ def test_a_fork_is_as_a_new_process_with_a_folder_a_path_and_streams_of_its_own(
         assert done.returncode == 7 and not done.stderr, done.stderr
         return json.loads(done.stdout)
 
-    with Forks(tmp_path / "forks", dict(os.environ)) as forks:
+    with Forks(tmp_path / "forks", os.environ | {"OMP_NUM_THREADS": "1"}) as forks:
         program = forks.env[PYTHON]
         *fork, has_torch = run(program, MINE="1")
         assert fork == run(sys.executable, MINE="1")[:-1] and has_torch
         assert fork[-3:] == [[], "1", "said"], "something of the course is loaded, or it has not read"
         assert not run(program, OMP_NUM_THREADS="3")[-1], "PyTorch has read another number"
-        late = {"TORCHELASTIC_RUN_ID": "none", "TORCH_FR_BUFFER_SIZE": "2000"}
-        assert run(program, **late)[-1], "a rank of torchrun's is a fork, also where it keeps a flight record"
+        assert run(program, TORCH_FR_BUFFER_SIZE="2000")[-1], "a rank with a flight record"
+        rank = tmp_path / "rank.py"
+        rank.write_text("import os, sys\nprint(os.environ['RANK'], 'torch._dynamo' in sys.modules)\n")
+        torchrun = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", rank
+        env = forks.env | {"PYTHON_EXEC": str(program)}
+        said = subprocess.run([program, *torchrun], env=env, capture_output=True, text=True)
+        assert sorted(said.stdout.splitlines()) == ["0 True", "1 True"], said.stderr
         dies = tmp_path / "dies.py"
         dies.write_text("import os\nos.kill(os.getpid(), 9)\n")
         assert subprocess.run([program, dies], env=forks.env).returncode == -9

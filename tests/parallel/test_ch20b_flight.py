@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import ROOT
-from ranks import in_ranks, torchrun_on_gpus
+from ranks import in_ranks, skip_without_two_gpus, torchrun_on_gpus
 from small_run import write_text
 from torch._C import _distributed_c10d
 
@@ -78,6 +78,7 @@ def test_nccls_record_is_read_by_its_own_name(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("check", ["hangs", "alone"])
 def test_on_gpus_the_watch_speaks_before_nccls_watchdog_ends_the_process(check, tmp_path):
+    skip_without_two_gpus()
     ensure_corpus(tmp_path / "stories")
     words = ["--data", str(tmp_path / "stories"), "--out", str(tmp_path), "--seconds", "20"]
     done = torchrun_on_gpus("flight", check, *words)
