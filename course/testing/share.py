@@ -66,15 +66,18 @@ def mine(items: list) -> Iterator:
 
 
 def of_nobody(groups: dict[str, list]) -> Iterator:
-    return itertools.chain.from_iterable(found for name, found in groups.items() if taken(name))
+    for name, found in groups.items():
+        if taken(name):
+            yield from found
+            step_back()
 
 
-def pytest_configure(config) -> None:
-    if BEHIND in os.environ and hasattr(os, "nice"):
-        os.nice(NICE)
-        with contextlib.suppress(
-            OSError
-        ):  # Linux may share the cores by sessions first, and by `nice` within one
+def step_back() -> None:
+    """After its first group: that is grading, where a submission's seconds are those of the clock."""
+    if BEHIND in os.environ and hasattr(os, "setpriority"):
+        os.setpriority(os.PRIO_PROCESS, 0, NICE)
+        # Linux may share the cores by sessions first, and by `nice` within one
+        with contextlib.suppress(OSError):
             Path("/proc/self/autogroup").write_text(f"{NICE}", encoding="ascii")
 
 

@@ -234,7 +234,7 @@ def attacks(host) -> list[Case]:
         Case("empty_huge_shape", forged("reply({'l': [{'x': 'float32', 's': [0, 2**40, 2**40]}] * 2})"), **both("bad_reply")),
         Case("object_dtype", forged("reply({'l': [{'n': 'object', 's': [1]}] * 2}, bytes(16))"), **both("bad_reply")),
         Case("pickle", cell(CHANNEL) + f"\nimport pickle\nclass P:\n    def __reduce__(self): return os.system, ('touch {host.folder}/planted',)\ndef double(xs):\n    write(pickle.dumps(P()))\n    os._exit(0)", **both("bad_reply")),
-        Case("nested", forged("frame(b'[' * 300_000)"), **both("bad_reply")),
+        Case("nested", forged("frame(b'[' * 3_000_000)"), **both("bad_reply")),
         Case("nested_values", forged("reply(eval('{\"l\": [' * 80 + ']}' * 80))"), **both("bad_reply")),
         Case("unhashable", forged("frame({'kind': 'at', 'id': frame_local('request')['id'], 'task': []})"), **both("bad_reply")),
         Case("odd_status", forged("frame({'kind': 'ended', 'id': frame_local('request')['id'], 'values': {'l': []}})"), **both("crashed")),

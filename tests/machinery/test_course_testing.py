@@ -140,14 +140,22 @@ def test_the_second_half_begins_when_the_first_hands_over(small):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sessions that share the cores are Linux's")
-def test_the_row_of_tests_alone_steps_back_behind_the_notebooks(small):
-    tells = """open(f'steps-back-{os.getpid()}', 'w').write(f"{os.nice(0)} {open('/proc/self/autogroup').read().split()[-1]}")"""
+def test_the_row_of_tests_alone_steps_back_behind_the_notebooks_after_its_first_group(small):
+    group = "open('/proc/self/autogroup').read().split()[-1]"
     if not Path("/proc/self/autogroup").exists():
-        tells = tells.replace("open('/proc/self/autogroup').read().split()[-1]", "os.nice(0)")
+        group = "os.nice(0)"
+    tells = f'open(f"NAME-{{os.getpid()}}", "w").write(str(os.nice(0)) + " " + str({group}))'
     for path in small.rglob("test_*.py"):
-        write(path, path.stem, f"wait_for_processes(2); {tells}")
+        write(path, path.stem, f"wait_until(lambda lines: len(lines) >= 4); {tells.replace('NAME', 'last')}")
+    for i in range(6):
+        write(small / f"tests/test_{i}.py", f"test_a{i}", tells.replace("NAME", "last"))
+    with open(small / "tests/test_0.py", "w") as file:
+        file.write("from noted import *\n\n")
+        for name in ("one", "two", "three"):
+            file.write(f"def test_{name}():\n    note('{name}')\n    {tells.replace('NAME', name)}\n\n")
     assert run(small).returncode == 0
-    told = sorted(path.read_text() for path in small.glob("steps-back-*"))
+    assert [path.read_text() for path in small.glob("one-*")] == ["0 0"]
+    told = sorted(path.read_text() for path in small.glob("last-*"))
     assert len(told) >= 2 and told == ["0 0"] * (len(told) - 1) + ["5 5"]
 
 

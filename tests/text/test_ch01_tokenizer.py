@@ -301,13 +301,11 @@ def test_gpt2_through_rust(gpt2):
 
 
 @pytest.mark.slow
-def test_gpt2_matches_tiktoken_on_every_code_point_of_unicodes_used_planes(gpt2):
-    """Planes 0 to 3 and 14. The others have no character, or private ones: of them each 101st."""
+def test_gpt2_matches_tiktoken_on_every_code_point(gpt2):
     import tiktoken
 
     published = tiktoken.get_encoding("gpt2")
-    used = [*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xF0000)]
-    for code in [*used, *range(0x40000, 0xE0000, 101), *range(0xF0000, 0x110000, 101)]:
+    for code in [*range(0xD800), *range(0xE000, 0x110000)]:
         text = f"a{chr(code)}1 {chr(code)}{chr(code)} b"
         assert gpt2.encode(text) == published.encode_ordinary(text), hex(code)
 
