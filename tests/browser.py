@@ -14,6 +14,7 @@ import pytest
 SCREENSHOTS = Path(__file__).parent.parent / "build" / "screenshots"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+FLAGS += ["--disable-gpu-compositing", "--disable-software-rasterizer"]  # no GPU is imitated
 SECONDS = 120  # for what takes one second on an idle machine
 
 needs_chromium = pytest.mark.skipif(

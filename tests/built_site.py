@@ -67,12 +67,24 @@ def built() -> dict[Path, Page]:
     return {path: Page(path.read_text(encoding="utf-8")) for path in made}
 
 
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """One connection serves many requests, and nobody asks twice for the theme's files."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def end_headers(self):
+        self.send_header("Cache-Control", "max-age=3600")
+        super().end_headers()
+
+
 class served:
     """The folder on a port of this machine."""
 
     def __init__(self, folder: Path):
-        quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-        handler = functools.partial(quiet, directory=str(folder))
+        handler = functools.partial(Quiet, directory=str(folder))
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
 
     def __enter__(self) -> str:

@@ -32,6 +32,7 @@ LIMIT = 480  # seconds a step
 NOTEBOOKS = ("09", "09b", "10", "10b", "11", "12b", "13", "14", "14b")
 CURVES = ("float32", "tf32", "bf16", "fp16")
 CHOICES = [(32, 4), (64, 4), (64, 8), (128, 4), (128, 8)]  # block and warps of chapter 23d
+GPU_TESTS = [f"tests/{place}" for place in ("text", "gpt", "speed", "parallel", "run/test_ch17f_faults.py")]
 STEPS = ("machine", "tests", "ladder", "peers", "curves", "kernels", *NOTEBOOKS)
 
 
@@ -67,8 +68,11 @@ def machine(out: Path, smoke: bool) -> dict:
 
 def tests(out: Path, smoke: bool) -> dict:
     """pytest -m gpu: what only a CUDA device can check, and the drills of chapters 20b to 21e where there are two."""
-    needs("pytest")
-    which = ["tests/test_ch00_device.py"] if smoke else ["-m", "gpu", "tests"]
+    for package in ("pytest", "pydantic", "IPython"):  # the last two: runs, and the interpreter of kernels
+        needs(package)
+    which = (
+        ["tests/test_ch00_device.py"] if smoke else ["-m", "gpu", *GPU_TESTS]
+    )  # other rooms import Jupyter
     code, printed = command("-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", *which)
     failed = [line for line in printed.splitlines() if line.startswith(("FAILED", "ERROR"))]
     return {"code": code, "failed": failed, "summary": last_line(printed).strip("= ")}
@@ -168,7 +172,17 @@ def curves(out: Path, smoke: bool) -> dict:
         draw_curves(losses, scales, out / "curves.png")
     last = {precision: statistics.fmean(curve[-50:]) for precision, curve in losses.items()}
     summary = f"mean loss of the last steps of {steps}: " + ", ".join(f"{p} {x:.4f}" for p, x in last.items())
-    return {"losses": losses, "scales": scales, "left_out": reasons, "summary": summary}
+    apart = {
+        name: max(abs(a - b) for a, b in zip(curve, losses["float32"])) for name, curve in losses.items()
+    }
+    return {
+        "steps": steps,
+        "largest_difference": apart,
+        "losses": losses,
+        "scales": scales,
+        "left_out": reasons,
+        "summary": summary,
+    }
 
 
 def curve(precision: str, device, steps: int, scales: list[float]) -> list[float]:
@@ -216,6 +230,7 @@ def kernels(out: Path, smoke: bool) -> dict:
     needs("triton")
     import torch
     import torch.nn.functional as F
+    import triton
 
     from nanogpt.device import pick_device
     from nanogpt.speed.flash_kernels import kernel_attention
@@ -230,7 +245,8 @@ def kernels(out: Path, smoke: bool) -> dict:
     }
     repeats, warmup = (2, 1) if smoke else (20, 3)
     ms = {name: 1e3 * measure(call, device, repeats, warmup).median for name, call in calls.items()}
-    result = {"ms": ms, "choices": [], "predicted": []}
+    result = {"shape": list(q.shape), "dtype": str(dtype)[6:], "triton": triton.__version__, "ms": ms}
+    result |= {"choices": [], "predicted": []}
     summary = ", ".join(f"{name} {each:.2f} ms" for name, each in ms.items())
     if device.type == "cuda":
         result |= choices_measured(q, k, v)
@@ -319,10 +335,10 @@ def card() -> Card:
     return Card(name, batch, half)
 
 
-TIMED = 120  # seconds for the ladder's timed steps; ten pairs of each rung at least
+TIMED = 60  # seconds for the ladder's timed steps; ten pairs of each rung at least: quartiles within 2% on an H100
 WARMUP, PEER_STEPS = 5, 20
-STARTING, BUILDING = 15, 5  # seconds for a process, for a rung's model: assumed, measured on no GPU yet
-COMPILING = 60  # "takes a ~minute", says nanoGPT's train.py
+STARTING, BUILDING = 15, 5  # seconds for a process, for a rung's model: assumed
+COMPILING = 35  # the first step of a rung took 1 to 34 s on an H100 with 16 cores
 
 
 def rung_seconds(name: str, batch: int) -> dict[str, float]:
@@ -367,8 +383,9 @@ def needs(package: str) -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Python sees this checkout's packages."""
-    path = os.pathsep.join(str(ROOT / folder) for folder in (".", "tests", "tests/bench"))
+    """Python sees this checkout's packages, and those of a PYTHONPATH that was given."""
+    ours = [str(ROOT / folder) for folder in (".", "tests", "tests/bench")]
+    path = os.pathsep.join([*ours, *filter(None, [os.environ.get("PYTHONPATH")])])
     return os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | more
 
 

@@ -7,9 +7,12 @@ with the committed one.
 """
 
 import os
+import secrets
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from course.files import write_atomically
@@ -104,6 +107,16 @@ def pytest_configure(config) -> None:
     clone = Path(os.environ[CLONE])
     # Kernels, and what they start, find the clone's nanogpt and course first.
     os.environ["PYTHONPATH"] = str(clone)
+    if os.name == "posix":
+        from nbval import kernel  # here: the package's side of this module needs no Jupyter
+
+        kernel.KernelManager = partial(through_files, kernel.KernelManager)
+
+
+def through_files(manager: type, **options):
+    """A kernel's manager. Ports that it chooses can be taken by another program before the kernel listens on them."""
+    place = os.path.join(tempfile.gettempdir(), f"kernel-{secrets.token_hex(6)}")  # short: 107 bytes at most
+    return manager(transport="ipc", ip=place, **options)
 
 
 def pytest_runtest_teardown(item, nextitem) -> None:

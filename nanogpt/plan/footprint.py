@@ -38,8 +38,8 @@ TORCH, HALF = {"backward": 8, "mask": 1, "ids": True}, {"stream": 2, "inside": 2
 PYTORCH = {  # this course's trainer, by chapter 10's words for precision
     "pytorch": Program(4, 4, **TORCH),  # float32
     "pytorch-tf32": Program(4, 4, **TORCH),
-    "pytorch-bf16": Program(4, 4, casts=2, inside=2, **TORCH),  # autocast
-    "pytorch-fp16": Program(4, 4, casts=2, inside=2, **TORCH),
+    "pytorch-bf16": Program(4, 4, casts=2, inside=2, tables=3, **TORCH),  # autocast
+    "pytorch-fp16": Program(4, 4, casts=2, inside=2, tables=3, **TORCH),
     "pytorch-bf16-masters": Program(2, 2, 4, **HALF, stats=2, **TORCH),  # MasterAdamW
 }
 BLOCK = "ln1 ln1_stats qkv att mask atty attproj residual2 ln2 ln2_stats fch gelu fcproj"

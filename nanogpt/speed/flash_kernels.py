@@ -30,7 +30,8 @@ def store_tile(z_ptr, places, T, values, D: tl.constexpr):
 @triton.jit
 def tile_scores(q, k, rows, keys, scale):
     """Scores of a tile: q kᵀ · scale, and -inf for keys in the future of a row."""
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+    scores *= tl.cast(scale, scores.dtype)  # torch.compile passes a float in float64
     return tl.where(keys[None, :] <= rows[:, None], scores, -float("inf"))
 
 
@@ -64,7 +65,7 @@ def flash_kernel(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, T, scale, D: tl.constexp
 def tile_slopes(q, k, v, g, lse, delta, rows, keys, scale):
     """Of one tile: its weights p, computed again, and the gradient ds of its scores."""
     p = tl.exp(tile_scores(q, k, rows, keys, scale) - lse)
-    return p, p * (tl.dot(g, tl.trans(v), input_precision="ieee") - delta) * scale
+    return p, p * (tl.dot(g, tl.trans(v), input_precision="ieee") - delta) * tl.cast(scale, p.dtype)
 
 
 @triton.jit

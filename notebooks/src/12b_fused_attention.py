@@ -97,8 +97,8 @@ for each in (torch.float32, half):
 # %% [markdown]
 r"""
 What you see depends on your device. On a GPU, float32 gets "Efficient", because the flash kernel takes only 16 bits. An H100
-may say "Cudnn": since release 2.11, PyTorch prefers cuDNN's kernel there (transformers, pull request 48163). So "flash
-attention" on an A100 and on an H100 can be two different programs. A T4 gets "Efficient" always, since the flash kernel
+says "Cudnn" in 16 bits (recorded in `data/measurements/h100-day.json`): since release 2.11, PyTorch prefers cuDNN's kernel
+there (transformers, pull request 48163). So "flash attention" on an A100 and on an H100 can be two different programs. A T4 gets "Efficient" always, since the flash kernel
 wants compute capability 8.0. All of these need memory that is linear in T.
 
 ## Options that bring the matrix back

@@ -13,6 +13,9 @@ This sitting is about memory. Chapter 22a adds what is sent between GPUs, the ti
 #| default_exp plan.table
 #| doc plan.table: Memory, traffic, time and cost of a run as lines of a table, each with the formula that gives its number.
 #| doc plan.footprint: What a training step keeps in memory, tensor by tensor, as PyTorch, llm.c and Megatron-LM keep it.
+import json
+from pathlib import Path
+
 import torch
 
 from course.figures import planner as figures
@@ -106,7 +109,7 @@ the 32 bytes. So the list has three kinds of entries, and now we can write it as
 
 Programs differ in how many bytes they use for a number and in a few tensors that one keeps and another does not. So we write one list, and describe each program by a row of choices.
 
-The first group of fields below is enough for PyTorch, and its defaults are those of float32. The second group describes attention without flash, which keeps a T × T table for each head. Skip the third group now. It is for llm.c and Megatron-LM, whose
+The first group of fields below is enough for PyTorch, and its defaults are those of float32. The second group describes attention without flash, which keeps a T × T table for each head. (Under autocast a GPU keeps three in 16 bits: it computes the softmax in float32, which counts as two, and makes a 16-bit copy for the product.) Skip the third group now. It is for llm.c and Megatron-LM, whose
 logs we read later in this chapter.
 """
 
@@ -151,8 +154,8 @@ TORCH, HALF = {"backward": 8, "mask": 1, "ids": True}, {"stream": 2, "inside": 2
 PYTORCH = {  # this course's trainer, by chapter 10's words for precision
     "pytorch": Program(4, 4, **TORCH),  # float32
     "pytorch-tf32": Program(4, 4, **TORCH),
-    "pytorch-bf16": Program(4, 4, casts=2, inside=2, **TORCH),  # autocast
-    "pytorch-fp16": Program(4, 4, casts=2, inside=2, **TORCH),
+    "pytorch-bf16": Program(4, 4, casts=2, inside=2, tables=3, **TORCH),  # autocast
+    "pytorch-fp16": Program(4, 4, casts=2, inside=2, tables=3, **TORCH),
     "pytorch-bf16-masters": Program(2, 2, 4, **HALF, stats=2, **TORCH),  # MasterAdamW
 }
 BLOCK = "ln1 ln1_stats qkv att mask atty attproj residual2 ln2 ln2_stats fch gelu fcproj"
@@ -503,7 +506,7 @@ show(figures.bars({name: footprint(each) for name, each in choices.items()}, 245
 r"""
 A 16-bit format does not halve the memory: the loss's tables and the optimizer keep their float32. When blocks are recomputed, a row needs almost no memory except for its logits and their gradients.
 
-*Check.* Autograd on this machine must agree under autocast, too, and with attention that keeps its T × T weights. We run all four combinations. The casts are among the tensors that autograd saves, so the formula adds them.
+*Check.* Autograd on this machine must agree under autocast, too, and with attention that keeps its T × T weights. We run all four combinations. The casts are among the tensors that autograd saves, so the formula adds them. And a CPU's autocast leaves the softmax in 16 bits, so here two of the three T × T tables are missing.
 """
 
 # %%
@@ -514,14 +517,38 @@ for name, flash in [(name, flash) for name in ("bf16", "bf16-masters") for flash
         kept = saved_bytes(lambda m=model: m(*ids), exclude=model.parameters())
     each = Step(config, 4, 64, f"pytorch-{name}", flash)
     formula = held(each) + math.prod(states(each).get("casts", [0]))
+    if name == "bf16" and not flash:
+        formula -= 2 * 2 * config.n_layer * config.n_head * 4 * 64 * 64  # two tables, four rows of 64 tokens
     print(f"{name:13} flash {flash!s:6} by formula {formula:>9,} B, autograd {kept:>9,} B")
     assert formula == kept, f"{name}, flash {flash}: autograd keeps {kept - formula:+,} bytes more"
 
 # %% [markdown]
 r"""
+## Against an H100
+
+In November 2026 the ladder of chapter 14b ran on an H100, with 16 rows of 1,024 tokens, and recorded the peak of PyTorch's allocator on each rung. Its first three rungs neither compile nor use flash attention:
+"""
+
+# %%
+recorded = json.loads(Path("../data/measurements/h100.json").read_text())
+peaks = {rung["name"]: rung["peak_mib"] for rung in recorded["rungs"]}
+for name, program in {"float32": "pytorch", "TF32": "pytorch-tf32", "bf16": "pytorch-bf16"}.items():
+    each = Step(GPT2, recorded["batch"], recorded["seq"], program, flash=False)
+    total, gradients = sum(footprint(each).values()) / MIB, footprint(each)["gradients"] / MIB
+    print(
+        f"{name:8} ours {total:,.0f} MiB, peak {peaks[name]:,.0f}: {total - peaks[name]:.0f} too many;"
+        f" gradients {gradients:,.0f}"
+    )
+
+# %% [markdown]
+r"""
+Ours are too high by about the size of the gradients. This is because the peak is in the loss (chapter 12b), when the first gradient of a weight does not exist yet. From the second micro-batch of a step on, the gradients are there, so we leave them in the sum.
+
+Before this comparison our row for bf16 kept one T × T table, as a CPU does, and the H100 needed 8.6 GiB more than we said.
+
 ## Against published logs
 
-So far we agreed with PyTorch on a CPU. Logs of other programs print what they allocated on GPUs. llm.c was run on an A800, on an RTX 4070 SUPER, on one H800 and on two, and on three CPUs; Megatron-LM on one GPU and on two. `data/reference` has
+So far we agreed with PyTorch. Logs of other programs print what they allocated on GPUs. llm.c was run on an A800, on an RTX 4070 SUPER, on one H800 and on two, and on three CPUs; Megatron-LM on one GPU and on two. `data/reference` has
 their figures, and each row names the log and line. Each of these programs needs a row of its own in our table. We read llm.c's rows from its source, where `train_gpt2.cu` (and the smaller file of spring 2024) allocates every tensor by name. Megatron-LM's row follows Korthikanti et al. 2022, §4, without dropout. Then we describe each published run as a `Step`.
 """
 
@@ -575,7 +602,7 @@ In the third column, `=` means that our figure and the log's are the same, to th
 
 Five figures are not equal to ours. We did not change the formulas to fit them, but we can say what they are:
 
-- The A800 had 21,315 MiB in use before the first step, and its tensors are 20,464. The 851 MiB between them are the `OVERHEAD` from above. It is one card under llm.c. We have no such figure for PyTorch, whose formulas were checked on a CPU only. Measure it on your own card (exercise 5).
+- The A800 had 21,315 MiB in use before the first step, and its tensors are 20,464. The 851 MiB between them are the `OVERHEAD` from above. It is one card under llm.c. We have no such figure for PyTorch. Measure it on your own card (exercise 5).
 - Megatron-LM's "theoretical" 2,121.85 MB is 18 bytes × 123,606,528 parameters. Its formula leaves out the biases of linear layers and the positions, 476,160 of the 124,082,688 that it counts itself.
 - What it had allocated after ten steps, all of them skipped, is 44 MiB more than 12 bytes for each parameter would be: weights and gradients in fp16 and both in float32, no moments yet. This explanation of the 12 bytes is a guess.
 - `nvidia-smi` shows what a process has reserved, with context, NCCL's buffers and the allocator's cache. On two GPUs with tensor parallelism (two rows of the table) it shows more than twice what the tensors take, and the GPUs are 212 MiB apart, though both hold the same.

@@ -9,7 +9,7 @@ such kernels ourselves.
 We use *Triton*. It is a small language inside Python, and PyTorch's compiler writes its GPU kernels in it. A Triton kernel
 is a Python function about blocks of numbers. You need no GPU for this chapter, because Triton has an *interpreter*, which
 runs a kernel on a CPU. So we can check that a kernel is right, and count the bytes that it asks for. Its speed remains
-unknown until it runs on a GPU. None of these kernels has run on one yet, and this chapter does not guess.
+unknown until it is measured on a GPU. The tests have run these kernels on one, an H100, but nobody has measured their speed, and this chapter does not guess.
 
 We write two kernels that GPT-2 can use, each with its derivative: the bias with GELU, and LayerNorm with the residual. On
 the way we write four wrong ones, and checks that find them.
@@ -577,8 +577,7 @@ r"""
 ## Checkpoint
 
 The package now has two fused kernels with their derivatives. They were checked against PyTorch in the interpreter: results,
-gradients, bytes, and who writes where. They are not measured: `pytest -m gpu` runs the same comparison on a GPU, in float32,
-once there is one.
+gradients, bytes, and who writes where. `pytest -m gpu` makes the same comparison with PyTorch on a GPU, in float32. Their speed is not measured.
 """
 
 # %% tags=["nbval-ignore-output"]

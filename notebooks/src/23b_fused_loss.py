@@ -749,7 +749,7 @@ r"""
 ## Checkpoint
 
 The package has gained two losses: `CrossEntropy`, a kernel that keeps one number a row, and `chunked_loss`, which never has
-all logits. The kernel was checked in the interpreter, and `pytest -m gpu` compares it with PyTorch on a GPU once there is one.
+all logits. The kernel was checked in the interpreter, and `pytest -m gpu` compares it with PyTorch on a GPU.
 The chunked loss was measured on your processor, and nowhere else.
 """
 

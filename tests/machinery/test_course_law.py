@@ -146,3 +146,20 @@ def test_a_chapters_checkpoint_fills_the_clone_and_the_law_says_in_one_line_each
     assert "00_setup.ipynb has not" not in done.stdout and "Traceback" not in done.stdout
     missing = [path for path in NOTEBOOKS.glob("*.ipynb") if claimed_modules(path)]
     assert done.stdout.count("has not exported") <= 2 * len(missing)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kernels talk through files on POSIX only")
+def test_a_kernel_listens_on_no_port_and_leaves_no_file(tmp_path, monkeypatch):
+    """Between the choice of a port and the kernel's bind another program can take it; it happened beside the browser's tests."""
+    from nbval import kernel
+
+    monkeypatch.setenv(CLONE, str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setattr(kernel, "KernelManager", kernel.KernelManager)
+    law.pytest_configure(None)
+    running = kernel.RunningKernel("python3", cwd=str(tmp_path))
+    place = Path(running.km.ip)
+    used = [path.is_socket() for path in place.parent.glob(f"{place.name}*")]
+    running.stop()
+    assert used and all(used)
+    assert not list(place.parent.glob(f"{place.name}*"))

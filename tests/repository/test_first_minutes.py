@@ -14,6 +14,9 @@ from course.notebooks.address import is_published, repository
 from course.paths import ROOT, chapters
 from course.site import pictures, readme
 from course.site.chapters import OPTIONAL
+from nanogpt.gpt.model import GPTConfig
+from nanogpt.speed.forecast import REACHED, START, predict_ladder
+from nanogpt.speed.roofline import peak_of
 
 README, FAQ, CONTRIBUTING = (
     (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "site/faq.md", "CONTRIBUTING.md")
@@ -85,11 +88,25 @@ def test_what_readme_says_of_the_story_is_in_the_story():
     assert "nine pink cookies" in text and "only two" in text and "counted fourteen cookies" in text
 
 
-def test_readme_s_first_screen_is_a_story_with_its_command_and_no_gpu_is_claimed():
+def test_readme_s_first_screen_is_a_story_with_its_command():
     head = README.partition("## ")[0]
     assert re.search(r"^> \w+", head, re.MULTILINE) and "python -m nanogpt sample" in head
     assert head.index("> ") < head.index("loss-light.png") < head.index("staircase-light.png")
-    assert "No GPU was available for any number on this page" in README
+
+
+def test_what_readme_says_of_an_h100_was_recorded_and_forecast():
+    run = json.loads((ROOT / "data/measurements/h100.json").read_text(encoding="utf-8"))
+    ms = {rung["name"]: rung["ms"] for rung in run["rungs"]}
+    ladder = predict_ladder(peak_of(run["device"]), GPTConfig(), run["batch"], run["seq"], REACHED, START)
+    forecast = {name: 1e3 * sum(ladder[name].values()) for name in ms}
+    first, last = ms["float32"], ms["bf16 weights"]
+    assert f"from {first:.0f} to {last:.0f} ms a step: {first / last:.1f} times as fast" in README
+    assert (
+        f"{forecast['float32']:.0f} and {forecast['bf16 weights']:.0f} ms, every rung within a sixth"
+        in README
+    )
+    assert all(6 / 7 < ms[name] / forecast[name] < 7 / 6 for name in ms)
+    assert all(rung["agrees"] for rung in run["rungs"]), "a rung computes something else"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from small_run import COMPUTING, WRITING, lines, run_in_child, small, weights, write_text
 
@@ -72,6 +73,39 @@ def test_however_often_a_run_is_killed_it_ends_with_the_same_losses_weights_and_
         if not kills:
             return
     pytest.fail(f"{len(kills)} kills of 5 were left over: the moments lie behind the runs' ends")
+
+
+ALIKE = [("float32", False, False), ("bf16", False, False), ("bf16", True, False)]
+ALIKE += [("bf16-masters", True, False), ("fp16", True, False)]
+NEARLY = [
+    ("tf32", True, False),
+    ("bf16", True, True),
+]  # kernels that add in any order: chapter 17f names them
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("dtype", "flash", "compiled"), ALIKE + NEARLY)
+def test_on_a_gpu_the_same_run_twice_and_a_killed_one_end_alike(tmp_path, dtype, flash, compiled):
+    """Rows long enough that a kernel splits the work of one among several blocks."""
+    write_text(tmp_path / "text.txt", paragraphs=600)
+    sizes = dict(train_batch_tokens=8192, train_dtype=dtype, train_compile=compiled, data_documents=False)
+    sizes |= dict(model_n_layer=2, model_n_head=4, model_n_embd=256, model_block_size=1024, model_flash=flash)
+    whole, again, killed = (
+        small(tmp_path, run_dir=str(tmp_path / name), run_device="cuda", **sizes)
+        for name in ("whole", "again", "killed")
+    )
+    code, said = run_in_child(killed, 45, COMPUTING)
+    assert code == -signal.SIGKILL, f"the run ended before its kill: {said}"
+    for config in (whole, again, killed):
+        code, said = run_in_child(config)
+        assert code == 0 and said["ended"] == 30, f"a run failed: {said}"
+    for config in (again, killed):
+        if (dtype, flash, compiled) in ALIKE:
+            assert lines(config.run.dir) == lines(whole.run.dir), "the losses or norms differ"
+            assert weights(config.run.dir) == weights(whole.run.dir), "the last weights differ"
+        for one, other in zip(lines(config.run.dir), lines(whole.run.dir)):
+            assert abs(one["loss"] - other["loss"]) < 0.05, f"another run from step {one['step']} on"
 
 
 # A checkpoint that is not what was written

@@ -117,7 +117,7 @@ def test_a_wrong_forward_kernel_is_found(right, wrong):
         (keys_backward_kernel, "range(j, ", "range(j + 1, "),
         (keys_backward_kernel, "tl.trans(p).to(g.dtype), g", "tl.trans(ds).to(g.dtype), g"),
         (rows_backward_kernel, "range(0, i + 1)", "range(0, i)"),
-        (rows_backward_kernel, "- delta) * scale", "- delta)"),
+        (rows_backward_kernel, "- delta) * tl.cast(scale, p.dtype)", "- delta)"),
     ],
 )
 def test_a_wrong_backward_kernel_is_found(monkeypatch, kernel, right, wrong):

@@ -34,7 +34,10 @@ def test_tensor_cores_do_both_products_of_a_tile_and_nothing_twice():
     assert not counts["mma.sync"] and not counts["wgmma.mma_async"] and counts["fma"]
 
 
-def test_every_kernel_compiles():
+@pytest.mark.parametrize(
+    "number", ["fp32", "fp64"]
+)  # as a launch passes a Python float, and as torch.compile does
+def test_every_kernel_compiles(number):
     """The interpreter takes some types that the compiler refuses, such as a sum that changes its type in a loop."""
     pytest.importorskip("triton", reason="Triton is not installed here: pip install triton (Linux)")
     from nanogpt.speed import flash_kernels, fused_loss, kernels
@@ -46,7 +49,7 @@ def test_every_kernel_compiles():
         for name, kernel in vars(module).items():
             if not name.endswith("_kernel"):
                 continue
-            types = {"eps": "fp32", "scale": "fp32", "targets_ptr": "*i64"}
+            types = {"eps": number, "scale": number, "targets_ptr": "*i64"}
             types |= dict.fromkeys(whole, "i32") | dict.fromkeys(sums, "*fp32")
             types = {argument: types.get(argument, "*fp16") for argument in kernel.arg_names}
             mine = {size: constants[size] for size in constants if size in kernel.arg_names}
