@@ -1,12 +1,14 @@
 """Chapter 22's figures and tables: each function takes data, and returns a figure or prints."""
 
 import csv
+import json
+from collections.abc import Callable
 
 import matplotlib.pyplot as plt
 
 from course import widgets
 from course.paths import ROOT
-from nanogpt.gpt.model import num_params
+from nanogpt.gpt.model import GPTConfig, num_params
 
 MIB = 2**20
 IN_USE = "device memory in use after allocation, before the first forward pass"
@@ -139,3 +141,16 @@ def memory_widget(footprint, memory: dict[str, int]):
         shard=(1, 0, 3),
         recompute=("none", ["none", "gelu", "block"]),
     )
+
+
+def beside_an_h100(Step: Callable, footprint: Callable) -> None:
+    """Print the peak of each rung that neither compiles nor has flash attention, as recorded, and the sum of a footprint."""
+    run = json.loads((ROOT / "data/measurements/h100.json").read_text(encoding="utf-8"))
+    peaks = {rung["name"]: rung["peak_mib"] for rung in run["rungs"]}
+    for name, program in {"float32": "pytorch", "TF32": "pytorch-tf32", "bf16": "pytorch-bf16"}.items():
+        by = footprint(Step(GPTConfig(), run["batch"], run["seq"], program, flash=False))
+        total, gradients = sum(by.values()) / MIB, by["gradients"] / MIB
+        print(
+            f"{name:8} ours {total:,.0f} MiB, peak {peaks[name]:,.0f}: {total - peaks[name]:.0f} too many;"
+            f" gradients {gradients:,.0f}"
+        )

@@ -130,7 +130,7 @@ def test_a_step_that_cannot_be_done_in_the_time_left_is_not_begun(tmp_path, fake
 
 CARDS = [  # as the driver names it, GiB that it shows, the batch that fits both
     ("Tesla T4", 14.7, 4),
-    ("NVIDIA L4", 22, 4),
+    ("NVIDIA L4", 22, 8),
     ("NVIDIA A100-SXM4-40GB", 39.4, 16),
     ("NVIDIA H100 80GB HBM3", 79, 16),
     ("a card without a data sheet", 3, 1),
@@ -150,7 +150,7 @@ def seen(monkeypatch, request):
 
 
 def test_the_batch_fits_the_card(seen):
-    """Into its memory by chapter 14's formula (an L4 has room for 8), and the ladder into the time of a step."""
+    """Into its memory by chapter 14's formula, and the ladder into the time of a step."""
     card, batch = seen
     assert (card.batch, card.half) == (batch, "fp16")
 
