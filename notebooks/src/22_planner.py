@@ -508,11 +508,10 @@ A 16-bit format does not halve the memory: the loss's tables and the optimizer k
 
 # %%
 for name, flash in (("bf16", True), ("bf16-masters", True), ("bf16-masters", False)):
-    config = replace(small, flash=flash)
-    model = GPT(config).bfloat16() if name == "bf16-masters" else GPT(config)
+    each = Step(replace(small, flash=flash), 4, 64, f"pytorch-{name}", flash)
+    model = GPT(each.config).bfloat16() if name == "bf16-masters" else GPT(each.config)
     with torch.autocast("cpu", torch.bfloat16, enabled=name == "bf16"):
         kept = saved_bytes(lambda m=model: m(*ids), exclude=model.parameters())
-    each = Step(config, 4, 64, f"pytorch-{name}", flash)
     formula = held(each) + math.prod(states(each).get("casts", [0]))
     print(f"{name:13} flash {flash!s:6} by formula {formula:>9,} B, autograd {kept:>9,} B")
     assert formula == kept, f"{name}, flash {flash}: autograd keeps {kept - formula:+,} bytes more"
