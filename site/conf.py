@@ -40,6 +40,7 @@ html_theme_options = {
     "show_navbar_depth": 1,
     "show_toc_level": 2,
     "navbar_persistent": [],
+    "collapse_navigation": True,  # else each page resolves the contents of all
     "use_download_button": False,
     "use_fullscreen_button": False,
     "home_page_in_toc": True,

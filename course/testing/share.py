@@ -4,6 +4,7 @@ What the chapters' checkpoints run (counted.py) comes last, as far as they have 
 """
 
 import contextlib
+import gc
 import itertools
 import operator
 import os
@@ -79,6 +80,15 @@ def step_back() -> None:
         # Linux may share the cores by sessions first, and by `nice` within one
         with contextlib.suppress(OSError):
             Path("/proc/self/autogroup").write_text(f"{NICE}", encoding="ascii")
+
+
+def pytest_configure(config) -> None:
+    gc.disable()  # seven thousand tests are a million objects and no garbage: looking for some takes half of the time
+
+
+def pytest_collection_finish(session) -> None:
+    gc.enable()
+    gc.freeze()  # nor is it looked for among them while they run
 
 
 def pytest_runtestloop(session) -> bool:

@@ -1,5 +1,6 @@
 """`course test`: three rows of pytest processes that share the tests, one exit code and one closing line."""
 
+import gc
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import pytest
 
 from course.package.checkpoint import PYTHON
 from course.paths import TESTS
+from course.testing import share
 from course.testing.counted import grown_later, needs_of
 from course.testing.forks import Forks
 from course.testing.run import closing
@@ -325,3 +327,11 @@ def test_arguments_go_to_one_pytest_in_place(small, monkeypatch):
 def test_the_closing_line_is_like_pytests(counts, said):
     line = closing(counts, 83.5)
     assert line.strip("= ") == said and line.startswith("==") and line.endswith("==")
+
+
+def test_garbage_is_not_looked_for_among_the_collected_tests_and_is_looked_for_among_the_rest():
+    before = gc.get_freeze_count()
+    share.pytest_configure(None)
+    assert not gc.isenabled()
+    share.pytest_collection_finish(None)
+    assert gc.isenabled() and gc.get_freeze_count() > before
