@@ -32,6 +32,7 @@ LIMIT = 480  # seconds a step
 NOTEBOOKS = ("09", "09b", "10", "10b", "11", "12b", "13", "14", "14b")
 CURVES = ("float32", "tf32", "bf16", "fp16")
 CHOICES = [(32, 4), (64, 4), (64, 8), (128, 4), (128, 8)]  # block and warps of chapter 23d
+# The other rooms import Jupyter.
 GPU_TESTS = [f"tests/{place}" for place in ("text", "gpt", "speed", "parallel", "run/test_ch17f_faults.py")]
 STEPS = ("machine", "tests", "ladder", "peers", "curves", "kernels", *NOTEBOOKS)
 
@@ -70,9 +71,7 @@ def tests(out: Path, smoke: bool) -> dict:
     """pytest -m gpu: what only a CUDA device can check, and the drills of chapters 20b to 21e where there are two."""
     for package in ("pytest", "pydantic", "IPython"):  # the last two: runs, and the interpreter of kernels
         needs(package)
-    which = (
-        ["tests/test_ch00_device.py"] if smoke else ["-m", "gpu", *GPU_TESTS]
-    )  # other rooms import Jupyter
+    which = ["tests/test_ch00_device.py"] if smoke else ["-m", "gpu", *GPU_TESTS]
     code, printed = command("-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", *which)
     failed = [line for line in printed.splitlines() if line.startswith(("FAILED", "ERROR"))]
     return {"code": code, "failed": failed, "summary": last_line(printed).strip("= ")}
@@ -335,7 +334,7 @@ def card() -> Card:
     return Card(name, batch, half)
 
 
-TIMED = 60  # seconds for the ladder's timed steps; ten pairs of each rung at least: quartiles within 2% on an H100
+TIMED = 60  # seconds for the ladder's timed steps; ten pairs of each rung at least: quartiles within 2.2% on an H100
 WARMUP, PEER_STEPS = 5, 20
 STARTING, BUILDING = 15, 5  # seconds for a process, for a rung's model: assumed
 COMPILING = 35  # the first step of a rung took 1 to 34 s on an H100 with 16 cores

@@ -114,7 +114,7 @@ def pytest_configure(config) -> None:
 
 
 def through_files(manager: type, **options):
-    """A kernel's manager. Ports that it chooses can be taken by another program before the kernel listens on them."""
+    """A kernel's manager that talks through socket files: a port can be taken by another program before the kernel listens."""
     place = os.path.join(tempfile.gettempdir(), f"kernel-{secrets.token_hex(6)}")  # short: 107 bytes at most
     return manager(transport="ipc", ip=place, **options)
 

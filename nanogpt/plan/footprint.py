@@ -98,7 +98,7 @@ class Step:
         """The program's choices. FSDP2 gathers weights in 16 bits instead of casting them: then all is in 16 bits."""
         p = PROGRAMS[self.program]
         if p.casts and self.shard == 3 and self.dp > 1:
-            return replace(p, casts=0, stream=p.casts, stats=p.casts)
+            return replace(p, casts=0, stream=p.casts, stats=p.casts, tables=1)
         return p
 
 

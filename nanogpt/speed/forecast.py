@@ -146,7 +146,7 @@ def step_memory(config: GPTConfig, on: set[str], B: int, T: int) -> int:
 
 
 REACHED = Fractions(0.74, 0.54)  # of an A100's data sheet, fitted to seven published rungs in chapter 14
-START = 5e-6  # seconds to start a kernel; an assumption, chapter 11 measures it; an H100 took 8e-6
+START = 5e-6  # seconds to start a kernel; an assumption, chapter 11 measures it
 
 
 PUBLISHED = Path(nanogpt.__file__).parents[1] / "data/reference/build_nanogpt.csv"

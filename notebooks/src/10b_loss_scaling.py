@@ -73,6 +73,8 @@ with Emulated(read=lambda x: x, write=keep):
 gradients = torch.cat(found)
 gradients = gradients[gradients > 0]
 print(f"{len(gradients):,} numbers, from {gradients.min():.1e} to {gradients.max():.1e}")
+linear = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear) and layer.bias is not None]
+bias = max(layer.bias.grad.abs().max().item() for layer in linear)  # for later
 
 # %% tags=["nbval-ignore-output"]
 form, shifts = FORMATS["float16"], {"loss / 512": -9, "loss": 0, "loss × 2^16": 16}
@@ -241,11 +243,10 @@ Where must this search end? It ends at the largest power of two that keeps the l
 rounds to infinity. We measured the largest gradient above, so we can predict it, give or take a step, since each attempt sees
 another batch. We let the scaler double after 12 good steps, so that we also see what happens later.
 
-`one_step` takes the real format if a GPU has it, and otherwise the emulated one. This makes a difference. The emulation
-rounds products only. In real float16 the gradient of a linear layer's bias is rounded as well. It is a sum over all tokens, and
-can be larger than what any product writes. We had not thought of it until this cell ran on an H100. The products alone
-predicted 12 skipped steps, and 15 were skipped. With the largest gradient of a bias, which the cell prints below, the prediction
-is 15. So on a GPU we look at both.
+On a GPU with float16, `one_step` uses the real format; elsewhere it uses the emulation. The two differ. The emulation rounds only
+matrix products. In real float16 the gradient of a bias is rounded, too. This gradient is a sum over all tokens, so it can be
+larger than any product. The second cell below prints the largest of both. On an H100 the products alone predicted 12 skipped steps.
+The biases predicted 15, and 15 were skipped. So on a GPU we use the larger of the two.
 """
 
 
@@ -264,8 +265,7 @@ def one_step(model, optimizer, batch, precision, scaler=None):
 
 
 # %% tags=["nbval-ignore-output"]
-linear = [p for name, p in model.named_parameters() if "c_" in name and name.endswith("bias")]
-product, bias = gradients.max().item(), max(p.grad.abs().max().item() for p in linear)
+product = gradients.max().item()
 print(f"largest gradient of a product {product:.3f}, of a linear layer's bias {bias:.3f}")
 largest = max(product, bias) if in_hardware("fp16") else product
 predicted = math.floor(math.log2(65520 / largest))

@@ -613,7 +613,7 @@ all rungs in one figure:
 # %%
 #| export speed.forecast
 REACHED = Fractions(0.74, 0.54)  # of an A100's data sheet, fitted to seven published rungs in chapter 14
-START = 5e-6  # seconds to start a kernel; an assumption, chapter 11 measures it; an H100 took 8e-6
+START = 5e-6  # seconds to start a kernel; an assumption, chapter 11 measures it
 
 # %%
 fore, limits = (predict_ladder(a100, GPTConfig(), 16, 1024, reached) for reached in (REACHED, SHEET))
@@ -695,15 +695,17 @@ answer("14.4", max(max(each, 1 / each) for each in ratios))
 
 # %% [markdown]
 r"""
-Every rung is within a sixth of its forecast, although the last step is eleven times as fast as the first. The data sheet of a
-GPU, seven times from a lecture about another GPU, and a list of what a step computes were enough. The largest misses are two that almost
-cancel: compile gains 2.8 times where 2.1 were forecast, and flash attention after it 1.4 where 1.8 were.
+Every rung is within a sixth of its forecast, although the last step is eleven times as fast as the first. We needed no more
+than the data sheet of the GPU, seven published step times of another GPU, and a list of what a step computes. The largest
+misses are two that almost cancel: compile gains 2.8 times where 2.1 were forecast, and flash attention after it 1.4 where 1.8
+were. We assumed 5 µs for the start of a kernel, and this H100 took 8. It changes nothing here, because the starts are hidden behind the work.
 
 The last column is a surprise. The command `ladder` measures fractions on the machine itself before it climbs (chapter 14b). We
 expected them to do better than those of an A100. Up to bf16 they do about as well. From compile on their forecasts are too long:
-the step takes only two thirds of that time. The fractions themselves look wrong: timed alone, the products in bf16 reached 290
-TFLOP/s, and the complete step of the last rung did 385. One suspect is the head. We time it with 50,257 columns, and the compiler pads such a matrix by itself (chapter
-13). We have not tested this.
+the step takes only two thirds of that time. The fraction of the products in bf16 looks wrong. Timed alone, they reached 290 TFLOP/s.
+But the complete last step, which contains them and more, did 385. So they must run faster inside the step than when we timed
+them. One suspect is the head. We time it with 50,257 columns, and the compiler pads such a matrix by itself (chapter 13). We
+have not tested this.
 
 The memory can be compared as well.
 """

@@ -106,7 +106,7 @@ the 32 bytes. So the list has three kinds of entries, and now we can write it as
 
 Programs differ in how many bytes they use for a number and in a few tensors that one keeps and another does not. So we write one list, and describe each program by a row of choices.
 
-The first group of fields below is enough for PyTorch, and its defaults are those of float32. The second group describes attention without flash, which keeps a T × T table for each head. (Under autocast a GPU keeps three in 16 bits: it computes the softmax in float32, which counts as two, and makes a 16-bit copy for the product.) Skip the third group now. It is for llm.c and Megatron-LM, whose
+The first group of fields below is enough for PyTorch, and its defaults are those of float32. The second group describes attention without flash, which keeps a T × T table for each head. (In bf16 autocast on a GPU, the softmax keeps a float32 table, and the next product keeps a 16-bit copy of it. Together they have the bytes of three 16-bit tables, so `tables` is 3 there.) Skip the third group now. It is for llm.c and Megatron-LM, whose
 logs we read later in this chapter.
 """
 
@@ -233,7 +233,7 @@ class Step(Step):
         """The program's choices. FSDP2 gathers weights in 16 bits instead of casting them: then all is in 16 bits."""
         p = PROGRAMS[self.program]
         if p.casts and self.shard == 3 and self.dp > 1:
-            return replace(p, casts=0, stream=p.casts, stats=p.casts)
+            return replace(p, casts=0, stream=p.casts, stats=p.casts, tables=1)
         return p
 
 
@@ -503,7 +503,7 @@ show(figures.bars({name: footprint(each) for name, each in choices.items()}, 245
 r"""
 A 16-bit format does not halve the memory: the loss's tables and the optimizer keep their float32. When blocks are recomputed, a row needs almost no memory except for its logits and their gradients.
 
-*Check.* Autograd on this machine must agree under autocast, too, and with attention that keeps its T × T weights. We run three of the four combinations. The casts are among the tensors that autograd saves, so the formula adds them. The fourth, bf16 without flash attention, is another one on a CPU, whose autocast leaves the softmax in 16 bits. We check it on a GPU, in the next section.
+*Check.* Autograd on this machine must agree under autocast, too, and with attention that keeps its T × T weights. We run three of the four combinations. The casts are among the tensors that autograd saves, so the formula adds them. The fourth, bf16 without flash attention, cannot be checked here: on a CPU, autocast leaves the softmax in 16 bits, and on a GPU it does not. The next section compares it with the peak that an H100 recorded.
 """
 
 # %%
@@ -528,7 +528,7 @@ figures.beside_an_h100(Step, footprint)
 
 # %% [markdown]
 r"""
-Ours are too high by about the size of the gradients. This is because the peak is in the loss (chapter 12b), when the first gradient of a weight does not exist yet. From the second micro-batch of a step on, the gradients are there, so we leave them in the sum.
+Our sums are too high by about the size of the gradients. This is because the peak is in the loss (chapter 12b), when the first gradient of a weight does not exist yet. From the second micro-batch of a step on, the gradients are there, so we leave them in the sum.
 
 Before this comparison our row for bf16 kept one T × T table, as a CPU does, and the H100 needed 8.6 GiB more than we said.
 

@@ -154,7 +154,7 @@ and its result has 32. So the weights p are converted to the type of the values 
 full float32 products where the inputs have 32 bits, because the default is TF32 (chapter 10). The blocks of `tl.dot` must
 have at least 16 rows and columns.
 
-`scale` is converted to the type of the scores. The last section, about `torch.compile`, says why.
+`scale` is converted to the type of the scores. The section about `torch.compile` says why.
 
 The mask is written without `diagonal`. We compare the number of each key with the number of each row. This is right for every
 tile, and it also hides the keys behind the end of the text, since they come after every row that is stored.
@@ -438,8 +438,8 @@ On a CPU there is nothing to compile for. There our operator calls the interpret
 There is one trap. When we launch a kernel ourselves, Triton passes a Python number such as `scale` in float32. In a graph of
 `torch.compile` (PyTorch 2.11) it arrives in float64. Without the conversion in `tile_scores` the scores become float64
 too, and the running maximum, which began in float32, changes its type inside the loop. The compiler refuses that. The
-interpreter never meets this case, so the error appeared when the tests first ran on an H100. Chapter 23d's compiler finds it
-without a GPU, and is asked in the tests now.
+interpreter never meets this case, so the error appeared when the tests first ran on an H100. Chapter 23d's `compile_for` finds
+it without a GPU. A test now compiles every kernel with such numbers in float64.
 """
 
 
@@ -565,7 +565,8 @@ names this as the difference.
 
 The package now has flash attention as three Triton kernels and two operators. Output, gradients, loads and writers were
 checked in the interpreter, and seven wrong kernels were found. On a GPU, `pytest -m gpu` compares them with PyTorch's
-attention, with and without `torch.compile`. Chapter 23d has their times on an H100.
+attention, with and without `torch.compile`. Chapter 23d has the time of the forward
+kernel on an H100. The backward kernels are not timed.
 """
 
 # %% tags=["nbval-ignore-output"]

@@ -18,7 +18,6 @@ Only a GPU can say whether the last prediction is right. We asked an H100, and t
 #| default_exp speed.targets
 #| doc speed.targets: Triton kernels compiled for GPUs that need not be here: instructions, registers, what fits, what to expect.
 import json
-import math
 
 import torch
 
@@ -405,53 +404,57 @@ predict("23d.3", "time of the predicted choice / time of the fastest", guess=Non
 # needs Triton
 day = json.loads(Path("../data/measurements/h100-day.json").read_text())["kernels"]
 measured = {(block, warps): ms for block, warps, ms in day["choices"]}
-compiled, needed = {}, {}
-for choice in measured:
-    block, warps = choice
-    compiled[choice] = compile_for(90, flash_kernel, flash_types(), {"D": 64, "BLOCK": block}, warps)
-    needed[choice] = needs(compiled[choice], warps)
-order = ranked(needed, 90, peak_of("H100"), 8 * 12, 1024, 64)
+for_h100, h100_needs = {}, {}
+for block, warps in measured:
+    sizes = {"D": 64, "BLOCK": block}
+    for_h100[block, warps] = compile_for(90, flash_kernel, flash_types(), sizes, warps)
+    h100_needs[block, warps] = needs(for_h100[block, warps], warps)
+h100_order = ranked(h100_needs, 90, peak_of("H100"), 8 * 12, 1024, 64)
 print(f"on the day of the measurement, with Triton {day['triton']}, predicted: {day['predicted']}")
 for (block, warps), ms in measured.items():
     limit = flash_seconds(peak_of("H100"), 8 * 12, 1024, 64, block)
-    place = f"place {order.index((block, warps)) + 1}" if (block, warps) in order else "out, it spills"
+    listed = (block, warps) in h100_order
+    place = f"place {h100_order.index((block, warps)) + 1}" if listed else "out, it spills"
     print(
         f"block {block:3}, {warps} warps: limit {1e6 * limit:4.0f} µs, measured {1e3 * ms:4.0f}; predicted: {place}"
     )
-answer("23d.3", measured[order[0]] / min(measured.values()))
+answer("23d.3", measured[h100_order[0]] / min(measured.values()))
 
 # %% [markdown]
 r"""
 The prediction is wrong. The choice in its first place took 92 µs, and the fastest one 72 µs.
 
-The mistake is in step 2. By its bytes the larger block could be done in 41 µs, and it took 92. So something else limits it, and
-we have not found out what. The smaller block took 72 µs, just above its limit of 71. Even that may be chance: the limit assumes
+Step 2 misled us. It ranks by a lower limit, and a limit is not a time. The bytes of the larger block allow 41 µs, and it took
+92. Something else slows it down, and we have not found out what. The smaller block took 72 µs, just above its limit of 71. Even that may be chance: the limit assumes
 that every load comes from the main memory, but all keys and values together have 25 MB here, and an H100's second-level
 cache holds 50 MiB (chapter 12).
 
 Step 1 is too strict: a block of 128 with 4 warps spills, and is still faster than two choices that do not.
 
-And there is a third gap. For the model, a block of 64 is about as good with 8 warps as with 4. It took 1.65 times as long. Let us
-count instructions: the two products of a tile are the same work, whether 4 warps do it or 8.
+And there is a third gap. By our three steps, a block of 64 is about as good with 8 warps as with 4. With 8 warps it took 1.65
+times as long. Let us count instructions: the two products of a tile are the same work, whether 4 warps do it or 8.
 """
 
 # %% tags=["nbval-ignore-output"]
 # needs Triton
-for choice in ((64, 4), (64, 8)):
-    ptx, threads = compiled[choice].asm["ptx"], needed[choice].threads
-    shapes = re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m(\d+)n(\d+)k(\d+))", ptx)
-    done = sum(math.prod(map(int, sizes)) for _, *sizes in shapes) * threads // 128  # four warps share one
-    powers = instructions(compiled[choice])["ex2"]
+for warps in (4, 8):
+    kernel = for_h100[64, warps]
+    found = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m(\d+)n(\d+)k(\d+)", kernel.asm["ptx"])
+    assert len(set(found)) == 1, "the instructions have several shapes"
+    m, n, k = map(int, found[0])
+    done = len(found) * m * n * k * warps // 4  # four warps share one
+    powers = instructions(kernel)["ex2"]
     print(
-        f"{choice[1]} warps: {len(shapes)} × {shapes[0][0]}, {done / (2 * 64**3):.1f} times the two products;"
-        f" {powers} ex2 a thread, {powers * threads:,} in all"
+        f"{warps} warps: {len(found)} × m{m}n{n}k{k}, {done / (2 * 64**3):.1f} times the two products;"
+        f" {powers} ex2 a thread, {powers * 32 * warps:,} in all"
     )
 
 # %% [markdown]
 r"""
 With 8 warps, 1.5 times as many products are computed. A `wgmma` takes 64 rows and four warps. So a block of 64 rows is enough for
-one group of four warps only, and two groups must share the columns. This works for the second product. But each row of it needs all weights of
-the row, so both groups compute the whole first product: 2 + 1 in place of 1 + 1.
+one group of four warps only, and two groups must share the columns. Each group can compute half of the columns of the second product. For that it needs all
+weights of its 64 rows, so each group computes the whole first product. The first product is done twice and the second once: three
+products instead of two.
 
 The exponentials agree. With 4 warps each thread computes 32 for the weights and 32 for `shrink`. With 8 warps there are twice as many
 threads: if they shared everything, each would have 16 and 16. It has 48, which is 32 and 16. The weights are computed twice.

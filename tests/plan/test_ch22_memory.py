@@ -193,11 +193,13 @@ def test_the_peak_of_forward_and_backward_is_activations_casts_and_the_losses_gr
     assert peak_memory(call, torch.device("cpu")) == pytest.approx(formula, rel=0.03)
 
 
+@pytest.mark.parametrize("flash", [True, False])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("L, C, V, B, T", [(6, 128, 512, 4, 128), (3, 128, 4096, 4, 64)])
-def test_the_peak_of_a_sharded_step_has_no_casts_and_what_is_gathered(L, C, V, B, T, precision):
+def test_the_peak_of_a_sharded_step_has_no_casts_and_what_is_gathered(L, C, V, B, T, precision, flash):
     """FSDP2 for real, as rank 0 of 8: above the sharded state come activations, loss, root and about two blocks."""
-    config, idx = GPTConfig(T, V, n_layer=L, n_head=4, n_embd=C), torch.zeros(2, B, T, dtype=torch.long)
+    config = GPTConfig(T, V, n_layer=L, n_head=4, n_embd=C, flash=flash)
+    idx = torch.zeros(2, B, T, dtype=torch.long)
     with fake_ranks(8):
         model = shard(GPT(config), precision=precision)
 
@@ -206,7 +208,8 @@ def test_the_peak_of_a_sharded_step_has_no_casts_and_what_is_gathered(L, C, V, B
 
         call()
         found = peak_memory(call, torch.device("cpu"))
-    by = footprint(Step(config, B, T, f"pytorch-{precision}".removesuffix("-float32"), dp=8, shard=3))
+    program = f"pytorch-{precision}".removesuffix("-float32")
+    by = footprint(Step(config, B, T, program, flash, dp=8, shard=3))
     assert "casts" not in by
     formula = by["activations"] + by["loss"] + by["gathered"]
     assert found <= formula + idx.nbytes and found == pytest.approx(formula, rel=0.08)
