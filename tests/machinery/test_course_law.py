@@ -150,7 +150,7 @@ def test_a_chapters_checkpoint_fills_the_clone_and_the_law_says_in_one_line_each
 
 @pytest.mark.skipif(os.name != "posix", reason="kernels talk through files on POSIX only")
 def test_a_kernel_listens_on_no_port_and_leaves_no_file(tmp_path, monkeypatch):
-    """Between the choice of a port and the kernel's bind another program can take it; it happened beside the browser's tests."""
+    """Between the choice of a port and the kernel's bind another program can take it: a flake, by chance alone."""
     from nbval import kernel
 
     monkeypatch.setenv(CLONE, str(tmp_path))

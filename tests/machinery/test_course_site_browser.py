@@ -43,20 +43,10 @@ def go(page, address: str, theme: str = "light") -> None:
 
 
 def test_no_page_fails_asks_another_host_or_is_wider_than_the_screen(base, window):
-    names = [path.relative_to(HTML).as_posix() for path in sorted(built())]
-    code = [name for name in names if name.startswith(("nanogpt/", "_modules/"))]
-    wide = too_wide(base, window, [name for name in names if name not in code[1:]])
-    plain = window.browser.new_context(java_script_enabled=False)  # pages of code have the same scripts
-    wide += too_wide(base, plain, code[1:])
-    plain.close()
-    assert not wide
-
-
-def too_wide(base, window, names: list[str]) -> list[str]:
-    """Those of the pages that are wider than a laptop's or a phone's screen."""
     wide, width = [], 1280
     with opened(base, within=window) as page:
-        for name in names:
+        for path in sorted(built()):
+            name = path.relative_to(HTML).as_posix()
             go(page, base + name)
             if page.locator(".math").count():
                 page.wait_for_selector("mjx-container", state="attached")
@@ -65,7 +55,7 @@ def too_wide(base, window, names: list[str]) -> list[str]:
                 page.set_viewport_size({"width": width, "height": 900})
                 if (reached := page.evaluate("document.documentElement.scrollWidth")) > width:
                     wide.append(f"{name}: {reached} pixels on {width}")
-    return wide
+    assert not wide
 
 
 CUT_OFF = """[...document.querySelectorAll('div.cell pre')].filter(box => box.scrollWidth > box.clientWidth)

@@ -107,6 +107,10 @@ def test_what_readme_says_of_an_h100_was_recorded_and_forecast():
     )
     assert all(6 / 7 < ms[name] / forecast[name] < 7 / 6 for name in ms)
     assert all(rung["agrees"] for rung in run["rungs"]), "a rung computes something else"
+    measured = README.partition("## Measured")[2].partition("\n## ")[0]
+    rows = [line for line in measured.splitlines() if line.startswith("| ")]
+    assert "All but the last row were measured on two cores" in measured
+    assert ["H100" in row for row in rows] == [False] * (len(rows) - 1) + [True]
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,12 @@ def test_tensor_cores_do_both_products_of_a_tile_and_nothing_twice():
     assert not counts["mma.sync"] and not counts["wgmma.mma_async"] and counts["fma"]
 
 
-@pytest.mark.parametrize(
-    "number", ["fp32", "fp64"]
-)  # as a launch passes a Python float, and as torch.compile does
+@pytest.mark.parametrize("number", ["fp32", "fp64"])
 def test_every_kernel_compiles(number):
-    """The interpreter takes some types that the compiler refuses, such as a sum that changes its type in a loop."""
+    """The interpreter takes some types that the compiler refuses, such as a sum that changes its type in a loop.
+
+    A launch passes a Python number in float32, torch.compile in float64.
+    """
     pytest.importorskip("triton", reason="Triton is not installed here: pip install triton (Linux)")
     from nanogpt.speed import flash_kernels, fused_loss, kernels
     from nanogpt.speed.targets import compile_for
