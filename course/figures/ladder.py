@@ -2,6 +2,8 @@
 
 import matplotlib.pyplot as plt
 
+from nanogpt.speed.rungs import rungs_up_to
+
 GROUPS = {
     "products": ("qkv", "proj", "mlp", "head"),
     "between products": ("embedding", "layer norm", "residual", "gelu", "cross-entropy"),
@@ -56,3 +58,24 @@ def by_sheet(forecast, limits, spoken, title):
     ax.set_xticks(range(len(names)), names, rotation=25, ha="right")
     ax.legend()
     return fig
+
+
+def heads(rates: dict[str, dict[str, float]]) -> None:
+    """Print the TFLOP/s of the head's products, by format and columns."""
+    for name, by in rates.items():
+        print(
+            f"{name:9} head: {by['50257']:4.0f} TFLOP/s with 50,257 columns, {by['50304']:4.0f} with 50,304"
+        )
+
+
+def three_forecasts(run: dict, by_sheet: dict[str, dict[str, float]], by_padded) -> None:
+    """Print each rung's measured time over three forecasts. by_padded(on): seconds by part, for the rungs that read bfloat16."""
+    without = [rung["name"] for rung in run["skipped"]]
+    print("\nmeasured over the forecast by  an A100's fractions    its own    its own with 50,304 columns")
+    for rung in run["rungs"]:
+        ms, on = rung["ms"], rungs_up_to(rung["name"], without)
+        told = ms / (1e3 * sum(by_sheet[rung["name"]].values())), ms / rung["predicted_ms"]
+        parts = by_padded(on)
+        third = f"{ms / (1e3 * sum(parts.values())):22.2f}" if "bf16" in on else ""
+        print(f"{rung['name']:13} {ms:7.1f} ms {told[0]:22.2f} {told[1]:14.2f} {third}".rstrip())
+    print(f"attention in the last forecast: {1e3 * parts['attention']:.1f} ms")

@@ -15,7 +15,15 @@ from nanogpt.gpt.precision import READS
 from nanogpt.speed import roofline as hardware
 from nanogpt.speed.forecast import predict, step_memory
 from nanogpt.speed.roofline import Roofline, gain_of, timings
-from nanogpt.speed.rungs import RUNGS, keep_memory, make_step, precision_of, rungs_up_to, take_along
+from nanogpt.speed.rungs import (
+    RUNGS,
+    for_rungs,
+    keep_memory,
+    make_step,
+    precision_of,
+    rungs_up_to,
+    take_along,
+)
 from nanogpt.speed.work import measure_fractions, mfu, peak_memory, step_flops
 
 
@@ -33,9 +41,10 @@ def reads(on: set[str]) -> str:
     return READS.get(precision_of(on), precision_of(on))
 
 
-def formats_used(skipped) -> set[str]:
-    """The formats of all rungs that are not skipped."""
-    return {reads(rungs_up_to(name, skipped)) for name in RUNGS if name not in skipped}
+def formats_used(skipped) -> dict[str, set[str]]:
+    """The formats of all rungs that are not skipped, each with the rungs that are on in the last step that uses it."""
+    steps = [rungs_up_to(name, skipped) for name in RUNGS if name not in skipped]
+    return {reads(on): on for on in steps}  # a later step replaces an earlier one with the same format
 
 
 def reached_roofline(
@@ -43,8 +52,8 @@ def reached_roofline(
 ) -> Roofline:
     """The rates that the kernels of this step reach, in each format that a rung uses (chapter 09b)."""
     flops, bandwidth = {}, 0.0
-    for name in sorted(formats_used(skipped)):
-        found = measure_fractions(config, B, T, roof, device, name, repeats=5).of(roof)
+    for name, on in sorted(formats_used(skipped).items()):
+        found = measure_fractions(for_rungs(config, on), B, T, roof, device, name, repeats=5).of(roof)
         flops[name] = found.flops[name]
         bandwidth = max(bandwidth, found.bandwidth)
     return Roofline(roof.device, {"float32": roof.flops["float32"]} | flops, bandwidth)

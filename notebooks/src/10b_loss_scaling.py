@@ -245,8 +245,8 @@ another batch. We let the scaler double after 12 good steps, so that we also see
 
 On a GPU with float16, `one_step` uses the real format; elsewhere it uses the emulation. The two differ. The emulation rounds only
 matrix products. In real float16 the gradient of a bias is rounded, too. This gradient is a sum over all tokens, so it can be
-larger than any product. The second cell below prints the largest of both. On an H100 the products alone predicted 12 skipped steps.
-The biases predicted 15, and 15 were skipped. So on a GPU we use the larger of the two.
+larger than any product. The second cell below prints the largest of both. On an H100 the products alone predicted 12 skipped steps,
+and 15 were skipped. So on a GPU we use the larger of the two. On an H200 this rule predicted 15 skipped steps, and 15 were skipped.
 """
 
 

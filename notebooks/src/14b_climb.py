@@ -43,7 +43,15 @@ from nanogpt.gpt.precision import READS
 from nanogpt.speed import roofline as hardware
 from nanogpt.speed.forecast import predict, step_memory
 from nanogpt.speed.roofline import Roofline, gain_of, timings
-from nanogpt.speed.rungs import RUNGS, keep_memory, make_step, precision_of, rungs_up_to, take_along
+from nanogpt.speed.rungs import (
+    RUNGS,
+    for_rungs,
+    keep_memory,
+    make_step,
+    precision_of,
+    rungs_up_to,
+    take_along,
+)
 from nanogpt.speed.work import measure_fractions, mfu, peak_memory, step_flops
 
 # %%
@@ -157,10 +165,13 @@ r"""
 Chapter 14 needs five kinds of numbers: the FLOP/s in each format, the bandwidth, the share of both that real kernels
 reach, the price of a fresh page, and the time to start a kernel. The first two you have just seen. Chapter 09b measures
 the share at the sizes of our own step. The products reach different shares in different formats, so we measure each
-format that a rung uses.
+format that a rung uses. When we first climbed on a GPU, the products were measured with 50,257 columns in the model's head. But from "nice
+numbers" on it has 50,304, and on the compiled rungs below the compiler may pad this product by itself (chapter 13). On an H200 the odd number of columns
+made the forecasts 1.5 to 1.6 times as long as the steps (chapter 14). So we measure each format at the sizes of the last rung whose products
+use it.
 
 `reads` gives the format that the products of a rung read. With autocast, for example, the weights are float32, but the
-products read bfloat16. `formats_used` collects these for all rungs that this machine has, and `reached_roofline` asks
+products read bfloat16. `formats_used` collects these for all rungs that this machine has, each with the last rung that uses it, and `reached_roofline` asks
 chapter 09b's `measure_fractions` once for each. The result is a roofline again, with rates that real kernels reach in
 place of the peaks. So chapter 14's `predict` can take it without a change.
 """
@@ -173,9 +184,10 @@ def reads(on: set[str]) -> str:
     return READS.get(precision_of(on), precision_of(on))
 
 
-def formats_used(skipped) -> set[str]:
-    """The formats of all rungs that are not skipped."""
-    return {reads(rungs_up_to(name, skipped)) for name in RUNGS if name not in skipped}
+def formats_used(skipped) -> dict[str, set[str]]:
+    """The formats of all rungs that are not skipped, each with the rungs that are on in the last step that uses it."""
+    steps = [rungs_up_to(name, skipped) for name in RUNGS if name not in skipped]
+    return {reads(on): on for on in steps}  # a later step replaces an earlier one with the same format
 
 
 def reached_roofline(
@@ -183,8 +195,8 @@ def reached_roofline(
 ) -> Roofline:
     """The rates that the kernels of this step reach, in each format that a rung uses (chapter 09b)."""
     flops, bandwidth = {}, 0.0
-    for name in sorted(formats_used(skipped)):
-        found = measure_fractions(config, B, T, roof, device, name, repeats=5).of(roof)
+    for name, on in sorted(formats_used(skipped).items()):
+        found = measure_fractions(for_rungs(config, on), B, T, roof, device, name, repeats=5).of(roof)
         flops[name] = found.flops[name]
         bandwidth = max(bandwidth, found.bandwidth)
     return Roofline(roof.device, {"float32": roof.flops["float32"]} | flops, bandwidth)
@@ -629,8 +641,8 @@ r"""
 Here are recorded runs of the ladder with GPT-2 124M, drawn as they were measured. A mark on a stair says that the
 machine was disturbed there. Chapter 14c has the command that made these files.
 
-On the H100 the forecast is too long from compile on. It uses fractions that were measured there. Chapter 14 compares it with
-the forecast from those of an A100.
+On the H100 and the H200 the forecast is too long from compile on. It uses fractions that were measured there with a head
+of 50,257 columns. Chapter 14 says how we found this out, and compares the steps of the H200 with a forecast for 50,304.
 """
 
 # %%

@@ -10,10 +10,11 @@ import torch
 
 from nanogpt.gpt.model import GPTConfig
 from nanogpt.speed import climb as climb_module
-from nanogpt.speed.climb import first_steps, gain_over, in_turns, judge, moved, row
+from nanogpt.speed.climb import first_steps, gain_over, in_turns, judge, moved, reached_roofline, row
 from nanogpt.speed.ladder import MODELS, staircase, together
-from nanogpt.speed.roofline import measure_roofline
+from nanogpt.speed.roofline import Roofline, measure_roofline
 from nanogpt.speed.rungs import RUNGS, make_step, obstacles, rungs_up_to
+from nanogpt.speed.work import Fractions
 
 CPU = torch.device("cpu")
 
@@ -21,6 +22,27 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def measured(monkeypatch):
     return partial(ladder_steps.measured, monkeypatch)
+
+
+# The forecast
+
+
+def test_products_are_measured_at_the_sizes_of_the_last_rung_that_reads_their_format(monkeypatch):
+    """From "nice numbers" on the head is a multiple of 128 columns wide; float32 and TF32 have no such rung on this GPU."""
+    seen = {}
+
+    def fractions(config, B, T, roof, device, dtype, repeats):
+        seen[dtype] = config.vocab_rows
+        return Fractions(1.0, 1.0)
+
+    monkeypatch.setattr(climb_module, "measure_fractions", fractions)
+    roof = Roofline("cuda", {"float32": 1.0, "tf32": 2.0, "bfloat16": 4.0}, 1.0)
+    reached_roofline(
+        GPTConfig(), 16, 1024, roof, torch.device("cuda"), {"kept memory", "fp16", "chunked loss"}
+    )
+    assert seen == {"float32": 50257, "tf32": 50257, "bfloat16": 50304}
+    reached_roofline(GPTConfig(), 16, 1024, roof, CPU, {"TF32", "fp16", "nice numbers", "bf16 weights"})
+    assert seen["bfloat16"] == 50257, "without padding the head is as it is"
 
 
 # In turns
