@@ -15,6 +15,7 @@ import math
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -45,7 +46,7 @@ class Check:
     judge: Callable | None = None
     seconds: float = 10.0
 
-    @property
+    @cached_property
     def harness(self) -> str:
         """The text that the sandbox runs; "" where it calls a name."""
         return "" if isinstance(self.call, str) else textwrap.dedent(inspect.getsource(self.call))

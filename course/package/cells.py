@@ -5,6 +5,7 @@ import itertools
 import json
 import warnings
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from course.package.directives import Head, read_head
@@ -134,6 +135,7 @@ def blanked(head: Head, tree: ast.Module, where: str) -> dict[str, str]:
     }
 
 
+@cache  # a module's cells are read for each of its modules, and again as the package has them
 def parse(source: str, where: str) -> ast.Module:
     try:
         source.encode()

@@ -43,6 +43,7 @@ class Head:
     source: str = ""  # the cell, each directive an empty line, so that line numbers stay
 
 
+@cache  # a checkpoint reads the cells of all notebooks several times
 def read_head(source: str, where: str) -> Head:
     """The directives in the comment lines that begin a cell; a CourseError that names the cell if one is not exact."""
     lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
@@ -75,7 +76,6 @@ def looks_meant(line: str) -> bool:
     return word in WORDS or bool(OLD_STYLE.match(line))
 
 
-@cache  # a checkpoint reads the cells of all notebooks several times
 def comments(text: str) -> list[str]:
     """The lines that hold a comment and nothing else; a string's lines are none."""
     if "#" not in text:

@@ -10,6 +10,7 @@ import re
 import subprocess
 import symtable
 import sys
+import tempfile
 import textwrap
 from collections.abc import Container, Iterable, Iterator
 from functools import cache
@@ -24,7 +25,7 @@ from course.package.cells import (
     parse,
 )
 from course.package.growing import first_line, grow, refuse_collisions
-from course.paths import PACKAGE, ROOT, CourseError, module_file
+from course.paths import ROOT, CourseError, module_file
 
 
 def export(nb, name: str) -> dict[str, str]:
@@ -50,11 +51,11 @@ def export_all(notebooks: Iterable[tuple[str, object]], only: Container[str] | N
                 )
             docs[module] = where, sentence
     wanted = [m for m in dict.fromkeys(cell.module for cell in cells) if only is None or m in only]
-    return {module: export_module(module, cells, docs) for module in wanted}
+    return tidy({module: draft(module, cells, docs) for module in wanted}, cells)
 
 
-def export_module(module: str, cells: list[ExportedCell], docs: dict[str, tuple[str, str]]) -> str:
-    """The text of one module, of all cells that the notebooks export."""
+def draft(module: str, cells: list[ExportedCell], docs: dict[str, tuple[str, str]]) -> str:
+    """The text of one module, of all cells that the notebooks export, before it is tidied."""
     own = [cell for cell in cells if cell.module == module]
     if module not in docs:
         raise CourseError(
@@ -84,7 +85,7 @@ def module_docs(nb, name: str) -> dict[str, tuple[str, str]]:
 
 
 def render(cells: list[ExportedCell], doc: str, others: list[ExportedCell]) -> str:
-    """The sentence and the imports on top, then the cells in order, linted and formatted.
+    """The sentence and the imports on top, then the cells in order.
 
     others: the cells that go to other modules; names that a notebook's cells use of its others are imported.
     """
@@ -96,8 +97,7 @@ def render(cells: list[ExportedCell], doc: str, others: list[ExportedCell]) -> s
     docstring = f'"""{doc}\n\n{written_by(cells)}\n"""'
     added_lines = [f"from nanogpt.{module} import {name}" for name, module in sorted(added.items())]
     parts = [docstring, "\n".join([*imports, *added_lines]), *bodies]
-    text = "\n\n\n".join(part for part in parts if part.strip()) + "\n"
-    return tidy(text, cells)
+    return "\n\n\n".join(part for part in parts if part.strip()) + "\n"
 
 
 def written_by(cells: list[ExportedCell]) -> str:
@@ -154,24 +154,37 @@ def split_imports(cell: ExportedCell) -> tuple[str, str]:
     return "\n".join(lines[number] for number in sorted(taken)), body.strip("\n")
 
 
-def tidy(text: str, cells: list[ExportedCell]) -> str:
-    """Sort and deduplicate imports, drop unused ones, refuse undefined names, format."""
-    text = ruff(text, "check", "--select", "I,F401", "--fix", "--exit-zero", "--quiet")
-    report = ruff(text, "check", "--select", "F821", "--exit-zero", "--output-format", "json")
-    for finding in json.loads(report):
-        row = finding["location"]["row"]
-        raise CourseError(
-            f"{cell_at(text, row, cells)}: {finding['message'].lower()}; "
-            "the module has only what exported cells define or import"
-        )
-    return ruff(text, "format")
+def tidy(drafts: dict[str, str], cells: list[ExportedCell]) -> dict[str, str]:
+    """Sort and deduplicate each module's imports, drop unused ones, refuse undefined names, format: all modules in two calls."""
+    fix = "check", "--select", "I,F401,F821", "--fix", "--exit-zero", "--output-format", "json"
+    with tempfile.TemporaryDirectory(prefix="modules-") as folder:
+        files = {module: Path(folder, f"{module}.py") for module in drafts}
+        for module, file in files.items():
+            file.write_text(drafts[module], encoding="utf-8", newline="\n")
+        for finding in json.loads(ruff(folder, *fix)):
+            if finding["code"] != "F401":  # one that it does not dare to drop stays
+                file, row = Path(finding["filename"]), finding["location"]["row"]
+                own = [cell for cell in cells if cell.module == file.stem]
+                raise CourseError(
+                    f"{cell_at(file.read_text(encoding='utf-8'), row, own)}: {finding['message'].lower()}; "
+                    "the module has only what exported cells define or import"
+                )
+        ruff(folder, "format")
+        return {module: file.read_text(encoding="utf-8") for module, file in files.items()}
 
 
-@cache  # a checkpoint makes the same text twice, as of its chapter and as the package has it
-def ruff(text: str, *args: str) -> str:
-    """ruff reads the text as if it were a file of the package, under the package's own settings."""
-    command = [*ruff_program(), *args, "--no-cache", "--stdin-filename", str(PACKAGE / "_.py"), "-"]
-    done = subprocess.run(command, input=text.encode(), capture_output=True, cwd=ROOT)
+def ruff(folder: str, *args: str) -> str:
+    """What ruff says of a folder's files, read under the package's own settings."""
+    command = [
+        *ruff_program(),
+        *args,
+        "--quiet",
+        "--no-cache",
+        "--config",
+        str(ROOT / "pyproject.toml"),
+        folder,
+    ]
+    done = subprocess.run(command, capture_output=True, cwd=ROOT)
     if done.returncode:
         raise CourseError(
             f"ruff could not read the exported text: {done.stderr.decode(errors='replace').strip()}"

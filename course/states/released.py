@@ -7,6 +7,7 @@ from functools import cache
 from course.paths import source_chapters, source_path
 
 EXPORTS = re.compile(r"^#\| (?:default_exp|export) +([a-z][\w.]*)", re.MULTILINE)
+CELLS = re.compile(r"^(?=# %%)", re.MULTILINE)
 
 
 @cache
@@ -26,29 +27,30 @@ def owners() -> dict[str, str]:
 
 
 @cache
-def notebook(chapter: str):
-    from course.notebooks.source import notebook_from_source
+def exporting_cells(chapter: str):
+    """A chapter's notebook without the cells that say nothing to the exporter: to read them all takes three times as long."""
+    from course.notebooks.source import notebook_from_text
 
-    return notebook_from_source(source_path(chapter))
+    text = source_path(chapter).read_text(encoding="utf-8")
+    return notebook_from_text("".join(part for part in CELLS.split(text) if "\n#| " in part))
 
 
-@cache
-def text(module: str, chapters: tuple[str, ...]) -> str:
-    """A module as these chapters make it."""
-    from course.package.export import export_all
-
-    notebooks = [(f"{source_path(chapter).stem}.ipynb", notebook(chapter)) for chapter in chapters]
-    return export_all(notebooks, [module])[module]
+TEXTS: dict[tuple[str, tuple[str, ...]], str] = {}  # by module and the chapters that make it
 
 
 def released(chapters: Iterable[str], only: Iterable[str] | None = None) -> dict[str, str]:
-    """Module -> text, as these chapters together make it. only: the modules that are wanted, where not all are.
+    """Module -> text, as these chapters together make it. only: the modules that are wanted, where not all are."""
+    from course.package.export import export_all
 
-    One after the other: Python 3.11 cannot parse in two threads at once (python/cpython#106905).
-    """
     chapters, wanted = set(chapters), writers() if only is None else set(only)
     made = {m: tuple(c for c in writers()[m] if c in chapters) for m in writers() if m in wanted}
-    return {module: text(module, by) for module, by in made.items() if by}
+    made = {module: by for module, by in made.items() if by}
+    new = [module for module in made if (module, made[module]) not in TEXTS]
+    takes_part = sorted({chapter for module in new for chapter in made[module]})
+    notebooks = [(f"{source_path(c).stem}.ipynb", exporting_cells(c)) for c in takes_part]
+    for module, text in export_all(notebooks, new).items():
+        TEXTS[module, made[module]] = text
+    return {module: TEXTS[module, by] for module, by in made.items()}
 
 
 def whole(modules: Iterable[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from course.package.cells import exported_cells
 from course.package.imports import imported, named
 from course.paths import ROOT, TESTS, source_chapters
-from course.states.released import notebook, owners
+from course.states.released import exporting_cells, owners
 from nanogpt.cli import COMMANDS
 
 OPTIONAL = {"importorskip", "set_forkserver_preload"}  # a module that they name need not be there
@@ -66,7 +66,7 @@ def makers() -> dict[str, str]:
     """Module, or module.name → the first chapter that defines it."""
     found = dict(owners())
     for chapter in source_chapters():
-        for cell in exported_cells(notebook(chapter), chapter):
+        for cell in exported_cells(exporting_cells(chapter), chapter):
             for name in cell.names():
                 found.setdefault(f"{cell.module}.{name}", chapter)
     return found

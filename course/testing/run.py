@@ -19,7 +19,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from course.files import write_atomically
-from course.package.checkpoint import PASSED
+from course.package.checkpoint import PASSED, PYTHON
 from course.paths import NOTEBOOKS, ROOT, CourseError, number_of, numbered, relative
 from course.testing.forks import Forks
 from course.testing.law import CLONE, SEAM, SECOND, before_the_seam, built_in, student_clone
@@ -90,14 +90,15 @@ class Rows:
         self.env.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes read the same files
         self.forks = Forks(Path(claims) / "forks", self.env | {PASSED: claims})
         tests = ["-p", "course.testing.share", "tests"]
+        ours = self.env | {PYTHON: self.forks.env[PYTHON]} if PYTHON in self.forks.env else self.env
         every = numbered(NOTEBOOKS, ".ipynb")
         halves = [
             self.half(first, [path for path in every if number_of(path) < SEAM], {SECOND: str(second)}),
             self.half(second, [path for path in every if number_of(path) >= SEAM], {}),
         ]
         halves[1].waits_for = built_in(second)
-        self.rows = [[half, Pytest(self.env, tests)] for half in halves]
-        self.rows.append([Pytest(self.env | {BEHIND: "1"}, tests)])
+        self.rows = [[half, Pytest(ours, tests)] for half in halves]
+        self.rows.append([Pytest(ours | {BEHIND: "1"}, tests)])
         self.counts: dict[str, int] = {}
         self.lock, self.processes, self.stopped = threading.Lock(), [], False
         self.halves = 2  # of the notebooks, that have not ended

@@ -89,6 +89,7 @@ def run_all(page) -> None:
         """() => document.querySelector('.jp-RenderedText[data-mime-type$=".error"]') ||
             [...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputPrompt')].every(p => !/\\[[ *]\\]/.test(p.textContent))""",
         timeout=RUN,
+        polling=300,  # not at each frame: that keeps a core busy
     )
     assert not errors(page)
 

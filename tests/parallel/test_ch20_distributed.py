@@ -21,6 +21,7 @@ from small_run import write_text
 
 import nanogpt
 from course import data_parallel as instruments
+from course.package.checkpoint import python
 from nanogpt.corpora.prepare import prepare
 from nanogpt.drills import ddp as drill
 from nanogpt.gpt.model import GPT, GPTConfig
@@ -401,6 +402,7 @@ def test_torchrun_starts_the_command_and_its_failure_is_one_line(tmp_path):
             "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHON_EXEC": python(),
         }
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen([sys.executable, "-m", *head, *words], env=environment, **pipes)

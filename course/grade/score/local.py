@@ -1,5 +1,6 @@
 """Grading in this process, of code that is ours: the tests of the exercises, and the reference for every submission."""
 
+from functools import cache
 from types import SimpleNamespace
 
 from course.exercises.checks import Check, CheckOfCheck, difference, drawn_for
@@ -7,14 +8,19 @@ from course.exercises.sets import ExerciseSet
 from course.exercises.without import found, without
 
 
+@cache  # the given cells and the reference run once for each check and each student
+def compiled(source: str, name: str):
+    return compile(source, name, "exec")
+
+
 def names_of(made: ExerciseSet, solutions: dict[str, str], student: str) -> dict:
     """All names after the given cells and the solutions ran, in the notebook's order. Errors of a solution are raised."""
     names = {"__name__": "exercise", "STUDENT": student}
     for cell in made.cells:
         if cell.kind == "given":
-            exec(compile(cell.source, f"<{made.name}, given>", "exec"), names)
+            exec(compiled(cell.source, f"<{made.name}, given>"), names)
         elif cell.kind == "solution":
-            exec(compile(solutions[cell.task], f"<{cell.task}>", "exec"), names)
+            exec(compiled(solutions[cell.task], f"<{cell.task}>"), names)
             names["STUDENT"] = student
     return names
 
@@ -25,7 +31,7 @@ def results(check: Check, names: dict, arguments: list[tuple]) -> list:
         what = names[check.call]
         return [what(*copied(args)) if callable(what) else what for args in arguments]
     scope = {}
-    exec(compile(check.harness, f"<harness of {check.name}>", "exec"), scope)
+    exec(compiled(check.harness, f"<harness of {check.name}>"), scope)
     harness = scope[check.call.__name__]
     return [harness(SimpleNamespace(**names), *copied(args)) for args in arguments]
 
@@ -72,7 +78,7 @@ def killing(check: CheckOfCheck, names: dict) -> str:
 
 def subject(check: CheckOfCheck, code: str):
     scope = {}
-    exec(compile(code, f"<{check.subject}>", "exec"), scope)
+    exec(compiled(code, f"<{check.subject}>"), scope)
     return scope[check.subject]
 
 
