@@ -726,16 +726,16 @@ figures.three_forecasts(
 r"""
 In bf16 the head is more than five times as fast with 50,304 columns. In TF32 the factor is 2.2, and in float32 there is next to none.
 One fraction stands for all products, so the slow head made the forecast of every other product too long as well. With the fast head the compiled
-rungs take 1.0 to 1.3 times as long as forecast. Before, they took about two thirds. This has a price. The rung bf16, which is not
-compiled and really has 50,257 columns, is now forecast too short. For each format, the command `ladder` now measures the
-head at the width of the last rung that uses the format (chapter 14b).
+rungs take 1.0 to 1.3 times as long as forecast. Before, they took about two thirds of their forecast. This has a price. The rung bf16, which is not
+compiled and really has 50,257 columns, is now forecast too short. Since we know this, the command `ladder` measures each format with a head
+as wide as in the last rung that uses the format (chapter 14b).
 
 The remaining error has the other sign: from flash on, a step takes about a quarter longer than forecast. Attention
 explains about half of that. Timed alone in float16, PyTorch's attention took 0.217 ms for 8 texts, forward and backward
 (`h200-day.json`). That is 5 ms for 16 texts in 12 blocks, and the forecast has 2. The rest we cannot explain.
 
-So the fractions of the machine itself, with the right head, are about as good as those of an A100 from another program, and no better. The A100's miss
-by a third at most here, at bf16.
+So the fractions of the machine itself, with the right head, are about as good as those of an A100 from another program, and no better. On the
+H200 those of the A100 miss by a third at most, at bf16.
 
 By the data sheets the memory of the H200 is 1.43 times as fast as that of the H100. Yet its last step is only 1.09 times
 as fast, 33 ms instead of 36. By our forecast most of that step is products, and in those the two are equal.
