@@ -39,7 +39,7 @@ html_theme_options = {
     "show_navbar_depth": 1,
     "show_toc_level": 2,
     "navbar_persistent": [],
-    "collapse_navbar": True,  # a page lists its own part alone: with all of them, writing took a third longer
+    "collapse_navbar": True,  # else each page resolves and carries the contents of all parts
     "use_download_button": False,
     "use_fullscreen_button": False,
     "home_page_in_toc": True,

@@ -68,13 +68,13 @@ def heads(rates: dict[str, dict[str, float]]) -> None:
         )
 
 
-def three_forecasts(run: dict, by_sheet: dict[str, dict[str, float]], by_padded) -> None:
+def three_forecasts(run: dict, by_a100s: dict[str, dict[str, float]], by_padded) -> None:
     """Print each rung's measured time over three forecasts. by_padded(on): seconds by part, for the rungs that read bfloat16."""
     without = [rung["name"] for rung in run["skipped"]]
     print("\nmeasured over the forecast by  an A100's fractions    its own    its own with 50,304 columns")
     for rung in run["rungs"]:
         ms, on = rung["ms"], rungs_up_to(rung["name"], without)
-        told = ms / (1e3 * sum(by_sheet[rung["name"]].values())), ms / rung["predicted_ms"]
+        told = ms / (1e3 * sum(by_a100s[rung["name"]].values())), ms / rung["predicted_ms"]
         parts = by_padded(on)
         third = f"{ms / (1e3 * sum(parts.values())):22.2f}" if "bf16" in on else ""
         print(f"{rung['name']:13} {ms:7.1f} ms {told[0]:22.2f} {told[1]:14.2f} {third}".rstrip())

@@ -32,7 +32,7 @@ def exporting_cells(chapter: str):
     from course.notebooks.source import notebook_from_text
 
     text = source_path(chapter).read_text(encoding="utf-8")
-    return notebook_from_text("".join(part for part in CELLS.split(text) if "\n#| " in part))
+    return notebook_from_text("".join(part for part in CELLS.split(text) if "\n#|" in part))
 
 
 TEXTS: dict[tuple[str, tuple[str, ...]], str] = {}  # by module and the chapters that make it

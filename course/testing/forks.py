@@ -21,6 +21,9 @@ class Forks:
 
     def __init__(self, folder: Path, env: dict[str, str]):
         self.folder, self.env, self.words, self.server = folder, dict(env), ["--nbval-current-env"], None
+        self.python: dict[
+            str, str
+        ] = {}  # what tells a checkpoint, or torchrun's ranks, of the program that forks
         self.socket = folder / "socket"
         if sys.platform != "linux":
             return
@@ -32,7 +35,8 @@ class Forks:
         program.chmod(0o755)
         argv = [str(program), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         spec.write_text(json.dumps({"argv": argv, "display_name": KERNEL, "language": "python"}))
-        self.env |= {PYTHON: str(program), "JUPYTER_PATH": str(folder)}
+        self.python = {PYTHON: str(program)}
+        self.env |= self.python | {"JUPYTER_PATH": str(folder)}
         self.words = [f"--nbval-kernel-name={KERNEL}"]
 
     def __enter__(self) -> "Forks":

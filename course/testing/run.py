@@ -19,7 +19,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from course.files import write_atomically
-from course.package.checkpoint import PASSED, PYTHON
+from course.package.checkpoint import PASSED
 from course.paths import NOTEBOOKS, ROOT, CourseError, number_of, numbered, relative
 from course.testing.forks import Forks
 from course.testing.law import CLONE, SEAM, SECOND, before_the_seam, built_in, student_clone
@@ -90,7 +90,7 @@ class Rows:
         self.env.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes read the same files
         self.forks = Forks(Path(claims) / "forks", self.env | {PASSED: claims})
         tests = ["-p", "course.testing.share", "tests"]
-        ours = self.env | {PYTHON: self.forks.env[PYTHON]} if PYTHON in self.forks.env else self.env
+        ours = self.env | self.forks.python
         every = numbered(NOTEBOOKS, ".ipynb")
         halves = [
             self.half(first, [path for path in every if number_of(path) < SEAM], {SECOND: str(second)}),

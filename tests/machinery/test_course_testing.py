@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from course.package.checkpoint import PYTHON
+from course.package.checkpoint import PASSED, PYTHON
 from course.paths import TESTS
+from course.testing import run as testing
 from course.testing import share
 from course.testing.counted import grown_later, needs_of
 from course.testing.forks import Forks
@@ -30,8 +31,7 @@ class NoForks(contextlib.nullcontext):
 
     def __init__(self, folder, env):
         super().__init__()
-        self.env = dict(env)
-
+        self.env, self.python = dict(env), {}
 
 
 testing.ROOT = Path(sys.argv[1])
@@ -116,6 +116,17 @@ def environment() -> dict[str, str]:
 
 def ran(small) -> list[list[str]]:
     return [line.split() for line in (small / "ran.txt").read_text().splitlines()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing forks elsewhere")
+def test_tests_start_forks_and_what_their_checkpoints_pass_does_not_count(tmp_path, monkeypatch):
+    """Else a checkpoint of a made-up course would keep a chapter's tests from being run."""
+    for name in (PYTHON, PASSED):  # `make test` has set the first for this test itself
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(testing, "student_clone", lambda folder, chapters=(): folder)
+    processes = [process for row in testing.Rows(str(tmp_path)).rows for process in row]
+    assert all(PYTHON in process.env for process in processes)
+    assert [PASSED in process.env for process in processes] == [process.half for process in processes]
 
 
 def test_each_test_runs_once_and_both_halves_are_followed_by_tests(small):
