@@ -11,8 +11,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from course.site import widget_picture
+
 SCREENSHOTS = Path(__file__).parent.parent / "build" / "screenshots"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(filter(None, map(shutil.which, widget_picture.CHROMIUM)), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
 FLAGS += ["--disable-gpu-compositing", "--disable-software-rasterizer"]  # no GPU is imitated
 SECONDS = 120  # for what takes one second on an idle machine
