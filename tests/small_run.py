@@ -1,6 +1,7 @@
 """A run so small that a step takes milliseconds, for the tests of chapters 17b to 17f; and a child process that ends where it is told."""
 
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -123,6 +124,7 @@ def count_events(die_at: int, among: tuple[str, ...], told: list, report) -> Non
 def child(config: Config, die_at: int, among: tuple[str, ...], report) -> None:
     from nanogpt.run import trainer
 
+    gc.freeze()  # what the server has loaded is no garbage, and looking at it would copy it
     torch.set_num_threads(1)
     told = []
     count_events(die_at, among, told, report)

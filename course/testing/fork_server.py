@@ -7,14 +7,19 @@ Run as a script: nothing of the course is loaded in it, so a fork finds the cour
 """
 
 import array
+import atexit
 import contextlib
+import ctypes
+import gc
 import io
 import json
 import os
 import selectors
 import signal
 import socket
+import struct
 import sys
+import threading
 
 # PyTorch and its libraries read these as they are loaded: with others than the server's, a fork would be another program.
 READ_AT_IMPORT = (
@@ -33,8 +38,14 @@ READ_AT_IMPORT = (
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
 LONGEST = 1 << 20  # bytes of a request
 OWN_STREAMS = (0, 1, 2)
-# torchrun's for a rank, read when it joins the others, and the size of a flight record, read when it begins
-READ_LATER = ("TORCHELASTIC_", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_FR_BUFFER_SIZE")
+# torchrun's for a rank, read when it joins the others; the size of a flight record, read when it begins; and where compiled
+# code is kept, which PyTorch sets for all children as soon as it has compiled something
+READ_LATER = (
+    "TORCHELASTIC_",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "TORCH_FR_BUFFER_SIZE",
+    "TORCHINDUCTOR_CACHE_DIR",
+)
 
 
 def read_at_import(environment: dict[str, str]) -> dict[str, str]:
@@ -55,8 +66,10 @@ def serve(path: str) -> list[str] | None:
     listener.listen(16)
     print("ready", flush=True)  # who asks from now on waits for PyTorch
     given = read_at_import(dict(os.environ))  # before PyTorch adds to it
-    import torch
     import torch._dynamo  # noqa: F401  the first optimizer of a process loads it, in 2 s
+
+    gc.collect()
+    gc.freeze()  # forks look for no garbage among the million objects of PyTorch, whose pages they would have to copy
 
     waiting = selectors.DefaultSelector()
     waiting.register(listener, selectors.EVENT_READ)
@@ -76,9 +89,11 @@ def serve(path: str) -> list[str] | None:
                         os.close(one)
                     asker.close()  # it starts a Python of its own
                     continue
+                namespaces = other_namespaces(asker)
                 pid = os.fork()
                 if pid == 0:
                     waiting.close()
+                    enter(namespaces)
                     for other, pidfd in children.values():
                         other.close()
                         os.close(pidfd)
@@ -86,8 +101,8 @@ def serve(path: str) -> list[str] | None:
                     listener.close()
                     become(request, streams, base)
                     return request["words"]
-                for stream in streams:
-                    os.close(stream)
+                for file in streams + namespaces:
+                    os.close(file)
                 tell(asker, "began")
                 pidfd = os.pidfd_open(pid)
                 children[pid] = asker, pidfd
@@ -146,7 +161,25 @@ def end_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def other_namespaces(asker: socket.socket) -> list[int]:
+    """The asker's network, and its mounts, where they are not the server's: it may be a host of its own."""
+    pid = struct.unpack("3i", asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    try:
+        if os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net"):
+            return []
+        return [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in ("net", "mnt")]
+    except OSError:  # it is gone, and its fork will soon be
+        return []
+
+
 # A fork
+
+
+def enter(namespaces: list[int]) -> None:
+    for namespace in namespaces:  # os.setns is Python 3.12's
+        if ctypes.CDLL(None, use_errno=True).setns(namespace, 0):
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(namespace)
 
 
 def become(request: dict, streams: list[int], base: list[str]) -> None:
@@ -206,6 +239,16 @@ def run(words: list[str]) -> None:
         runpy.run_path(words[0], run_name="__main__")
 
 
+def leave(code: int) -> None:
+    """End as Python ends, but give nothing back piece by piece: to take PyTorch apart, a fork would copy it first."""
+    threading._shutdown()  # waits for its threads, as multiprocessing's own forks do
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # it may be closed, or nobody reads it any more
+            stream.flush()
+    os._exit(code)
+
+
 # Who asks
 
 
@@ -249,4 +292,10 @@ if __name__ == "__main__":
     if sys.argv[1] == "run":
         sys.exit(ask(sys.argv[2], sys.argv[3:]))
     if (own := serve(sys.argv[2])) is not None:
-        run(own)
+        try:
+            run(own)
+        except SystemExit as end:
+            if not isinstance(end.code, int | None):  # a text, which Python prints
+                raise
+            leave(end.code or 0)
+        leave(0)

@@ -578,6 +578,8 @@ class Hub(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def hub(tmp_path):
     """A hub on this machine, and a function that loads from it in a fresh process with a cache of its own."""
+    # `course test` has a Python that starts at once
+    python = os.environ.get("COURSE_FORKED_PYTHON", sys.executable)
     handler = type("Handler", (Hub,), {"root": tmp_path / "hub", "asked": []})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -596,8 +598,9 @@ def hub(tmp_path):
             "HF_HUB_OFFLINE": "0",
             "NO_PROXY": "127.0.0.1",
         }
+        (script := tmp_path / "load.py").write_text(code)
         done = subprocess.run(
-            [sys.executable, "-c", code, *names],
+            [python, str(script), *names],
             env=os.environ | here | {"PYTHONPATH": str(Path(__file__).parents[2])} | env,
             cwd=tmp_path,
             capture_output=True,

@@ -405,7 +405,7 @@ def test_torchrun_starts_the_command_and_its_failure_is_one_line(tmp_path):
             "PYTHON_EXEC": python(),
         }
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([sys.executable, "-m", *head, *words], env=environment, **pipes)
+        return subprocess.Popen([python(), "-m", *head, *words], env=environment, **pipes)
 
     good = torchrun("drill", "hello")
     bad = torchrun("drill", "hang", "--seconds", "1")

@@ -54,7 +54,7 @@ def test_a_job_that_is_preempted_twice_ends_as_if_nothing_had_been(slurm, tmp_pa
         "scancel", "--batch", "--signal=USR1", job
     )  # what --signal=B:USR1@60 sends before the time is over
     reached("the queue, after USR1", lambda: "back into the queue" in said())
-    command = [sys.executable, "-m", "nanogpt", "train", whole, *DIAL]
+    command = [python(), "-m", "nanogpt", "train", whole, *DIAL]
     undisturbed = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
     kept = int(re.search(r"stopped by the file .* after step (\d+)", said())[1])
     assert (run / f"step_{kept:06d}").is_dir(), "the step at which it stopped is not saved"
