@@ -3,20 +3,24 @@
 What the chapters' checkpoints run (counted.py) comes last, as far as they have not run it, when the notebooks have ended.
 """
 
+import atexit
 import contextlib
 import gc
 import itertools
+import json
 import operator
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from course.files import write_atomically
 from course.testing.counted import left_to_a_checkpoint, passed
 
 CLAIMS = "COURSE_TEST_CLAIMS"  # a folder in which a file stands for each that is taken
 BEHIND = "COURSE_TEST_BEHIND"  # set for a process that takes what the others leave of the cores
 NICE = 5  # how far it steps back: beside one other it gets a quarter of a core
 NOTEBOOKS_ENDED, COUNTED = "notebooks-ended", "counted.txt"  # in it; how many tests the checkpoints have run
+LEFT = "left.json"  # which tests are theirs
 
 # Files that one process runs together: they share what takes long to make, or look at all processes of the machine. These
 # and the longest single ones come first, so that the processes end at about the same time.
@@ -29,6 +33,9 @@ TOGETHER = {
     "faults": "test_ch17f_faults",
     "exercises": "test_exercises",
     "machines": "test_repository_machines",
+    "tokenizer": "test_ch01_tokenizer",
+    "rungs": "test_ch14_rungs",
+    "climb": "test_ch14c_command",
 }
 
 
@@ -55,15 +62,26 @@ def taken(name: str) -> bool:
 
 
 def mine(items: list) -> Iterator:
-    left = list(map(left_to_a_checkpoint, items))
+    folder = Path(os.environ[CLAIMS])
+    left = left_to_checkpoints(items, folder / LEFT)
     groups = in_groups(list(itertools.compress(items, map(operator.not_, left))))
     yield from of_nobody(groups)
-    folder = Path(os.environ[CLAIMS])
     if (folder / NOTEBOOKS_ENDED).exists() and taken("counted"):
         ran, theirs = passed(folder), list(itertools.compress(items, left))
         again = [item for item in theirs if item.nodeid not in ran]
         (folder / COUNTED).write_text(f"{len(theirs) - len(again)}")
         yield from again
+
+
+def left_to_checkpoints(items: list, known: Path) -> list[bool]:
+    """Which items are left to checkpoints; whoever has worked it out writes it down for the rows that come later."""
+    if known.exists():
+        names = set(json.loads(known.read_text(encoding="utf-8")))
+        return [item.nodeid in names for item in items]
+    left = list(map(left_to_a_checkpoint, items))
+    names = [item.nodeid for item in itertools.compress(items, left)]
+    write_atomically(known, json.dumps(names).encode())
+    return left
 
 
 def of_nobody(groups: dict[str, list]) -> Iterator:
@@ -84,6 +102,7 @@ def step_back() -> None:
 
 def pytest_configure(config) -> None:
     gc.disable()  # seven thousand tests are a million objects and no garbage: looking for some takes half of the time
+    atexit.register(gc.freeze)  # Python looks again, several times, when it ends
 
 
 def pytest_collection_finish(session) -> None:
