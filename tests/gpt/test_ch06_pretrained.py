@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from course.package.checkpoint import python
 from nanogpt.gpt.model import GPT, GPTConfig
 from nanogpt.gpt.pretrained import from_hf, to_hf
 
@@ -578,8 +578,6 @@ class Hub(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def hub(tmp_path):
     """A hub on this machine, and a function that loads from it in a fresh process with a cache of its own."""
-    # `course test` has a Python that starts at once
-    python = os.environ.get("COURSE_FORKED_PYTHON", sys.executable)
     handler = type("Handler", (Hub,), {"root": tmp_path / "hub", "asked": []})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -600,7 +598,7 @@ def hub(tmp_path):
         }
         (script := tmp_path / "load.py").write_text(code)
         done = subprocess.run(
-            [python, str(script), *names],
+            [python(), str(script), *names],
             env=os.environ | here | {"PYTHONPATH": str(Path(__file__).parents[2])} | env,
             cwd=tmp_path,
             capture_output=True,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -237,6 +238,15 @@ def test_what_a_checkpoint_has_run_is_not_run_again_and_the_rest_of_it_is(small)
     assert "\n1 tests have run in checkpoints" in done.stdout
 
 
+def test_what_is_left_to_checkpoints_is_worked_out_by_the_first_row_alone(tmp_path, monkeypatch):
+    one, two = SimpleNamespace(nodeid="one"), SimpleNamespace(nodeid="two")
+    asked = []
+    monkeypatch.setattr(share, "left_to_a_checkpoint", lambda item: asked.append(item) or item is one)
+    assert share.left_to_checkpoints([one, two], tmp_path / "left.json") == [True, False]
+    assert share.left_to_checkpoints([two, one], tmp_path / "left.json") == [False, True]
+    assert asked == [one, two]
+
+
 def test_what_a_later_chapter_grows_is_tested_again():
     same, grown = (
         grown_later(TESTS / "gpt/test_ch04_attention.py"),
@@ -245,18 +255,6 @@ def test_what_a_later_chapter_grows_is_tested_again():
     assert not same and "gpt.train" in grown
     assert "gpt.train" in grown_later(TESTS / "gpt/test_ch10_step.py"), "chapter 15 and 17 grow it"
     assert needs_of("cli") >= {"gpt.sample", "run.trainer"}, "a command is any of its commands"
-
-
-FORK = """
-import json, os, sys
-
-sys.stderr.reconfigure(encoding="utf-8")  # fails where stderr is taken for a file and is a pipe
-
-loaded = [name for name in sys.modules if name.partition(".")[0] in ("course", "nanogpt")]
-seen = [sys.argv, sys.path, os.getcwd(), loaded, os.environ.get("MINE"), sys.stdin.read()]
-json.dump([*seen, "torch._dynamo" in sys.modules], sys.stdout)
-sys.exit(7)
-"""
 
 
 ENDS = {
@@ -290,6 +288,18 @@ def test_a_fork_ends_as_a_new_process_does_and_looks_for_no_garbage_in_pytorch(t
             assert fork.stdout == new.stdout == "a thread\nat the end\n"
             assert [said.stderr.splitlines()[0] for said in (fork, new)] == ["a line True", "a line False"]
             assert fork.stderr.splitlines()[1:][-1:] == new.stderr.splitlines()[1:][-1:], "what was wrong"
+
+
+FORK = """
+import json, os, sys
+
+sys.stderr.reconfigure(encoding="utf-8")  # fails where stderr is taken for a file and is a pipe
+
+loaded = [name for name in sys.modules if name.partition(".")[0] in ("course", "nanogpt")]
+seen = [sys.argv, sys.path, os.getcwd(), loaded, os.environ.get("MINE"), sys.stdin.read()]
+json.dump([*seen, "torch._dynamo" in sys.modules], sys.stdout)
+sys.exit(7)
+"""
 
 
 @pytest.mark.slow
