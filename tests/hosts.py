@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,7 +97,7 @@ class Hosts:
         """A command of this Python on a host, one thread a process, its output in a file."""
         env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": self.cards[host]} | env
         env["PYTHON_EXEC"] = python()  # torchrun's, for the ranks
-        command = ["ip", "netns", "exec", self.names[host], sys.executable, *words]
+        command = ["ip", "netns", "exec", self.names[host], python(), *words]
         with open(out, "ab") as file:
             self.started.append(subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.STDOUT))
         return self.started[-1]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from forking import start_server
 
 from nanogpt.parallel.distributed import process_group, torchrun_ranks
 
@@ -50,8 +51,10 @@ def in_ranks(call, size: int, *args, seconds: float | None = 60.0, never: tuple[
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["torch._dynamo", "nanogpt.parallel.distributed", "nanogpt.run.trainer", "nanogpt.parallel.fsdp"]
+        ["torch._dynamo", "pytest", "hypothesis", "nanogpt.parallel.distributed", "nanogpt.run.trainer"]
+        + ["nanogpt.parallel.fsdp"]
     )
+    start_server()
     store = dist.TCPStore(
         "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
     )

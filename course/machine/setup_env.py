@@ -1,5 +1,6 @@
 """`make` runs this once: .venv with the pinned packages. Standard library only; run it again at any time."""
 
+import os
 import platform
 import re
 import shutil
@@ -103,7 +104,8 @@ def nvidia_gpu() -> bool:
 def pip_install(*packages: str, errors=None) -> bool:
     how = QUIETLY[1:] if sys.stdout.isatty() else QUIETLY
     command = [str(PYTHON), "-m", "pip", "install", *how, "-c", "constraints.txt", *packages]
-    return subprocess.run(command, cwd=ROOT, stderr=errors).returncode == 0
+    env = os.environ | {"PYTHONWARNINGS": "ignore"}  # a new pip prints what editable installations are, in a box
+    return subprocess.run(command, cwd=ROOT, stderr=errors, env=env).returncode == 0
 
 
 def run_quietly(*arguments: str) -> bool:

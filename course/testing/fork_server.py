@@ -10,7 +10,9 @@ import array
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import gc
+import importlib
 import io
 import json
 import os
@@ -20,6 +22,7 @@ import socket
 import struct
 import sys
 import threading
+import types
 
 # PyTorch and its libraries read these as they are loaded: with others than the server's, a fork would be another program.
 READ_AT_IMPORT = (
@@ -35,9 +38,12 @@ READ_AT_IMPORT = (
     "CUDA",
     "LD_",
 )
+# The first optimizer of a process loads PyTorch's compiler, in 2 s; kernels and checkpoints' tests need the others.
+LOADED = "torch._dynamo", "pytest", "hypothesis.strategies", "ipykernel.kernelapp"
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
 LONGEST = 1 << 20  # bytes of a request
 OWN_STREAMS = (0, 1, 2)
+MOST_FILES = 253  # that Linux sends at once
 # torchrun's for a rank, read when it joins the others; the size of a flight record, read when it begins; and where compiled
 # code is kept, which PyTorch sets for all children as soon as it has compiled something
 READ_LATER = (
@@ -66,8 +72,9 @@ def serve(path: str) -> list[str] | None:
     listener.listen(16)
     print("ready", flush=True)  # who asks from now on waits for PyTorch
     given = read_at_import(dict(os.environ))  # before PyTorch adds to it
-    import torch._dynamo  # noqa: F401  the first optimizer of a process loads it, in 2 s
-
+    for module in LOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
     gc.collect()
     gc.freeze()  # forks look for no garbage among the million objects of PyTorch, whose pages they would have to copy
 
@@ -83,9 +90,9 @@ def serve(path: str) -> list[str] | None:
                 return None
             if key.fileobj is listener:
                 asker, _ = listener.accept()
-                request, streams = received(asker)
+                request, files = received(asker)
                 if request is None or request["read at import"] != given:
-                    for one in streams:
+                    for one in files:
                         os.close(one)
                     asker.close()  # it starts a Python of its own
                     continue
@@ -99,9 +106,9 @@ def serve(path: str) -> list[str] | None:
                         os.close(pidfd)
                     asker.close()
                     listener.close()
-                    become(request, streams, base)
+                    become(request, files, base)
                     return request["words"]
-                for file in streams + namespaces:
+                for file in files + namespaces:
                     os.close(file)
                 tell(asker, "began")
                 pidfd = os.pidfd_open(pid)
@@ -124,18 +131,18 @@ def serve(path: str) -> list[str] | None:
 
 
 def received(asker: socket.socket) -> tuple[dict | None, list[int]]:
-    """A request and the three streams that come with it."""
+    """A request and the files that come with it, the three streams first."""
     size = array.array("i").itemsize
-    data, ancillary, _, _ = asker.recvmsg(LONGEST, socket.CMSG_SPACE(3 * size))
-    streams = array.array("i")
+    data, ancillary, _, _ = asker.recvmsg(LONGEST, socket.CMSG_SPACE(MOST_FILES * size))
+    files = array.array("i")
     for _, _, sent in ancillary:
-        streams.frombytes(sent[: len(sent) - len(sent) % size])
+        files.frombytes(sent[: len(sent) - len(sent) % size])
     while not data.endswith(b"\n"):
         more = asker.recv(LONGEST)
         if not more:
-            return None, list(streams)
+            return None, list(files)
         data += more
-    return json.loads(data), list(streams)
+    return json.loads(data), list(files)
 
 
 def tell(asker: socket.socket, line: str) -> None:
@@ -182,12 +189,16 @@ def enter(namespaces: list[int]) -> None:
         os.close(namespace)
 
 
-def become(request: dict, streams: list[int], base: list[str]) -> None:
-    """Be as a Python that has just been started with these words, in this folder and environment."""
+def become(request: dict, files: list[int], base: list[str]) -> None:
+    """Be as a Python that has just been started with these words and files, in this folder and environment."""
     os.setsid()
-    for own, stream in zip(OWN_STREAMS, streams):
-        os.dup2(stream, own)
-        os.close(stream)
+    behind = max(request["files"]) + 1
+    aside = [fcntl.fcntl(file, fcntl.F_DUPFD, behind) for file in files]  # one may have another's number
+    for file in files:
+        os.close(file)
+    for number, file in zip(request["files"], aside):
+        os.dup2(file, number)
+        os.close(file)
     for number in FORWARDED:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -223,7 +234,7 @@ def open_streams() -> None:
 
 
 def run(words: list[str]) -> None:
-    """As `python WORDS`: a module after -m, or a script."""
+    """As `python WORDS`: a module after -m, a text after -c, or a script."""
     import runpy
 
     safe = os.environ.get("PYTHONSAFEPATH")
@@ -232,6 +243,12 @@ def run(words: list[str]) -> None:
         if not safe:
             sys.path.insert(0, os.getcwd())
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        if not safe:
+            sys.path.insert(0, "")
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(words[1], "<string>", "exec"), vars(main))
     else:
         sys.argv = words
         if not safe:
@@ -252,20 +269,32 @@ def leave(code: int) -> None:
 # Who asks
 
 
+def inherited() -> list[int]:
+    """The files with which this process was started, the three streams first: what Python opens itself is not inheritable."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the folder's own, which is closed again
+            if os.get_inheritable(int(name)):
+                found.append(int(name))
+    return sorted(found)
+
+
 def ask(path: str, words: list[str]) -> int:
     """Have the words run in a fork, and end as it ends. Without a server, or with another environment, a Python of its own."""
+    files = inherited()
     asker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     unbuffered = words[0] == "-u"  # so does torchrun start its ranks
     request = {
         "words": words[unbuffered:],
         "folder": os.getcwd(),
+        "files": files,
         "environment": os.environ | {"PYTHONUNBUFFERED": "1"} if unbuffered else dict(os.environ),
         "read at import": read_at_import(dict(os.environ)),
     }
     data = json.dumps(request).encode() + b"\n"
     try:
         asker.connect(path)
-        sent = socket.send_fds(asker, [data], list(OWN_STREAMS))
+        sent = socket.send_fds(asker, [data], files)
         asker.sendall(data[sent:])
         began = asker.recv(6)
     except OSError:

@@ -290,6 +290,24 @@ def test_a_fork_ends_as_a_new_process_does_and_looks_for_no_garbage_in_pytorch(t
             assert fork.stderr.splitlines()[1:][-1:] == new.stderr.splitlines()[1:][-1:], "what was wrong"
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing forks here")
+def test_the_server_of_a_tests_processes_is_a_fork_and_what_is_spawned_a_new_process(tmp_path):
+    asked = tmp_path / "test_asked.py"
+    asked.write_text(
+        "import multiprocessing, sys\nfrom forking import start_server\n\n"
+        "def loaded(): return 'torch' in sys.modules\n\n"
+        "def test_asked():\n    start_server()\n"
+        "    for kind in ('forkserver', 'spawn'):\n"
+        "        with multiprocessing.get_context(kind).Pool(1) as pool: print(kind, pool.apply(loaded))\n"
+    )
+    with Forks(tmp_path / "forks", os.environ | {"OMP_NUM_THREADS": "1"}) as forks:
+        env = forks.env | {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, TESTS, TESTS.parent)))}
+        command = [sys.executable, "-m", "pytest", "-sq", "-p", "no:cacheprovider", asked]
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert "forkserver True\nspawn False\n" in done.stdout, done.stdout + done.stderr
+
+
 FORK = """
 import json, os, sys
 
@@ -336,6 +354,13 @@ def test_a_fork_is_as_a_new_process_with_a_folder_a_path_and_streams_of_its_own(
         env = forks.env | {"PYTHON_EXEC": str(program)}
         said = subprocess.run([program, *torchrun], env=env, capture_output=True, text=True)
         assert sorted(said.stdout.splitlines()) == ["0 True", "1 True"], said.stderr
+        given = os.memfd_create("given", 0)  # a file that is not one of the three streams
+        text = "import os, sys; os.write(int(sys.argv[1]), b'read'); print(sys.argv[0], sys.path[0], 'torch' in sys.modules)"
+        said = [
+            subprocess.check_output([each, "-c", text, str(given)], env=forks.env, pass_fds=[given])
+            for each in (program, sys.executable)
+        ]
+        assert said == [b"-c  True\n", b"-c  False\n"] and os.pread(given, 9, 0) == b"readread"
         where = tmp_path / "where.py"
         where.write_text(
             "import os, sys\nprint(os.readlink('/proc/self/ns/net'), 'torch._dynamo' in sys.modules)\n"

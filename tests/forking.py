@@ -1,0 +1,16 @@
+"""multiprocessing's server, which forks the processes of a test. In `course test` it is a fork itself, and has PyTorch at once."""
+
+import multiprocessing
+import sys
+from multiprocessing import forkserver
+
+from course.package.checkpoint import python
+
+
+def start_server() -> None:
+    """Once in a process; what it loads first is said to a context before, by set_forkserver_preload."""
+    multiprocessing.set_executable(python())
+    try:
+        forkserver.ensure_running()
+    finally:
+        multiprocessing.set_executable(sys.executable)  # processes that are spawned are new ones
