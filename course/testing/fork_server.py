@@ -1,6 +1,6 @@
 """A Python that has loaded PyTorch, and forks: what it runs starts in a tenth of a second where a new one takes four.
 
-    python fork_server.py serve SOCKET       says "ready" and forks, until its standard input ends
+    python fork_server.py serve SOCKET       says "ready" and forks, until its standard input ends; then whom it has refused
     python fork_server.py run SOCKET WORDS   runs WORDS as `python WORDS` would, in a fork
 
 Run as a script: nothing of the course is loaded in it, so a fork finds the course that its own environment names. Linux only.
@@ -10,7 +10,6 @@ import array
 import atexit
 import contextlib
 import ctypes
-import fcntl
 import gc
 import importlib
 import io
@@ -23,6 +22,7 @@ import struct
 import sys
 import threading
 import types
+from collections import Counter
 
 # PyTorch and its libraries read these as they are loaded: with others than the server's, a fork would be another program.
 READ_AT_IMPORT = (
@@ -38,8 +38,9 @@ READ_AT_IMPORT = (
     "CUDA",
     "LD_",
 )
-# The first optimizer of a process loads PyTorch's compiler, in 2 s; kernels and checkpoints' tests need the others.
-LOADED = "torch._dynamo", "pytest", "hypothesis.strategies", "ipykernel.kernelapp"
+# The first optimizer of a process loads PyTorch's compiler, in 2 s; checkpoints' tests need the others. No IPython: libraries
+# look whether it is loaded.
+LOADED = "torch._dynamo", "pytest", "hypothesis.strategies"
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
 LONGEST = 1 << 20  # bytes of a request
 OWN_STREAMS = (0, 1, 2)
@@ -82,16 +83,23 @@ def serve(path: str) -> list[str] | None:
     waiting.register(listener, selectors.EVENT_READ)
     waiting.register(0, selectors.EVENT_READ)
     children: dict[int, tuple[socket.socket, int]] = {}  # process id -> who asked for it, its pidfd
+    refused: Counter[str] = Counter()  # for another value of which variable, how often
     while True:
         for key, _ in waiting.select():
             if key.fileobj == 0:
                 for pid in children:
                     end_group(pid)
+                with contextlib.suppress(OSError):  # who reads it may have been killed
+                    print(json.dumps(refused), flush=True)
                 return None
             if key.fileobj is listener:
                 asker, _ = listener.accept()
                 request, files = received(asker)
-                if request is None or request["read at import"] != given:
+                unlike = (
+                    {name for name, _ in request["read at import"].items() ^ given.items()} if request else {}
+                )
+                if unlike or not request:
+                    refused.update(unlike)
                     for one in files:
                         os.close(one)
                     asker.close()  # it starts a Python of its own
@@ -191,6 +199,8 @@ def enter(namespaces: list[int]) -> None:
 
 def become(request: dict, files: list[int], base: list[str]) -> None:
     """Be as a Python that has just been started with these words and files, in this folder and environment."""
+    import fcntl  # here: Windows has none, and imports this module in a test
+
     os.setsid()
     behind = max(request["files"]) + 1
     aside = [fcntl.fcntl(file, fcntl.F_DUPFD, behind) for file in files]  # one may have another's number
@@ -270,18 +280,18 @@ def leave(code: int) -> None:
 
 
 def inherited() -> list[int]:
-    """The files with which this process was started, the three streams first: what Python opens itself is not inheritable."""
+    """The files beyond the three streams with which this process was started: what Python opens itself is not inheritable."""
     found = []
-    for name in os.listdir("/proc/self/fd"):
+    for number in sorted(map(int, os.listdir("/proc/self/fd"))):
         with contextlib.suppress(OSError):  # the folder's own, which is closed again
-            if os.get_inheritable(int(name)):
-                found.append(int(name))
-    return sorted(found)
+            if number not in OWN_STREAMS and os.get_inheritable(number):
+                found.append(number)
+    return found
 
 
 def ask(path: str, words: list[str]) -> int:
     """Have the words run in a fork, and end as it ends. Without a server, or with another environment, a Python of its own."""
-    files = inherited()
+    files = [*OWN_STREAMS, *inherited()]
     asker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     unbuffered = words[0] == "-u"  # so does torchrun start its ranks
     request = {
@@ -292,13 +302,17 @@ def ask(path: str, words: list[str]) -> int:
         "read at import": read_at_import(dict(os.environ)),
     }
     data = json.dumps(request).encode() + b"\n"
-    try:
-        asker.connect(path)
-        sent = socket.send_fds(asker, [data], files)
-        asker.sendall(data[sent:])
-        began = asker.recv(6)
-    except OSError:
-        began = b""
+    began = b""
+    if not words[0].startswith("-") or words[0] in (
+        "-c",
+        "-m",
+        "-u",
+    ):  # else it is another option of Python's
+        with contextlib.suppress(OSError):
+            asker.connect(path)
+            sent = socket.send_fds(asker, [data], files)
+            asker.sendall(data[sent:])
+            began = asker.recv(6)
     if began != b"began\n":
         os.execv(sys.executable, [sys.executable, *words])
     for number in FORWARDED:

@@ -21,6 +21,7 @@ class Forks:
 
     def __init__(self, folder: Path, env: dict[str, str]):
         self.folder, self.env, self.words, self.server = folder, dict(env), ["--nbval-current-env"], None
+        self.refused: dict[str, int] = {}  # in the end: how many were new processes for a variable of theirs
         self.python: dict[
             str, str
         ] = {}  # what tells a checkpoint, or torchrun's ranks, of the program that forks
@@ -52,5 +53,6 @@ class Forks:
     def __exit__(self, *_) -> None:
         if self.server:
             self.server.stdin.close()
+            self.refused = json.loads(self.server.stdout.read() or "{}")
             self.server.stdout.close()
             self.server.wait()

@@ -56,6 +56,9 @@ def test(more: list[str]) -> int:
         with rows.forks:
             code = rows.run()
         keep_seconds(Path(claims))
+        if rows.forks.refused:
+            why = ", ".join(f"{name} ({count})" for name, count in rows.forks.refused.items())
+            print(f"new processes instead of forks, for another value of: {why}")
         if (counted := Path(claims) / COUNTED).exists():
             print(
                 f"{counted.read_text()} tests have run in checkpoints, on the committed modules, and not again"

@@ -29,7 +29,7 @@ from course.testing import share, run as testing
 
 
 class NoForks(contextlib.nullcontext):
-    words = []
+    words, refused = [], {"OMP_NUM_THREADS": 2}
 
     def __init__(self, folder, env):
         super().__init__()
@@ -236,6 +236,7 @@ def test_what_a_checkpoint_has_run_is_not_run_again_and_the_rest_of_it_is(small)
     assert "one" not in names and names.count("two") == 1, "it ran once, after the notebooks"
     assert names.index("two") > names.index("test_first")
     assert "\n1 tests have run in checkpoints" in done.stdout
+    assert "\nnew processes instead of forks, for another value of: OMP_NUM_THREADS (2)\n" in done.stdout
 
 
 def test_what_is_left_to_checkpoints_is_worked_out_by_the_first_row_alone(tmp_path, monkeypatch):
@@ -354,6 +355,10 @@ def test_a_fork_is_as_a_new_process_with_a_folder_a_path_and_streams_of_its_own(
         env = forks.env | {"PYTHON_EXEC": str(program)}
         said = subprocess.run([program, *torchrun], env=env, capture_output=True, text=True)
         assert sorted(said.stdout.splitlines()) == ["0 True", "1 True"], said.stderr
+        flags = subprocess.check_output(
+            [program, "-B", "-c", "import sys; print(sys.flags.dont_write_bytecode)"]
+        )
+        assert flags == b"1\n", "an option that a fork cannot have makes a new process"
         given = os.memfd_create("given", 0)  # a file that is not one of the three streams
         text = "import os, sys; os.write(int(sys.argv[1]), b'read'); print(sys.argv[0], sys.path[0], 'torch' in sys.modules)"
         said = [
@@ -385,6 +390,7 @@ def test_a_fork_is_as_a_new_process_with_a_folder_a_path_and_streams_of_its_own(
             while os.path.exists(f"/proc/{child}"):
                 assert time.monotonic() < deadline, f"it goes on after {number}"
                 time.sleep(0.02)
+    assert forks.refused == {"OMP_NUM_THREADS": 1}
 
 
 MAIN = """
