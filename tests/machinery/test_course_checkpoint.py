@@ -67,6 +67,15 @@ def test_a_checkpoint_says_whether_anything_changed(house):
     assert "LIMIT = 4" in house.module.read_text()
 
 
+def test_the_garbage_of_tests_is_collected_and_what_was_loaded_before_is_left_alone(house):
+    """Else each checkpoint takes 2 s longer."""
+    (test,) = (house.path / "tests").rglob("test_ch04_*.py")
+    test.write_text(
+        "import gc\nloading = gc.isenabled()\n\ndef test_it(): assert [loading, gc.isenabled(), gc.get_freeze_count() > 10_000] == [False, True, True]\n"
+    )
+    assert "tests/test_ch04_tiny.py passes" in house.course("checkpoint", "04")
+
+
 @pytest.mark.parametrize(
     "old, new, message",
     [
