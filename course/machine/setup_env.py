@@ -104,10 +104,10 @@ def nvidia_gpu() -> bool:
 def pip_install(*packages: str, errors=None) -> bool:
     how = QUIETLY[1:] if sys.stdout.isatty() else QUIETLY
     command = [str(PYTHON), "-m", "pip", "install", *how, "-c", "constraints.txt", *packages]
-    env = os.environ | {
+    silent = os.environ | {
         "PYTHONWARNINGS": "ignore"
-    }  # a new pip prints what editable installations are, in a box
-    return subprocess.run(command, cwd=ROOT, stderr=errors, env=env).returncode == 0
+    }  # else a new pip explains editable installations, in a box
+    return subprocess.run(command, cwd=ROOT, stderr=errors, env=silent).returncode == 0
 
 
 def run_quietly(*arguments: str) -> bool:

@@ -45,6 +45,7 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM)
 LONGEST = 1 << 20  # bytes of a request
 OWN_STREAMS = (0, 1, 2)
 MOST_FILES = 253  # that Linux sends at once
+UNDERSTOOD = "-c", "-m", "-u"  # of Python's options; with another one it is a new Python
 # torchrun's for a rank, read when it joins the others; the size of a flight record, read when it begins; and where compiled
 # code is kept, which PyTorch sets for all children as soon as it has compiled something
 READ_LATER = (
@@ -95,11 +96,9 @@ def serve(path: str) -> list[str] | None:
             if key.fileobj is listener:
                 asker, _ = listener.accept()
                 request, files = received(asker)
-                unlike = (
-                    {name for name, _ in request["read at import"].items() ^ given.items()} if request else {}
-                )
-                if unlike or not request:
-                    refused.update(unlike)
+                theirs = request["read at import"].items() if request else given.items()
+                if request is None or theirs != given.items():
+                    refused.update({name for name, _ in theirs ^ given.items()})
                     for one in files:
                         os.close(one)
                     asker.close()  # it starts a Python of its own
@@ -290,7 +289,7 @@ def inherited() -> list[int]:
 
 
 def ask(path: str, words: list[str]) -> int:
-    """Have the words run in a fork, and end as it ends. Without a server, or with another environment, a Python of its own."""
+    """Have the words run in a fork, and end as it ends. Without a server, or for another environment, be a new Python."""
     files = [*OWN_STREAMS, *inherited()]
     asker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     unbuffered = words[0] == "-u"  # so does torchrun start its ranks
@@ -303,11 +302,7 @@ def ask(path: str, words: list[str]) -> int:
     }
     data = json.dumps(request).encode() + b"\n"
     began = b""
-    if not words[0].startswith("-") or words[0] in (
-        "-c",
-        "-m",
-        "-u",
-    ):  # else it is another option of Python's
+    if words[0] in UNDERSTOOD or not words[0].startswith("-"):
         with contextlib.suppress(OSError):
             asker.connect(path)
             sent = socket.send_fds(asker, [data], files)
