@@ -2,13 +2,14 @@
 
 import multiprocessing
 import sys
-from multiprocessing import forkserver
 
 from course.package.checkpoint import python
 
 
 def start_server() -> None:
     """Once in a process; what it loads first is said to a context before, by set_forkserver_preload."""
+    from multiprocessing import forkserver  # here: Windows, which cannot fork, imports this file too
+
     multiprocessing.set_executable(python())
     try:
         forkserver.ensure_running()

@@ -51,8 +51,7 @@ def in_ranks(call, size: int, *args, seconds: float | None = 60.0, never: tuple[
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["torch._dynamo", "pytest", "hypothesis", "nanogpt.parallel.distributed", "nanogpt.run.trainer"]
-        + ["nanogpt.parallel.fsdp"]
+        ["torch._dynamo", "nanogpt.parallel.distributed", "nanogpt.run.trainer", "nanogpt.parallel.fsdp"]
     )
     start_server()
     store = dist.TCPStore(

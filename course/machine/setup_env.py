@@ -104,10 +104,9 @@ def nvidia_gpu() -> bool:
 def pip_install(*packages: str, errors=None) -> bool:
     how = QUIETLY[1:] if sys.stdout.isatty() else QUIETLY
     command = [str(PYTHON), "-m", "pip", "install", *how, "-c", "constraints.txt", *packages]
-    silent = os.environ | {
-        "PYTHONWARNINGS": "ignore"
-    }  # else a new pip explains editable installations, in a box
-    return subprocess.run(command, cwd=ROOT, stderr=errors, env=silent).returncode == 0
+    # A new pip explains editable installations, in a box of eight lines.
+    env = os.environ | {"PYTHONWARNINGS": "ignore"}
+    return subprocess.run(command, cwd=ROOT, stderr=errors, env=env).returncode == 0
 
 
 def run_quietly(*arguments: str) -> bool:

@@ -108,7 +108,6 @@ def pytest_configure(config) -> None:
 def pytest_collection_finish(session) -> None:
     gc.enable()
     gc.freeze()  # nor is it looked for among them while they run
-    gc.set_threshold(10_000)  # and a fourteenth as often as else
 
 
 def pytest_runtestloop(session) -> bool:

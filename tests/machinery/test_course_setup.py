@@ -27,8 +27,10 @@ class Machine:
         monkeypatch.setattr(setup_env, "nvidia_gpu", lambda: False)
         monkeypatch.setattr(setup_env, "why_no_torch", lambda: "")
 
-    def run(self, command, **_):
+    def run(self, command, **options):
         self.ran.append(command[1:])
+        if "constraints.txt" in command:
+            assert options["env"]["PYTHONWARNINGS"] == "ignore", "a box of warnings at the first command"
         if command[1:3] == ["-m", "ensurepip"] and setup_env.PYTHON.exists():
             setup_env.PYTHON.write_text("pip")
         works = setup_env.PYTHON.exists() and setup_env.PYTHON.read_text() == "pip"

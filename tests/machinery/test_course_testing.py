@@ -366,6 +366,7 @@ def test_a_fork_is_as_a_new_process_with_a_folder_a_path_and_streams_of_its_own(
             for each in (program, sys.executable)
         ]
         assert said == [b"-c  True\n", b"-c  False\n"] and os.pread(given, 9, 0) == b"readread"
+        os.close(given)
         where = tmp_path / "where.py"
         where.write_text(
             "import os, sys\nprint(os.readlink('/proc/self/ns/net'), 'torch._dynamo' in sys.modules)\n"
